@@ -40,8 +40,11 @@ INSTRUCTS: Final = ("system", "developer")
 
 
 def agent_document(document: Json, name: str) -> Json:
-    """The document of a file called `name` as a run is given it: a bare list of messages is a context, a name that is
-    missing is the file's. What is no agent comes back as it is, for `parse_agent` to refuse."""
+    """Return the document of a file called `name` in the form of an agent.
+
+    A bare list of messages becomes a context, and a missing name the file's. Anything else is returned unchanged, for
+    `parse_agent` to reject.
+    """
     if is_context(document):
         document = {"context": document}
     if not isinstance(document, dict) or "name" in document:
@@ -50,12 +53,12 @@ def agent_document(document: Json, name: str) -> Json:
 
 
 def is_context(document: Json) -> bool:
-    """Whether it is a bare list of messages."""
+    """Whether the document is a bare list of messages."""
     return isinstance(document, list) and bool(document) and all(map(is_message, document))
 
 
 def with_system_text(document: JsonObject, text: str) -> JsonObject:
-    """Return the document with this system text in the place of its own: the messages of that kind that stand first."""
+    """Return the document with this system text in place of its own: of the first messages of that kind."""
     context = document.get("context")
     kept: list[Json] = []
     for message in context if isinstance(context, list) else []:
@@ -72,14 +75,14 @@ def _is_tool(message: Json) -> bool:
 
 
 def output_schema(schema: Any) -> Any:
-    """The schema of the output, where that of a whole Solution was written: an object of `calls` and `output`."""
+    """Return the schema of the output, where the schema is that of a whole Solution: an object of `calls` and `output`."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict) or set(properties) != {"calls", "output"}:
         return schema
     output = properties["output"]
     if not isinstance(output, dict):
         return output
-    # Of a Solution "or null" means that it goes on, and says nothing about the output.
+    # In a Solution, "or null" means that the run goes on; it is no part of the output.
     kept: JsonObject = {key: value for key, value in output.items() if key != "nullable"}
     return {key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema} | kept
 
@@ -89,7 +92,7 @@ FILES: Final = ("AGENTS.md", "SOUL.md", "TOOLS.md", "IDENTITY.md", "USER.md", "M
 
 
 class PromptConfig(BaseModel):
-    """What of instructions, skills and a workspace a run is told. Nothing, unless it is asked for."""
+    """The instructions, skills and workspace files of a run's prompt. By default there are none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -112,18 +115,18 @@ class PromptConfig(BaseModel):
 
     @property
     def wanted(self) -> bool:
-        """Whether a worker has to be asked for anything."""
+        """Whether a worker has to provide anything."""
         return bool(self.text or self.skills or self.workspace)
 
     def changed(self, other: PromptConfig) -> PromptConfig:
-        """With what the other one says."""
+        """Return this config with the other's changes."""
         said = {key: getattr(other, key) for key in other.model_fields_set}
         config: PromptConfig = self.model_copy(update=said)
         return config
 
 
 def parse_prompt(raw: Json) -> PromptConfig:
-    """A run's own changes to its agent's `config.prompt`. Raises `AgentError`."""
+    """Parse a run's own changes to its agent's `config.prompt`. Raise `AgentError`."""
     try:
         config: PromptConfig = PromptConfig.model_validate(raw)
     except ValidationError as error:
@@ -132,13 +135,13 @@ def parse_prompt(raw: Json) -> PromptConfig:
 
 
 def said(config: PromptConfig) -> JsonObject:
-    """Only what was written of it."""
+    """Return the keys that were written, without defaults."""
     plain: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
     return plain
 
 
 class Models(BaseModel):
-    """Which model answers (R9.4). What the file leaves out is the worker's to say: see `perdure.activities.preparation`."""
+    """The models that answer (R9.4). Keys that the file leaves out have the worker's values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -153,7 +156,7 @@ class Models(BaseModel):
 
 
 class Sampling(BaseModel):
-    """How a model writes, as its server takes it; what is not said is the server's to choose (R9.8)."""
+    """The sampling of a model, as its server accepts it. The server chooses what is left out (R9.8)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -169,12 +172,12 @@ class Sampling(BaseModel):
     """How long it thinks: `low`, `medium`, …"""
 
     def said(self) -> JsonObject:
-        """Only what was written, as it was."""
+        """Return the keys that were written, unchanged."""
         return {key: getattr(self, key) for key in Sampling.model_fields if key in self.model_fields_set}
 
 
 class ModelSampling(Sampling):
-    """For all models, and under `fast` and `smart` what is another for these."""
+    """The sampling of all models; `fast` and `smart` hold what differs for these."""
 
     fast: Sampling = Field(default_factory=Sampling)
     """What is another for the fast model."""
@@ -182,7 +185,7 @@ class ModelSampling(Sampling):
     """What is another for the smart one."""
 
     def of(self, model: str, models: Models) -> JsonObject:
-        """What is sent to this model. Where one model is both, `smart` has the last word."""
+        """Return the sampling for this model. Where one model is both, `smart` has the last word."""
         own = [named for name, named in ((models.fast, self.fast), (models.smart, self.smart)) if name == model]
         return self.said() | {key: value for each in own for key, value in each.said().items()}
 
@@ -275,7 +278,9 @@ class Agent(BaseModel):
 
 
 def check_run_id(run_id: str) -> None:
-    """Whether a run can have this id: some printable characters, `MAX_ID` bytes at most. Raises `RunError` with what is wrong."""
+    """Check that a run can have this id: printable characters, `MAX_ID` bytes at most. Raise `RunError` with the
+    problem.
+    """
     if not run_id.strip():
         raise RunError("the run's id is empty: give the run a name, or leave it out for one of its own")
     if not run_id.isprintable():
@@ -287,7 +292,7 @@ def check_run_id(run_id: str) -> None:
 
 
 def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
-    """Read an agent file's JSON. Raises `AgentError` with everything that is wrong, each with its JSON path (R2.1, R2.9)."""
+    """Parse an agent file's JSON. Raise `AgentError` with every problem, each with its JSON path (R2.1, R2.9)."""
     if not isinstance(document, dict):
         raise AgentError(f"{source} must be a JSON object with 'name', 'context' and 'schema'")
     problems: list[Problem] = []
@@ -309,8 +314,10 @@ def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
 
 
 def check_task(agent: Agent, context: Context, *, told: bool = False) -> None:
-    """Whether there is anything to do: a text, data, a plan, tools, or an output that is wanted; `told`: tools and a schema alone tell
-    a model no task. Raises `InputError`: a model would be paid for nothing."""
+    """Check that there is a task: a text, data, a plan, tools, or an output that is wanted.
+
+    With `told`, tools and a schema alone are no task. Raise `InputError`: otherwise a model would be paid for nothing.
+    """
     said = [item for item in context.items if not isinstance(item, MergedMessages) or item.exists]
     shaped = not told and (context.tools or agent.output_schema not in ({}, True))
     if not (context.system or context.plan or said or shaped):
@@ -322,11 +329,13 @@ def check_task(agent: Agent, context: Context, *, told: bool = False) -> None:
 Item: TypeAlias = (
     SystemMessage | TextMessage | ChatMessage | PlanMessage | ErrorMessage | FeedbackMessage | MergedMessages
 )
-"""What a model reads of a context, in its order."""
+"""Part of a context that a model reads, in its order."""
 
 
 def _with_input(messages: Sequence[Message], run_input: Json) -> list[Message]:
-    """The run's input in its place: with the last message that is, or describes, the input; else after all."""
+    """Return the messages with the run's input in its place: at the last message that is the input or describes it,
+    else last.
+    """
     given = InputMessage.model_validate({"type": "input", "input": run_input})
     places = [n for n, m in enumerate(messages, 1) if isinstance(m, InputMessage) and m.instance is None]
     at = places[-1] if places else len(messages)
@@ -334,7 +343,7 @@ def _with_input(messages: Sequence[Message], run_input: Json) -> list[Message]:
 
 
 def _read_in_order(messages: Sequence[Message], data: Sequence[MergedMessages]) -> tuple[list[str], list[Item]]:
-    """The system texts that stand first, and what follows; merged data where the last of its messages stood (R2.7)."""
+    """Return the leading system texts, and what follows; merged data stands at its last message (R2.7)."""
     merged = {each.place: each for each in data}
     system: list[str] = []
     items: list[Item] = []
@@ -349,14 +358,14 @@ def _read_in_order(messages: Sequence[Message], data: Sequence[MergedMessages]) 
 
 
 class Context:
-    """An agent's messages sorted by what they are for, with the run's input in its place (R2.2, R2.3).
+    """The messages of an agent sorted by purpose, with the run's input in its place (R2.2, R2.3).
 
     Raises `InputError` when the input breaks its schema, with JSON path and reason.
     """
 
     def __init__(self, agent: Agent, run_input: Json = None, *, has_input: bool = False) -> None:
         self.has_input = has_input
-        """Whether a person, or the run above, has given one."""
+        """Whether a person, or the parent run, has given an input."""
         messages = _with_input(agent.messages(), run_input) if has_input else agent.messages()
         self.tools = [message.tool for message in messages if isinstance(message, ToolMessage)]
         self.skills = bool(agent.config.prompt.skills)
@@ -376,11 +385,11 @@ class Context:
         self.instances = list(dict.fromkeys(each.instance for each in data if each.instance is not None))
         """Names of the independent contexts (R8.8)."""
         self.system, self.items = _read_in_order(messages, data)
-        """What the model reads: the system texts that come first, and all after them as it was given (R2.7)."""
+        """Parts that the model reads: the leading system texts, and all that follows in its own order (R2.7)."""
         self.call_ids = [call.id for m in messages if isinstance(m, ChatMessage) for call in m.tool_calls or ()]
-        """Of the history that was given (R2.8)."""
+        """Call ids of the history that came with the context (R2.8)."""
         self.history_sources = frozenset(name for m in messages if isinstance(m, ChatMessage) for name in m.sources)
-        """Where the texts of that history come from, as far as they say it (R15.1)."""
+        """Sources of that history's texts, as far as it names them (R15.1)."""
         self._check(self.data)
         for each in states:
             if each.exists and not isinstance(each.value, dict):
@@ -389,10 +398,10 @@ class Context:
         self.initial_state: JsonObject = (self.state.value if self.state.exists else {}) | {
             state_key(name): own.get(name, {}) for name in self.instances
         }
-        """What the run's state starts with, that of the instances under keys of their own."""
+        """Initial state of the run; the states of instances stand under keys of their own."""
 
     def values(self) -> JsonObject:
-        """The value of each kind that references can name, but for the state; an instance's under a kind of its own."""
+        """Return the value of each kind that references can name, without the state; an instance's under its own kind."""
         return {
             merged.kind if merged.instance is None else kind_of(merged.kind, merged.instance): merged.value
             for merged in self.data
@@ -416,7 +425,7 @@ class Context:
 
 
 class CalledTool(WireModel):
-    """A tool that an answer called, and how dangerous it is as far as its definition says."""
+    """A tool that an answer called, and its danger as its definition declares it."""
 
     tool: str
     danger: Literal["safe", "undeclared", "dangerous", "unknown"]
@@ -430,19 +439,19 @@ class CalledTool(WireModel):
 
 
 class Situation(WireModel):
-    """What a policy can go by."""
+    """The facts on which a policy decides."""
 
     models: Models
     number: int
-    """Of the Request, from 1."""
+    """Number of the Request, from 1."""
     after_error: bool = False
     """Whether a call of the last Request failed, or its answer was wrong."""
     final: bool = False
     """Whether only the answer is wanted: no tools are offered."""
     usage: RunUsage = RunUsage()
-    """Of the run so far."""
+    """Usage of the run so far."""
     called: list[CalledTool] = Field(default_factory=list)
-    """What the last answer called, in its order; empty before the first (R9.8)."""
+    """Tools that the last answer called, in its order; empty before the first (R9.8)."""
 
 
 class ChooseInput(WireModel):
@@ -460,7 +469,7 @@ ChoicePolicy = Callable[[Situation], ModelChoice]
 
 
 def auto(situation: Situation) -> ModelChoice:
-    """The fast model for choosing tools, the smart one where there is something to think about."""
+    """Choose the fast model for tool calls, and the smart one after errors and for final answers."""
     models = situation.models
     if situation.final:
         return ModelChoice(models.smart, "final answer")
@@ -472,12 +481,12 @@ def auto(situation: Situation) -> ModelChoice:
 
 
 def fast(situation: Situation) -> ModelChoice:
-    """Always the fast model."""
+    """Choose the fast model always."""
     return ModelChoice(situation.models.fast, "policy fast")
 
 
 def smart(situation: Situation) -> ModelChoice:
-    """Always the smart model."""
+    """Choose the smart model always."""
     return ModelChoice(situation.models.smart, "policy smart")
 
 

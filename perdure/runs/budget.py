@@ -1,12 +1,12 @@
 """Budgets: shares for delegates and iterations that run at once.
 
-Each reserves its share when it starts and settles when it ends, whatever became of it, so that all of them together have no
-more than what is left. What is left is divided by those that may run beside each other; while the answer is still being written it is not
-known how many those are, so each begins with a part of it (`AT_FIRST`), and is told of more when the answer is whole.
+Each taker reserves its share at its start and settles at its end, whatever the outcome. So all takers together never
+have more than what is left. What is left is divided by the number of takers that may run at once. While the model still
+writes its answer, that number is unknown: each taker begins with a part (`AT_FIRST`), and gets more later.
 
-No share is less than what one is thought to need: where the budget is tight some wait until others have settled, and the last find it
-spent. Of its share a run keeps its last Request free (`last_of_share`), so it goes beyond it by less than one Request, and all
-together beyond the budget by less than one each.
+No share is less than the estimated need of one taker. Where the budget is tight, some takers wait until others have
+settled, and the last find it spent. A run keeps its last Request free from its share (`last_of_share`). So it exceeds
+the share by less than one Request, and all takers together exceed the budget by less than one Request each.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from perdure.runs.limits import Budget, Limit
 from perdure.values.json import WireModel
 
 AT_FIRST: Final = 8
-"""Takers that begin while it is not known how many share, or what one needs; each with this part of what is left."""
+"""Takers that begin while their number, or the need of one, is unknown; each gets this part of what is left."""
 ASSUMED: Final = 1000
-"""Tokens of a Request while none has been asked: what a small agent's prompt and a few calls take."""
+"""Tokens of a Request before the first was made: a small agent's prompt and a few calls."""
 _WORTH: Final = 1.1
-"""How many times as much somebody has to get for a signal to be worth it: it is a billed Action."""
+"""Factor by which a share must grow before a signal is sent: each signal is a billed Action."""
 
 
 class ExpectedUsage(WireModel):
-    """What one taker is thought to use, learnt on the way and carried over continue-as-new."""
+    """The estimated usage of one taker, learnt on the way and carried over continue-as-new."""
 
     tokens: int = 0
     cost: float = 0.0
-    """Dollars. Both of two of the largest Request so far, until a taker has ended; of the largest taker from then on."""
+    """Dollars. Until a taker has ended, twice the largest Request so far; from then on, the largest taker."""
     measured: bool = False
     """Whether a taker has ended."""
     lost_tokens: int = 0
     lost_cost: float = 0.0
-    """What those are thought to have used that cannot tell any more: nobody answered for them."""
+    """Estimated usage of takers that cannot report it any more: nobody answered for them."""
     own_tokens: int = 0
     own_cost: float = 0.0
-    """Of the largest Request of the run itself."""
+    """Dollars of the largest Request of the run itself."""
     one_tokens: int = 0
     one_cost: float = 0.0
-    """Of a Request of a taker, by the average of the last that has asked."""
+    """Dollars of a taker's Request, by the average of the last taker that reported."""
 
     @property
     def known(self) -> bool:
-        """Whether there is anything to go by: a Request of the run's, or of the run above a loop, or a taker that has ended."""
+        """Whether any estimate has a basis: a Request of this run or of a loop's parent run, or a taker that has ended."""
         return self.measured or self.tokens > 0
 
     def note_request(self, usage: Usage, cost: float | None) -> None:
@@ -63,7 +63,7 @@ class ExpectedUsage(WireModel):
             self.one_tokens, self.one_cost = usage.tokens // requests, (usage.cost or 0.0) / requests
 
     def last_of_share(self, share: Budget, usage: RunUsage) -> Limit | None:
-        """Why the coming Request is the last of a run that has this share: what is left of it is for no two more."""
+        """Return why the coming Request is the last of a run with this share: what is left is not enough for two more."""
         left = share.left(usage)
         if left.tokens is not None and left.tokens < 2 * self.own_tokens:
             return Limit("token_budget", f"{left.tokens:,} tokens are left of its share of {share.tokens:,}")
@@ -73,7 +73,7 @@ class ExpectedUsage(WireModel):
 
 
 class _Amount(NamedTuple):
-    """Tokens and dollars; infinite where there is no limit."""
+    """An amount of tokens and dollars; infinite where there is no limit."""
 
     tokens: float
     cost: float
@@ -91,14 +91,14 @@ class _Amount(NamedTuple):
         return _Amount(self.tokens + other.tokens, self.cost + other.cost)
 
     def minus(self, tokens: float, cost: float) -> _Amount:
-        """Without so much of what has a limit."""
+        """Return the amount less this much of what has a limit."""
         return _Amount(
             self.tokens if math.isinf(self.tokens) else self.tokens - tokens,
             self.cost if math.isinf(self.cost) else self.cost - cost,
         )
 
     def holds(self, least: _Amount) -> float:
-        """How many times the other goes into this."""
+        """Return how many times the other amount goes into this one."""
         parts = [all_ // one for all_, one in zip(self, least, strict=True) if one > 0 and all_ < math.inf]
         return min(parts, default=math.inf)
 
@@ -111,9 +111,9 @@ class _Amount(NamedTuple):
 
 
 class BudgetPool:
-    """What is given out of one budget.
+    """A pool of the shares that are given out of one budget.
 
-    A run with a `share` of the budget above has that limit too, and keeps a Request of its own free of what it gives.
+    A run with a `share` of its parent's budget has that limit too, and keeps one Request of its own free.
     """
 
     def __init__(self, budget: Budget, expected: ExpectedUsage | None = None, share: Budget | None = None) -> None:
@@ -124,35 +124,39 @@ class BudgetPool:
         self._taken: dict[str, _Amount] = {}
 
     def raise_to(self, share: Budget) -> None:
-        """More of the budget above is for this run than it began with; never less."""
+        """Raise this run's share of its parent's budget; never lower it."""
         self.share = self.share.raised(share)
         self.budget = self._own.within(self.share)
 
     def limit(self, usage: RunUsage) -> Limit | None:
-        """Why the coming Request is the last: the budget is spent, or what is left of the share is for no two more."""
+        """Return why the coming Request is the last: the budget is spent, or the share has not enough left for two
+        more.
+        """
         return self.budget.spent(usage) or self.expected.last_of_share(self.share, usage)
 
     def used_up(self, usage: RunUsage) -> bool:
-        """Whether nothing of the share is left: no Request is asked any more, not even a last one."""
+        """Whether nothing of the share is left: no further Request is made, not even a last one."""
         return self.share.spent(usage) is not None
 
     @property
     def limited(self) -> bool:
-        """Whether there is anything to share out: else everybody has as much as the others."""
+        """Whether there is a limit to share out; without one every taker has no limit."""
         return self.budget.tokens is not None or self.budget.cost is not None
 
     @property
     def takers(self) -> frozenset[str]:
-        """Who has a share and has not settled."""
+        """The names of takers that have a share and have not settled."""
         return frozenset(self._taken)
 
     def take(
         self, name: str, usage: RunUsage, *, beside: int = 1, writing: bool = False, worked: float = 0.0
     ) -> Budget | Limit | None:
-        """A share for `name`; `usage` is what is known to be used of the budget, `worked` the seconds.
+        """Return a share for `name`.
 
-        `beside` counts those that may run at once and have no share yet, itself among them; while an answer is `writing` that is not
-        known. A `Limit` when nothing is left, `None` when it has to wait until another settles, or the answer is whole.
+        `usage` is the known usage of the budget, `worked` the seconds of work. `beside` counts the takers that may run
+        at once and have no share yet, this one included. While an answer is `writing`, that number is unknown. Return a
+        `Limit` when nothing is left, and `None` when the taker must wait until another settles or the answer is
+        complete.
         """
         if (spent := self.budget.spent(usage)) is not None:
             return spent
@@ -179,7 +183,8 @@ class BudgetPool:
         return share.budget(left.deadline)
 
     def level(self, usage: RunUsage, *, beside: int) -> dict[str, Budget]:
-        """Give those that began while the answer was written as much as the others will have: who gets more, and how much then.
+        """Raise the shares of takers that began while the answer was written; return the new share of each that gets
+        more.
 
         `beside` counts the others: those that may run at once and have no share yet.
         """
@@ -200,7 +205,7 @@ class BudgetPool:
         return raised
 
     def settle(self, name: str, used: RunUsage | None) -> None:
-        """It has ended, and used so much; `None` when nobody can tell."""
+        """Settle a taker that has ended with this usage; `None` when the usage is unknown."""
         share = self._taken.pop(name)
         if used is not None:
             self.expected.note_taker(used)
@@ -213,7 +218,9 @@ class BudgetPool:
         return _Amount(self.expected.tokens if self.expected.known else 2 * ASSUMED, self.expected.cost)
 
     def _free(self, left: Budget, *, writing: bool = False) -> _Amount:
-        """What is left of the budget and nobody has; while an answer is `writing`, without what that is thought to cost."""
+        """Return what is left of the budget and reserved by nobody; while an answer is `writing`, less its estimated
+        cost.
+        """
         expected, free = self.expected, _Amount.of(left)
         if writing or self.share.limited:
             free = free.minus(expected.own_tokens, expected.own_cost)
@@ -224,7 +231,9 @@ class BudgetPool:
 
 
 def rivals(plan: Plan, takers: frozenset[str]) -> int:
-    """The delegates of a plan that may run beside each other and have no share yet: those that wait for another do not count."""
+    """Return the number of a plan's delegates that may run at once and have no share yet, without those that wait for
+    another.
+    """
     delegates = {
         call.index for call in plan.calls if call.tool is not None and call.tool.delegate is not None and not call.ended
     }

@@ -34,7 +34,7 @@ from perdure.values.state import State
 
 
 class Contexts:
-    """Makes the contexts of one run's Requests, each of at most `max_payload` bytes."""
+    """A maker of the contexts of one run's Requests, each of at most `max_payload` bytes."""
 
     def __init__(
         self, agent: Agent, context: Context, prepared: PreparedWorker, sizes: Sizes, reading: RunProvenance
@@ -59,7 +59,10 @@ class Contexts:
         server: str = "",
         revision: RevisedPlan | None = None,
     ) -> RequestContext:
-        """The context as things stand, for a `server`. One that is too large is shown cut from then on: it is too long for any model (R9.7)."""
+        """Return the context as things stand, for a `server`.
+
+        A context that is too large is too long for any model: the model sees it shortened from then on (R9.7).
+        """
         context = self._make(tools, progress, state, limit, final, server, revision)
         if self._size_of(context) > self._max_payload and not progress.tight:
             progress.tight = True
@@ -123,13 +126,13 @@ class Contexts:
 CUT: Final = "A new message came while you were writing: your answer was ended there, and what had closed of it stands."
 OVERTAKEN: Final = "Your output was not returned, because a new message came before everything had ended."
 _TOLD_NOTES: Final = 5
-"""Notes of one kind that the model is told of one plan."""
+"""Notes of one kind that the model reads about one plan."""
 _SHOWN_IN_ERRORS: Final = 2000
 """Characters of a call that an error message repeats to the model: enough to recognise and correct it."""
 
 
 def error_message(call: JsonObject | None, error: JsonObject) -> JsonObject:
-    """An error message (R2.5). A very long call is shown as the start of its JSON."""
+    """Return an error message (R2.5). A very long call is shown as the start of its JSON."""
     shown: Json = call
     if call is not None and len(text := preview(call, _SHOWN_IN_ERRORS)) == _SHOWN_IN_ERRORS:
         shown = text
@@ -137,14 +140,15 @@ def error_message(call: JsonObject | None, error: JsonObject) -> JsonObject:
 
 
 def note(text: str) -> JsonObject:
-    """What the engine itself has to tell the model: no error, and nothing that a person said."""
+    """Return a message of the engine itself: neither an error nor a person's words."""
     return {"type": "note", "text": text}
 
 
 def not_well(calls: Iterable[Call], plan: Plan) -> str | None:
-    """What the model is told where calls of the plan did not succeed and no branch was there for that: an output beside them is held.
+    """Return why an output is held: calls beside it did not succeed, and no branch handled that.
 
-    A failed item of a loop has its place in the loop's list, which the output may tell of; what a person has rejected is always told.
+    A failed item of a loop has its place in the loop's list, which the output may report. A call that a person rejected
+    is always reported.
     """
     bad = [call for call in calls if (call.error is not None and not call.writes) or call.status == "rejected"]
     own = set(map(id, plan.calls))
@@ -157,9 +161,10 @@ def not_well(calls: Iterable[Call], plan: Plan) -> str | None:
 def request_problems(
     calls: Sequence[Call], result: RequestResult, told: Callable[[Call, CallError], JsonObject]
 ) -> list[JsonObject]:
-    """The error messages of a Request: its calls' in the order of the list, what they noted, and the answer's own (R6.6).
+    """Return the error messages of a Request: of its calls in the plan's order, their notes, and the answer's own
+    (R6.6).
 
-    `told`: what the model may know of an error.
+    `told` returns what the model may know of an error.
     """
     problems = [error_message(call.as_plan_entry(), told(call, call.error)) for call in errors_of(calls) if call.error]
     problems += [error_message(call.as_plan_entry(), told(call, note)) for call in calls for note in call.notes]
@@ -167,7 +172,7 @@ def request_problems(
 
 
 def plan_notes(calls: Sequence[Call], plan: Plan) -> list[JsonObject]:
-    """What the model is told once of calls although they have run: literals that were converted (R5.13), and writes that race (R5.14)."""
+    """Return notes on calls that ran: literals that were converted (R5.13), and writes that race (R5.14)."""
     converted = [
         f"{call.id} {form.tool_name}: {text}" for call in calls for form in call.written() for text in form.converted
     ]
@@ -180,7 +185,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def with_reasons(view: RequestView, log: Sequence[RequestView], messages: Sequence[JsonObject]) -> RequestView:
-    """A Request with what has led to it beside what calls tell: a wrong output, what a person changed, a note of the engine's."""
+    """Return a Request with its reasons other than calls: a wrong output, a person's change, a note of the engine."""
     view.told = len(messages)
     view.because = _reasons(messages[log[-1].told :]) if log else []
     return view
@@ -207,10 +212,10 @@ def turn_message(
     server: str = "",
     given: Iterable[str] = (),
 ) -> JsonObject | None:
-    """An answer and what became of its calls, for a dialect that shows the model its turns; `None` where it was nothing.
+    """Return an answer and the results of its calls, for a dialect that shows turns; `None` for an empty answer.
 
-    Calls keep the ids that the server gave them, unless one was used already, `before` or in the history that was
-    `given`, which servers refuse. What the `server` put beside them stays with them.
+    Calls keep the ids that the server gave them. An id that was used already, `before` or in the `given` history, is
+    replaced, because servers refuse it. Fields that the `server` put beside a call stay with it.
     """
     used = {call["id"] for message in before if message["type"] == "turn" for call in message["calls"]} | {*given}
     calls: list[JsonObject] = []
@@ -239,7 +244,7 @@ def turn_message(
 
 
 def complete_turns(messages: Iterable[JsonObject], ended: Iterable[Call], sizes: Sizes, reading: RunProvenance) -> None:
-    """Put the results of calls that have ended since in the turns that made them."""
+    """Put the results of calls that have ended since into the turns that made them."""
     by_id = {call.id: call for call in ended}
     for message in messages if by_id else ():
         for said in message["calls"] if message["type"] == "turn" else ():
@@ -259,7 +264,7 @@ def _result_text(call: Call, sizes: Sizes, reading: RunProvenance) -> str:
 
 
 def results_of(calls: Iterable[Call], sizes: Sizes, reading: RunProvenance) -> JsonObject:
-    """By call id what went to no path (R4.4)."""
+    """Return, by call id, the results that were written to no path (R4.4)."""
     results: JsonObject = {}
     for call in calls:
         if call.status == "done" and not call.writes:
@@ -270,7 +275,7 @@ def results_of(calls: Iterable[Call], sizes: Sizes, reading: RunProvenance) -> J
 
 
 def has_cut(calls: Iterable[Call], sizes: Sizes, reading: RunProvenance) -> bool:
-    """Whether the model is shown only the beginning of the result of one of these calls (R10.18)."""
+    """Whether the model sees only the beginning of the result of one of these calls (R10.18)."""
     return any(
         call.status == "done"
         and sizes.of(call.result) > MAX_RESULT
@@ -281,13 +286,15 @@ def has_cut(calls: Iterable[Call], sizes: Sizes, reading: RunProvenance) -> bool
 
 
 QUIET: Final = 0.5
-"""Seconds: messages that come so close upon one that ended an answer are told together."""
+"""Seconds: messages that follow so soon after one that ended an answer go into the same Request."""
 LONGEST_QUIET: Final = 2.0
-"""Seconds for which the next Request waits at most for more of them."""
+"""Seconds for which the next Request waits at most for more messages."""
 
 
 def accept(progress: RunProgress, raw: Json) -> IncomingMessage | None:
-    """Take a message in; `None`: it is there already. Raises `DecisionError` for what is none, and where there are too many."""
+    """Accept a message; return `None` for one that is there already. Raise `DecisionError` if it is invalid or one too
+    many.
+    """
     try:
         said = IncomingMessage.model_validate(raw)
     except ValidationError as error:
@@ -307,7 +314,7 @@ def accept(progress: RunProgress, raw: Json) -> IncomingMessage | None:
 
 
 def check_withdrawal(progress: RunProgress, id: Json) -> None:
-    """Raises `DecisionError` with the reason why the message cannot be taken back."""
+    """Raise `DecisionError` with the reason why the message cannot be withdrawn."""
     name, sender = _named(id)
     found = [each for each in progress.inbox if _is(each, name, sender)]
     if len(found) > 1:
@@ -321,7 +328,7 @@ def check_withdrawal(progress: RunProgress, id: Json) -> None:
 
 
 def _named(id: Json) -> tuple[Json, Json]:
-    """A message's id, and its sender where that is said: `{"id", "sender"}`."""
+    """Return a message's id, and its sender where `{"id", "sender"}` names one."""
     return (id.get("id"), id.get("sender")) if isinstance(id, dict) else (id, None)
 
 
@@ -330,7 +337,7 @@ def _is(message: IncomingMessage | MessageFate, id: Json, sender: Json) -> bool:
 
 
 def withdraw(progress: RunProgress, id: Json) -> JsonObject:
-    """Take a message back: `{"id", "withdrawn": true}`. Raises `DecisionError`."""
+    """Withdraw a message and return `{"id", "withdrawn": true}`. Raise `DecisionError`."""
     check_withdrawal(progress, id)
     name, sender = _named(id)
     progress.inbox = [each for each in progress.inbox if not _is(each, name, sender)]
@@ -338,7 +345,7 @@ def withdraw(progress: RunProgress, id: Json) -> JsonObject:
 
 
 def hold(progress: RunProgress) -> None:
-    """The Request that begins is told all of them."""
+    """Put all waiting messages into the Request that begins."""
     for said in progress.inbox:
         progress.messages.append({"type": "message", "text": said.text})
         progress.heard.append(MessageFate(id=said.id, sender=said.sender, request=progress.number))
@@ -346,18 +353,20 @@ def hold(progress: RunProgress) -> None:
 
 
 def heard(progress: RunProgress) -> list[MessageFate]:
-    """Which Request held each message; those that none held last."""
+    """Return which Request held each message; messages that none held come last."""
     return [*progress.heard, *(MessageFate(id=said.id, sender=said.sender) for said in progress.inbox)]
 
 
 def heed(progress: RunProgress) -> None:
-    """Where something new was said, what was asked for before is not all that is wanted now."""
+    """Return to planning where a new message came: what the run asked for before is not all that is wanted now."""
     if progress.inbox:
         progress.wants, progress.draft, progress.answers = "plan", None, []
 
 
 class ModelTurns:
-    """Of one run, whose dialect shows the model its turns or does not (`turns`); `given` are ids of calls in the history it was given."""
+    """The turns of one run. `turns`: its dialect shows them. `given`: ids of calls in the history that the run
+    received.
+    """
 
     def __init__(self, sizes: Sizes, reading: RunProvenance, given: Iterable[str], *, turns: bool) -> None:
         self._sizes, self._reading, self._given, self._turns = sizes, reading, given, turns
@@ -368,7 +377,9 @@ class ModelTurns:
         self._keep: Tool | None = None
 
     def begin(self, number: int, progress: RunProgress, plan: Plan | None, tools: Container[str]) -> RevisedPlan | None:
-        """Request `number` holds all messages that have come; what it is told of the plan that goes on under it (R10.5)."""
+        """Put all messages that have come into Request `number`. Return the plan that goes on under the Request
+        (R10.5).
+        """
         if self._asked != number:
             self._asked, self._since = number, len(progress.messages)
         hold(progress)
@@ -380,27 +391,27 @@ class ModelTurns:
         return RevisedPlan(entries, self._since, None if self._keep is None else self._keep.name, pressed)
 
     def tools(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
-        """Those of the run, with that by which the running Request keeps what is held."""
+        """Return the run's tools, with the tool by which the running Request keeps held calls."""
         return {**tools, **({} if self._keep is None else {self._keep.name: self._keep})}
 
     def fresh(self, plan: Plan) -> list[Call]:
-        """The calls that have ended since the model was told last. They count as told."""
+        """Return the calls that have ended since the model's last Request. They count as told."""
         found = [call for call in plan.calls if call.ended and call.id not in self._told]
         self._told.update(call.id for call in found)
         return found
 
     def plan_is_over(self) -> None:
-        """Another plan follows, with calls of its own."""
+        """End the plan: another plan follows, with calls of its own."""
         self._told.clear()
 
     def keep_results(self, progress: RunProgress, calls: Iterable[Call]) -> None:
-        """What went to no path, where no turn holds it (R4.4)."""
+        """Keep results that were written to no path, where no turn holds them (R4.4)."""
         if not self._turns and (found := results_of(calls, self._sizes, self._reading)):
             progress.results |= found
             progress.messages.append({"type": "results", "calls": list(found)})
 
     def note_plan(self, progress: RunProgress, plan: Plan) -> None:
-        """The plan as it stands, for a model that is not shown its turns (R2.5)."""
+        """Record the plan as it stands, for a model that does not see its turns (R2.5)."""
         if self._turns:
             progress.plan_message = None
         elif plan.calls:
@@ -409,7 +420,7 @@ class ModelTurns:
     def turn(
         self, progress: RunProgress, plan: Plan, fresh: list[Call], result: RequestResult, log: list[RequestView]
     ) -> list[JsonObject]:
-        """The Request's turn, once; results of calls that an earlier one made are put there."""
+        """Return the Request's turn, once. Results of calls that an earlier Request made are put into its turn."""
         if not self._turns:
             return []
         complete_turns(progress.messages, fresh, self._sizes, self._reading)

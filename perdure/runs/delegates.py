@@ -30,12 +30,12 @@ from perdure.values.sizes import Sizes
 BUDGET: Final = "budget"
 """Signal to a delegate, or a loop: its share of the budget is larger now (R18.7)."""
 LATE: Final = "late"
-"""Signal to a delegate: as much time has passed as it may work for (R9.5)."""
+"""Signal to a delegate: the time for which it may work has passed (R9.5)."""
 GIVEN_QUERY: Final = "given"
-"""What runs below were given, asked by those whose input is too large to be sent (R18.2)."""
+"""Query of child runs whose input is too large to be sent: their input (R18.2)."""
 GIVEN_ACTIVITY: Final = "perdure.given"
 SPENT_QUERY: Final = "spent"
-"""What a run, or a loop, has used so far: asked of one that ended and could not tell (R9.6)."""
+"""Query of what a run, or a loop, has used so far, for a child that ended and could not report it (R9.6)."""
 SPENT_ACTIVITY: Final = "perdure.spent"
 
 _LARGE: Final = ("agent", "input", "params", "items", "delegates")
@@ -44,7 +44,7 @@ _SCOPE: Final = re.compile(r"†?(?P<kind>[^.]+)(\.(?P<path>.+))?")
 
 
 def wanted_delegates(tools: Iterable[Any]) -> list[str]:
-    """The names of saved Requests that tool messages name, in their order."""
+    """Return the names of saved Requests that tool messages name, in their order."""
     names = []
     for tool in tools:
         name = tool.get("_delegate") if isinstance(tool, Mapping) else None
@@ -55,14 +55,14 @@ def wanted_delegates(tools: Iterable[Any]) -> list[str]:
 
 
 def tools_of(document: JsonObject) -> list[str | JsonObject]:
-    """The tools that an agent file names."""
+    """Return the tools that an agent file names."""
     return [message.tool for message in parse_agent(document).messages() if isinstance(message, ToolMessage)]
 
 
 def merge_upfront(tool: Tool, document: JsonObject) -> Tool:
-    """The tool with the delegate's input schema as its parameters and the output's as its result's (R8.4).
+    """Return the tool with the delegate's input schema for its parameters and the output's for its result (R8.4).
 
-    What the tool says itself goes first. Raises `ToolDefinitionError`.
+    The tool's own schemas have precedence. Raise `ToolDefinitionError`.
     """
     try:
         agent = parse_agent(document)
@@ -95,9 +95,9 @@ def child_document(
     tools: Mapping[str, Tool],
     policy: Policy,
 ) -> JsonObject | CallError:
-    """The agent that a call of a delegate runs: its own context, and before it what the scopes give (R8.2).
+    """Return the agent that a call of a delegate runs: its own context, behind the data that the scopes give (R8.2).
 
-    `delegates` are those recorded with the run, `problems` why others could not be; `base` the parent's data by kind.
+    `delegates` were recorded with the run; `problems` say why others could not be. `base` is the parent's data by kind.
     An anonymous delegate has the parent's `policy`, for nobody has written one for it.
     """
     tool = call.tool
@@ -113,13 +113,13 @@ def child_document(
         return CallError("no_such_delegate", f"{tool.name} cannot run its delegate {tool.delegate!r}: {reason}")
     given = scoped(call.scopes, base, tools)
     own = list(document.get("context", []))
-    # What it is told to be goes first; its own data comes after what it is given, and wins (R2.6).
+    # Its instructions come first. Its own data follows the data that it receives, and wins (R2.6).
     lead = next((n for n, message in enumerate(own) if message.get("type") != "system"), len(own))
     return {**document, "context": [*own[:lead], *given, *own[lead:]]}
 
 
 def anonymous(tool: Tool) -> JsonObject:
-    """A delegate that no file describes: the tool's description is its task, and its result's schema the output's."""
+    """Return a delegate that no file describes: the tool's description is its task, its result's schema the output's."""
     return {
         "name": tool.name,
         "description": tool.description,
@@ -129,9 +129,10 @@ def anonymous(tool: Tool) -> JsonObject:
 
 
 def scoped(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, Tool]) -> list[JsonObject]:
-    """The parent's data, and tools, that a delegate is given: `profile`, `state.user`, `tools`, `tool:name` (R8.2).
+    """Return the parent's data and tools that a delegate receives: `profile`, `state.user`, `tools`, `tool:name`
+    (R8.2).
 
-    A state becomes the child's to start from: what the child writes stays in the child. What does not exist is left out.
+    A state is the child's initial state: the child's writes stay in the child. Missing values are left out.
     """
     messages: list[JsonObject] = []
     for scope in scopes:
@@ -160,18 +161,18 @@ def scoped(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, 
 
 
 def given_tools(scopes: Iterable[str], tools: Mapping[str, Tool]) -> list[str]:
-    """The names of the tools that the scopes give."""
+    """Return the names of the tools that the scopes give."""
     wanted = set(scopes)
     return [name for name in tools if "tools" in wanted or f"tool:{name}" in wanted]
 
 
 def scoped_data(kinds: Iterable[str], base: Mapping[str, Json]) -> list[JsonObject]:
-    """The values of these kinds as data messages: what a tool's code is given of the context (R12.2)."""
+    """Return the values of these kinds as data messages: the context that a tool's code receives (R12.2)."""
     return [{"type": "data", "kind": kind, "data": base[kind]} for kind in kinds if kind in base]
 
 
 def too_deep(lineage: Sequence[str], name: str) -> CallError | None:
-    """An error when one more delegate would be too many; `lineage` are the agents above, the run's own last."""
+    """Return an error if one more delegate would be too many; `lineage` are the agents above, and this run's own last."""
     if len(lineage) <= MAX_DELEGATES_DEEP:
         return None
     line = " → ".join([*lineage, name])
@@ -179,18 +180,18 @@ def too_deep(lineage: Sequence[str], name: str) -> CallError | None:
 
 
 class GivenInput(WireModel):
-    """Which run below asks for what it was given."""
+    """A child run's query for its own input."""
 
     above: str
-    """Workflow id of the run above."""
+    """Workflow id of the parent run."""
     execution: str
-    """The execution of it that has started this one."""
+    """Execution of the parent run that has started this one."""
     name: str
-    """What comes after the one above in this one's id."""
+    """Suffix of this run's id behind its parent's."""
 
 
 class SpentBudget(WireModel):
-    """What a run has used, with those below it, and the seconds that it worked."""
+    """The usage of a run with its child runs, and its seconds of work."""
 
     usage: RunUsage
     worked: float = 0.0
@@ -199,7 +200,7 @@ class SpentBudget(WireModel):
 
 
 def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> RunInput | LoopInput | CallError:
-    """The input of the workflow that runs a call's delegate, or all its iterations; `base` is the run's data by kind."""
+    """Return the input of the workflow that runs a call's delegate, or all its iterations; `base` is the data by kind."""
     tool, prepared, guard = call.tool, run.prepared, run.desk.guard
     assert tool is not None
     if call.loop is not None:
@@ -216,7 +217,7 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
     sources |= {f"†input.{name}": sorted(call.given_sources) for name in call.given}
     givers = guard.given(given_tools(call.scopes, run.tools))
     below = _below(run, budget, approval, givers, sources)
-    # Neither is validated, nor copied: it is the run's own data, however large.
+    # The input is neither validated nor copied: it is the run's own data, however large.
     if not call.loops:
         return RunInput.model_construct(
             agent=document,
@@ -226,7 +227,7 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
         )
     if (many := _too_many(call, most_items(prepared.max_payload))) is not None:
         return many
-    # An iteration may be no delegate of the kind that was measured.
+    # An iteration may not be a delegate of the measured kind.
     expected = ExpectedUsage(tokens=run.progress.expected.tokens, cost=run.progress.expected.cost)
     return LoopInput.model_construct(
         kind="each" if "_each" in call.raw else "until",
@@ -244,7 +245,7 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
 
 
 def _parts(call: Call, form: LoopForm, base: Mapping[str, Json], run: Run, budget: Budget) -> LoopInput | CallError:
-    """The same of a loop over a plain tool, or with a body, through more items than run inside the run (R16.1)."""
+    """Return the input of a loop over a plain tool, or with a body, with more items than run inside the run (R16.1)."""
     prepared, guard = run.prepared, run.desk.guard
     if (many := _too_many(call, most_items(prepared.max_payload) // (1 + len(form.writes)))) is not None:
         return many
@@ -268,7 +269,7 @@ def _parts(call: Call, form: LoopForm, base: Mapping[str, Json], run: Run, budge
 
 
 def _too_many(call: Call, most: int) -> CallError | None:
-    """`most`: items whose results fit into one list (R18.2)."""
+    """Return an error if there are more than `most` items, whose results fit into one list (R18.2)."""
     if (count := len(call.items or [])) <= most:
         return None
     message = f"{call.tool_name} would go through {count:,} items, and the results of {most:,} at most fit into one"
@@ -278,7 +279,7 @@ def _too_many(call: Call, most: int) -> CallError | None:
 def _below(
     run: Run, budget: Budget, approval: JsonObject, givers: Sequence[ToolOwner], sources: Mapping[str, list[str]]
 ) -> dict[str, Any]:
-    """What every workflow below a run is given of it."""
+    """Return the values that every child workflow receives from its run."""
     guard = run.desk.guard
     return {
         "approval": approval,
@@ -294,7 +295,7 @@ def _below(
 
 
 def deadline_of(child: RunInput) -> float | None:
-    """Seconds that a run below may work; `None`: it has no deadline that can be read here, and keeps its own time."""
+    """Return the seconds that a child run may work; `None`: no deadline can be read here, and the child keeps its own."""
     config = child.agent.get("config", {})
     own = config.get("deadline", Config.model_fields["deadline"].default) if isinstance(config, dict) else None
     if isinstance(own, bool) or not isinstance(own, int | float) or not 0 < own <= LONGEST:
@@ -303,7 +304,7 @@ def deadline_of(child: RunInput) -> float | None:
 
 
 def input_size(argument: RunInput | LoopInput, sizes: Sizes) -> int:
-    """Bytes of a child's input: what many of them read is measured once (R18.1)."""
+    """Return the bytes of a child's input. A value that many children read is measured once (R18.1)."""
     large = [name for name in _LARGE if name in type(argument).model_fields]
     frame = argument.model_copy(update=dict.fromkeys(large))
     own = len(frame.model_dump_json(by_alias=True, warnings=False).encode())
@@ -311,7 +312,7 @@ def input_size(argument: RunInput | LoopInput, sizes: Sizes) -> int:
 
 
 def referred(argument: RunInput | LoopInput) -> RunInput | LoopInput:
-    """The input without what is large in it: whoever gets it asks for the whole."""
+    """Return the input without its large values, which the child queries from its parent."""
     empty: dict[str, Any] = {"input": None} if isinstance(argument, RunInput) else {"params": {}, "items": []}
     named = {"name": argument.agent.get("name")}
     return argument.model_copy(update={**empty, "agent": named, "delegates": {}, "asks": True})

@@ -35,11 +35,11 @@ COLOURS: Final = {
     "unknown": ("#fff0f0", "#a01050"),
     "path": ("#ffffff", "#455a64"),
 }
-"""Fill and line by status; words in a line's colour are read on its fill, at a contrast of 4.5 : 1 at least."""
+"""Fill and line by status. Words in a line's colour have a contrast of 4.5 : 1 at least on its fill."""
 
 
 OTHERS: Final = "#c62828"
-"""The line of what others wrote."""
+"""Line colour of untrusted values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class DrawnNode:
     """Empty for a path."""
     status: str
     body: Drawing | None = None
-    """What stands inside the box: the calls of a loop's body, each once, whatever number of times it was made (R16.5)."""
+    """Drawing inside the box: the calls of a loop's body, each once, however often it was made (R16.5)."""
 
     @property
     def label(self) -> str:
@@ -59,18 +59,20 @@ class DrawnNode:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Calls, and paths where they are drawn; the edges between them: from, to, and what is read. `after …` is order without data."""
+    """A drawing of calls, of paths where wanted, and of edges: from, to, and what is read. `after …` is order without
+    data.
+    """
 
     nodes: Sequence[DrawnNode]
     edges: Sequence[tuple[str, str, str]]
     untrusted: frozenset[tuple[str, str]] = frozenset()
-    """Ends of the edges that carry what others wrote (R15.7)."""
+    """Ends of the edges that carry untrusted values (R15.7)."""
 
 
 def draw_plan(plan: Plan, *, paths: bool = False, sources: Mapping[str, Sources] | None = None) -> Drawing:
-    """A plan; with `paths` what is read and written stands between the calls, as nodes of their own.
+    """Return the drawing of a plan; with `paths`, the paths that are read and written are nodes of their own.
 
-    `sources`: of the calls' results by id, where the plan itself was not played.
+    `sources`: of the calls' results by id, for a plan that was not simulated itself.
     """
     found = [(plan.calls[writer], plan.calls[reader], str(what)) for writer, reader, what in plan.edges()]
     told = {reader.id for _, reader, what in found if what in _read(reader.condition)}
@@ -117,7 +119,7 @@ def _read(template: Template) -> set[str]:
 
 
 def _carried(reader: Call, what: str) -> str:
-    """What an edge says: of what a condition reads the condition."""
+    """Return the label of an edge. A value that a condition reads has the condition as its label."""
     if what not in _read(reader.condition):
         return what
     condition = f"if {reader.condition_text}"
@@ -125,7 +127,7 @@ def _carried(reader: Call, what: str) -> str:
 
 
 def _node(call: Call, others: Collection[str], *, told: bool = True) -> DrawnNode:
-    """A call; of a loop a box with its body inside. `told`: its condition stands at an edge."""
+    """Return the node of a call; a loop's has its body inside. With `told`, an edge shows the call's condition."""
     condition = "" if told or not call.has_condition else f" if {call.condition_text}"
     if call.loop is None:
         return DrawnNode(shared_id(call.id), call.tool_name + condition, call.standing)
@@ -142,7 +144,7 @@ def _node(call: Call, others: Collection[str], *, told: bool = True) -> DrawnNod
 
 
 def _bound(before: Sequence[Call], form: Call) -> Iterator[tuple[Call, Reference]]:
-    """The calls of a body that one of it reads, and what."""
+    """Yield the calls of a body that one of its calls reads, and the reference."""
     for template in (form.condition, form.template, form.soft):
         for reference in template.references():
             for writer in before if reference.kind == "state" else ():
@@ -151,7 +153,7 @@ def _bound(before: Sequence[Call], form: Call) -> Iterator[tuple[Call, Reference
 
 
 def _round(call: Call, form: LoopForm) -> str:
-    """How a loop goes round, in words."""
+    """Return the rule of a loop in words."""
     words = [call.tool_name] if form.single else []
     for key, word in ((EACH, f"for {form.item} in"), (WHILE, "while"), (UNTIL, "until")):
         if key in call.raw:
@@ -167,12 +169,12 @@ _PLACES: Final = re.compile(r"\[\d+\]")
 
 
 def shared_id(id: str) -> str:
-    """Of a call in a loop the id that all iterations share: `1.3[].0`."""
+    """Return the id that all iterations of a call in a loop share: `1.3[].0`."""
     return _PLACES.sub("[]", id)
 
 
 def draw_run(view: RunView) -> Drawing:
-    """A run with all its Requests; what was made more than once in a loop is drawn once, in the loop's box."""
+    """Return the drawing of a run with all its Requests. A call that a loop made many times is drawn once, in its box."""
     made: dict[str, list[CallView]] = {}
     for call in view.calls:
         made.setdefault(shared_id(call.id), []).append(call)
@@ -198,13 +200,13 @@ def draw_run(view: RunView) -> Drawing:
 
 
 def _standing(statuses: Sequence[str]) -> str:
-    """One status for what was made more than once: what still goes on first, then what went wrong."""
+    """Return one status for many calls: first one that still goes on, then one that went wrong."""
     order = ("waiting", "running", "failed", "invalid", "rejected", "ready", "held", "done", "deferred", "pending")
     return next((status for status in order if status in statuses), statuses[0])
 
 
 def _by_others(edges: Iterable[tuple[str, str, str]], others: Collection[str]) -> frozenset[tuple[str, str]]:
-    """The edges that begin where others wrote; order alone carries nothing."""
+    """Return the edges that begin at untrusted values; order alone carries nothing."""
     return frozenset((writer, reader) for writer, reader, what in edges if writer in others and not is_order(what))
 
 
@@ -215,7 +217,7 @@ def _reference(path: str) -> Reference:
 
 
 def _merge(edges: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """One edge for a pair of calls, with all that goes over it."""
+    """Return one edge for each pair of calls, with all that it carries."""
     merged: dict[tuple[str, str], list[str]] = {}
     for writer, reader, reference in edges:
         merged.setdefault((writer, reader), []).append(reference)
@@ -223,7 +225,7 @@ def _merge(edges: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
 
 
 def to_mermaid(drawing: Drawing) -> str:
-    """A Mermaid flowchart, coloured by status."""
+    """Return a Mermaid flowchart, coloured by status."""
     lines = ["graph LR"]
     names = {node.id: f"p{n}" if node.status == "path" else _name(node.id) for n, node in enumerate(drawing.nodes)}
     lines += _mermaid(drawing, names, "    ")
@@ -236,7 +238,7 @@ def to_mermaid(drawing: Drawing) -> str:
 
 
 def _mermaid(drawing: Drawing, names: Mapping[str, str], indent: str) -> Iterator[str]:
-    """Nodes and edges; a loop is a subgraph."""
+    """Yield nodes and edges; a loop is a subgraph."""
     for node in drawing.nodes:
         first, last = ("{{", "}}") if node.status == "path" else ("[", "]")
         name, label = names.get(node.id) or _name(node.id), _mermaid_text(node.label)
@@ -254,7 +256,7 @@ def _mermaid(drawing: Drawing, names: Mapping[str, str], indent: str) -> Iterato
 
 
 def _tainted(drawing: Drawing) -> Iterator[bool]:
-    """Of each edge, as Mermaid counts them, whether it carries what others wrote."""
+    """Yield, for each edge in Mermaid's order, whether it carries untrusted values."""
     for node in drawing.nodes:
         yield from _tainted(node.body) if node.body is not None else ()
     for edge in drawing.edges:
@@ -272,7 +274,7 @@ def _name(id: str) -> str:
 
 
 def _mermaid_text(text: str) -> str:
-    """Mermaid reads entities in quoted text; its own signs must not end it."""
+    """Return text for a quoted Mermaid label: entities replace the signs that would end it."""
     return "".join(c if c.isalnum() or c in " ._-†,[]()/" else f"#{ord(c)};" for c in text)
 
 
@@ -286,21 +288,21 @@ Place: TypeAlias = tuple[int, float]
 
 class Layout(NamedTuple):
     places: list[Place]
-    """Of each node."""
+    """Place of each node."""
     routes: dict[tuple[int, int], list[Place]]
-    """Where an edge passes the layers between its ends, by these; one that closes a cycle is not among them."""
+    """Places by which an edge passes the layers between its ends. An edge that closes a cycle has none."""
 
 
 def layered(count: int, edges: Iterable[tuple[int, int]]) -> list[Place]:
-    """Layer and place in it of each node, both from 0, places at least 1 apart."""
+    """Return the layer of each node, and its place in the layer; both from 0, places at least 1 apart."""
     return laid_out(count, edges).places
 
 
 def laid_out(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
-    """Where nodes stand, places at least 1 apart, and edges pass.
+    """Return the layout of nodes, with places at least 1 apart, and of edges.
 
-    A reader stands in a later layer than all that it reads; of a cycle an edge is left out of account. An edge over several
-    layers has a place in each between them, so that nothing is drawn over it.
+    A reader stands in a later layer than all that it reads; one edge of a cycle is ignored. An edge over several layers
+    has a place in each between them, so that nothing is drawn over it.
     """
     graph = _acyclic(count, edges)
     layers = [list(layer) for layer in networkx.topological_generations(graph)]
@@ -326,7 +328,7 @@ def laid_out(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
 
 
 def _between(writer: int, reader: int, before: Mapping[int, list[int]], count: int) -> list[int]:
-    """The places that were kept for an edge, in its direction."""
+    """Return the places that were kept for an edge, in its direction."""
     for last in before[reader]:
         passed = []
         while last >= count:  # what comes after the nodes are places alone, each with one before it
@@ -354,7 +356,7 @@ def _acyclic(count: int, edges: Iterable[tuple[int, int]]) -> networkx.DiGraph[i
 def _lead(
     writer: int, readers: Sequence[int], layer_of: dict[int, int], layers: list[list[int]], before: dict[int, list[int]]
 ) -> None:
-    """Keep a place for the writer's edges in every layer on their way, one for all of them."""
+    """Keep one place for all edges of a writer, in every layer on their way."""
     last, at = writer, layer_of[writer]
     for reader in sorted(readers, key=lambda reader: layer_of[reader]):
         while at < layer_of[reader] - 1:
@@ -368,14 +370,14 @@ def _lead(
 
 
 def _neighbours(layers: list[list[int]], *, down: bool) -> Iterable[tuple[list[int], list[int]]]:
-    """Each layer with the one that it is put in order by."""
+    """Return each layer with the neighbour that sets its order."""
     if down:
         return zip(layers[1:], layers, strict=False)
     return zip(reversed(layers[:-1]), reversed(layers), strict=False)
 
 
 def _order(layer: list[int], by: list[int], neighbours: Mapping[int, list[int]]) -> None:
-    """Each node where its neighbours are in the middle; one without any stays where it is."""
+    """Sort each node to the middle of its neighbours; a node without any stays where it is."""
     place = {node: float(number) for number, node in enumerate(by)}
     wanted = {
         node: fmean([place[other] for other in neighbours[node]]) if neighbours[node] else float(number)
@@ -385,7 +387,7 @@ def _order(layer: list[int], by: list[int], neighbours: Mapping[int, list[int]])
 
 
 def _spread(layer: list[int], before: Mapping[int, list[int]], places: Mapping[int, float]) -> dict[int, float]:
-    """Places for an ordered layer: beside what is read where there is room, at least 1 apart."""
+    """Return places for an ordered layer: beside what each node reads where there is room, at least 1 apart."""
     wanted = [fmean([places[n] for n in before[node]]) if before[node] else None for node in layer]
     found: list[float] = []
     for number, place in enumerate(wanted):
@@ -404,7 +406,7 @@ _APART: Final = 20
 _CHARACTER: Final = 9.1
 """Pixels that a character of a box takes, in 15 px monospace."""
 _SMALL: Final = 7.3
-"""The same of a label's, in 12 px."""
+"""Pixels that a character of a label takes, in 12 px monospace."""
 _LONGEST: Final = 26
 """Characters of a label; all of it is its tooltip."""
 _BEND: Final = 64
@@ -416,31 +418,31 @@ _LINES: Final = 3
 
 @dataclass(frozen=True)
 class Line:
-    """One edge: `points` are joined by straight lines where they have one height, else by a curve between two layers."""
+    """An edge of a picture. A straight line joins `points` of one height; else a curve joins two layers."""
 
     points: list[Point]
     label: str
-    """All that goes over it."""
+    """Names of all that the edge carries."""
     named: str
-    """What stands beside its beginning; empty where another line of its box says it."""
+    """Label at the edge's beginning; empty where another line of its box has it."""
     dashed: bool
     others: bool = False
-    """Others have written what flows there (R15.7)."""
+    """Whether the edge carries untrusted values (R15.7)."""
 
 
 @dataclass(frozen=True)
 class SvgDrawing:
     boxes: list[tuple[float, float, float]]
-    """Left, top and width of each node's; all are `HEIGHT` high, but for those with something inside."""
+    """Left, top and width of each node's box. Boxes are `HEIGHT` high, unless a drawing stands inside."""
     heights: list[float]
     inner: list[SvgDrawing | None]
-    """What stands in each, below its title."""
+    """Picture inside each box, below its title."""
     lines: list[Line]
     size: Point
 
 
 def picture(drawing: Drawing) -> SvgDrawing:
-    """Where everything of a drawing stands."""
+    """Return the places of all parts of a drawing."""
     index = {node.id: number for number, node in enumerate(drawing.nodes)}
     edges = [(index[writer], index[reader]) for writer, reader, _ in drawing.edges]
     layout = laid_out(len(index), edges)
@@ -452,7 +454,7 @@ def picture(drawing: Drawing) -> SvgDrawing:
     taller = [0.0 if body is None else body.size[1] - _MARGIN / 2 for body in inner]
 
     def top(place: float) -> float:
-        """Below all that is taller than a box and stands higher up."""
+        """Return the top of a place, below all taller boxes that stand higher up."""
         return _top(place) + sum(
             more for (_, at), more in zip(layout.places, taller, strict=True) if more and at < place - 0.01
         )
@@ -495,7 +497,7 @@ def _top(place: float) -> float:
 
 
 def _leaving(drawing: Drawing, index: dict[str, int]) -> list[dict[str, int]]:
-    """Of each box by label the line on which it leaves: `_LINES` at most, the rest on one of them."""
+    """Return, for each box, the line of each label: at most `_LINES`; the other labels share the last one."""
     found: list[dict[str, int]] = [{} for _ in drawing.nodes]
     for writer, _, label in drawing.edges:
         lines = found[index[writer]]
@@ -504,7 +506,7 @@ def _leaving(drawing: Drawing, index: dict[str, int]) -> list[dict[str, int]]:
 
 
 def _told(lines: dict[str, int], line: int) -> str:
-    """What is written beside a line: whatever goes over it."""
+    """Return the label beside a line: the names of all that it carries."""
     text = ", ".join(label for label, number in lines.items() if number == line and label)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
@@ -512,7 +514,7 @@ def _told(lines: dict[str, int], line: int) -> str:
 def _columns(
     layout: Layout, widths: Sequence[float], leaving: Sequence[dict[str, int]]
 ) -> list[tuple[float, float, float]]:
-    """Of each layer: left and right of its boxes, and where its edges begin to go up and down, beside the labels."""
+    """Return, for each layer, the left and right of its boxes, and where its edges begin to bend, beside the labels."""
     columns, at = [], float(_MARGIN)
     for layer in range(max((layer for layer, _ in layout.places), default=-1) + 1):
         here = [number for number, (of, _) in enumerate(layout.places) if of == layer]
@@ -529,7 +531,7 @@ def _columns(
 
 
 def _arriving(edges: Sequence[tuple[int, int]], layout: Layout) -> list[float]:
-    """How far from the middle of its reader each edge ends: from top to bottom as they come."""
+    """Return how far from the middle of its reader each edge ends, in order from top to bottom."""
     found = [0.0] * len(edges)
     for reader in {reader for _, reader in edges}:
         ends = [number for number, (_, to) in enumerate(edges) if to == reader]
@@ -540,7 +542,7 @@ def _arriving(edges: Sequence[tuple[int, int]], layout: Layout) -> list[float]:
 
 
 def _spread_svg(at: int, count: int, apart: float) -> float:
-    """One of several places around the middle of a box's side."""
+    """Return one of `count` places around the middle of a box's side."""
     return (at - (count - 1) / 2) * min(apart, (HEIGHT - 12) / count)
 
 
@@ -553,7 +555,7 @@ def _through(
     aside: float,
     top: Callable[[float], float],
 ) -> list[Point]:
-    """Straight through the layers, where a place was kept for it, and up and down between them alone."""
+    """Return points that cross layers straight, at the edge's kept places, and bend only between layers."""
     points = [start, (columns[layer][2], start[1])]
     for passed, place in way:
         height = top(place) + HEIGHT / 2 + aside
@@ -562,13 +564,15 @@ def _through(
 
 
 def _around(start: Point, end: Point, below: float) -> list[Point]:
-    """Back below everything: an edge that closes a cycle."""
+    """Return points of an edge that closes a cycle: back below everything."""
     right, left = start[0] + 16, end[0] - 16
     return [start, (right, start[1]), (right, below), (left, below), (left, end[1]), end]
 
 
 def to_svg(drawing: Drawing, *, lit: str | None = None) -> str:
-    """An SVG document, coloured by status; the call `lit` has a thick border. Edges tell all that they carry as a tooltip."""
+    """Return an SVG document, coloured by status. The call `lit` has a thick border; tooltips name all that edges
+    carry.
+    """
     drawn = picture(drawing)
     width, height = drawn.size
     parts = [
@@ -584,7 +588,7 @@ def to_svg(drawing: Drawing, *, lit: str | None = None) -> str:
 
 
 def _parts(drawing: Drawing, drawn: SvgDrawing, lit: str | None) -> Iterator[str]:
-    """Lines, their words, and boxes with what is in them."""
+    """Yield the lines, their labels, and the boxes with their contents."""
     yield from map(_line, drawn.lines)
     for line in drawn.lines:
         if line.named:

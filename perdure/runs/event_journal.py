@@ -28,27 +28,27 @@ from perdure.values.sizes import Sizes, preview
 
 
 class EventJournal:
-    """Bounded, in memory, and the same when a history is replayed, whoever has read it.
+    """A bounded journal in memory. A replayed history yields the same journal, whoever has read it.
 
-    To note something costs some microseconds, however large what it is about, but for what is larger than `_HELD`. What is noted is made
-    small when somebody reads it, or then at once.
+    To note an event costs some microseconds, however large its data, unless the data is larger than `_HELD`. The
+    journal cuts an event's data when somebody reads it, and larger data at once.
     """
 
     def __init__(self, carried: CarriedEvents | None = None) -> None:
         self._kept: deque[_Entry] = deque()
         self._size = 0
         self.count = 0
-        """How many events there were so far."""
+        """Number of events so far."""
         self.resets: list[int] = []
-        """The numbers of those that say that the run was reset; 0: it was reset to its start, which no event says."""
+        """Numbers of the events that record a reset. 0 is a reset to the run's start, which no event records."""
         self.ended = False
-        """No more will be noted."""
+        """Whether the journal is closed: no event follows."""
         self._begun = 0
         if carried is not None:
             self.take_up(carried)
 
     def take_up(self, carried: CarriedEvents) -> None:
-        """Go on from where an execution before has left off; what was noted since stands behind it."""
+        """Continue the journal of an earlier execution; events noted since then follow it."""
         noted = list(self._kept)
         self._kept.clear()
         self._size, self._begun = 0, carried.count
@@ -62,15 +62,15 @@ class EventJournal:
 
     @property
     def kept_from(self) -> int:
-        """The number of the oldest that is kept."""
+        """The number of the oldest event that is kept."""
         return self.count - len(self._kept)
 
     def note(
         self, topic: Topic, phase: str, at: str, run_id: str = "", /, *, of: Sizes | None = None, **data: Json
     ) -> None:
-        """Something has happened at a time (ISO 8601, UTC). What `data` says as `None` is not said; what is too long is cut.
+        """Note that something happened at a time (ISO 8601, UTC). A `None` in `data` is left out; a long value is cut.
 
-        `of`: it holds values of a run, which do not change any more, and these are their sizes.
+        With `of`, `data` holds values of a run that do not change any more, and `of` holds their sizes.
         """
         data = {key: value for key, value in data.items() if value is not None}
         held = False
@@ -84,7 +84,7 @@ class EventJournal:
         self._keep(_Entry(topic, phase, at, run_id, found, size, held))
 
     def reset(self, at: str) -> None:
-        """The run goes on from an earlier point: those before this one were noted before it, too, and what followed them does not count."""
+        """Note that the run goes on from an earlier point. Events that followed that point do not count any more."""
         self.resets = [number for number in self.resets if number]
         self.resets.append(self.count)
         if self.count == 0:
@@ -92,8 +92,10 @@ class EventJournal:
         self.note("lifecycle", "reset", at, number=len(self.resets))
 
     def page(self, first: int = 0, limit: int = KEPT_EVENTS) -> EventsPage:
-        """The events from a number on, at most so many, and as many as one answer holds; of earlier ones than are kept, from the oldest
-        that is."""
+        """Return at most `limit` events from number `first` on, as many as one answer holds.
+
+        Where `first` is older than every kept event, the page begins with the oldest that is kept.
+        """
         begin = min(max(first, self.kept_from), self.count)
         skip = begin - self.kept_from
         events: list[JournalEntry] = []
@@ -115,7 +117,7 @@ class EventJournal:
         )
 
     def carried(self) -> CarriedEvents:
-        """The newest of them, for a new execution to go on with."""
+        """Return the newest events, for a new execution to continue with."""
         events: deque[JournalEntry] = deque()
         room = CARRIED_EVENTS_SIZE
         for entry in reversed(self._kept):
@@ -140,9 +142,9 @@ class _Entry:
     run_id: str
     data: JsonObject
     size: int
-    """Characters of `data`, or those that it will have at most; they do not change by its being read."""
+    """Characters of `data`, or the most that it will have. Reading does not change them."""
     held: bool = False
-    """`data` holds values as they are: it is made small for the first who reads it."""
+    """Whether `data` holds values as they are: the first reader's page cuts them."""
 
     @property
     def weight(self) -> int:
@@ -158,11 +160,11 @@ class _Entry:
 _BESIDE: Final = 100
 """Characters of an event beside its data."""
 _SHORT: Final = 250
-"""Those of data that is kept as it is: no image is so short."""
+"""Characters of data that is kept as it is: no image is so short."""
 _HELD: Final = 16_000
-"""Bytes of values that are only named until somebody reads the event: those of all that are kept may have to be held for it."""
+"""Bytes of values that an event holds by reference until somebody reads it. Every kept event may hold that much."""
 _LEAST: Final = 200
-"""Characters up to which a part is short: it stands whole beside what is cut."""
+"""Characters up to which a part is short: it stays whole beside cut parts."""
 
 
 def _most(topic: Topic, phase: str) -> int:
@@ -170,8 +172,11 @@ def _most(topic: Topic, phase: str) -> int:
 
 
 def _small(data: JsonObject, most: int, *, values: bool = False) -> tuple[JsonObject, int]:
-    """What of it an event says, and its characters. Where it is too long, what of it is short stands whole, and the rest shares what is left
-    of the room; in `values` there may be images."""
+    """Return an event's data in at most `most` characters, and its characters.
+
+    Of data that is too long, short parts stay whole, and long parts share the room that is left. With `values` the data
+    may hold images.
+    """
     found, size, whole = clipped(data, most, media=values)
     if whole:
         return found, size
@@ -190,22 +195,24 @@ NOT_YET: Final[Mapping[str, str]] = {
     "structured": "the next Request puts it into form",
     "refined": "the next Request goes over it",
 }
-"""By what the next Request is for, why what the last one says is no output."""
+"""Reason why the last answer is no output, by what the next Request is for."""
 CUT_BY_MESSAGE: Final = "a new message has ended it"
 
 
 class RunJournal:
-    """One run's journal, and when and under which id it is written. `now` says the time (ISO 8601, UTC)."""
+    """The journal of one run: decides when an event is noted, and under which id. `now` returns the time (ISO 8601,
+    UTC).
+    """
 
     def __init__(self, journal: EventJournal | None = None, now: Callable[[], str] = str, run_id: str = "") -> None:
         self.journal = journal or EventJournal()
         self._now, self._run_id = now, run_id
         self.sizes = Sizes()
-        """Those of the run's values."""
+        """Sizes of the run's values."""
         self._asked = 0
         self._over = False
         self._saying: tuple[int, int, bool] | None = None
-        """The Request, its attempt, and whether what was told is another text, of whose text it is not known yet what becomes of it."""
+        """The Request, its attempt, and whether its text is new, while the text's outcome is not known yet."""
 
     # The run.
 
@@ -213,24 +220,26 @@ class RunJournal:
         self.journal.note("lifecycle", "start", self._now(), agent=agent)
 
     def was_reset(self) -> None:
-        """It goes on from an earlier point of its history."""
+        """Note that the run goes on from an earlier point of its history."""
         self.journal.reset(self._now())
 
     def run_ended(self, reason: str | None, output: Json) -> None:
-        """With an output; `reason`: why it stopped."""
+        """Note that the run ended with an output; `reason`: why it stopped."""
         self.journal.note("lifecycle", "end", self._now(), status="completed", stopReason=reason, output=output)
         self._over = True
 
     def run_failed(self, status: str, error: str | None, reason: str | None = None) -> None:
-        """Without one; `reason`: the limit that it came to."""
+        """Note that the run ended without an output; `reason`: the limit that it reached."""
         if not self._over:
             self.journal.note("lifecycle", "error", self._now(), status=status, error=error, stopReason=reason)
         self._over = True
 
     @contextmanager
     def to_end(self, *failures: type[Exception]) -> Iterator[None]:
-        """Round all that a run does, the last of its hooks too: behind that no event follows. Of what could not even begin one of the
-        `failures` says why."""
+        """Surround all that a run does, its last hooks included: no event follows it.
+
+        One of the `failures` explains why a run could not begin.
+        """
         try:
             yield
         except failures as error:
@@ -242,7 +251,7 @@ class RunJournal:
     # Its Requests.
 
     def asked(self, view: RequestView) -> None:
-        """A model is asked, or once more for the same Request."""
+        """Note that a model receives a Request, or receives it again."""
         again, self._asked = view.number == self._asked, view.number
         self.journal.note(
             "request",
@@ -254,7 +263,10 @@ class RunJournal:
         )
 
     def answered(self, view: RequestView, result: RequestResult, *, says: bool, cut: bool = False) -> None:
-        """Its answer is whole; `says`: it has a text, which `said` follows for; `cut`: a message has ended it."""
+        """Note that the answer is complete.
+
+        With `says` it has a text, and `said` follows for the text. With `cut` a message ended it early.
+        """
         self._saying = (view.number, result.attempt, result.anew) if says else None
         if result.reasoned:
             self.journal.note(
@@ -282,13 +294,13 @@ class RunJournal:
         )
 
     def model_is_away(self, view: RequestView, wait: ModelWait) -> None:
-        """Its model's provider is away; the run waits for it."""
+        """Note that the provider of the Request's model is away, and that the run waits for it."""
         self.journal.note(
             "request", "update", self._now(), number=view.number, model=wait.model, reason=f"{wait.text()} UTC"
         )
 
     def unanswered(self, view: RequestView, problem: str) -> None:
-        """Nobody has answered it."""
+        """Note that no model answered the Request."""
         self.journal.note(
             "request",
             "end",
@@ -300,7 +312,10 @@ class RunJournal:
         )
 
     def said(self, text: str, refused: str | None, *, output: bool) -> None:
-        """What becomes of what the last answer says, if it says anything; `refused`: why it does not count, `output`: it is the run's."""
+        """Note the outcome of the last answer's text, if it had one.
+
+        `refused` is the reason why the text does not count. With `output` the text is the run's output.
+        """
         if self._saying is None:
             return
         request, attempt, anew = self._saying
@@ -319,14 +334,14 @@ class RunJournal:
         )
 
     def compacted(self, reason: str) -> None:
-        """The context is shown cut from now on."""
+        """Note that the model sees a shortened context from now on."""
         for phase in ("start", "end"):
             self.journal.note("compaction", phase, self._now(), reason=reason)
 
     # Its calls.
 
     def call_began(self, call: Call) -> None:
-        """It is carried out, or waits for nothing but its turn; of a loop: its iterations begin."""
+        """Note that a call starts, or waits for nothing but its turn. A loop starts with its first iterations."""
         below = call.tool is not None and call.tool.delegate is not None and call.loop is None and not call.loops
         self.journal.note(
             "tool",
@@ -340,7 +355,7 @@ class RunJournal:
         )
 
     def call_again(self, call: Call, reason: str) -> None:
-        """It is tried again, because of a failure that says nothing of the call."""
+        """Note that a call is retried after a failure that was not the call's fault."""
         self.journal.note(
             "tool",
             "update",
@@ -352,7 +367,7 @@ class RunJournal:
         )
 
     def call_ended(self, call: Call) -> None:
-        """However it did."""
+        """Note that a call ended, with any status."""
         done = call.status == "done"
         self.journal.note(
             "tool",
@@ -369,13 +384,13 @@ class RunJournal:
         )
 
     def hook(self, phase: str, event: str, hook: str, call: str, reason: str) -> None:
-        """One has refused something, or has failed and was gone past (R10.17)."""
+        """Note that a hook refused something, or that it failed and was ignored (R10.17)."""
         self.journal.note("hook", phase, self._now(), event=event, hook=hook, call=call or None, reason=reason)
 
     # People.
 
     def waits(self, offer: ApprovalRequest) -> None:
-        """It waits for a person, or for a program outside that carries it out."""
+        """Note that a request waits for a person, or for a client that executes the call."""
         call = offer.call
         self.journal.note(
             "approval",
@@ -392,7 +407,7 @@ class RunJournal:
         )
 
     def waits_no_more(self, offer: ApprovalRequest) -> None:
-        """It was decided, or nobody needs to decide any more."""
+        """Note that a request was decided, or needs no decision any more."""
         approval = offer.approval
         decided = approval.decision is not None
         self.journal.note(
@@ -407,11 +422,11 @@ class RunJournal:
         )
 
     def heard(self, said: IncomingMessage) -> None:
-        """A message has come while it works."""
+        """Note that a message came while the run works."""
         self.journal.note("message", "accepted", self._now(), messageId=said.id, sender=said.sender, text=said.text)
 
     def taken(self, messages: Sequence[IncomingMessage], request: int) -> None:
-        """The Request that begins holds them."""
+        """Note that the Request that begins holds these messages."""
         for said in messages:
             self.journal.note("message", "taken", self._now(), messageId=said.id, request=request)
 
@@ -420,12 +435,12 @@ class RunJournal:
 
 
 def why_not(result: RequestResult, wants: str) -> str | None:
-    """Why an answer is no output, by what is wrong with it, or by what the next Request is for."""
+    """Return why an answer is no output: its own problem, or what the next Request is for."""
     return NOT_YET.get(wants) if result.problem is None else str(result.problem.get("message"))
 
 
 def text_of(output: Json, sizes: Sizes, *, replies: bool = False) -> str:
-    """An output as its text: see `saying.text_of`; of JSON that is too long a beginning; none of a reply that is `NO_REPLY`."""
+    """Return an output as its text; of a long JSON value its beginning, of a reply that is `NO_REPLY` nothing."""
     texts = isinstance(output, dict) and len(output) == 1 and isinstance(next(iter(output.values())), str)
     if output is None or isinstance(output, str) or texts or sizes.of(output) <= 2 * MAX_REPLY:
         text = output_text.text_of(output)

@@ -23,52 +23,54 @@ from perdure.values.json import JsonObject, dumps
 from perdure.values.limits import KEPT_EVENTS
 
 KEPT: Final = 2 * KEPT_EVENTS
-"""Events that are held for those who read slowly: more than a journal keeps, so that they need not ask for them."""
+"""Events that are held for slow readers: more than a journal keeps, so that those readers need not query the journal.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """How things stand that no journal keeps, at one look."""
+    """The live state of a run that no journal keeps, at one moment."""
 
     at: str = ""
-    """When that was: ISO 8601, UTC."""
+    """Time of the state: ISO 8601, UTC."""
     written: WrittenText | None = None
-    """What a model is writing."""
+    """Text that a model is writing."""
     updates: tuple[JournalEntry, ...] = ()
-    """What is said of calls and of the Request while they run: of each the last."""
+    """Newest update of each call that runs, and of the Request."""
 
 
 NOTHING: Final = LiveState()
 
 
 class EventBuffer:
-    """The events of one source, from `first` to `next`, without a gap; and what its last look has found.
+    """The events of one source, from `first` to `next` without a gap, and its last live state.
 
-    A look comes before the pages that were asked for after it: what they say has ended is live no more.
+    A live state comes before the pages that were queried after it. What those pages report as ended is not live any
+    more.
     """
 
     def __init__(self) -> None:
         self._events: deque[JournalEntry] = deque()
         self.begun = False
-        """Whether any page was taken in."""
+        """Whether any page was added."""
         self.next = 0
         self.resets: list[int] = []
-        """The numbers of the events that say that the source was reset."""
+        """Numbers of the events that record a reset of the source."""
         self.ended = False
         self.live = NOTHING
         self.asked: JsonObject = {}
-        """What was said of the last Request when it began."""
+        """Data of the event with which the last Request began."""
 
     @property
     def first(self) -> int:
         return self.next - len(self._events)
 
     def look(self, live: LiveState) -> None:
-        """Take in a look; its pages, if any, follow."""
+        """Take a live state in; its pages, if any, follow."""
         self.live = live
 
     def add(self, page: EventsPage) -> None:
-        """Take in the events that follow. Where some are missing between, those before are let go, so that there is no gap."""
+        """Add the events that follow. Where some are missing, drop the earlier ones, so that there is no gap."""
         if page.first > self.next:
             self._events.clear()
             self.next = page.first
@@ -78,7 +80,7 @@ class EventBuffer:
         self.ended = self.ended or (page.ended and self.next >= page.count)
 
     def go_back(self, resets: list[int]) -> bool:
-        """Let go of what does not count any more, where the source was reset since; whether there was anything."""
+        """Drop the events that a reset has undone; return whether there were any."""
         before = self.next
         self.next = Cursor(before, resets=len(self.resets)).after(resets).events
         self.resets = resets
@@ -87,14 +89,14 @@ class EventBuffer:
         return self.next < before
 
     def end(self, noted: JournalEntry | None = None) -> None:
-        """Nothing follows. `noted`: what the source could not say itself, for it was ended from outside."""
+        """End the source: no event follows. `noted` is the last event of a source that was ended from outside."""
         if noted is not None and not self.ended:
             self._take(noted)
         self.begun = self.ended = True
         self.live = NOTHING
 
     def since(self, number: int, limit: int = KEPT) -> EventsPage:
-        """The events from a number on, as a source answers it."""
+        """Return the events from a number on, in the form of a source's answer."""
         begin = min(max(number, self.first), self.next)
         skip = begin - self.first
         events = list(islice(self._events, skip, skip + limit))
@@ -110,14 +112,14 @@ class EventBuffer:
         )
 
     def run_id(self, number: int) -> str | None:
-        """Of a session: the id of its run of this number, where its start is held."""
+        """Return the id of a session's run of this number, where the run's start is held."""
         for noted in reversed(self._events):
             if noted.topic == "lifecycle" and noted.phase == "start" and noted.data.get("number") == number:
                 return noted.run_id
         return None
 
     def now(self) -> Cursor:
-        """Of a session: behind all that is held, in the run that is under way, at its beginning."""
+        """Return the cursor behind all held events of a session, at the beginning of its current run."""
         for noted in reversed(self._events):
             if noted.topic == "lifecycle" and noted.run_id:
                 number = int(noted.data.get("number", 0)) if noted.phase == "start" else 0
@@ -148,22 +150,25 @@ _TEXTS: tuple[Topic, Topic] = ("reasoning", "assistant")
 
 
 class RunEventReader:
-    """Reads one run, from a cursor on.
+    """A reader of one run, from a cursor on.
 
-    Where it is stands in its cursor alone, which each event carries: another feed that begins there, on whatever relay, gives what follows and
-    nothing twice. Only `update` says how things stand, and may be said again.
+    Its position is its cursor alone, which each event carries. A reader that begins there, in any process, yields what
+    follows, and nothing twice. Only `update` reports how things stand, and may come again.
     """
 
     def __init__(self, run_id: str, cursor: Cursor | None = None) -> None:
         self.run_id = run_id
         self.cursor = cursor or Cursor()
         self.ended = False
-        """Whether all of the run was read."""
+        """Whether the run was read to its end."""
         self._told: dict[tuple[Topic, object], JsonObject] = {}
 
     def take(self, page: EventsPage, live: LiveState = NOTHING) -> list[Event]:
-        """What follows, of a page that begins at the cursor's `events`, or where the source begins. `live` counts where nothing of the
-        journal is missing before it."""
+        """Return the events that follow.
+
+        The `page` begins at the cursor's `events`, or where the source begins. `live` counts where the page leaves no
+        gap before it.
+        """
         here = self.cursor.events
         found = list(self._anew(page, live))
         if self.cursor.events < here:
@@ -180,7 +185,7 @@ class RunEventReader:
         return found
 
     def _anew(self, page: EventsPage, live: LiveState) -> Iterator[Event]:
-        """Go back to where the run goes on from, where it was reset; what was seen of a text then does not count."""
+        """Go back to the point that the run was reset to. Text that was seen after that point does not count any more."""
         following = self.cursor.after(page.resets)
         if following == self.cursor:
             return
@@ -207,7 +212,7 @@ class RunEventReader:
         yield Event(noted.topic, noted.phase, noted.at, self.run_id, noted.data, str(self.cursor))
 
     def _whole(self, noted: JournalEntry) -> Iterator[Event]:
-        """Before the end of a text what is still missing of it."""
+        """Yield the part of a text that is still missing before the event of its end."""
         data, here = noted.data, self.cursor
         request, attempt = int(data["request"]), int(data["attempt"])
         text, whole = str(data.get("text", "")), "text" not in data.get("cut", ())
@@ -226,7 +231,7 @@ class RunEventReader:
         self._begin(0, 0)
 
     def _left(self, noted: JournalEntry) -> Iterator[Event]:
-        """A Request that has ended and says nothing: what was written does not count."""
+        """Withdraw the text of a Request that has ended without an answer."""
         if self.cursor.request == noted.data.get("number") and not noted.data.get("says"):
             reason = str(noted.data.get("problem") or "it was no answer")
             yield from self._superseded(self.cursor.attempt + 1, reason, noted.at)
@@ -259,7 +264,9 @@ class RunEventReader:
         return self.cursor.reasoning if topic == "reasoning" else self.cursor.assistant
 
     def _delta(self, topic: Topic, piece: TextPiece, at: str) -> Iterator[Event]:
-        """What was not seen of it. Where what is told begins later than that, so does the delta, and its `start` says it."""
+        """Yield the part of a piece of text that was not seen. A `start` later than the last seen character shows a
+        gap.
+        """
         seen, end = self._seen(topic), piece.start + len(piece.text)
         if end <= seen:
             return
@@ -275,8 +282,11 @@ class RunEventReader:
         yield Event(topic, "delta", at, self.run_id, data, str(self.cursor))
 
     def _superseded(self, attempt: int, reason: str, at: str) -> Iterator[Event]:
-        """What was seen of a text does not count any more; another attempt writes. Until all of that is said, the cursor stays: who begins there
-        is told again, and not given again what does not count."""
+        """Withdraw the text that was seen, because another attempt writes.
+
+        The cursor stays until every topic was withdrawn. A reader that begins there sees the withdrawal again, and no
+        withdrawn text.
+        """
         here = self.cursor
         topics = [topic for topic in _TEXTS if self._seen(topic)]
         self._begin(here.request, attempt)
@@ -287,9 +297,10 @@ class RunEventReader:
 
 
 class SessionEventReader:
-    """Reads a session, from a cursor on: its own events, and those of each of its runs between the run's start and its end.
+    """A reader of one session, from a cursor on: its own events, and each run's between the run's start and end.
 
-    That a run begins and ends is said once, by the session. Whoever feeds it looks at `run_id`, and gives that run's page beside the session's.
+    Only the session reports the start and end of a run. The caller reads `run_id`, and passes that run's page beside
+    the session's.
     """
 
     def __init__(self, cursor: Cursor | None = None) -> None:
@@ -299,7 +310,7 @@ class SessionEventReader:
 
     @property
     def run_id(self) -> str | None:
-        """The run whose events are wanted; `None`: of none, or of the one that `follow` is to say."""
+        """The id of the run whose events come next; `None` without a run, or before `follow` has named it."""
         return None if self._run is None else self._run.run_id
 
     @property
@@ -308,18 +319,20 @@ class SessionEventReader:
         return self.cursor.run != 0 and self._run is None
 
     def follow(self, run_id: str | None) -> None:
-        """The id of the run that the cursor stands in; `None`: nobody knows it any more, and it is left."""
+        """Set the id of the run that the cursor stands in; `None` leaves the run, because nobody knows its id any more."""
         self._leave() if run_id is None else self._enter(run_id, self.cursor)
 
     def skip(self, events: int, resets: int) -> None:
-        """Begin behind so many of the run's events, and resets."""
+        """Begin behind so many events and resets of the run."""
         if self._run is not None:
             self.cursor = self._run.cursor = replace(self.cursor, events=events, resets=resets)
 
     def take(
         self, own: EventsPage, run: EventsPage | None = None, live: LiveState = NOTHING, *, gone: bool = False
     ) -> list[Event]:
-        """What follows, of the session's page and the run's. `gone`: the run can be read by nobody any more."""
+        """Return the events that follow, from the session's page and the run's. `gone`: nobody can read the run any
+        more.
+        """
         found = [] if run is None else self._side_by_side(own, run) + self._of_run(run, live)
         if own.first > self._number:
             missed: JsonObject = {"first": self._number, "next": own.first}
@@ -337,7 +350,7 @@ class SessionEventReader:
         return self.cursor.session or 0
 
     def _side_by_side(self, own: EventsPage, run: EventsPage) -> list[Event]:
-        """What the session says while its run goes on, with what has happened in the run before it."""
+        """Return the session's events during its run, each behind the run's earlier events."""
         found: list[Event] = []
         for noted in own.events[self._number - own.first :] if own.first <= self._number else ():
             if self._run is None or noted.topic == "lifecycle":
@@ -348,7 +361,7 @@ class SessionEventReader:
         return found
 
     def _of_run(self, run: EventsPage, live: LiveState) -> list[Event]:
-        """Those of the run, but for what the session says as well."""
+        """Return the run's events, without those that the session reports too."""
         if self._run is None:
             return []
         self._run.cursor = replace(self._run.cursor, session=self.cursor.session)
@@ -357,7 +370,7 @@ class SessionEventReader:
         return found
 
     def _waits(self, noted: JournalEntry, *, gone: bool) -> bool:
-        """Whether a run is to be read to its end before this is said."""
+        """Whether a run must be read to its end before this event."""
         if self._run is None or noted.topic != "lifecycle" or self._run.ended or gone:
             return False
         return noted.phase == "start" or noted.run_id == self._run.run_id
@@ -379,17 +392,19 @@ class SessionEventReader:
 
 
 class MaskedText:
-    """Pushed a text in pieces, gives it with every secret replaced. What may be the beginning of one waits for what follows."""
+    """A text that arrives in pieces, with every secret replaced. The possible beginning of a secret waits for the next
+    piece.
+    """
 
     def __init__(self, secrets: Iterable[str] = (), mask: str = "") -> None:
         both = {form for secret in secrets if secret for form in (secret, dumps(secret)[1:-1])}
         self._secrets = sorted(both, key=len, reverse=True)
-        """The longest first: one may hold another."""
+        """Secrets, the longest first: one may contain another."""
         self._mask = mask
         self._rest = ""
 
     def push(self, text: str) -> str:
-        """What of it can be told now."""
+        """Add a piece; return the text that can be shown now."""
         text = self._rest + text
         end = self._told(text)
         self._rest, text = text[end:], text[:end]
@@ -398,7 +413,7 @@ class MaskedText:
         return text
 
     def _told(self, text: str) -> int:
-        """Up to where no secret can begin that has not ended."""
+        """Return the index before which no unfinished secret begins."""
         end = len(text)
         for secret in self._secrets:
             for size in range(min(len(secret) - 1, len(text)), 0, -1):
@@ -410,7 +425,7 @@ class MaskedText:
         return end
 
     def _across(self, text: str, end: int) -> int | None:
-        """Where a secret begins that would be cut there."""
+        """Return the index at which a secret begins that `end` would cut."""
         for secret in self._secrets:
             start = text.find(secret, max(0, end - len(secret) + 1))
             if 0 <= start < end:
@@ -419,11 +434,11 @@ class MaskedText:
 
 
 WINDOW: Final = 32_000
-"""Characters of a text that are told: who looks in between has seen what is before them."""
+"""Characters of a text that are sent: a reader between two looks has seen the text before them."""
 
 
 class TextWriter:
-    """One attempt's text and reasoning. What may turn out to be `NO_REPLY` is not told, nor what may be one of the `secrets`."""
+    """The text and reasoning of one attempt. A possible `NO_REPLY`, or part of one of the `secrets`, is not sent."""
 
     def __init__(self, request: int, attempt: int, secrets: Iterable[str] = (), mask: str = "") -> None:
         self._request, self._attempt = request, attempt
@@ -431,11 +446,11 @@ class TextWriter:
         self._assistant = _Text(MaskedText(secrets, mask))
         self._reasoning = _Text(MaskedText(secrets, mask))
         self._held: str | None = ""
-        """What waits for what follows; `None`: it is no `NO_REPLY`."""
+        """Text that may become `NO_REPLY`; `None`: the answer is not `NO_REPLY`."""
         self._told = 0
 
     def add(self, text: str, reasoning: str = "") -> bool:
-        """What has come of both; whether there is more to tell than was told."""
+        """Add text and reasoning; return whether there is more to send than was sent."""
         if self._held is not None:
             self._held, text = self._held + text, ""
             if not may_be_silence(self._held):
@@ -449,7 +464,7 @@ class TextWriter:
         return self._assistant.count + self._reasoning.count
 
     def written(self) -> WrittenText:
-        """All that is told now."""
+        """Return all that can be sent now, and count it as sent."""
         self._told = self._count
         return WrittenText(
             request=self._request,

@@ -20,22 +20,22 @@ Topic: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that has happened, as whoever watches reads it (R10.14)."""
+    """An event: something that has happened, as a reader receives it (R10.14)."""
 
     topic: Topic
     phase: str
-    """One of its topic's: see `TOPICS`."""
+    """Phase of the topic: see `TOPICS`."""
     at: str
-    """ISO 8601, UTC, to the millisecond. Of a delta: when it was read."""
+    """Time: ISO 8601, UTC, to the millisecond. Of a delta, the time of reading."""
     run_id: str
-    """The run that it belongs to; empty: it is the session's own."""
+    """Run that the event belongs to; empty for the session's own events."""
     data: JsonObject = field(default_factory=dict)
-    """As `TOPICS` says. What was cut is named in `cut`."""
+    """Data, as `TOPICS` describes it. `cut` names what was cut."""
     cursor: str = ""
-    """Where to go on behind this event."""
+    """Cursor from which a reader goes on behind this event."""
 
     def as_json(self) -> JsonObject:
-        """As `perdure events --json` prints it, a line each."""
+        """Return the event as `perdure events --json` prints it, one per line."""
         return {
             "topic": self.topic,
             "phase": self.phase,
@@ -48,14 +48,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What one phase of a topic says."""
+    """A phase of a topic: when it is emitted, and what its data holds."""
 
     when: str
-    """When there is one, in words."""
+    """Occasion of the event, in words."""
     data: Mapping[str, str]
-    """Key → what it is. Ends with `?`: only where there is something to say."""
+    """Description of each key. A key that ends with `?` is present only where it has a value."""
     noted: bool = True
-    """Whether a journal keeps it; others are made for each reader."""
+    """Whether a journal keeps it; other events are made for each reader."""
     most: int = MAX_EVENT_DATA
     """Characters of its data: more is cut."""
 
@@ -267,7 +267,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
         ),
     },
 }
-"""Everything that there is, in the order of docs/events.md."""
+"""Every topic, in the order of docs/events.md."""
 
 
 SAID_BY_SESSION: Final = frozenset(
@@ -279,11 +279,11 @@ SAID_BY_SESSION: Final = frozenset(
         ("message", "withdrawn"),
     }
 )
-"""What the journal of a session's run says that the session's says too: whoever reads the session is not told twice."""
+"""Events of a run that the session reports too: a reader of the session receives them once."""
 
 
 def as_topic(name: Any) -> Topic | None:
-    """The topic of this name; `None`: there is none."""
+    """Return the topic of this name; `None` if there is none."""
     return next((topic for topic in TOPICS if topic == name), None)
 
 
@@ -294,7 +294,7 @@ WATCHED: Final = "watched"
 """Signal to a run: somebody watches it now, and for the next `WATCH_LASTS`; whatever comes with it is not looked at. Query of it: until when
 (`float`, seconds since 1970), 0 for nobody."""
 WATCH_LASTS: Final = 90.0
-"""Seconds: who goes on watching says so once a minute."""
+"""Seconds: a reader that goes on watching repeats the signal once a minute."""
 
 
 class JournalEntry(WireModel):
@@ -305,84 +305,86 @@ class JournalEntry(WireModel):
     at: str
     """ISO 8601, UTC, to the millisecond."""
     run_id: str = ""
-    """In a session: the run that it is about; empty: it is the session's own. In a run always empty."""
+    """Run that the event of a session is about; empty for the session's own. In a run always empty."""
     data: JsonObject = Field(default_factory=dict)
 
 
 class EventsPage(WireModel):
-    """Events of one source, from a number on."""
+    """A page of events of one source, from a number on."""
 
     first: int
-    """The number of the first of `events`: the one that was asked for, or the oldest that is kept."""
+    """Number of the first of `events`: the requested one, or the oldest that is kept."""
     next: int
-    """The number behind the last of `events`: where to go on. Less than `count`: there are more already."""
+    """Number behind the last of `events`, from which to go on. Less than `count` where there are more already."""
     kept_from: int
-    """The number of the oldest that is kept. Who asks for an earlier one has missed those between."""
+    """Number of the oldest event that is kept. A reader of an earlier one has missed those between."""
     events: list[JournalEntry] = Field(default_factory=list)
-    """In their order."""
+    """Events in their order."""
     count: int
-    """How many events there were so far."""
+    """Number of events so far."""
     resets: list[int] = Field(default_factory=list)
-    """The numbers of those that say that the run was reset: what was told of it before, from there on, does not count. 0: all of it, and no
-    event says so."""
+    """Numbers of the events that record a reset of the run: earlier events from there on do not count. 0: none counts,
+    and no event records that.
+    """
     ended: bool = False
-    """No event follows the last of `count`."""
+    """Whether no event follows the last of `count`."""
     earlier: bool = False
-    """The execution that this one went on from may still have some of what was missed: it answers the same query."""
+    """Whether the previous execution may still have some of the missed events: it answers the same query."""
 
 
 class CarriedEvents(WireModel):
-    """What a journal carries on into a new execution."""
+    """The events that a journal carries into a new execution."""
 
     count: int = 0
     resets: list[int] = Field(default_factory=list)
     events: list[JournalEntry] = Field(default_factory=list)
-    """The newest."""
+    """Newest events."""
 
 
 class TextPiece(WireModel):
     """The end of a text that is being written."""
 
     start: int = 0
-    """Characters before it."""
+    """Number of characters before it."""
     text: str = ""
 
 
 class WrittenText(WireModel):
-    """What a Request's model has written so far: the heartbeat details of its activity, which no history keeps."""
+    """The text that a Request's model has written so far: its activity's heartbeat details, which no history keeps."""
 
     request: int
     attempt: int
-    """As `RequestResult.attempt` counts: with those of activities before this one."""
+    """Attempt, counted as in `RequestResult.attempt`: with those of earlier activities."""
     assistant: TextPiece = Field(default_factory=TextPiece)
     reasoning: TextPiece = Field(default_factory=TextPiece)
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """As text four kinds of dotted numbers, so that one can write the short ones by hand:
+    """A cursor of a reader, in one of four forms of dotted numbers, short enough to write by hand:
 
-    `12` the run's events before number 12 were seen; `12.3.1.400.0` and of the text of Request 3, attempt 1, so many characters;
-    `5.2.12` the session's before number 5, and of its run 2 those before 12; `5.2.12.3.1.400.0` all of it. Of a run that was reset
-    twice it is `12r2`.
+    `12`: the run's events before number 12 were seen. `12.3.1.400.0`: also 400 characters of the text of Request 3,
+    attempt
+    1. `5.2.12`: the session's events before number 5, and of its run 2 those before 12. `5.2.12.3.1.400.0`: both. Of a
+    run that was reset twice, `12r2`.
     """
 
     events: int = 0
-    """How many of the run's events were seen."""
+    """Number of the run's events that were seen."""
     request: int = 0
-    """The Request of whose text some was seen; 0: of none."""
+    """Request of whose text some was seen; 0 for none."""
     attempt: int = 0
-    """The attempt that has written it."""
+    """Attempt that has written the text."""
     assistant: int = 0
     """Characters of its answer that were seen."""
     reasoning: int = 0
-    """The same of its reasoning."""
+    """Characters of its reasoning that were seen."""
     session: int | None = None
-    """How many of the session's events were seen; `None`: it is a run that is read."""
+    """Number of the session's events that were seen; `None` for a reader of a run."""
     run: int = 0
-    """The number of the session's run that `events` counts; 0: none yet."""
+    """Number of the session's run that `events` counts; 0: none yet."""
     resets: int = 0
-    """How often the run had been reset."""
+    """Number of the run's resets so far."""
 
     def __str__(self) -> str:
         events = f"{self.events}r{self.resets}" if self.resets else str(self.events)
@@ -391,7 +393,9 @@ class Cursor:
         return ".".join(parts + list(map(str, text)) if any(text) else parts)
 
     def after(self, resets: Sequence[int]) -> Cursor:
-        """Where to go on once the run was reset: behind what was seen and still counts. `resets`: the numbers of the events that say it."""
+        """Return the cursor after a reset: behind the seen events that still count. `resets`: numbers of the reset
+        events.
+        """
         if len(resets) <= self.resets:
             return self
         events = min(self.events, *resets[self.resets :])
@@ -399,7 +403,7 @@ class Cursor:
 
 
 def parse_cursor(text: str) -> Cursor:
-    """Read what `str` of a cursor has written. Raises `CursorError` with one line for anything else."""
+    """Parse the text of a cursor. Raise `CursorError` with one line for any other text."""
     parts = text.split(".")
     place = {1: 0, 3: 2, 5: 0, 7: 2}.get(len(parts))
     resets = "0"
@@ -421,46 +425,49 @@ _DIGITS = 15
 
 NO_REPLY: Final = "NO_REPLY"
 _AROUND: Final = " \t\r\n\"'`*“”‘’«»"
-"""What a model may set around it."""
+"""Signs that a model may set around it."""
 
 
 def is_silence(text: str) -> bool:
-    """Whether the whole answer is `NO_REPLY`: a text that only speaks of it is told."""
+    """Whether the whole answer is `NO_REPLY`. A text that only mentions it is sent."""
     return text.strip(_AROUND) == NO_REPLY
 
 
 def may_be_silence(text: str) -> bool:
-    """Whether a text that is being written may still turn out to be."""
+    """Whether a text that is being written may still become `NO_REPLY`."""
     core = text.lstrip(_AROUND)
     return NO_REPLY.startswith(core) or (core.startswith(NO_REPLY) and is_silence(core))
 
 
 _LEAST: Final = 80
-"""Characters that each entry of an object may have as long as there is room, so that names and numbers stand whole beside a long text."""
+"""Characters that each entry of an object may have where there is room, so that names stay whole beside a long text."""
 _LEAST_ITEM: Final = 200
-"""The same of a list's: of many the first stand whole, rather than a little of each."""
+"""Characters that each item of a list may have: the first items stay whole, rather than a little of each."""
 _MARK: Final = 30
-"""Those of what says how much is missing."""
+"""Characters of the note on how much is missing."""
 _KEY: Final = 200
-"""Those of a key."""
+"""Characters of a key."""
 
 Clipped: TypeAlias = tuple[Json, int, bool]
 """A value, the characters of its JSON more or less, and whether it is whole."""
 
 
 def clipped(value: Json, most: int, *, media: bool = False) -> Clipped:
-    """The value in about `most` characters of JSON. Its form stays: long texts are cut and say how long they were, of long lists and
-    objects the end is left out and counted (in an object under the key `…`).
+    """Return the value in about `most` characters of JSON.
 
-    The result is a copy as far as the value could change, and to make it costs what it holds and not what the value does. With `media`
-    words take the place of files, each described whole before anything is cut (R10.18); that costs what these files hold.
+    Its form stays. A long text is cut and gives its length. A long list or object loses its end, with a count (in an
+    object under the key `…`). The result is a copy as far as the value could change. Making it costs what the result
+    holds, not what the value holds.
+
+    With `media`, words replace files, each described whole before anything is cut (R10.18); that costs what the files
+    hold.
     """
     found = _clipped(value, most, fair=False, media=media)
     return found if found[2] else _clipped(value, most, fair=True, media=media)
 
 
 def _clipped(value: Json, most: int, *, fair: bool, media: bool) -> Clipped:
-    """`fair`: each part has its share of the room, so that what is long leaves some for the others."""
+    """Return the clipped value. With `fair` each part has its share of the room, so that a long one leaves some."""
     if isinstance(value, str):
         text, whole = beginning_without_media(value, max(most, 0)) if media else (value, True)
         if whole and len(text) + 2 <= most:
@@ -508,5 +515,5 @@ def _clipped_list(value: list[Json] | tuple[Json, ...], most: int, fair: bool, m
 
 
 def _share(room: int, left: int, least: int) -> int:
-    """What one of so many may take, so that those behind it have their part."""
+    """Return the room of one of `left` parts, so that the parts behind it have their share."""
     return max(room // left, min(room, least))

@@ -20,7 +20,7 @@ REPEATS: Final = (
     "Your last {count} answers asked for the same. It will not help to ask for it again: try another approach, or give the best "
     "output that what is known allows."
 )
-"""What a model is told once before its run ends as stuck (R9.8)."""
+"""Words to the model, once, before its run ends as stuck (R9.8)."""
 
 StopReason: TypeAlias = Literal[
     "output",
@@ -34,19 +34,19 @@ StopReason: TypeAlias = Literal[
     "history",
     "client_gone",
 ]
-"""Why a run ended: with what it was asked for, or at the limit of this name (R9.5, R18.4)."""
+"""Reason why a run ended: with the output that it was asked for, or at the limit of this name (R9.5, R18.4)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Why the coming Request is the last, in words that the model reads too."""
+    """The reason why the coming Request is the last, in words that the model reads too."""
 
     reason: StopReason
     words: str
 
 
 class Budget(WireModel):
-    """What a run may still use; `None` is no limit. A delegate is given what is left of its parent's (R9.6)."""
+    """The budget that a run may still use; `None` is no limit. A delegate receives what is left of its parent's (R9.6)."""
 
     tokens: int | None = Field(default=None, le=MAX_BUDGET)
     cost: float | None = Field(default=None, allow_inf_nan=False)
@@ -55,7 +55,7 @@ class Budget(WireModel):
     """Seconds of work."""
 
     def within(self, other: Budget) -> Budget:
-        """The narrower of both, limit by limit."""
+        """Return the narrower of both budgets, limit by limit."""
 
         def least(mine: float | None, theirs: float | None) -> float | None:
             both = [each for each in (mine, theirs) if each is not None]
@@ -74,7 +74,9 @@ class Budget(WireModel):
         return self.tokens is not None or self.cost is not None
 
     def raised(self, other: Budget) -> Budget:
-        """With as many tokens and as much money as the other, where both have a limit and that is more; the deadline stays."""
+        """Return the budget with the other's tokens and dollars, where both have a limit and that is more. The deadline
+        stays.
+        """
         return Budget(
             tokens=self.tokens if self.tokens is None or other.tokens is None else max(self.tokens, other.tokens),
             cost=self.cost if self.cost is None or other.cost is None else max(self.cost, other.cost),
@@ -82,7 +84,7 @@ class Budget(WireModel):
         )
 
     def left(self, usage: RunUsage, worked: float = 0.0) -> Budget:
-        """What remains of it."""
+        """Return what is left after this usage."""
         return Budget(
             tokens=None if self.tokens is None else max(0, self.tokens - usage.tokens),
             cost=None if self.cost is None else max(0.0, self.cost - (usage.cost or 0.0)),
@@ -90,13 +92,13 @@ class Budget(WireModel):
         )
 
     def late(self, worked: float) -> Limit | None:
-        """The deadline, if the run has worked for so long."""
+        """Return the deadline as a limit, if the run has worked for so long."""
         if self.deadline is None or worked < self.deadline:
             return None
         return Limit("deadline", f"the run has worked for {self.deadline:g} s, which is its deadline")
 
     def spent(self, usage: RunUsage) -> Limit | None:
-        """The budget that has been used up, if one has."""
+        """Return the budget's limit that has been used up, if one has."""
         if self.tokens is not None and usage.tokens >= self.tokens:
             return Limit("token_budget", f"the token budget of {self.tokens:,} is spent ({usage.tokens:,} were used)")
         if self.cost is None or not usage.by_model:
@@ -114,7 +116,7 @@ def budget_of(config: Config) -> Budget:
 
 
 def fingerprint(calls: Sequence[Json], output: Json, problem: Json) -> str:
-    """Two answers that ask for the same have the same: how an agent that repeats itself is noticed."""
+    """Return the fingerprint of an answer. Two answers that ask for the same have the same one."""
     wanted = [
         {key: value for key, value in call.items() if key != "_id"} if isinstance(call, dict) else call
         for call in calls
@@ -124,7 +126,9 @@ def fingerprint(calls: Sequence[Json], output: Json, problem: Json) -> str:
 
 
 def answer_print(result: RequestResult, taken: Sequence[Json]) -> str:
-    """The fingerprint of an answer. Of one that broke off it is the calls that were `taken`: where it broke off is chance."""
+    """Return the fingerprint of an answer. An answer that broke off counts by the calls that were `taken`, not by its
+    end.
+    """
     if (result.problem or {}).get("code") == INTERRUPTED:
         return fingerprint(taken, None, INTERRUPTED)
     return fingerprint(result.calls, result.output, [result.problem, "" if result.calls else result.text])
@@ -138,10 +142,11 @@ def is_stuck(answers: Sequence[str], after: int) -> bool:
 def asked_too_often(
     config: Config, answers: Sequence[str], *, coming: int, told: bool, last_counts: Callable[[], bool]
 ) -> Limit | None:
-    """The limit that Request `coming` reaches: it is the last of `max_requests`, or the agent repeats itself although it was `told` so.
+    """Return the limit that Request `coming` reaches: it is the last of `max_requests`, or the agent repeats itself.
 
-    With `max_requests: 1` the only Request has tools, and none follows it. `last_counts` is asked where the last one is reached: whether
-    it is one of `max_requests`, or follows them, as in runs of 0.1.0.
+    An agent repeats itself where it was `told` to vary and did not. With `max_requests: 1` the only Request has tools,
+    and none follows it. `last_counts` is called where the last Request is reached: whether it counts toward
+    `max_requests`, or follows them, as in runs of 0.1.0.
     """
     if coming > config.max_requests or (coming == config.max_requests > 1 and last_counts()):
         return Limit("max_requests", f"the run may ask {config.max_requests} times")
@@ -151,19 +156,19 @@ def asked_too_often(
 
 
 class WorkClock:
-    """Seconds of work: the time that passes but for pauses. Times are given to it, it has no clock of its own."""
+    """A clock of seconds of work: time without pauses. Callers pass the time; the clock reads none itself."""
 
     def __init__(self, worked: float = 0.0) -> None:
         self._worked = worked
         self._since: float | None = None
 
     def work(self, now: float) -> None:
-        """From now on time counts."""
+        """Start counting time."""
         if self._since is None:
             self._since = now
 
     def pause(self, now: float) -> None:
-        """From now on it does not."""
+        """Stop counting time."""
         self._worked, self._since = self.worked(now), None
 
     @property

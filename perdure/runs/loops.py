@@ -39,12 +39,12 @@ PART_DEADLINE: Final = 30 * 24 * 3600.0
 ITEMS: Final = "_loop_items"
 """The kind under which a part reads its items."""
 WRITTEN: Final = "†plan"
-"""Stands for who has written the call, where a part is told where what it is given comes from."""
+"""Reference that stands for the authors of the call, where a part receives the sources of its input."""
 _LEFT_OUT: Final = ("_if", "_after", "_instance", "_outputMethod")
 
 
 def part_document(call: Call, tools: Mapping[str, Tool], base: Mapping[str, Json], guard: Guard) -> JsonObject:
-    """The agent of all parts, but for its plan: the call's tools, what it reads, and the run's policy."""
+    """Return the agent of all parts, without its plan: the call's tools, the data that it reads, and the run's policy."""
     assert call.loop is not None
     used = [each.tool for form in call.loop.forms for each in form.written() if each.tool is not None]
     names = dict.fromkeys(tool.name for tool in used if tool.name not in OWN_TOOLS)
@@ -59,16 +59,19 @@ def part_document(call: Call, tools: Mapping[str, Tool], base: Mapping[str, Json
 
 
 def _kinds(call: Call) -> list[str]:
-    """What it reads that stands outside, but for the state."""
+    """Return the kinds outside the loop that the call reads, without the state."""
     read = {ref.kind for template in (call.template, call.soft) for ref in template.references()}
     return sorted(read - {"state"})
 
 
 def part_policy(guard: Guard, call: Call, given: Mapping[str, list[str]]) -> tuple[JsonObject, list[ToolOwner]]:
-    """The run's change of policy, and the givers, for the parts: what an approved plan covers is not asked about again (R7.6). `given`: where
-    what the parts are given comes from."""
+    """Return the policy change and the tool owners for the parts; what an approved plan covers needs no further
+    approval.
+
+    `given`: sources of the parts' input. See R7.6.
+    """
     change = guard.change.as_change()
-    # Nobody has seen what others write into the calls of the parts: a person is asked about those as if nothing was remembered.
+    # Nobody has seen what others write into the calls of the parts, so remembered decisions do not cover those calls.
     clean = not untrusted(join_all(map(frozenset, given.values()))) and not any(map(_brings_others_in, call.written()))
     remembered = dict.fromkeys(guard.remembered if clean else (), "never")
     names = [each.tool_name for each in call.written()]
@@ -80,12 +83,12 @@ def part_policy(guard: Guard, call: Call, given: Mapping[str, list[str]]) -> tup
 
 
 def _brings_others_in(call: Call) -> bool:
-    """Whether others may have written what the call gives; a delegate's run says so only when it has ended."""
+    """Whether others may have written the call's result. A delegate's run reports that only at its end."""
     return call.tool is not None and (call.tool.others_write or call.tool.delegate is not None)
 
 
 def part_call(call: Call) -> JsonObject:
-    """The call as all parts make it, but for the items."""
+    """Return the call as all parts make it, without the items."""
     assert call.loop is not None
     own = {key: value for key, value in call.raw.items() if key not in _LEFT_OUT}
     by_item = {"_if": call.raw["_if"]} if "_if" in call.raw and not call.has_condition else {}
@@ -94,7 +97,7 @@ def part_call(call: Call) -> JsonObject:
 
 
 def part_sources(call: Call, known: Mapping[str, Labels]) -> dict[str, list[str]]:
-    """Where what the parts are given comes from, by reference there; `known` by kind (R15.1)."""
+    """Return the sources of the parts' input, by reference there; `known` are labels by kind (R15.1)."""
     given = {str(reference): sources for reference, sources in call.outside_sources.items()}
     given |= {f"†{kind}": known[kind].whole for kind in _kinds(call) if kind in known}
     given |= {f"†{ITEMS}": call.origins.params.get(EACH, NOWHERE), WRITTEN: call.origins.written}
@@ -102,7 +105,7 @@ def part_sources(call: Call, known: Mapping[str, Labels]) -> dict[str, list[str]
 
 
 def part_plan(call: JsonObject, lists: list[str], items: list[Any], first: int) -> list[JsonObject]:
-    """What one part is given beside the agent: its items, and its plan."""
+    """Return the messages that one part receives beside the agent: its items, and its plan."""
     made = {**call, "_each": f"†{ITEMS}", "_from": first}
     output = {
         "results": show((LOOP_RESULTS,)),
@@ -116,24 +119,24 @@ def part_plan(call: JsonObject, lists: list[str], items: list[Any], first: int) 
 
 LOOP_WORKFLOW: Final = "Loop"
 KEPT_FAILURES: Final = 100
-"""Failed iterations that are told with their messages."""
+"""Failed iterations that are reported with their messages."""
 _MESSAGE: Final = 500
 """Bytes of such a message as JSON."""
 _CODE: Final = 45
 """Bytes of an error's code as JSON."""
 _SLOT: Final = 80
-"""Bytes that an iteration has in any case: those of `null`, or of its index and the code of its error."""
+"""Bytes that an iteration always has: of `null`, or of its index and the code of its error."""
 _FRAME: Final = 2 * KEPT_FAILURES * (_MESSAGE + 100) + 20_000
-"""Bytes kept free for the failures and what else a loop tells."""
+"""Bytes kept free for failures and the other fields of a loop's result."""
 
 
 def most_items(max_payload: int) -> int:
-    """Items that a loop may have: each finds room for its error at least (R18.3)."""
+    """Return the most items that a loop may have, so that each finds room for its error at least (R18.3)."""
     return (max_payload - _FRAME) // _SLOT
 
 
 class IterationError(WireModel):
-    """One iteration that failed; the others are kept (R8.5)."""
+    """The error of one failed iteration; other iterations are kept (R8.5)."""
 
     index: int
     code: str
@@ -141,26 +144,28 @@ class IterationError(WireModel):
 
 
 class LoopState(WireModel):
-    """What has been done so far; a loop goes on from it in a new execution (R8.7)."""
+    """The progress of a loop, from which a new execution continues (R8.7)."""
 
     done: int = 0
     """Iterations that ended."""
     next: int = 0
     """Index of the first iteration that has not been started."""
     results: list[Any] = Field(default_factory=list)
-    """In item order; of a failed iteration `{"error": {"index", "code", "message"}}`. Until-loops keep the last alone."""
+    """Results in item order; of a failed iteration `{"error": {"index", "code", "message"}}`. Until-loops keep the last
+    alone.
+    """
     size: int = 0
     """Bytes of the results."""
     failed: list[IterationError] = Field(default_factory=list)
     """The first `KEPT_FAILURES`."""
     failures: int = 0
     lists: list[list[Any]] = Field(default_factory=list)
-    """Of a body what it writes, a list for each path, as `results`."""
+    """Writes of a body: a list for each path, in the form of `results`."""
     well: int = 0
     """Calls of a plain tool, or a body, that ended well."""
     usage: RunUsage = Field(default_factory=RunUsage)
     expected: ExpectedUsage = Field(default_factory=ExpectedUsage)
-    """What an iteration is thought to use of the budget (R18.7)."""
+    """Estimated usage of an iteration (R18.7)."""
     sources: list[str] = Field(default_factory=list)
     sent: list[str] = Field(default_factory=list)
     """Digests of what message tools have sent (R10.16)."""
@@ -169,12 +174,12 @@ class LoopState(WireModel):
     """Whether the condition of an until-loop has come true."""
 
     def fail(self, index: int, code: str, message: str) -> JsonObject:
-        """An iteration failed; what stands in the place of its result."""
+        """Record that an iteration failed; return the value in place of its result."""
         self.failures += 1
         error = IterationError(index=index, code=clipped(code, _CODE), message=clipped(message, _MESSAGE))
         if len(self.failed) < KEPT_FAILURES:
             self.failed.append(error)
-        # The index and the code are always there; of the words as many as thousands of them leave room for.
+        # The index and the code are always there. Words are there as far as thousands of errors leave room.
         return {"error": error.as_json() if self.failures <= KEPT_FAILURES else {"index": index, "code": error.code}}
 
 
@@ -186,9 +191,9 @@ class LoopInput(WireModel):
     """The delegate's agent file, with its scopes."""
     params: JsonObject = Field(default_factory=dict)
     call: JsonObject | None = None
-    """Of a loop over a plain tool, or with a body: the call as each part of the items makes it (R16.1)."""
+    """Call that each part of the items makes, in a loop over a plain tool or with a body (R16.1)."""
     lists: list[str] = Field(default_factory=list)
-    """What its body writes."""
+    """Paths that the loop's body writes."""
     items: list[Any] = Field(default_factory=list)
     parallel: int = DEFAULT_PARALLEL
     until: Any = ""
@@ -203,34 +208,36 @@ class LoopInput(WireModel):
     lineage: list[str] = Field(default_factory=list)
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
     prepared: Packed | None = None
-    """What the worker had for all iterations, recorded once; `None`: each records its own."""
+    """Preparation for all iterations, recorded once; `None`: each records its own."""
     budget: Budget = Field(default_factory=Budget)
-    """What the run above has left for all iterations together; its deadline binds each of them."""
+    """Budget that the parent run has left for all iterations together; its deadline binds each of them."""
     free: int = MAX_PAYLOAD
     """Bytes that all results together may have without a claim (R18.4)."""
     sources: dict[str, list[str]] = Field(default_factory=dict)
-    """Where what is given to all iterations comes from, by reference (R15.1)."""
+    """Sources of the input of all iterations, by reference (R15.1)."""
     whose: RunOwner = Field(default_factory=RunOwner)
     asks: bool = False
-    """Whether what is large in this is to be asked for of the run above (R18.2)."""
+    """Whether large values of this input stay with the parent run, which answers queries for them (R18.2)."""
     state: LoopState = Field(default_factory=LoopState)
 
     @property
     def count(self) -> int:
-        """Iterations at most, or parts."""
+        """The most iterations, or parts."""
         if self.call is not None:
             return -(-len(self.items) // MAX_INSIDE)
         return len(self.items) if self.kind == "each" else self.max
 
     @property
     def lanes(self) -> int:
-        """Iterations at a time."""
+        """The number of iterations at a time."""
         if self.call is not None:
             return -(-self.parallel // MAX_INSIDE)
         return self.parallel if self.kind == "each" else 1
 
     def iteration(self, index: int) -> tuple[JsonObject, JsonObject]:
-        """The agent and the input of one iteration: the call's parameters, `index`, and what is the iteration's own."""
+        """Return the agent and the input of one iteration: the call's parameters, `index`, and the iteration's own
+        values.
+        """
         if self.call is not None:
             first = index * MAX_INSIDE
             given = part_plan(self.call, self.lists, self.items[first : first + MAX_INSIDE], first)
@@ -242,18 +249,18 @@ class LoopInput(WireModel):
         return {**self.agent, "context": [*self.agent.get("context", []), state]}, {**self.params, "index": index}
 
     def sources_of(self) -> dict[str, list[str]]:
-        """Of what one iteration is given: its item is of what the loop goes through, and what an output led to of that output."""
+        """Return the sources of one iteration's input: an item has those of the items, a previous output has its own."""
         item = {"†input.item": self.sources["†input._each"]} if "†input._each" in self.sources else {}
         return self.sources | item | ({"†state.previous": self.state.sources} if self.kind == "until" else {})
 
     def make_room(self) -> None:
-        """A place for what each item gives."""
+        """Make a place for each item's result."""
         for values in (self.state.results, *self.state.lists):
             values += [None] * (len(self.items) - len(values))
         self.state.lists += [[None] * len(self.items) for _ in self.lists[len(self.state.lists) :]]
 
     def keep_part(self, index: int, value: JsonObject, sizes: Sizes) -> None:
-        """Take in what a part gives; what has no room beside the others is its item's error (R18.4)."""
+        """Keep a part's result; a value that has no room beside the others becomes its item's error (R18.4)."""
         state, first = self.state, index * MAX_INSIDE
         state.done += 1
         state.well += value["done"]
@@ -273,9 +280,9 @@ class LoopInput(WireModel):
                 state.size += size
 
     def keep(self, index: int, value: Any, size: int) -> None:
-        """Take in an iteration's result; one for which there is no room beside the others is that iteration's error (R18.4)."""
+        """Keep an iteration's result; one without room beside the others becomes that iteration's error (R18.4)."""
         state = self.state
-        # Those to come find room for their errors; what has ended takes no more than it needs.
+        # Iterations to come find room for their errors; ended ones take no more than they need.
         others = 0 if self.kind == "until" else state.size + _SLOT * (len(self.items) - state.done - 1)
         room = self.max_payload - _FRAME - others - 1
         if size > room:
@@ -285,7 +292,9 @@ class LoopInput(WireModel):
             self._put(index, value, size + 1)
 
     def keep_error(self, index: int, code: str, message: str) -> None:
-        """An iteration failed, or was not run; an until-loop ends with it, for the next one would go on from nothing."""
+        """Record that an iteration failed or did not run. An until-loop ends with it: the next one would have nothing
+        to go on from.
+        """
         if self.call is not None:
             self.state.done += 1
             for number in range(index * MAX_INSIDE, min((index + 1) * MAX_INSIDE, len(self.items))):
@@ -307,14 +316,16 @@ class LoopInput(WireModel):
             state.size += size
 
     def progress(self) -> str:
-        """For the current details: `312 of 1000, 2 failed`."""
+        """Return the progress for the current details: `312 of 1000, 2 failed`."""
         failed = f", {self.state.failures} failed" if self.state.failures else ""
         if self.call is not None:
             return f"{min(self.state.done * MAX_INSIDE, len(self.items))} of {len(self.items)}{failed}"
         return f"{self.state.done} of {'at most ' if self.kind == 'until' else ''}{self.count}{failed}"
 
     def outcome(self, state: LoopState) -> tuple[Returned | Failed, list[CallError]]:
-        """How the call of a loop that came to its end has ended, and what the model is told beside it (R8.5, R8.6)."""
+        """Return the outcome of a loop's call that came to its end, and the errors that the model sees beside it (R8.5,
+        R8.6).
+        """
         told = [
             CallError("iteration_failed", f"iteration {e.index} failed: {e.code}: {e.message}") for e in state.failed
         ]

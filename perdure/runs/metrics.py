@@ -1,6 +1,6 @@
 """Metrics and log lines of runs: one table of what each occurrence counts and writes.
 
-Nothing here is a parameter, a prompt or a result: names, ids, counts and times. Whoever carries it out: `perdure.workflows.observing`.
+They hold names, ids, counts and times, never a parameter, a prompt or a result. `workflows.observability` emits them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _DOLLARS: Final = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric, named by Prometheus' conventions: base units, `_total` for what only grows."""
+    """A metric, named by Prometheus' conventions: base units, `_total` for counters."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    """Upper bounds, of a histogram."""
+    """Upper bounds of a histogram."""
 
 
 METRICS: Final[Mapping[str, Metric]] = {
@@ -84,7 +84,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
     )
 }
-"""All that Perdure counts beside what Temporal's SDK does."""
+"""Metrics that Perdure adds to those of Temporal's SDK."""
 
 Labels: TypeAlias = dict[str, str]
 Fields: TypeAlias = dict[str, str | int | float]
@@ -96,22 +96,24 @@ _WORD: Final = re.compile(r"[\w.:/@+-]{1,60}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Something that happened: a line of the log, and what it counts."""
+    """An observation: a line of the log, and its counts."""
 
     event: str
     level: int = INFO
-    """One of `logging`'s."""
+    """Level, as `logging` names it."""
     fields: Fields = field(default_factory=dict)
     counts: list[tuple[str, float, Labels]] = field(default_factory=list)
 
 
 def word(text: object, otherwise: str = "other") -> str:
-    """A name as a label or a field holds it. What is longer than a name, or no word, may be anybody's text."""
+    """Return a name for a label or a field. A longer text, or one that is no word, may come from anybody: it is
+    replaced.
+    """
     return text if isinstance(text, str) and _WORD.match(text) else otherwise
 
 
 def name_of(agent: str) -> str:
-    """An agent's name, which may be several words."""
+    """Return an agent's name, which may have several words."""
     return "".join(each if each.isprintable() else " " for each in agent[:60]) or "unknown"
 
 
@@ -120,14 +122,14 @@ def run_started(agent: str) -> Observation:
 
 
 def run_ended(agent: str, status: str, reason: str | None) -> Observation:
-    """`reason`: why it stopped, or the type of its failure."""
+    """Return the observation of a run's end. `reason`: why it stopped, or the type of its failure."""
     labels = {"agent": name_of(agent), "status": status, "reason": word(reason, "none")}
     level = WARNING if status in ("failed", "refused") else INFO
     return Observation("run ended", level, dict(labels), [("perdure_runs_total", 1, labels)])
 
 
 def run_reset() -> Observation:
-    """What waits for a person is asked again."""
+    """Return the observation of a reset. Requests that wait for a person are made again."""
     return Observation("run reset", WARNING)
 
 
@@ -145,7 +147,7 @@ def request_started(agent: str, request: RequestView) -> Observation:
 
 
 def request_ended(agent: str, request: RequestView, result: RequestResult, first_call: float | None) -> Observation:
-    """`request` has been counted; `first_call`: seconds until its first call started."""
+    """Return the observation of a counted Request's end; `first_call`: seconds until its first call started."""
     outcome = "answered" if result.problem is None else word(result.problem.get("code"))
     by = {"agent": name_of(agent), "model": word(request.model)}
     read, wrote = request.usage.prompt_tokens, request.usage.completion_tokens
@@ -165,26 +167,26 @@ def request_ended(agent: str, request: RequestView, result: RequestResult, first
 
 
 def request_failed(agent: str, request: RequestView, kind: str | None) -> Observation:
-    """Nobody answered it; `kind`: the type of the failure."""
+    """Return the observation of a Request that no model answered; `kind`: the type of the failure."""
     labels = {"agent": name_of(agent), "model": word(request.model), "outcome": "failed"}
     fields: Fields = {"request": request.number, **labels, "code": word(kind)}
     return Observation("request failed", WARNING, fields, [("perdure_requests_total", 1, labels)])
 
 
 def waits_for_model(agent: str, request: RequestView, reason: str) -> Observation:
-    """Its model's provider is away, for this `reason`."""
+    """Return the observation of a Request that waits, because its model's provider is away for this `reason`."""
     fields: Fields = {"request": request.number, "agent": name_of(agent), "model": word(request.model)}
     return Observation("waits for its model", WARNING, fields | {"code": word(reason)})
 
 
 def fell_back(number: int, model: str, other: str, kind: str | None) -> Observation:
-    """A Request of `model` goes to the `other`."""
+    """Return the observation of a Request that goes from `model` to the `other`."""
     fields: Fields = {"request": number, "model": word(model), "to": word(other), "code": word(kind)}
     return Observation("fell back", WARNING, fields, [("perdure_fallbacks_total", 1, {"model": word(model)})])
 
 
 def call_ended(call: Call) -> Observation:
-    """Or did not end, and goes with its run."""
+    """Return the observation of a call's end, or of a call that ends with its run."""
     fields: Fields = {"call": call.id, "tool": tool_of(call), "outcome": _outcome(call)}
     if call.error is not None:
         fields["code"] = word(call.error.code)
@@ -195,7 +197,7 @@ def call_ended(call: Call) -> Observation:
 
 
 def calls_counted(calls: Iterable[Call]) -> list[tuple[str, float, Labels]]:
-    """What calls that ended count, together."""
+    """Return the counts of ended calls, together."""
     found = Counter((tool_of(call), _outcome(call)) for call in calls)
     return [("perdure_calls_total", number, {"tool": tool, "outcome": how}) for (tool, how), number in found.items()]
 
@@ -205,7 +207,7 @@ def _outcome(call: Call) -> str:
 
 
 def waits(call: str, tool: str, *, question: bool, client: bool) -> Observation:
-    """Something waits for a person, or for the run's client: a call, or a plan, whose `tool` is empty."""
+    """Return the observation of a request that waits for a person or the run's client; the `tool` of a plan is empty."""
     if client:
         return Observation("waits for its client", fields={"call": call, "tool": tool})
     fields: Fields = {"call": call, "kind": "question" if question else "approval"}
@@ -213,7 +215,10 @@ def waits(call: str, tool: str, *, question: bool, client: bool) -> Observation:
 
 
 def decided(call: str, decision: str | None, by: str, seconds: float) -> Observation:
-    """`by`: `person`, `program`, `policy` or `timeout`; of what was dropped `model` or `run`."""
+    """Return the observation of a decision.
+
+    `by`: `person`, `program`, `policy` or `timeout`; of a dropped request `model` or `run`.
+    """
     labels = {"decision": word(decision), "by": by}
     fields: Fields = {"call": call, **labels, "waited_seconds": round(seconds, 3)}
     return Observation("decided", fields=fields, counts=[("perdure_approval_wait_seconds", seconds, labels)])
@@ -224,12 +229,12 @@ def refused() -> Observation:
 
 
 def hook_failed(event: str, hook: str) -> Observation:
-    """One that only looks; what it was about goes on (R10.17)."""
+    """Return the observation of an observing hook's failure; its subject goes on (R10.17)."""
     return _hook("hook failed", event, hook, "failed")
 
 
 def hook_refused(event: str, hook: str) -> Observation:
-    """Or failed, and what it guards does not happen."""
+    """Return the observation of a guarding hook that refused, or failed: what it guards does not happen."""
     return _hook("hook refused", event, hook, "refused")
 
 
@@ -239,5 +244,5 @@ def _hook(said: str, event: str, hook: str, outcome: str) -> Observation:
 
 
 def tool_of(call: Call) -> str:
-    """The tool's name; of a tool that there is not the model may have made it up."""
+    """Return the tool's name; the name of an unknown tool is replaced, because the model may have made it up."""
     return "unknown" if call.tool is None else word(call.tool.name)

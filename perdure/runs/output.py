@@ -22,9 +22,9 @@ _FENCE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """What a text is to a schema.
+    """The meaning of a text for a schema.
 
-    `json`: a JSON document; `text`: the text itself is the output; `prose`: it is no output, and has to be put into form.
+    `json`: a JSON document; `text`: the text itself is the output; `prose`: it is no output, and must be put into form.
     """
 
     kind: Literal["json", "text", "prose"]
@@ -32,7 +32,7 @@ class ParsedText:
 
 
 class Outputs:
-    """Checks and reads outputs of one schema; `True` and `{}` take anything, `False` nothing."""
+    """A checker and reader of outputs of one schema; `True` and `{}` accept anything, `False` nothing."""
 
     def __init__(self, schema: JsonObject | bool) -> None:
         self.any = schema is True or schema == {}
@@ -40,14 +40,16 @@ class Outputs:
         self._none = schema is False
 
     def problems(self, output: Json, *, references: bool = False) -> list[str]:
-        """What is wrong with an output, one line each; with `references` those in it pass as whatever they stand for."""
+        """Return the problems of an output, one line each. With `references`, a reference passes for any value."""
         if self._none:
             return ["no output is allowed"]
         return [] if self._schema is None else self._schema.errors(output, references=references)
 
     def read_text(self, text: str, *, beside_calls: bool) -> ParsedText:
-        """An answer in plain text. Beside calls it is a remark, unless it is a JSON document, or one reference, that fits
-        the schema (R6.4)."""
+        """Parse an answer in plain text (R6.4).
+
+        Beside calls it is a remark, unless it is a JSON document, or one reference, that fits the schema.
+        """
         document = _document(text)
         structured = isinstance(document, dict | list) or is_expression(text)
         if isinstance(document, dict) and set(document) == {"output"} and not self.any:
@@ -64,7 +66,7 @@ class Outputs:
 
 
 def _document(text: str) -> Json | Missing:
-    """The JSON that the whole text is, a fence around it aside; of a reference alone the text."""
+    """Return the JSON that the whole text is, without a fence around it; of a reference alone the text."""
     if is_expression(text):
         return text.strip()
     fenced = _FENCE.fullmatch(text)
@@ -77,12 +79,11 @@ def _document(text: str) -> Json | Missing:
 def resolve_output(
     output: Json, values: Mapping[str, Json], texts: TextBudget, read: StateReader | None = None
 ) -> tuple[Json, list[str]]:
-    """An output with its references replaced by the `values` of their kinds, and what is wrong with it (R6.4).
+    """Return an output with its references replaced by the `values` of their kinds, and its problems (R6.4).
 
-    `read`: how those to the state are read in their place, as a call at the end of the list reads them.
-
-    As in a parameter: whole or embedded, at any depth. A call in an output, an object with `_tool`, is data and keeps its
-    references, which are those of the graph that it belongs to (R5.8).
+    `read` reads references to the state in their place, as a call at the end of the list does. A reference may be a
+    whole text or embedded, at any depth. A call in an output, an object with `_tool`, is data. It keeps its references,
+    which are those of the graph that it belongs to (R5.8).
     """
     template, malformed = parse_template(_calls_as_data(output))
 
@@ -107,7 +108,7 @@ def resolve_output(
 
 
 def reads_alike(output: Json, state: Json, read: StateReader) -> bool:
-    """Whether the references of an output give by `read` what stands in the `state`, all of them."""
+    """Whether all references of an output yield by `read` the values that stand in the `state`."""
     template, _ = parse_template(_calls_as_data(output))
     try:
         return all(
@@ -120,7 +121,7 @@ def reads_alike(output: Json, state: Json, read: StateReader) -> bool:
 
 
 def _missing(reference: Reference, where: str, values: Mapping[str, Json]) -> str:
-    """Return why a reference has no value; what stood there before the plan may be nobody's to read (R5.1)."""
+    """Return why a reference has no value. The model may not be allowed to read the value from before the plan (R5.1)."""
     if get(values.get(reference.kind, MISSING), reference.path) is MISSING:
         return missing_path(reference, where, values).message
     return (
@@ -131,7 +132,9 @@ def _missing(reference: Reference, where: str, values: Mapping[str, Json]) -> st
 def whole_output(
     output: Json, values: Mapping[str, Json], max_payload: int, sizes: Sizes, read: StateReader | None = None
 ) -> tuple[Json, list[str]]:
-    """The same, as an output that can be carried: what is too large, or too deep, is wrong too."""
+    """Return an output as `resolve_output` does, and its problems; a value that is too large or too deep is a problem
+    too.
+    """
     output, wrong = resolve_output(output, values, TextBudget(max_payload, sizes, total=MAX_OUTPUT_TEXTS), read)
     most = max(MAX_OUTPUT, max_payload)
     if not wrong and (size := sizes.of(output)) > most:  # one value may be read a thousand times

@@ -1,7 +1,8 @@
 """Prompts: how to plan, and the context as chat messages.
 
-Prompt caches keep what two Requests begin with alike, so what stands first does not change from Request to Request, and what has happened
-is only added to (R10.19). What changes stands last: the state as it is now, the plan with its statuses, and what this Request alone says.
+A prompt cache keeps the common beginning of two Requests (R10.19). What stands first does not change from Request to
+Request, and what has happened is only appended. What changes stands last: the current state, the plan with its
+statuses, and the words of this Request alone.
 """
 
 from __future__ import annotations
@@ -76,11 +77,11 @@ class RevisedPlan:
     """A plan that goes on under the coming Request (R10.5)."""
 
     plan: list[JsonObject]
-    """Its calls with their status."""
+    """The plan's calls with their status."""
     since: int
-    """How many of the run's messages were told before."""
+    """Number of the run's messages that earlier Requests held."""
     keep: str | None
-    """The tool that keeps what is held, where anything is."""
+    """Name of the tool that keeps held calls, where there are any."""
     pressed: list[str] = field(default_factory=list)
     """Held calls that the last answer did not name."""
 
@@ -88,14 +89,15 @@ class RevisedPlan:
 STANDS_LAST: Final = "What it holds stands at the end."
 
 TIGHT_HISTORY: Final = 20
-"""Messages left of the history then."""
+"""Messages of the history that are left then."""
 
 
 class Prompt:
-    """What one Request is told (R6.1), and what its parts have.
+    """The prompt of one Request (R6.1), and the size of its parts.
 
-    A dialect that keeps turns shows what has happened as the model's own answers and their results; the others as the state
-    that it has led to, the last plan, and what returned to no path (R4.4). `shown`: the state as it is to be seen.
+    A dialect that keeps turns shows what has happened as the model's own answers and their results. Other dialects show
+    the resulting state, the last plan, and results that were written to no path (R4.4). `shown`: the state as the model
+    may see it.
     """
 
     def __init__(
@@ -115,10 +117,10 @@ class Prompt:
         self._states[None] = shared
         self._states |= own.items()
         self.parts: list[tuple[str, int]] = []
-        """By name the characters of each, once the messages were made."""
+        """Characters of each part, by name, once the messages were made."""
 
     def messages(self, limit: Limit | None, revision: RevisedPlan | None = None) -> list[JsonObject]:
-        """All of it as chat messages."""
+        """Return the whole prompt as chat messages."""
         chat: list[JsonObject] = []
 
         def add(part: str, messages: Iterable[JsonObject]) -> None:
@@ -146,8 +148,11 @@ class Prompt:
         return chat
 
     def _system(self) -> Iterator[tuple[str, str]]:
-        """The agent's own words, how to plan, and with what: the same for all Requests of a run, also for one that wants an output alone, which
-        says so at its end. What a run has of its own stands last."""
+        """Yield the system texts: the agent's own words, how to plan, and the tools.
+
+        They are the same for all Requests of a run. A Request that wants only an output says so at the prompt's end.
+        The texts of the run itself stand last.
+        """
         dialect, ask = self._dialect, self._ask
         for text in self._context.system:
             yield "agent", text
@@ -171,7 +176,9 @@ class Prompt:
         return file_text(file, self._reading.hides, tight=self._progress.tight)
 
     def _given(self) -> Iterator[tuple[str, JsonObject]]:
-        """What was given, in its order (R2.7); but for a plan, and for the state's value where that changes, which stand last."""
+        """Yield the context in its order (R2.7), without a plan, and without the state's value where it changes: they
+        stand last.
+        """
         context, turns, tight = self._context, self._dialect.keeps_turns, self._progress.tight
         states = dict(self._states)
         for item in newest(context.items, shown=TIGHT) if tight else context.items:
@@ -194,7 +201,9 @@ class Prompt:
             yield from (("state", message) for message in _state_messages(states))
 
     def _happened(self, since: int) -> Iterator[JsonObject]:
-        """What has happened up to a message, which is only ever added to: the model's turns; or what returned to no path, and what went wrong."""
+        """Yield what has happened up to a message, which only grows: turns, or results that were written to no path,
+        and errors.
+        """
         progress, turns = self._progress, self._dialect.keeps_turns
         history: list[JsonObject] = []
         for message in progress.messages[:since]:
@@ -215,7 +224,9 @@ class Prompt:
                 yield as_chat(message, self._dialect, self._ask)
 
     def _now(self, revision: RevisedPlan | None) -> Iterator[tuple[str, JsonObject]]:
-        """What is another from Request to Request: the state as it is, and the plan as it stands, with what is new behind a revised one."""
+        """Yield what differs between Requests: the current state, and the plan as it stands, with news behind a revised
+        plan.
+        """
         context, progress, turns = self._context, self._progress, self._dialect.keeps_turns
         if not turns:
             yield from (("state", message) for message in _state_messages(self._states))
@@ -229,7 +240,7 @@ class Prompt:
         yield from (("plan", as_chat(message, self._dialect, self._ask)) for message in told)
 
     def _revision(self, revision: RevisedPlan, news: list[JsonObject]) -> list[JsonObject]:
-        """The plan as it stands, what may be done about it, and the new messages last."""
+        """Return the plan as it stands, the choices that the model has, and the new messages last."""
         pressed = ", ".join(revision.pressed)
         told = [PRESSED.format(calls=pressed)] if pressed else []
         if any(message["type"] == "message" for message in news):
@@ -244,7 +255,7 @@ class Prompt:
         return [{"type": "plan", "plan": revision.plan}, {"type": "note", "text": " ".join(told)}, *news]
 
     def _last_words(self, limit: Limit | None) -> str | None:
-        """What a Request says at the end, if it only wants an output (R9.5)."""
+        """Return the last words of a Request that only wants an output (R9.5)."""
         how, progress = self._dialect.only_output(self._ask), self._progress
         if limit is not None:
             return FINAL.format(limit=limit.words, how=how)
@@ -267,5 +278,5 @@ def _state_messages(states: Mapping[str | None, JsonObject]) -> Iterator[JsonObj
 
 
 def call_line(raw: Mapping[str, Any], limit: int = 100) -> str:
-    """A call's parameters on one line, for summaries and tables."""
+    """Return a call's parameters on one line, for summaries and tables."""
     return ", ".join(f"{key}={preview(value, 40)}" for key, value in raw.items() if not key.startswith("_"))[:limit]

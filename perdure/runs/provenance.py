@@ -37,16 +37,16 @@ from perdure.values.state import State, Write, kind_of, scope_path, state_key
 from perdure.values.templates import parse_template
 
 _PLACED: Final = frozenset({"_id", "_after", "_outputPath", "_outputMethod"})
-"""What says where a call stands in its plan, and not what it does."""
+"""Keys that place a call in its plan. They do not change what the call does."""
 
 
 def says_values(call: Call) -> bool:
-    """Whether what is said of its end, or of a person's change to it, may hold values that it was called with."""
+    """Whether its error, or a person's change to it, may hold values that the call was called with."""
     return call.error is not None or bool(call.notes) or call.approval is not None
 
 
 def looked_at(call: Call) -> tuple[list[Reference], list[Path]]:
-    """What it and all inside it read, and where they write."""
+    """Return the references that the call and all calls inside it read, and the paths that they write."""
     read: list[Reference] = []
     paths: list[Path] = []
     for each in call.written():
@@ -68,7 +68,7 @@ def reference_of(text: str) -> Reference:
 
 
 def print_of(raw: JsonObject) -> str:
-    """Of what a call does. Where it stands in its plan is left out; a condition, or what a loop makes, is not."""
+    """Return the digest of what a call does. A condition or a loop counts; the call's place in its plan does not."""
     return digest({key: value for key, value in raw.items() if key not in _PLACED})
 
 
@@ -76,15 +76,15 @@ HIDDEN: Final = (
     "not shown, because it may hold text that others wrote; refer to values, and let a delegate without tools read them"
 )
 CONVERSATION: Final = "conversation"
-"""The kind under which a session gives what others wrote of what was said before."""
+"""Kind under which a session passes untrusted sources of the earlier conversation."""
 KEPT_PLANNED: Final = 500
-"""Calls of clean Requests that have not been made, and stay clean where a later Request repeats them."""
+"""Calls of trusted Requests that were not made. They stay trusted where a later Request repeats them."""
 Show: TypeAlias = str | Mapping[str, str]
 """`config.show`: `values`, `shape`, or one of them by tool."""
 
 
 class RunProvenance:
-    """One run's. `given`: for a delegate the sources of what it was given, by reference."""
+    """The provenance of one run. For a delegate, `given` holds the sources of its input, by reference."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class RunProvenance:
         self._delegates = delegates or {}
         self._given = [(reference_of(text), frozenset(names)) for text, names in given.items()]
         self.data: dict[str, Labels] = {}
-        """By kind, those of the data that the run was given."""
+        """Labels of the data that the run received, by kind."""
         for kind in context.values():
             person = context.has_input and kind == "input"
             self.data[kind] = Labels(USER if person else AGENT)
@@ -105,28 +105,29 @@ class RunProvenance:
             if reference.kind in self.data:
                 self.data[reference.kind].write(reference.path, None, "set", names)
         self._planned = next((names for reference, names in self._given if reference.kind == "plan"), AGENT)
-        """Who has written the plan that the run was given: of a part of a loop, who has written the loop."""
+        """Authors of the plan that the run received. In a part of a loop they are the authors of the loop."""
         self.told = [
             name for reference, names in self._given if reference.kind == CONVERSATION for name in sorted(names)
         ]
-        """What others wrote of the conversation that a session's run goes on with."""
+        """Untrusted sources of the conversation that a session's run continues."""
         self.told = sorted({*self.told, *untrusted(context.history_sources)})
         self._noted: set[str] = set()  # calls of a plan that goes on under another Request (R10.5)
         self._types: dict[str, JsonObject] = {}
-        """By call what its result is known to be, of those whose results are hidden."""
+        """Known result type by call, for calls whose results are hidden."""
         self.state: State | None = None
-        """The run's, once it has one."""
+        """The run's state, once it has one."""
         self.asked: Sources = NOWHERE
-        """What others have written of what the running Request was told."""
+        """Untrusted sources of what the running Request's model has read."""
 
     def instruct(self, parts: PromptParts) -> None:
-        """What of skills and files stands in every prompt: where others wrote it, and it is not hidden, the model has read it from its
-        first Request on."""
+        """Record untrusted skills and files that stand in every prompt. The model has read those that are not hidden."""
         shown = join_all(untrusted(each) for each in parts.sources() if not self.hides(each))
         self.told = sorted({*self.told, *shown})
 
     def first_writes(self, state: JsonObject) -> list[Write]:
-        """What a run's state starts with: the agent file's, and what the run above has given, key by key (R8.2)."""
+        """Return the writes that the run's state starts with: the agent file's, and the parent run's, key by key
+        (R8.2).
+        """
         given: dict[str, Sources] = {}
         for reference, names in self._given:
             if reference.kind == "state" and reference.path and str(reference.path[0]) in state:
@@ -139,19 +140,24 @@ class RunProvenance:
     def left(
         self, state: State, progress: RunProgress, said: Iterable[Sources], answer: Sources
     ) -> dict[str, list[str]]:
-        """Where what a session goes on with comes from; `said` are the sources of what is told of the run's calls, `answer` those of its
-        output, which is told as it is."""
+        """Return the sources of what a session goes on with, by reference.
+
+        `said` are the sources of what the session tells of the run's calls. `answer` are the sources of the run's
+        output, which the session tells as it is.
+        """
         keys = {str(Reference("state", (key,))): state.labels.at((key,)) for key in state.snapshot()}
         seen = (untrusted(each) for each in said if not self.hides(each))
         told = join_all([frozenset(progress.told), self.asked, untrusted(answer), *seen])
         return {text: sorted(each) for text, each in {**keys, f"†{CONVERSATION}": told}.items() if each}
 
     def met(self, progress: RunProgress, called: Iterable[Sources]) -> list[str]:
-        """All that others wrote and its calls or its model have met: what the words of a run's failure may hold."""
+        """Return the untrusted sources that the model or its calls have read. The words of the run's failure may hold
+        them.
+        """
         return sorted(untrusted(join_all([frozenset(progress.told), self.asked, *called])))
 
     def hides(self, sources: Sources) -> bool:
-        """Whether values of these sources are shown by their shape (R15.4)."""
+        """Whether the model sees the shape of values of these sources in place of the values (R15.4)."""
         if self._show == "values":
             return False
         others = untrusted(sources)
@@ -160,7 +166,7 @@ class RunProvenance:
         return any(self._show.get(name.partition(":")[2]) == "shape" for name in others)
 
     def begin(self, state: State, progress: RunProgress) -> None:
-        """A Request is begun: what it is told that others wrote is what its model may obey (R15.3)."""
+        """Begin a Request. Its model may obey the untrusted content that its prompt holds (R15.3)."""
         held = [state.labels, *self.data.values()]
         seen = join_all(self._seen(labels) for labels in held if untrusted(labels.whole))
         self.asked = join(frozenset(progress.told), seen)
@@ -169,7 +175,10 @@ class RunProvenance:
         return join_all(untrusted(own) for _, own in labels.parts() if not self.hides(own))
 
     def known(self, number: int, progress: RunProgress, vouched: Callable[[str, Json], bool]) -> KnownSources:
-        """For the plan of a Request; `vouched` says what people stand for. What a clean one had planned before, and was not made, stays clean."""
+        """Return the known sources for the plan of a Request; `vouched` returns whether a person endorsed a value.
+
+        A call that a trusted Request planned, and that was not made, stays trusted.
+        """
         if not number:
             return KnownSources(self.data, lambda _: self._planned, vouched)
         wrote = join(MODEL, self.asked)
@@ -184,7 +193,7 @@ class RunProvenance:
         return KnownSources(self.data, written, vouched)
 
     def note(self, plan: Plan, progress: RunProgress, *, turns: bool) -> None:
-        """A Request is over: what of it stands in what the model is told from now on. `turns`: all results do."""
+        """End a Request: record which of its sources stand in later prompts. With `turns`, all results stand there."""
         told = set(progress.told)
         for call in plan.made():
             if call.tool is not None and call.writes and self.hides(call.sources):
@@ -204,32 +213,33 @@ class RunProvenance:
         progress.planned = [each for each in [*progress.planned, *clean] if each not in made][-KEPT_PLANNED:]
 
     def note_type(self, call_id: str, tool: Tool | None) -> None:
-        """What this call has given is of the type that its tool says."""
+        """Record the type of the call's result, as its tool declares it."""
         schema = self._type_of(tool)
         if schema is not None:
             self._types[call_id] = schema
 
     def _type_of(self, tool: Tool | None) -> JsonObject | None:
-        """What is known of its results: its own schema, or its delegate's."""
+        """Return the known schema of a tool's results: its own, or its delegate's."""
         if tool is None or tool.output is not None or tool.delegate is None:
             return None if tool is None else tool.output
         schema = self._delegates.get(tool.delegate, {}).get("schema")
         return output_schema(schema) if isinstance(schema, dict) else None
 
     def take_up(self, calls: Iterable[CallView], tools: Mapping[str, Tool]) -> None:
-        """Go on from where another execution has left off."""
+        """Continue from the calls of an earlier execution."""
         for call in calls if self.tells_shapes else ():
             self.note_type(call.id, tools.get(call.tool))
 
     def tell(self, sources: Sources, progress: RunProgress) -> None:
-        """A message to the model holds a value of these sources."""
+        """Record that a message to the model holds a value of these sources."""
         if not self.hides(sources):
             progress.told = sorted({*progress.told, *untrusted(sources)})
 
     def of_output(self, output: Json, plan: Plan, state: State, *, below: bool, at_end: bool = True) -> Sources:
-        """The sources of an output as it was written: the model's own words, and what it refers to, at the plan's end or in the state.
+        """Return the sources of an output as it was written: the model's own, and those of what it refers to.
 
-        Looked for where somebody asks: the run above, if there is one, or a model that may not read what others wrote.
+        References are resolved at the plan's end or in the state. The caller needs the result only for a parent run, or
+        for a model that may not read untrusted values.
         """
         if output is None or not (below or untrusted(state.labels.whole)):
             return NOWHERE
@@ -262,7 +272,7 @@ class RunProvenance:
     def given_below(
         self, call: Call, names: Iterable[Reference], sources: Callable[[Reference], Sources] | None
     ) -> dict[str, list[str]]:
-        """For the run of a delegate: the sources of its parameters, and of what its scopes give, by reference there."""
+        """Return the sources of a delegate's input, by reference there: of its parameters, and of what its scopes give."""
         given = {str(Reference("input", (name,))): each for name, each in call.origins.params.items()}
         if sources is None:
             names = ()
@@ -279,20 +289,20 @@ class RunProvenance:
 
     @property
     def tells_shapes(self) -> bool:
-        """Whether anything may be shown to the model by its shape."""
+        """Whether the model may be shown the shape of any value."""
         return self._show == "shape" or (not isinstance(self._show, str) and "shape" in self._show.values())
 
     def shown_start(self, state: JsonObject) -> JsonObject:
-        """What the state started with, as the model sees it."""
+        """Return the initial state as the model sees it."""
         return self.shown_state(State(self.first_writes(state)), tight=False)
 
     def readable_state(self, state: State) -> JsonObject:
-        """The whole state, with the shapes of what the model is not to read in their places."""
+        """Return the whole state, with the shape of each value that the model may not read."""
         value = state.snapshot()
         return self._shaped(state)(value) if self.tells_shapes and untrusted(state.labels.whole) else value
 
     def shown_state(self, state: State, *, tight: bool) -> JsonObject:
-        """The state as the model sees it."""
+        """Return the state as the model sees it."""
         if not (self.tells_shapes and untrusted(state.labels.whole)):
             return state.shown(tight=tight)
         return state.shown(tight=tight, shaped=self._shaped(state))
@@ -309,20 +319,20 @@ class RunProvenance:
         return shaped
 
     def shown_data(self, item: MergedMessages) -> Json:
-        """Data that the run was given, as the model sees it."""
+        """Return data that the run received, as the model sees it."""
         labels = self.data.get(item.kind if item.instance is None else kind_of(item.kind, item.instance))
         if labels is None:
             return item.value
         return labels.shaped(item.value, self.hides, lambda part, _: shape(part), shown_key)
 
     def shown_result(self, call: Call) -> tuple[bool, Json]:
-        """Whether a result is hidden, and what is shown of it."""
+        """Return whether a result is hidden, and what the model sees of it."""
         if not self.hides(call.sources):
             return False, call.result
         return True, shape(call.result, self._type_of(call.tool))
 
     def shown_error(self, call: Call, error: CallError) -> JsonObject:
-        """What the model is told of an error: its words may hold what the call was given, or what others have answered."""
+        """Return an error as the model sees it. Its words may hold the call's parameters, or what others have answered."""
         known = join(call.sources, call.origins.all)
         if self.hides(known) or (self.tells_shapes and self.hides(join(known, self._touched(call)))):
             named = shown_key(error.code, 0) == error.code  # a tool may give any text as its code
@@ -330,7 +340,10 @@ class RunProvenance:
         return error.as_json()
 
     def _touched(self, call: Call) -> Sources:
-        """Of all that it may have looked at, whatever became of it: conditions read too, and a write meets what stands there."""
+        """Return the sources of all that a call may have read, whatever its outcome.
+
+        Conditions read too, and a write reads the value that stands at its path.
+        """
         read, paths = looked_at(call)
         found = join_all(self.data[each.kind].at(each.path) for each in read if each.kind in self.data)
         paths += [each.path for each in read if each.kind == "state"]
@@ -342,7 +355,7 @@ class RunProvenance:
         )
 
     def recorded(self, call: Call) -> tuple[Json, JsonObject]:
-        """What a session's transcript keeps of a result, and what of the rest is told by its shape alone, in its place."""
+        """Return a call's result for a session's transcript, and the shapes that replace its hidden values."""
         hidden, result = self.shown_result(call)
         told: JsonObject = {"shown": preview(result, 160)} if hidden else {}
         origins = call.origins.params
@@ -356,11 +369,15 @@ class RunProvenance:
         return result, told
 
     def shown_problems(self, problems: list[str], sources: Sources) -> list[str]:
-        """What the model is told is wrong with an output of these sources, which the words may hold."""
+        """Return the problems of an output of these sources as the model sees them. Their words may hold the output's
+        values.
+        """
         return [HIDDEN] if problems and self.hides(sources) else problems
 
     def shown_feedback(self, messages: Iterable[JsonObject], plan: Plan) -> list[JsonObject]:
-        """What the model is told of decisions: each call as it stands by now, and of what others wrote in an edit the shape."""
+        """Return decisions as the model sees them: each call as it stands now, and untrusted parts of an edit by their
+        shape.
+        """
         calls = {call.id: call for call in plan.made()}
         return [self._shown_edit(_as_it_stands(message, calls), plan) for message in messages]
 
@@ -377,14 +394,14 @@ class RunProvenance:
 
 
 def _as_it_stands(message: JsonObject, calls: Mapping[str, Call]) -> JsonObject:
-    """A decision is taken while its call waits: what became of the call since is what counts (R7.5)."""
+    """Return a decision with the present state of its call, which may have changed since the decision (R7.5)."""
     about = message["call"]
     call = calls.get(str(about.get("_id"))) if isinstance(about, dict) else None
     return message if call is None else {**message, "call": call.as_plan_entry()}
 
 
 def references_of(scopes: Sequence[str], state: JsonObject) -> list[Reference]:
-    """What scopes name, as references; of a whole state each key."""
+    """Return the references that scopes name; for the whole state, one for each key."""
     found: list[Reference] = []
     for scope in scopes:
         if scope == "tools" or scope.startswith("tool:"):

@@ -41,7 +41,10 @@ def plan_writes(calls: Iterable[Call]) -> dict[str, str]:
 
 
 def call_view(call: Call, sizes: Sizes, table: SourceTable) -> CallView:
-    """The call as it is shown, its sources by the numbers of `table`: of large parameters the beginning, so that a run of thousands of calls stays light (R18.3)."""
+    """Return the call as it is shown, with its sources as numbers of `table`.
+
+    Of large parameters it holds the beginning, so that a run of thousands of calls stays small (R18.3).
+    """
     return CallView(
         id=call.id,
         tool=call.tool_name,
@@ -59,7 +62,9 @@ def call_view(call: Call, sizes: Sizes, table: SourceTable) -> CallView:
 
 
 def _numbered(call: Call, table: SourceTable) -> dict[str, int]:
-    """By parameter its sources, but for what the model wrote out; as `""` the result's, where others wrote of it."""
+    """Return sources by parameter, without those that the model wrote out; under `""` the result's, where it is
+    untrusted.
+    """
     named = {name: each for name, each in call.origins.params.items() if each != MODEL}
     return {
         name: table.number(each)
@@ -70,9 +75,10 @@ def _numbered(call: Call, table: SourceTable) -> dict[str, int]:
 def record(
     views: Sequence[CallView], calls: Sequence[Call], sizes: Sizes, told: Callable[[Call], tuple[Json, JsonObject]]
 ) -> None:
-    """Say with the last of the `views`, those of `calls`, what a session's transcript keeps of them (R10.10): what a model may be `told`.
+    """Add to the last of the `views`, those of `calls`, what a session's transcript keeps of them (R10.10).
 
-    Of the results of all views the newest `MAX_RECORDED` characters; the others are only `shown`.
+    `told` returns what a model may see. Of the results of all views the newest `MAX_RECORDED` characters stay; the
+    others are only `shown`.
     """
     left = MAX_RECORDED
     for view, call in zip(reversed(views), reversed(calls), strict=False):
@@ -91,7 +97,7 @@ def record(
 
 
 def weight(view: CallView, sizes: Sizes) -> int:
-    """Bytes of a call as it is kept, more or less."""
+    """Return the bytes of a call as it is kept, more or less."""
     return (
         500
         + sizes.of(view.params)
@@ -111,7 +117,7 @@ def _shown_params(params: JsonObject, sizes: Sizes) -> JsonObject:
 
 
 def _one_line(value: Json) -> str:
-    """The beginning of a result; of text as text."""
+    """Return the beginning of a result on one line; of a text as text."""
     if not isinstance(value, str):
         return preview(first_without_media(value, SHOWN_RESULT)[0], SHOWN_RESULT)
     text = " | ".join(beginning_without_media(value, 2 * SHOWN_RESULT)[0].splitlines())
@@ -119,7 +125,7 @@ def _one_line(value: Json) -> str:
 
 
 class KeptValues:
-    """Parameters and results of the newest calls that have ended: of as many as have `MAX_KEPT` bytes.
+    """The parameters and results of the newest ended calls, up to `MAX_KEPT` bytes.
 
     A value that many calls read counts once: it is known by its identity.
     """
@@ -128,11 +134,11 @@ class KeptValues:
         self._most = most
         self._calls: dict[str, tuple[JsonObject, Json]] = {}
         self._held: dict[int, tuple[int, int]] = {}
-        """By the identity of a value how many calls hold it, and its bytes."""
+        """Number of calls that hold a value, and its bytes, by the value's identity."""
         self._bytes = 0
 
     def add(self, call: Call, sizes: Sizes) -> None:
-        """Keep those of a call that has ended; the oldest go where there is no room."""
+        """Keep the values of an ended call; the oldest go where there is no room."""
         self._calls[call.id] = call.params, call.result
         for value in (*call.params.values(), call.result):
             count, size = self._held.get(id(value), (0, 0))
@@ -144,7 +150,7 @@ class KeptValues:
             self._let_go(next(iter(self._calls)))
 
     def whole(self, call_id: str) -> JsonObject | None:
-        """`{"params", "result"}`; `None`: they are not here any more, or never were."""
+        """Return `{"params", "result"}`; `None` if they are not here any more, or never were."""
         if call_id not in self._calls:
             return None
         params, result = self._calls[call_id]
@@ -163,13 +169,13 @@ class KeptValues:
 MOST: Final = 1_000
 """Digests that a run keeps: the newest."""
 _NAMES: Final = ("text", "message", "content", "body")
-"""Of the parameter that is what is sent, where the tool does not say which."""
+"""Parameters that may hold the sent text, where the tool does not name one."""
 _WORD: Final = re.compile(r"\w+")
 _PARAGRAPHS: Final = re.compile(r"\n\s*\n")
 
 
 def sent_by(calls: Iterable[Call]) -> list[str]:
-    """What of these calls were message tools' that have done their work."""
+    """Return the digests of what successful calls of message tools have sent."""
     return [
         each
         for call in calls
@@ -179,17 +185,20 @@ def sent_by(calls: Iterable[Call]) -> list[str]:
 
 
 def added(before: list[str], more: Iterable[str]) -> list[str]:
-    """Both, each once, the newest `MOST`."""
+    """Return both lists, each digest once, the newest `MOST`."""
     return list(dict.fromkeys([*before, *more]))[-MOST:]
 
 
 def was_sent(text: str, sent: Collection[str]) -> bool:
-    """Whether a text says nothing that was not sent: it as a whole, or each of its paragraphs. Case, blanks and signs do not count."""
+    """Whether a text holds nothing new: it was sent as a whole, or each of its paragraphs was.
+
+    Case, blanks and signs do not count.
+    """
     return bool(sent) and (_digest(text) in sent or all(each in sent for each in _paragraphs(text)))
 
 
 def _text(params: dict[str, Json], named: bool | str) -> str:
-    """The text that a call sends."""
+    """Return the text that a call sends."""
     if isinstance(named, str):
         found = params.get(named)
         return found if isinstance(found, str) else ""
@@ -213,96 +222,97 @@ def _digest(text: str) -> str:
 
 
 class PastRequests(WireModel):
-    """What the Requests that are over leave for whoever looks at the run."""
+    """The records of Requests that are over, for readers of the run."""
 
     calls: list[CallView] = Field(default_factory=list)
     log: list[RequestView] = Field(default_factory=list)
     sets: list[list[str]] = Field(default_factory=list)
-    """Of sources: calls name them by their index."""
+    """Sets of sources: calls name them by their index."""
     edges: list[tuple[str, str, str]] = Field(default_factory=list)
     reads: dict[str, list[str]] = Field(default_factory=dict)
     writes: dict[str, str] = Field(default_factory=dict)
 
 
 class RunProgress(WireModel):
-    """How far a run has come, beside its state."""
+    """The progress of a run, beside its state."""
 
     number: int = 0
-    """Of the last Request begun; 0 is a plan that was given (R5.9)."""
+    """Number of the last Request begun; 0 is a plan that came with the agent (R5.9)."""
     results: JsonObject = Field(default_factory=dict)
-    """By call id what went to no path (R4.4)."""
+    """Results that were written to no path, by call id (R4.4)."""
     messages: list[JsonObject] = Field(default_factory=list)
     """Error, feedback and turn messages in their order."""
     plan_message: JsonObject | None = None
     after_error: bool = False
     usage: RunUsage = Field(default_factory=RunUsage)
     called: list[CalledTool] = Field(default_factory=list)
-    """What the last answer called."""
+    """Tools that the last answer called."""
     answers: list[str] = Field(default_factory=list)
     """Fingerprints of the last answers."""
     told_to_vary: int = 0
-    """Number of the Request that was told last that the answers before it asked for the same (R9.8)."""
+    """Number of the last Request that told the model that its answers repeat (R9.8)."""
     worked: float = 0.0
     expected: ExpectedUsage = Field(default_factory=ExpectedUsage)
-    """What a delegate is thought to use of the budget (R18.7)."""
+    """Estimated usage of a delegate (R18.7)."""
     told: list[str] = Field(default_factory=list)
-    """Names of what others have written that its messages and results hold (R15.3)."""
+    """Names of untrusted sources that its messages and results hold (R15.3)."""
     planned: list[str] = Field(default_factory=list)
-    """Prints of calls of Requests that had read nothing of others, and that were not made."""
+    """Digests of calls that trusted Requests planned and that were not made."""
     wants: Literal["plan", "structured", "refined"] = "plan"
-    """What the next Request is for; the last two only want an output."""
+    """Purpose of the next Request; `structured` and `refined` only want an output."""
     must_call: list[str] = Field(default_factory=list)
-    """The tools of which one is called before an output counts (R6.5); none once one was."""
+    """Tools of which the model must call one before an output counts (R6.5); empty once it has."""
     draft: Json = None
-    """The output that is to be refined."""
+    """Output that is to be refined."""
     inbox: list[IncomingMessage] = Field(default_factory=list)
     """Messages that no Request holds so far."""
     heard: list[MessageFate] = Field(default_factory=list)
-    """Those that one holds."""
+    """Messages that a Request holds."""
     cut: int = 0
-    """Requests that a message ended before they had answered: they do not count as asked."""
+    """Requests that a message ended before their answer: they do not count as made."""
     sent: list[str] = Field(default_factory=list)
     """Digests of what message tools have sent (R10.16)."""
     refusals: int = 0
     """Requests in a row that the model refused, up to the last one (R20.2)."""
     has_cut: bool = False
-    """Whether the model was shown only the beginning of a value, so that `recall` is offered (R10.18)."""
+    """Whether the model has seen only the beginning of a value, so that `recall` is offered (R10.18)."""
     tight: bool = False
-    """Whether the context was too long for the model, and is shown cut since (R9.7)."""
+    """Whether the context was too long for the model, and is shortened since (R9.7)."""
 
     def include(self, usage: RunUsage, sent: Sequence[str]) -> None:
-        """What a run below has used, and what its message tools have sent."""
+        """Add the usage of a child run, and the digests of what its message tools have sent."""
         self.usage.include(usage)
         self.sent = added(self.sent, sent)
 
 
 SNAPSHOT_FORM: Final = 3
-"""Of a `RunSnapshot`. A worker that does not know a snapshot's form fails the run, and says so."""
+"""Form of a `RunSnapshot`. A worker that does not know a snapshot's form fails the run with that reason."""
 
 
 class RunSnapshot(WireModel):
-    """A run between two Requests, as it goes on in a new execution (R6.8)."""
+    """A snapshot of a run between two Requests, from which a new execution continues (R6.8)."""
 
     prepared: PreparedWorker
     progress: RunProgress
     writes: list[Write]
     sets: list[list[str]] = Field(default_factory=list)
     sources: list[int] = Field(default_factory=list)
-    """Where the value of each write comes from: an index into `sets` (R15.1)."""
+    """Sources of each write's value, as an index into `sets` (R15.1)."""
     policy: JsonObject = Field(default_factory=dict)
-    """How the run's own approval policy differs from the agent file's (R7.7)."""
+    """Changes of the run's own approval policy against the agent file's (R7.7)."""
     remembered: dict[str, list[str]] | list[str] = Field(default_factory=dict)
-    """By tool what others had written of the calls that a person has seen; a list, as 0.1.0 wrote it, holds for any."""
+    """Untrusted sources of the calls that a person has seen, by tool. A list, as 0.1.0 wrote it, holds for any source.
+    """
     vouched: dict[str, str] = Field(default_factory=dict)
-    """What people stand for: by reference the digest of its value (R15.6)."""
+    """Endorsed values: the digest of each value by reference (R15.6)."""
     refusals: list[JsonObject] = Field(default_factory=list)
     past: PastRequests
     events: CarriedEvents = Field(default_factory=CarriedEvents)
-    """What has happened, as far as it goes along (R10.14)."""
+    """Events that a snapshot carries (R10.14)."""
 
 
 SHOWN_TEXT: Final = 300
-"""Characters of what the model said that `show` prints."""
+"""Characters of the model's text that `show` prints."""
 
 
 def count_answer(
@@ -313,7 +323,7 @@ def count_answer(
     *,
     text_answers: bool,
 ) -> None:
-    """The Request's answer is whole. `text_answers`: what the model says in text may be its answer."""
+    """Count the Request's complete answer. `text_answers`: the model's text may be its answer."""
     if request.status == "done":
         return
     request.status, request.usage, request.text = "done", result.usage, result.text[:SHOWN_TEXT]
@@ -325,11 +335,12 @@ def count_answer(
 
 
 RECENT: Final = 40
-"""Calls kept whole for the live table. It is made anew at every event, so its cost must not grow with the run."""
+"""Calls that stay whole for the live table. The table is made anew at every event; its cost must not grow with the run.
+"""
 
 
 class CallTallies:
-    """Of the run's calls, those that are over and those of the plan that runs."""
+    """Tallies of a run's calls: those that are over and those of the plan that runs."""
 
     state: State
     progress: RunProgress
@@ -337,13 +348,13 @@ class CallTallies:
     plan: Plan | None
     _recent: list[Call]
     _views: dict[str, CallView]
-    """What is shown of calls in iterations that have ended, by id."""
+    """Views of calls in iterations that have ended, by id."""
     sizes: Sizes
     table: SourceTable
     _done: int
 
     def carries(self) -> Iterator[Json]:
-        """The values that the run carries on, as far as they grow with it."""
+        """Yield the values that continue-as-new carries on, as far as they grow with the run."""
         yield from (write.value for write in self.state.writes)
         yield from self.progress.results.values()
         yield from self.progress.messages
@@ -351,30 +362,30 @@ class CallTallies:
 
     @property
     def errors(self) -> list[JsonObject]:
-        """The error messages given to the model so far."""
+        """Return the error messages that the model has received so far."""
         return [message for message in self.progress.messages if message["type"] == "error"]
 
     @property
     def count(self) -> int:
-        """Calls so far, in whatever status."""
+        """The number of calls so far, of any status."""
         return len(self.past.calls) + (self.plan.count if self.plan is not None else 0)
 
     @property
     def done(self) -> int:
-        """Calls that ended well so far."""
+        """The number of calls that have succeeded so far."""
         return self._done + (self.plan.done if self.plan is not None else 0)
 
     def call_view(self, call: Call) -> CallView:
-        """The call as it is shown. Of one in an iteration that has ended it is made once (R16.6)."""
+        """Return the call as it is shown. The view of a call in an ended iteration is made once (R16.6)."""
         known = self._views.get(call.id)
         return call_view(call, self.sizes, self.table) if known is None else known
 
     def fold(self) -> None:
-        """Make what is shown of the calls of iterations that have ended: nothing of them changes any more."""
+        """Make the views of calls in ended iterations: nothing of them changes any more."""
         for call in self.plan.take_folded() if self.plan is not None else ():
             self._views[call.id] = call_view(call, self.sizes, self.table)
 
     def last_calls(self) -> list[Call]:
-        """The newest calls, `RECENT` at most, in their order."""
+        """Return the newest calls, `RECENT` at most, in their order."""
         newest = [] if self.plan is None else [*islice(self.plan.made_last(), RECENT)][::-1]
         return [*self._recent, *newest][-RECENT:]

@@ -2,10 +2,12 @@
 
     streaming ──Answered──▶ answered ──Decided──▶ draining ──▶ settled
 
-Without a person who is shown the whole plan `streaming` becomes `draining`; a limit settles it from anywhere. A new message makes it
-`revised`: the Request is over, what runs goes on, what was not begun is held, and the loop goes on with the plan under the next Request
-(`go_on`). The workflow reports events, lets the loop `work` and carries out what it `starts`, until it is settled or revised. The plan
-is the run's, and nowhere else.
+Where no person reviews the whole plan, `streaming` becomes `draining`. A limit settles the loop from any stage. A new
+message makes it `revised`: the Request is over, and its running calls go on. Calls that have not begun are held, and
+the loop goes on with the plan under the next Request (`go_on`).
+
+The workflow reports events, lets the loop `work`, and carries out what it `starts`, until it is settled or revised. The
+plan belongs to the run, and is kept nowhere else.
 """
 
 from __future__ import annotations
@@ -33,14 +35,15 @@ from perdure.values.json import Json
 
 
 class RequestStage(Enum):
-    """How far a Request has come."""
+    """The stage of a Request."""
 
     STREAMING = "streaming"
-    """The model is writing: calls arrive, and start as they become ready, unless their plan is to be shown as a whole."""
+    """The model is writing. Calls arrive, and start as they become ready, unless a person reviews the plan as a whole.
+    """
     ANSWERED = "answered"
-    """The answer is whole, and its plan waits for a person: nothing starts (R7.6)."""
+    """The answer is complete, and its plan waits for a person: nothing starts (R7.6)."""
     DRAINING = "draining"
-    """Nothing arrives any more, and all that there is runs to its end."""
+    """No call arrives any more, and all calls run to their end."""
     SETTLED = "settled"
     """Every call has ended."""
     REVISED = "revised"
@@ -56,21 +59,21 @@ class CallsArrived:
 
 @dataclass(frozen=True)
 class SolutionEnded:
-    """The answer is whole, or broke off."""
+    """The end of an answer: it is complete, or broke off."""
 
     result: RequestResult
 
 
 @dataclass(frozen=True)
 class PlanDecided:
-    """A person has decided on the whole plan."""
+    """A person's decision on the whole plan."""
 
     verdict: ApprovalVerdict
 
 
 @dataclass(frozen=True)
 class CallEnded:
-    """A call that was started has ended."""
+    """The end of a call that was started."""
 
     call: Call
     outcome: Outcome
@@ -78,12 +81,12 @@ class CallEnded:
 
 @dataclass(frozen=True)
 class MessageArrived:
-    """A new message has come: what was not begun is held (R10.5)."""
+    """A new message. Calls that have not begun are held (R10.5)."""
 
 
 @dataclass(frozen=True)
 class LimitReached:
-    """A limit was met: nothing more is to run (R9.5)."""
+    """A limit that was reached: no further call runs (R9.5)."""
 
     limit: Limit
 
@@ -93,15 +96,19 @@ Event: TypeAlias = CallsArrived | SolutionEnded | PlanDecided | CallEnded | Mess
 
 @dataclass(frozen=True)
 class StartCall:
-    """A call to carry out, once its offer was decided if there is one; with no call the plan's offer alone."""
+    """A call to execute, after its approval request was decided if it has one; without a call, the plan's approval
+    request.
+    """
 
     call: Call | None
     offer: ApprovalRequest | None
 
 
 def edited(plan: Plan, other: Plan, time: str) -> Plan:
-    """The plan as a person would have it: the other one. Where calls of earlier Requests are in it, they stay, and what has not been
-    begun gives way to the other's calls (R10.5)."""
+    """Return the plan that a person has edited: the other one.
+
+    Calls of earlier Requests that it holds stay. Calls that have not begun give way to the other plan's calls (R10.5).
+    """
     if not plan.goes_on:
         return other
     plan.keeping.hold_back()
@@ -123,7 +130,7 @@ class RequestLoop:
     def __init__(self, run: Run, is_patched: Callable[[str], bool] = lambda _: True) -> None:
         self._run = run
         self._is_patched = is_patched
-        """Whether this execution goes by a rule that is newer than its history may be."""
+        """Whether this execution follows a rule that may be newer than its history."""
         self._stage = RequestStage.STREAMING
         self._shows_plan = run.desk.guard.policy.scope == "plan"
         self._left: deque[Event] = deque()
@@ -132,30 +139,36 @@ class RequestLoop:
         self.result = RequestResult()
         """The answer as it stands."""
         self.running: dict[str, Call] = {}
-        """Calls that were started, also those that wait for a person, and whose end was not taken in."""
+        """Calls that were started and whose end was not processed, those that wait for a person included."""
         self.resting: set[str] = set()
-        """Calls whose time is not this run's work: delegates, which have clocks of their own, sleep, and calls whose turn has not come."""
+        """Calls whose time does not count as work of the run: delegates, which have their own clocks, sleeps, and
+        queued calls.
+        """
         self.ended: list[Call] = []
-        """Calls that have ended, in the order of their ends, those of loops too; the driver that reports them empties it."""
+        """Ended calls, in the order of their ends, those of loops included. The driver that reports them empties the
+        list.
+        """
         self.limit: Limit | None = None
-        """Why all is to be stopped: see `stop`."""
+        """Limit that stops the Request: see `stop`."""
         self.steered = False
-        """A new message has come, and no Request holds it so far: nothing starts but what is safe."""
+        """Whether a new message waits that no Request holds. Only safe calls start then."""
         self.cut = False
-        """A message has ended the Request's answer."""
+        """Whether a message has ended the Request's answer."""
         self.model_away = False
         """Whether the Request waits for a provider that is away (R20.5)."""
         self.forsaken: list[str] = []
-        """What need not be waited for any more: ids of calls, `REQUEST` and `PLAN`; whoever gives them up empties it."""
+        """Ids of calls, `REQUEST` and `PLAN`, for which nobody has to wait any more. The driver that cancels them
+        empties the list.
+        """
         self.hooks = Hooks(run.prepared.hooks)
         self._with_people: dict[str, Call] = {}
-        """Calls that a person was still asked about when a message came, or has been since."""
+        """Calls that waited for a person when a message came, or have waited since."""
         self._left_to_people: set[str] = set()
-        """Held calls that the model has not named though it was asked: they wait for their person alone."""
+        """Held calls that the model was asked about and did not name: they wait for their person alone."""
 
     @property
     def plan(self) -> Plan:
-        """The plan as it stands; a person who edits it puts another in its place."""
+        """The plan as it stands; a person's edit replaces it."""
         assert self._run.plan is not None
         return self._run.plan
 
@@ -164,34 +177,34 @@ class RequestLoop:
         return RequestStage.SETTLED if self.plan.settled else self._stage
 
     def steer(self) -> None:
-        """A new message has come: from now on nothing starts but what is safe, and the Request ends (R10.5)."""
+        """Accept a new message: from now on only safe calls start, and the Request ends (R10.5)."""
         if self.stage not in (RequestStage.SETTLED, RequestStage.REVISED):
             self.steered = True
             self.report(MessageArrived())
 
     def go_on(self) -> None:
-        """The run's plan has just begun another Request."""
+        """Go on with the run's plan, which has just begun another Request."""
         self._stage, self.steered, self.cut, self.limit = RequestStage.STREAMING, False, False, None
         self._shows_plan = self._run.desk.guard.policy.scope == "plan"
         self.intake, self.result = Intake(self.plan.request), RequestResult()
 
     def may_begin(self, call: Call) -> bool:
-        """Whether a call that was taken, and perhaps approved, may be sent now."""
+        """Whether a call that was taken, and perhaps approved, may be scheduled now."""
         waits = call.id not in self._left_to_people and self.plan.is_held(call)
         held = waits or (self.steered and self._stage is not RequestStage.REVISED)
         return (call.safe or not held) and self.plan.home(call).room_for(call)
 
     @property
     def behind(self) -> bool:
-        """Whether something is left for the next task: checks have taken the time of this one (R18.5)."""
+        """Whether work is left for the next workflow task, because checks have used the time of this one (R18.5)."""
         return bool(self._left) or self.plan.held_back
 
     @property
     def waits(self) -> bool:
-        """Whether nothing of the run's own work is under way: each call waits for a person, a delegate, a sleep or its turn, and the
-        Request for its provider (R9.5, R20.5).
+        """Whether the run does no work of its own now (R9.5, R20.5).
 
-        The run's clock is derived from this, at each change.
+        Each call waits for a person, a delegate, a sleep or its turn, and the Request waits for its provider. The run's
+        clock is derived from this, at each change.
         """
         idle = {*self._run.desk.waiting, *self.resting}
         if self._run.plan is not None and self.stage is RequestStage.STREAMING:
@@ -201,12 +214,14 @@ class RequestLoop:
         return self.running.keys() <= idle and (bool(self.running) or self._stage is RequestStage.ANSWERED)
 
     def deliver(self, delivery: CallDelivery) -> None:
-        """Calls have closed in the model's stream (R6.3)."""
+        """Deliver calls that have closed in the model's stream (R6.3)."""
         if not self.steered and (calls := self.intake.deliver(delivery)):
             self.report(CallsArrived(calls))
 
     def answer(self, result: RequestResult) -> None:
-        """The Request has its result; what of it stands says `Intake`. Nothing of it where a message has ended it before."""
+        """Take the Request's result in, as far as `Intake` accepts it. It is ignored where a message has ended the
+        Request before.
+        """
         if self.steered:
             self._run.note_answer(result)
             return
@@ -214,11 +229,11 @@ class RequestLoop:
         self.report(CallsArrived(missing), SolutionEnded(stands))
 
     def report(self, *events: Event) -> None:
-        """What has happened, in this order."""
+        """Report events, in this order."""
         self._left.extend(events)
 
     def work(self, task: int, now: str) -> None:
-        """Take in what was reported, as far as the workflow task's time for checks reaches."""
+        """Process reported events, as far as the workflow task's time for checks reaches."""
         self.plan.checks.is_patched = self._is_patched
         self.plan.checks.begin(task)
         self.plan.time = now
@@ -229,7 +244,9 @@ class RequestLoop:
         self._note_news()
 
     def starts(self, now: str) -> list[StartCall]:
-        """What is to be carried out now; its end is reported as `Ended`, that of the plan's offer as `Decided`."""
+        """Return what to execute now. The end of a call is reported as `CallEnded`, a decision on the plan as
+        `PlanDecided`.
+        """
         starts: list[StartCall] = []
         if self._plan_offer is not None:
             starts.append(StartCall(None, self._plan_offer))
@@ -263,7 +280,7 @@ class RequestLoop:
         return starts
 
     def _note_news(self) -> None:
-        """Note what has become of calls, whoever or whatever has ended them."""
+        """Note the ends of calls, whatever has ended them."""
         for call, what in self.plan.take_news():
             if what == "began":
                 self._run.notes.call_began(call)
@@ -275,9 +292,10 @@ class RequestLoop:
     def let_pass(
         self, call: Call, answer: HookAnswer, now: str, *, decided: bool = False
     ) -> Outcome | ApprovalRequest | None:
-        """What becomes of a call by what its hooks say, before anybody is asked about it (R10.17): an end, an offer, or nothing more.
+        """Apply the answer of a call's hooks, before anybody is asked about it (R10.17).
 
-        `decided`: a person has been asked, and has changed it; nobody is asked again unless a hook has changed it since.
+        Return an outcome, an approval request, or `None`. With `decided` a person has edited the call: nobody is asked
+        again, unless a hook has changed it since.
         """
         desk, by = self._run.desk, ", ".join(answer.by)
         if answer.refused is not None:
@@ -304,7 +322,9 @@ class RequestLoop:
         return any(self.hooks.of(event, known_as(call.tool)) for event in OF_CALLS)
 
     def stop(self, limit: Limit, now: str) -> None:
-        """Settle: what ran was cancelled and has failed, but for those that ended just in time; what waits is skipped."""
+        """Settle the Request: cancelled calls have failed, unless they ended just in time, and waiting calls are
+        skipped.
+        """
         self.limit = limit
         for event in [event for event in self._left if isinstance(event, CallEnded)]:
             self._take(event, now)
@@ -321,14 +341,14 @@ class RequestLoop:
         self._note_news()
 
     def hold_to(self, limit: Limit, now: str) -> None:
-        """No Request follows that could keep what is held: it is not run, what runs comes to its end (R9.5)."""
+        """Drop held calls, because no Request follows that could keep them; running calls come to their end (R9.5)."""
         self._drop(limit.words, now, by="run")
         self._stage = RequestStage.DRAINING
         self.plan.close()
         self._note_news()
 
     def break_off(self, reason: str, now: str) -> None:
-        """The run ends here: what is done stays done (R10.6)."""
+        """End the run here; finished calls stay finished (R10.6)."""
         for event in [event for event in self._left if isinstance(event, CallEnded)]:
             self._take(event, now)
         self._left.clear()
@@ -393,7 +413,7 @@ class RequestLoop:
                 assert_never(event)
 
     def _revise(self) -> None:
-        """What closed of the answer stands; what runs goes on."""
+        """End the Request early: the calls that have closed stay, and running calls go on."""
         if self._stage is RequestStage.STREAMING:
             self.cut = True
             self.forsaken.append(REQUEST)
@@ -408,8 +428,11 @@ class RequestLoop:
             self.plan.close()  # nothing is left that could go on
 
     def _drop_unkept(self, now: str) -> bool:
-        """The Request has answered: what it drops, or writes anew, is not run. What it does not name stays held. Whether the model is to be
-        asked about that: it is asked once, and from then on the call waits for its person, if it has one (R10.5)."""
+        """Drop the held calls that the answer drops or writes anew; return whether to ask the model about others.
+
+        Calls that the answer does not name stay held. The model is asked about them once. From then on a call waits for
+        its person, if it has one (R10.5).
+        """
         held, request = self.plan.keeping.held, self.plan.request
         gone = [call for call in held if call.unwanted]
         gone += written_anew([call for call in held if not call.unwanted], self.plan.own)
@@ -430,7 +453,9 @@ class RequestLoop:
         return {id: offer.call for id, offer in self._run.desk.waiting.items() if offer.call is not None}
 
     def _end_with_held(self, now: str) -> None:
-        """Nothing of the plan is left but what is held. The next Request may still keep it; where there is none, it is not run."""
+        """End a plan of which only held calls are left. The next Request may still keep them; without one they do not
+        run.
+        """
         idle = not self.running and not self.behind and self.stage is RequestStage.DRAINING
         if not idle or not self.plan.closed or not self.plan.keeping.held:
             return
@@ -447,7 +472,7 @@ class RequestLoop:
                 self.forsaken.append(call.id)
 
     def _shown(self, now: str) -> RequestStage:
-        """What comes after the answer: its plan is offered, if anybody wants to see it (R7.6)."""
+        """Return the stage after the answer: its plan is offered if a person has to review it (R7.6)."""
         if self._shows_plan and self.result.problem:
             self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", now)
         elif self._shows_plan:
@@ -456,5 +481,5 @@ class RequestLoop:
 
 
 def is_answered(call: Call) -> bool:
-    """Whether its result is what a person, or a program outside, answers."""
+    """Whether a person, or a program outside, gives the call's result."""
     return call.tool is not None and call.tool.activity in ANSWERED

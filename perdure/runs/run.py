@@ -77,36 +77,36 @@ class Run(CallTallies):
     ) -> None:
         self.agent = agent
         self.notes = notes or RunJournal()
-        """What has happened, for whoever reads it (R10.14)."""
+        """Journal of the run's events (R10.14)."""
         self.context = context
         self.prepared = prepared
         self.lineage, self.whose = [agent.name], RunOwner()
         """The agents above, outermost first, and this one."""
         self.tools = {tool.name: tool for tool in prepared.tools}
         self.desk = desk or ApprovalQueue()
-        """What waits for a person."""
+        """Queue of requests that wait for a person."""
         state = context.state
         self.sizes = Sizes()
         """Bytes of the run's values, each measured once (R18.1)."""
         self.notes.sizes = self.sizes
         self.reading = RunProvenance(context, sources or {}, agent.config.show, prepared.delegates)
-        """Where its data come from, and what its model has read (section 15)."""
+        """Provenance of the run's data, and of what its model has read (section 15)."""
         self.reading.instruct(prepared.prompt)
         self.state = self.reading.state = State(self.reading.first_writes(context.initial_state), self.sizes)
         self.progress = RunProgress(told=self.reading.told, must_call=self._offered(agent.config.must_call))
         self.shares = BudgetPool(budget_of(agent.config), self.progress.expected, share=budget)
-        """What delegates that run at once have reserved of the budget (R18.7)."""
+        """Shares of the budget that delegates have reserved while they run at once (R18.7)."""
         self.limit: Limit | None = None
-        """Why the coming Request is the last (R9.5)."""
+        """Reason why the coming Request is the last (R9.5)."""
         self.wait: ModelWait | None = None
-        """What is waited for while the model's provider is away (R20.5)."""
+        """Reason for the wait while the model's provider is away (R20.5)."""
         self.plan: Plan | None = None
         self.past = PastRequests()
         self.past_bytes = 0  # what its calls weigh
         self.records = self.reasons = False  # a session keeps what its calls give, tells what its model thinks
         self.thought = ""
         self.kept = KeptValues()
-        """What the calls of this execution were given and gave."""
+        """Parameters and results of this execution's calls."""
         self.restored_at = 0
         """Number of the last Request of the execution that this one went on from."""
         self.output: Json = None
@@ -128,7 +128,7 @@ class Run(CallTallies):
         return self.limit is not None or self.progress.wants != "plan"
 
     def situation(self) -> Situation:
-        """What the choice of the next Request's model goes by (R9.4)."""
+        """Return the facts from which the next Request's model is chosen (R9.4)."""
         progress = self.progress
         progress.number += 1
         heed(self.progress)
@@ -145,7 +145,7 @@ class Run(CallTallies):
         )
 
     def begin_request(self, choice: ModelChoice) -> RequestInput:
-        """The next Request, to this model (R6.1)."""
+        """Begin the next Request, to this model (R6.1)."""
         number = self.progress.number
         self._offer_recall()
         self.reading.begin(self.state, self.progress)
@@ -172,7 +172,7 @@ class Run(CallTallies):
         return RequestInput(number=number, model=choice.model, reason=choice.reason, stream=stream)
 
     def _offer_recall(self) -> None:
-        """Offer the tool `recall` from the first Request on that is shown a value cut (R10.18)."""
+        """Offer the tool `recall` from the first Request on that shows a cut value (R10.18)."""
         self.progress.has_cut = self.progress.has_cut or self.state.is_cut
         tool = self.prepared.recall
         if tool is None or not self.progress.has_cut:
@@ -182,7 +182,7 @@ class Run(CallTallies):
             self.tools[name] = tool.model_copy(update={"name": name})
 
     def ask_again(self, choice: ModelChoice, *, tight: bool = False) -> RequestInput:
-        """The same Request to another model, or with less context, because nothing came of it (R9.4, R9.7)."""
+        """Send the same Request to another model, or with less context, because the last attempt failed (R9.4, R9.7)."""
         self.past.log.pop()
         if tight:
             self.notes.compacted(choice.reason)
@@ -190,7 +190,7 @@ class Run(CallTallies):
         return self.begin_request(choice)
 
     def check_limits(self, worked: float, *, coming: int, last_counts: Callable[[], bool] = lambda: True) -> None:
-        """Set `limit` if Request `coming` has to be the last, the run having worked for so many seconds (R9.5)."""
+        """Set `limit` if Request `coming` has to be the last; the run has worked for `worked` seconds (R9.5)."""
         progress = self.progress
         progress.worked = worked
         told = 0 < progress.told_to_vary == coming - 1
@@ -205,11 +205,11 @@ class Run(CallTallies):
 
     @property
     def asked_all(self) -> bool:
-        """Whether the Request that is to begin is one more than the run may ask (R9.5)."""
+        """Whether the coming Request is one more than the run may make (R9.5)."""
         return self.progress.number - self.progress.cut > self.agent.config.max_requests
 
     def request_context(self, number: int) -> RequestContext:
-        """What Request `number` is told, for as long as it is the last one begun."""
+        """Return the context of Request `number`, for as long as it is the last one begun."""
         asked, context = self._asked
         if context is None or asked != number:
             raise KeyError(f"Request {number} is not running; the last one begun is {asked}")
@@ -228,7 +228,7 @@ class Run(CallTallies):
         return kept[::-1]
 
     def open_plan(self, number: int) -> Plan:
-        """The plan of a Request, which is the running one from now on: an empty one, or the one that goes on under it."""
+        """Return the plan of a Request, now the running one: an empty plan, or the plan that goes on under the Request."""
         self._only_output = self.final
         self.desk.new_plan = lambda: self._new_plan(number)
         if self.plan is None:
@@ -263,9 +263,12 @@ class Run(CallTallies):
         cut: bool = False,
         is_patched: Callable[[str], bool] = lambda _: True,
     ) -> bool:
-        """Take in a Request whose calls have all ended, or what has ended of it where its plan goes on under the next one (R10.5); `cut`: a
-        message has ended its answer. `is_patched`: whether this execution goes by a rule that is newer than its history may be. True when the
-        run is over: see `output`, `stop_reason` (R6.1)."""
+        """Close a Request whose calls have all ended; return whether the run is over.
+
+        Where its plan goes on under the next Request, only the ended calls are taken in (R10.5). `cut`: a message has
+        ended the answer. `is_patched` returns whether this execution follows a rule that may be newer than its history.
+        Of a run that is over see `output` and `stop_reason` (R6.1).
+        """
         if self.limit is None:
             heed(self.progress)
         fresh = self._telling.fresh(plan)
@@ -325,7 +328,7 @@ class Run(CallTallies):
         return refusals >= MAX_REFUSALS or (refusals > 0 and self.limit is not None)
 
     def end_with_draft(self) -> bool:
-        """End with the output that was to be refined, if there is one: it was good enough. Whether there was."""
+        """End with the output that was to be refined, if there is one; return whether there was."""
         if (draft := self.progress.draft) is not None:
             self._end(draft, "output")
         return draft is not None
@@ -335,14 +338,18 @@ class Run(CallTallies):
         self.stop_reason = reason if self.limit is None else self.limit.reason
 
     def _is_to_refine(self, wanted: str) -> bool:
-        """Whether the smart model is to go over an output (R9.4)."""
+        """Whether the smart model has to refine an output (R9.4)."""
         models = self.prepared.models
         fast = bool(self.past.log) and self.past.log[-1].model == models.fast != models.smart
         wants = self.agent.config.refine and wanted == "plan" and not self.reading.hides(self.output_sources)
         return wants and self.limit is None and fast and self.progress.number > 1
 
     def _resolved(self, output: Json, reason: StopReason, plan: Plan | None) -> tuple[Json, list[str]]:
-        """An output with its references replaced, and what is wrong with them: read at the end of the plan, or from the state (R6.4)."""
+        """Return an output with its references replaced, and their problems. They are read at the plan's end, or from
+        the state.
+
+        See R6.4.
+        """
         if output is None or reason == "task_complete":
             return output, []
         data = {**self.context.values(), "state": self.state.snapshot()}
@@ -352,7 +359,8 @@ class Run(CallTallies):
     def _why_uncalled(self, fresh: list[Call]) -> str | None:
         """Return why no output counts yet: the model has called none of the tools that it must call (R6.5).
 
-        Calls of a Request in which a decision said what must be called were written before that.
+        Where a decision in this Request set the tools, the Request's calls do not count: the model wrote them before
+        it.
         """
         progress, told = self.progress, self.desk.must_call
         if told is not None:
@@ -367,17 +375,17 @@ class Run(CallTallies):
         return [name for name in names if name in self.tools]
 
     def gives_output(self, plan: Plan, result: RequestResult) -> bool:
-        """Whether an answer gives an output, in whichever way: no Request has to follow."""
+        """Whether an answer holds an output in any form, so that no Request has to follow."""
         completed = any(call.tool_name == TASK_COMPLETE and call.status == "done" for call in plan.own)
         return completed or self._says(result) is not None
 
     def _why_held(self, plan: Plan, fresh: list[Call]) -> str | None:
-        """Why an output is not returned, whatever it is."""
+        """Return why any output would be held now."""
         overtaken = not plan.settled or (self.progress.inbox and self.limit is None)
         return OVERTAKEN if overtaken else None if self._only_output else not_well(fresh, plan)
 
     def _written_output(self, plan: Plan, fresh: list[Call], result: RequestResult) -> tuple[Json, StopReason]:
-        """The output as it was written, and how it was given."""
+        """Return the output as it was written, and the stop reason that belongs to its form."""
         output = result.output if plan.request else self.context.plan_output
         completed = [call for call in fresh if call.tool_name == TASK_COMPLETE and call.status == "done"]
         if output is None and completed:
@@ -408,11 +416,11 @@ class Run(CallTallies):
         self._telling.plan_is_over()
 
     def dry_plan(self, number: int) -> Plan:
-        """An empty plan to play calls on without running them, on a state of its own (R5.6)."""
+        """Return an empty plan with a state of its own, on which calls are simulated (R5.6)."""
         return self._new_plan(number, dry_run=True)
 
     def take_up(self, progress: RunProgress, past: PastRequests, state: State) -> None:
-        """Go on from where another execution has left off (R6.8)."""
+        """Continue from the state of an earlier execution (R6.8)."""
         self.progress, self.past, self.state, self.reading.state = progress, past, state, state
         self.shares.expected = progress.expected
         self.restored_at, self.table = progress.number, SourceTable(past.sets)
@@ -421,7 +429,7 @@ class Run(CallTallies):
         self._done = sum(call.status == "done" for call in past.calls)
 
     def note_answer(self, result: RequestResult, *, cut: bool = False) -> None:
-        """The running Request's answer is whole: count what it cost, once, before its delegates share what is left (R9.6)."""
+        """Count the cost of a complete answer, once, before its delegates share what is left (R9.6)."""
         view = self.past.log[-1]
         if view.status != "done":
             text_answers = self._dialect.text_answers
@@ -429,12 +437,14 @@ class Run(CallTallies):
             self.notes.answered(view, result, says=self._says(result) is not None, cut=cut)
 
     def _says(self, result: RequestResult) -> Json:
-        """What an answer says, as it was written; `None`: nothing."""
+        """Return the text or output of an answer as it was written; `None` if it has none."""
         text = result.text if self._dialect.text_answers and result.text.strip() else None
         return text if result.output is None else result.output
 
     def _note_said(self, result: RequestResult, refused: str | None, output: Json, *, over: bool) -> None:
-        """What becomes of it, and of its references: `refused` says why it is no output, `over` that it is the run's."""
+        """Note the outcome of an answer's text or output. `refused`: why it is no output. `over`: it is the run's
+        output.
+        """
         written = self._says(result)
         says = written if written is None or output is None or self.stop_reason == "task_complete" else output
         refused = refused or why_not(result, self.progress.wants)
@@ -446,7 +456,7 @@ _WRITE = 150
 
 
 def snapshot(run: Run) -> RunSnapshot:
-    """All that the next Request, a watcher and the result need."""
+    """Return all that the next Request, a watcher and the result need."""
     run.state.compact()
     run.past.sets = run.table.as_json()
     table = SourceTable()
@@ -476,7 +486,7 @@ def restore(
     sources: Mapping[str, list[str]] | None = None,
     notes: RunJournal | None = None,
 ) -> Run:
-    """The run as `snapshot` left it."""
+    """Return the run that a `snapshot` holds."""
     run = Run(agent, context, snapshot.prepared, desk, budget=budget, sources=sources, notes=notes)
     run.notes.journal.take_up(snapshot.events)
     table, numbers = SourceTable(snapshot.sets), snapshot.sources
@@ -489,23 +499,23 @@ def restore(
 
 
 def carried(run: Run) -> int:
-    """Bytes of what a snapshot would hold, more or less: values are measured once, and nothing is encoded."""
+    """Return the bytes of a snapshot, more or less. Values are measured once, and nothing is encoded."""
     run.state.compact()
     return sum(map(run.sizes.of, run.carries())) + _WRITE * len(run.state.writes) + run.past_bytes
 
 
 class Attempts:
-    """Whether it is worth making a snapshot: to make one costs what it holds, also where it turns out to be too large (R18.5)."""
+    """The record of snapshots that were too large. To make one costs what it holds, also where it is too large (R18.5)."""
 
     def __init__(self) -> None:
         self._failed: tuple[int, int] | None = None
 
     def worth(self, size: int, most: int) -> bool:
-        """Whether a snapshot of about `size` bytes may have at most `most` when it is packed, as far as those before tell."""
+        """Whether a snapshot of about `size` bytes may have at most `most` when packed, judged by earlier ones."""
         if size > MAX_CARRIED:
             return False
         return self._failed is None or size * self._failed[1] <= most * self._failed[0]
 
     def note(self, size: int, packed: int) -> None:
-        """One of about `size` bytes had `packed`, and that was too much."""
+        """Record that a snapshot of about `size` bytes had `packed` bytes, which was too much."""
         self._failed = size, packed

@@ -30,14 +30,15 @@ from perdure.values.references import MISSING, evaluate, get, parse_expression
 from perdure.values.sizes import Sizes, allot, clipped, cut_to, preview, text_size
 
 SHOWN: Final = 20
-"""Parameters of a call that are told; there are seldom so many."""
+"""Parameters of a call that are shown; there are seldom so many."""
 _LONGEST: Final = 120
 
 
 def ways(call: Call, *, model: bool = True) -> list[str]:
-    """A line a parameter, those that others wrote first: `send_money.iban ← †state.mail.iban ← read_mail (written by others)`.
+    """Return one line for each parameter, untrusted ones first.
 
-    `model`: also those that the model has written out.
+    An example is `send_money.iban ← †state.mail.iban ← read_mail (written by others)`. With `model` the lines include
+    parameters that the model has written out.
     """
     params, tool = call.origins.params, clip(call.tool_name, 60)
     named = [
@@ -56,14 +57,14 @@ def ways(call: Call, *, model: bool = True) -> list[str]:
 
 
 def plan_ways(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Call id and way of each parameter that is not written out in the plan."""
+    """Yield the call id and provenance of each parameter that is not written out in the plan."""
     for call in plan.calls:
         for line in ways(call, model=False):
             yield call.id, line
 
 
 def run_ways(view: RunView) -> Iterator[str]:
-    """The same of a run, as it keeps it: `1.2 send_money.iban ← read_mail (written by others)`."""
+    """Yield the provenance lines of a run's view, such as `1.2 send_money.iban ← read_mail (written by others)`."""
     for call in view.calls:
         for name, number in call.sources.items():
             if not name:
@@ -73,11 +74,11 @@ def run_ways(view: RunView) -> Iterator[str]:
 
 
 _SHOWN_IN_LISTS: Final = 300
-"""Characters of parameters, and of a reason, in a list of what waits."""
+"""Characters of parameters, and of a reason, in a list of waiting requests."""
 
 
 def run_view(run: Run, run_id: str) -> RunView:
-    """The run as it stands, with its newest `MAX_VIEWED` calls."""
+    """Return the run as it stands, with its newest `MAX_VIEWED` calls."""
     plan, past = run.plan, run.past
     newest = [] if plan is None else [*islice(plan.made_last(), MAX_VIEWED)][::-1]
     edges = [] if plan is None else plan.newest_edges(MAX_VIEWED_EDGES)
@@ -117,13 +118,16 @@ def run_view(run: Run, run_id: str) -> RunView:
 
 
 def waiting_views(run: Run, only: str | None = None, skip: int = 0) -> list[WaitingView]:
-    """What waits for a person, oldest first, without the first `skip`; with `only` that call, or that Request's plan, alone."""
+    """Return the requests that wait for a person, oldest first, without the first `skip`.
+
+    With `only`, return that call's request, or that Request's plan, alone.
+    """
     offers = [offer for offer in run.desk.waiting.values() if only is None or offer.id == only][skip:]
     return [waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan) for offer in offers]
 
 
 def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Callable[[int], Plan]) -> WaitingView:
-    """What a person is shown; of a plan also its simulation, played on an empty plan made by `dry_run`."""
+    """Return what a person sees of a request. A plan also has its simulation, on an empty plan made by `dry_run`."""
     view = WaitingView(
         call=offer.id,
         agent=agent,
@@ -153,7 +157,7 @@ def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Call
 
 
 def waiting_entry(offer: ApprovalRequest) -> WaitingEntry:
-    """What a list tells of one thing that waits."""
+    """Return what a list shows of one waiting request."""
     call = offer.call
     return WaitingEntry(
         call=offer.id,
@@ -172,15 +176,15 @@ _PARTS: Final = frozenset(["output", "errors", "refusals", "edges", "reads", "wr
 
 
 class Pages:
-    """The pages of one value after the other: its JSON is made once, as far as it is read, and kept until the last page was."""
+    """The pages of values. The JSON of a value is made once, as far as it is read, and kept until its last page."""
 
     def __init__(self) -> None:
         self._read: tuple[str, str, Iterator[str]] | None = None
 
     def page(self, run: Run | None, what: str, offset: int, given: RunInput | None = None) -> ValuePage:
-        """Return the JSON of what `whole` gives, from a character on.
+        """Return a page of the JSON of a value that `whole` returns, from a character on.
 
-        `run`: `None` until it has begun. `given`: its input, once the run knows it.
+        `run`: `None` until it has begun. `given`: the run's input, once the run knows it.
         """
         text = ""
         rest: Iterator[str] = iter(())
@@ -203,7 +207,7 @@ class Pages:
 
 
 def _pieces(run: Run, what: str) -> Iterator[str]:
-    """Return the JSON of what `whole` gives. Calls come one by one: a run has thousands, and each page makes its own (R16.6)."""
+    """Yield the JSON of a value that `whole` returns. Calls come one by one, because a run may have thousands (R16.6)."""
     if what != "calls":
         yield dumps(whole(run, what))
         return
@@ -215,14 +219,14 @@ def _pieces(run: Run, what: str) -> Iterator[str]:
 
 
 def is_earlier(run: Run, what: str) -> bool:
-    """Whether it is a call of before the run went on in this execution: one before it knows the call whole."""
+    """Whether this is a call of an earlier execution of the run. That execution knows the whole call."""
     number = what.partition(".")[0]
     known = run.restored_at and number.isdecimal() and int(number) <= run.restored_at
     return bool(known) and any(call.id == what for call in run.past.calls)
 
 
 def before_start(given: RunInput | None, what: str) -> Json:
-    """Return the same of a run that has been accepted and not begun: it has done nothing yet. Raises `KeyError` as `whole` does."""
+    """Return such a value of a run that was accepted and has not begun. Raise `KeyError` as `whole` does."""
     if what == "metadata":
         return None if given is None else given.agent.get("metadata")
     if what in ("state", "†state"):
@@ -233,9 +237,9 @@ def before_start(given: RunInput | None, what: str) -> Json:
 
 
 def whole(run: Run, what: str) -> Json:
-    """What a view may have cut: a part of the result by its name, a reference's value, or the call of an id.
+    """Return a value that a view may have cut: a part of the result by name, a reference's value, or a call by id.
 
-    Raises `ReferenceSyntaxError` or `KeyError` for what is none of these.
+    Raise `ReferenceSyntaxError` or `KeyError` for anything else.
     """
     if what.removeprefix("†").partition(".")[0] == "state" or what.startswith("†"):
         expression = parse_expression(what if what.startswith("†") else f"†{what}")
@@ -279,19 +283,21 @@ _SHOWN: Final = 200
 
 
 class LiveView:
-    """What is shown of a run while it goes on. Events may be older than the view that they are applied to: they change nothing back."""
+    """The live view of a run. An event that is older than the view changes nothing back."""
 
     def __init__(self, view: RunView) -> None:
         self.view = view
         self.lacks = False
-        """Whether something is new that events do not say whole."""
+        """Whether there is news that events do not hold in full."""
         self.asks = False
-        """Whether that is what a person is asked about, or the run's end."""
+        """Whether that news is a request for a person's decision, or the run's end."""
         self._texts: dict[int, str] = {}
         self._said: dict[str, str] = {}
 
     def renew(self, view: RunView) -> None:
-        """The whole run as it stands; it does not say what is being written, and what tools tell while they run."""
+        """Replace the view by the whole run as it stands. It holds neither text that is being written, nor updates of
+        tools.
+        """
         self.view, self.lacks, self.asks = view, False, False
         for request in view.log:
             if request.status == "running":
@@ -301,7 +307,7 @@ class LiveView:
                 call.reason = self._said.get(call.id, call.reason)
 
     def apply(self, event: Event) -> None:
-        """Take in what has happened."""
+        """Apply an event."""
         if event.topic == "request":
             self._request(event.phase, event.data)
         elif event.topic == "assistant":
@@ -368,11 +374,14 @@ class LiveView:
 
 _MARKUP: Final = re.compile(r"[\\`*~\[<>|&]")
 _STARTS: Final = re.compile(r"[\\`*~\[<]|(?<!\w)_|_(?!\w)")
-"""What begins emphasis, code, a link or HTML within a line."""
+"""Signs that begin emphasis, code, a link or HTML within a line."""
 
 
 def details(run: Run, run_id: str = "") -> str:
-    """Where the run stands: its Requests, and its last calls with what each reads and writes. `run_id`: for the link to its page."""
+    """Return the run's progress as Markdown: its Requests, and its last calls with their reads and writes.
+
+    `run_id` makes the link to the run's page.
+    """
     lines = [f"**{plain(run.agent.name)}**: {len(run.past.log)} Requests, {run.done} of {run.count} calls done"]
     if run.prepared.pages:
         lines[0] += f" · [its page]({run.prepared.pages.rstrip('/')}/runs/{_in_address(run_id)})"
@@ -403,7 +412,7 @@ def details(run: Run, run_id: str = "") -> str:
 
 
 def _in_address(id: str) -> str:
-    """Percent-encoded, but for what every address may have."""
+    """Return an id with percent-encoding, for a path of an address."""
     return re.sub(r"[^A-Za-z0-9/._~-]", lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), id)
 
 
@@ -423,18 +432,18 @@ def _waiting(offer: ApprovalRequest) -> str:
 
 
 def _note(call: Call) -> str:
-    """Why a call did not end well, as an item of a list."""
+    """Return, as an item of a list, why a call did not succeed."""
     note = call.reason or (call.error.message if call.error else "")
     return f"- {call.id} {plain(note[:200])}" if note else ""
 
 
 def plain(text: str) -> str:
-    """The text as it is, whatever it looks like: no column, link, picture or markup of its own."""
+    """Return the text so that Markdown shows it unchanged, without columns, links, pictures or markup."""
     return _MARKUP.sub(r"\\\g<0>", text).replace("\n", " ").replace("\r", " ")
 
 
 def summary(text: str) -> str:
-    """A line that a list of Temporal's shows as it is, up to 200 characters: a summary is Markdown there."""
+    """Return a line of at most 200 characters that a list in the Web UI shows unchanged: a summary is Markdown there."""
     shown = _STARTS.sub(r"\\\g<0>", " ".join(text[:200].split()))[:200]
     return shown[:-1] if (len(shown) - len(shown.rstrip("\\"))) % 2 else shown
 
@@ -450,7 +459,7 @@ R = TypeVar("R", bound=RunResult)
 M = TypeVar("M", bound=BaseModel)
 
 _PARTS_FITTING: Final = ("output", "errors", "waiting", "calls", "state", "log", "refusals", "edges", "reads", "writes")
-"""What can grow, the most important first."""
+"""Parts that can grow, the most important first."""
 _SLIM: Final = 500
 """Bytes of a call's parameters where the calls do not fit with more of them."""
 _BESIDE: Final = 20_000
@@ -458,10 +467,10 @@ _BESIDE: Final = 20_000
 
 
 def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, calls: int = 0) -> R:
-    """The result as it is, if its JSON has at most `limit` bytes; else a copy with its parts cut until it has.
+    """Return the result unchanged if its JSON has at most `limit` bytes; else a copy with its parts cut until it has.
 
-    `calls`: how many the run has, where the result has only the newest.
-    Total, and costs what there are of calls, not of bytes: what `sizes` knows is not looked into again.
+    `calls`: how many calls the run has, where the result has only the newest. The function never fails. It costs time
+    by calls, not by bytes: values that `sizes` knows are not measured again.
     """
     sizes = Sizes(sizes)
     names = [name for name in _PARTS_FITTING if name in type(result).model_fields]
@@ -489,7 +498,9 @@ def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, call
 
 
 def told_above(result: RunResult, sizes: Sizes) -> RunResult:
-    """A delegate's result without what the run above does not read, where that is large: it stands in its own history."""
+    """Return a delegate's result without large parts that its parent does not read: they stand in the delegate's
+    history.
+    """
     sizes = Sizes(sizes)
     beside = sum(_size(getattr(result, name), sizes) for name in ("errors", "calls", "state"))
     if beside <= _BESIDE:
@@ -501,9 +512,10 @@ def told_above(result: RunResult, sizes: Sizes) -> RunResult:
 def fit_waiting(
     waiting: Sequence[WaitingView], limit: int = MAX_PAYLOAD, sizes: Sizes | None = None
 ) -> list[WaitingView]:
-    """What waits for people, with as much of its parameters as there is room for (R18.3).
+    """Return the waiting requests, with as much of their parameters as there is room for (R18.3).
 
-    All of it, as far as each is named at least; of more the oldest, and the last of them says how many `more` there are.
+    Each request is named at least, as far as all fit. Of more, the oldest remain, and the last says how many `more`
+    there are.
     """
     sizes = Sizes(sizes)
     needed = [offer_size(view, sizes) for view in waiting]
@@ -520,7 +532,10 @@ def fit_waiting(
 
 
 def _allot(needed: Sequence[int], room: int) -> list[int]:
-    """An output that can be whole beside a twentieth for all the rest is whole: a delegate's is its call's value (R8.2)."""
+    """Return the room of each part. An output that fits beside a twentieth for the rest stays whole.
+
+    A delegate's output is the value of its call (R8.2).
+    """
     output, *rest = needed
     if output <= room - room // 20:
         return [output, *allot(rest, room - output)]
@@ -543,22 +558,22 @@ def _size_of_model(model: BaseModel) -> int:
 
 _LARGE_OF_OFFER: Final = ("params", "items", "parameters", "calls", "simulation", "runs", "reason", "description")
 _NAMED: Final = 1000
-"""Bytes in which an offer can be named, without what it shows."""
+"""Bytes in which a request can be named, without its content."""
 _SHOWN_FITTING: Final = 4000
-"""Bytes from which on something of that is shown."""
+"""Bytes from which on some of a request's content is shown."""
 _NAME: Final = 150
 """Bytes of a name, or of a reason, where there is no room for more."""
 
 
 def offer_size(view: WaitingView, sizes: Sizes) -> int:
-    """Bytes that an offer has at most."""
+    """Return the most bytes that a request may have."""
     # Measured part by part: the parameters are the run's own values, however large.
     names = text_size(view.tool) + text_size(view.agent) + text_size(view.call)
     return 500 + names + sum(sizes.of(getattr(view, name)) for name in _LARGE_OF_OFFER)
 
 
 def _cut_offer(view: WaitingView, share: int, sizes: Sizes) -> WaitingView:
-    """Its schema goes first, which the tool's definition repeats; then its parameters are cut."""
+    """Return a request that is cut to its share: first without its schema, which the tool's definition repeats."""
     update: dict[str, Any] = {"cut": True, "parameters": {}, "simulation": None}
     update |= {name: clipped(getattr(view, name), _NAME) for name in ("tool", "agent")}
     if share < _SHOWN_FITTING:
@@ -605,7 +620,7 @@ def _slim(call: CallView, sizes: Sizes) -> CallView:
 
 
 def _newest(items: Sequence[Any], room: int, size: Any) -> list[Any]:
-    """The last of the items that fit."""
+    """Return the last items that fit."""
     room -= 2
     kept: list[Any] = []
     for item in reversed(items):
@@ -617,7 +632,7 @@ def _newest(items: Sequence[Any], room: int, size: Any) -> list[Any]:
 
 
 def _said(run_id: str, name: str, whole: Any, shown: Any, size: int, left_out: int) -> str:
-    """What was cut of a part, and how to read it whole; so many items were `left_out` before."""
+    """Return how much of a part was cut, and how to read all of it; `left_out` items were missing before."""
     counts = isinstance(whole, list) and isinstance(shown, list) and len(shown) < len(whole)
     end = "first" if name == "waiting" else "last"
     # Of an output the first items are kept, and the last says how many more there are.
