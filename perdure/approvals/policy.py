@@ -367,8 +367,8 @@ def floor_problem(
 ) -> str | None:
     """Return why a worker with this floor does not run a call of its own code, whose definition is `code` (R7.1).
 
-    `approved`: the `approval_digest` that a person approved. It has to be of exactly these parameters. `clean`: whether the
-    run knows that others wrote nothing of the call.
+    `approved`: the `approval_digest` that a person approved. It has to be of exactly these parameters. `clean`: whether
+    the run knows that others wrote nothing of the call.
     """
     safe, dangerous = bool(code.get("_safe")), bool(code.get("_dangerous"))
     if not _level_asks(floor, safe=safe, dangerous=dangerous, tainted=not clean) or approved == approval_digest(
@@ -398,10 +398,10 @@ def _level_asks(ask: Ask, *, safe: bool, dangerous: bool, tainted: bool) -> bool
 
 
 def policy_problems(document: Json) -> list[Problem]:
-    """Return the tools that an agent file's own policy names and its context does not have.
+    """Return a problem for each tool that an agent file's own policy names and its context does not have.
 
-    Nothing would ever need approval because of them (R7.1), and no flow rule would ever apply to them (R15.5). Use it for an
-    agent that is run by itself: a delegate may get tools from other agents.
+    Nothing would ever need approval because of them (R7.1), and no flow rule would ever apply to them (R15.5). Use it
+    for an agent that is run by itself: a delegate may get tools from other agents.
     """
     config = document.get("config") if isinstance(document, dict) else None
     approval = config.get("approval") if isinstance(config, dict) else None

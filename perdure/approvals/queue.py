@@ -206,8 +206,8 @@ class ApprovalQueue:
     def judge_program(self, offer: ApprovalRequest, said: Json, by: str) -> JudgedDecision | None:
         """Return the decision of an approver program about a request, or `None` for `ask` (R7.9).
 
-        The program answers with a decision, or with its kind alone. It can only reject a call that the worker's floor asks
-        about, and never approve one. Raises `DecisionError` if the answer is not a decision, or cannot be applied.
+        The program answers with a decision, or with its kind alone. It can only reject a call that the worker's floor
+        asks about, and never approve one. Raises `DecisionError` if the answer is not a decision, or cannot be applied.
         """
         if said in ("ask", {"decision": "ask"}):
             return None

@@ -230,8 +230,8 @@ def condition_words(when: Json, params: JsonObject | None, *, decided: bool = Tr
     """Return a policy's condition as a sentence: `{"properties": {"euros": {"exclusiveMinimum": 100}}}` is `euros is
     above 100`.
 
-        `params`: the parameters; an absent one has no words. `None`: they are not known yet. `decided`: whether they meet the
-        condition for certain.
+    `params`: the parameters; an absent one has no words. `None`: they are not known yet. `decided`: whether they meet
+    the condition for certain.
     """
     words = _visible(" and ".join(dict.fromkeys(_conditions(when, params, ""))))
     if params is not None and decided:

@@ -1,4 +1,5 @@
-"""What a worker's own code is asked and told at points of a run or a session: the events, the table, `@hook`, and what answers do (R10.17)."""
+"""Hooks: calls of a worker's own code at points of a run or a session. The events, their table, `@hook`, and the effect
+of answers (R10.17)."""
 
 from __future__ import annotations
 

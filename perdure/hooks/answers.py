@@ -12,28 +12,29 @@ from perdure.values.json import JsonObject, check, dumps
 from perdure.values.limits import MAX_REASON
 
 WITHHELD: Final = "was carried out, and its result is withheld"
-"""What is said of a call whose result hooks do not let through."""
+"""The words for a call whose result hooks withhold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A hook does not let it happen: see `refuse`."""
+    """A hook's refusal of an event: see `refuse`."""
 
     reason: str
 
 
 def refuse(reason: str) -> Refused:
-    """Return this from a hook that does not let it happen; the reason is told to whoever wanted it."""
+    """Return a refusal: a hook that returns it stops the event. The reason goes to the sender, the caller or the
+    model."""
     words = str(reason).encode(errors="replace").decode()
     return Refused(clip(words, MAX_REASON) or "no reason was given")
 
 
 class HookAnswerError(Exception):
-    """A hook that gave what it may not give; `str()` says what, and quotes no value."""
+    """A value that a hook may not return; `str()` has the reason, and quotes no value."""
 
 
 class HookedEvent:
-    """One event and what its hooks say of it. The bytes that it may have once it was changed are `most`."""
+    """One event and the answers of its hooks so far. `most` is the limit in bytes for a changed event."""
 
     def __init__(self, event: HookEvent, most: int) -> None:
         self.event = event
@@ -46,7 +47,8 @@ class HookedEvent:
         return self.answer.refused is not None
 
     def hear(self, hook: HookRef, said: Any) -> None:
-        """Take in what a hook returned. Raises `HookAnswerError` for what it may not return; nothing has changed then."""
+        """Apply the value that a hook returned. Raises `HookAnswerError` for a value that it may not return, and then
+        changes nothing."""
         if said is None:
             return
         rule = HOOKS[hook.event]
@@ -62,7 +64,7 @@ class HookedEvent:
             raise HookAnswerError(f"it returned {type(said).__name__}, but must return {may}")
         fields = {name: getattr(said, name) for name in rule.changes}
         try:
-            check(fields, source="what it returned", most=self._most)  # each value has a byte at least
+            check(fields, source="what it returned", most=self._most)  # each value has at least one byte
         except (JsonError, TooLargeError) as error:
             raise HookAnswerError(clip(str(error), 300)) from None
         if (size := len(dumps(fields).encode(errors="surrogatepass"))) > self._most:
@@ -70,14 +72,14 @@ class HookedEvent:
         if dumps(fields) != dumps({name: getattr(self.event, name) for name in rule.changes}):
             try:
                 self.event = self.event.changed(**fields)
-            except ValueError:  # made past `changed`, which says so to the hook itself
+            except ValueError:  # made without `changed`, which would have raised in the hook itself
                 names = ", ".join(rule.changes)
                 raise HookAnswerError(f"what it returned has no {names} that {rule.event.__name__} can have") from None
             self.answer.changed = fields
             self.answer.by.append(hook.name)
 
     def fail(self, hook: HookRef, problem: str) -> None:
-        """The hook did not do its work: as if it had refused, or as if it were not there."""
+        """Record that the hook failed: it counts as a refusal, or as absent."""
         if hook.closed:
             self.answer.refused, self.answer.by = f"the hook {hook.name} {problem}", [hook.name]
         else:
@@ -85,7 +87,7 @@ class HookedEvent:
 
 
 def told(before: HookEvent, hearing: HookedEvent) -> HookAnswer:
-    """The answer as it goes back: of parameters only what is another, for the rest is known where the question came from (R18.1)."""
+    """Return the answer for the run. It has only the changed parameters, because the run knows the others (R18.1)."""
     answer = hearing.answer
     if answer.changed is None or "params" not in answer.changed:
         return answer
@@ -98,7 +100,7 @@ def told(before: HookEvent, hearing: HookedEvent) -> HookAnswer:
 
 
 def unanswered(hooks: list[HookRef], problem: str) -> HookAnswer:
-    """What it means that none of them could be called."""
+    """Return the answer for hooks of which none could be called."""
     hearing = HookedEvent(HookEvent(), 0)
     for hook in hooks:
         if not hearing.over:
@@ -114,7 +116,7 @@ OF_CALLS: Final = (BEFORE, AFTER, PERSIST)
 
 
 class Hooks:
-    """Those that a run, or an execution of a session, has recorded."""
+    """The hooks that a run, or an execution of a session, has recorded."""
 
     def __init__(self, recorded: Iterable[HookRef] = ()) -> None:
         self._by_event: dict[str, list[HookRef]] = {}
@@ -125,11 +127,12 @@ class Hooks:
         return bool(self._by_event)
 
     def of(self, event: str, tools: Collection[str] = ()) -> list[HookRef]:
-        """Those of an event; of a call's those for one of the names that its tool goes by."""
+        """Return the hooks of an event; for a call's event, those for one of the names of its tool."""
         found = self._by_event.get(event)
         return [] if found is None else [hook for hook in found if matches(hook, tools)]
 
 
 def matches(hook: HookRef, tools: Collection[str]) -> bool:
-    """Whether the hook is for a tool that goes by these names: an agent file that calls the code otherwise does not get past it."""
+    """Whether the hook is for a tool with one of these names: an agent file cannot avoid it by another name for the
+    code."""
     return hook.tools is None or any(name in hook.tools for name in tools)

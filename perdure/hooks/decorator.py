@@ -15,9 +15,9 @@ from perdure.hooks.events import HOOKS, HookEvent, HookRef, Rule
 from perdure.values.limits import MAX_HOOK_SECONDS
 
 REGISTERED: Final = "__perdure_hooks__"
-"""The attribute under which a decorated function carries its `HookFunction`s."""
+"""The attribute in which a decorated function carries its `HookFunction`s."""
 TIMEOUT: Final = 10.0
-"""Seconds that a hook has, unless it says otherwise: somebody waits for it."""
+"""The default limit in seconds for a hook: the run, or a person, waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class HookFunction:
 
 
 def make_hook(function: Callable[[Any], Any], event: str, tools: Sequence[str] | None, timeout: float) -> HookFunction:
-    """The hook that a function is. Raises `HookDefinitionError` for one that cannot be one of this event."""
+    """Return the hook of a function. Raises `HookDefinitionError` if the function cannot be a hook of this event."""
     name = f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
     where = f"hook {name}"
     rule = HOOKS.get(event) if isinstance(event, str) else None
@@ -55,7 +55,8 @@ def make_hook(function: Callable[[Any], Any], event: str, tools: Sequence[str] |
 
 
 def _check_signature(function: Callable[..., Any], rule: Rule, where: str) -> bool:
-    """Whether the function says that it returns nothing. Raises `HookDefinitionError` for what it cannot be."""
+    """Whether the function's annotation is `-> None`. Raises `HookDefinitionError` if its signature does not fit the
+    event."""
     try:
         hints = get_type_hints(function)
     except (NameError, TypeError) as error:
@@ -81,13 +82,13 @@ def _named(annotation: Any) -> str:
 
 
 def hook_functions(target: Any) -> list[HookFunction]:
-    """The hooks that a decorated function is, in the order in which its decorators stand."""
+    """Return the hooks of a decorated function, in the order of its decorators."""
     found = getattr(target, REGISTERED, None) if callable(target) else None
     return [each for each in found if isinstance(each, HookFunction)] if isinstance(found, list) else []
 
 
 def found_hooks(functions: Iterable[Any]) -> list[HookFunction]:
-    """Those that these functions are. Raises `HookDefinitionError` for one that is none."""
+    """Return the hooks of these functions. Raises `HookDefinitionError` for a function that is no hook."""
     found: list[HookFunction] = []
     for each in functions:
         made = hook_functions(each)
@@ -103,7 +104,8 @@ _Tools: TypeAlias = Sequence[str] | None
 
 
 class Decorator(Protocol[E_co]):
-    """What makes a function that takes such an event a hook. It stays as it is, and may be a hook of another event too."""
+    """A decorator that makes a function of such an event a hook. It returns the function itself, which may be a hook of
+    another event too."""
 
     def __call__(self, function: Callable[[E_co], R], /) -> Callable[[Any], R]: ...
 
@@ -147,14 +149,14 @@ def hook(event: Literal["gateway_start"], /, *, timeout: float = ...) -> Decorat
 @overload
 def hook(event: Literal["gateway_stop"], /, *, timeout: float = ...) -> Decorator[events.GatewayStop]: ...
 def hook(event: str, /, *, tools: _Tools = None, timeout: float = TIMEOUT) -> Any:
-    """Have a function, sync or async, called at a point: `docs/hooks.md` has the table of all events (R10.17).
+    """Register a function, sync or async, as a hook of an event: `docs/hooks.md` has the table of all events (R10.17).
 
-    The function takes the event. It returns nothing where it has nothing to say, `event.changed(…)` to change what it was given, or
-    `refuse("why")`. One whose annotation says `-> None` only looks. Hooks of one event are called in the order of their registration, each
-    with what those before it have made of it. Sync functions run in threads.
+    The function takes the event. It returns nothing to leave the event as it is, `event.changed(…)` to change it, or
+    `refuse("why")`. A function with the annotation `-> None` only observes. Hooks of one event are called in the order
+    of their registration, each with the changes of those before it. Sync functions run in threads.
 
-    `tools`: of a call's events, the names of the tools whose calls it is for, as the agent or the worker calls them (all). `timeout`: seconds
-    that it has (10).
+    `tools`: for events of a call, the names of the tools whose calls it is for, as the agent or the worker names them
+    (default: all). `timeout`: its limit in seconds (10).
 
     Raises `HookDefinitionError` for a function that cannot be a hook of the event.
     """

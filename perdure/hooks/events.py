@@ -1,4 +1,4 @@
-"""Hook events: their types, their table, and what crosses to the activity that calls hooks."""
+"""Hook events: their types, their table, and the messages to the activity that calls hooks."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from perdure.values.json import Json, JsonObject, WireModel
 
 
 class HookEvent(WireModel):
-    """What all of them have. An event is a value: `changed` gives another one."""
+    """The base of all hook events. An event is a value: `changed` returns another one."""
 
     model_config = ConfigDict(frozen=True)
 
     CHANGES: ClassVar[tuple[str, ...]] = ()
-    """Its fields that a hook may change."""
+    """The fields that a hook may change."""
 
     key: str = ""
-    """Names this point of this run, or session: the same where the hook is called once more because a worker was lost."""
+    """The key of this point of this run, or session: the same if the hook is called again because a worker was lost."""
     at: str = ""
-    """ISO 8601, UTC: when it happened."""
+    """ISO 8601, UTC: the time of the event."""
     run_id: str = ""
     session: str = ""
-    """The session's key; empty in a run that is none of a session's."""
+    """The session's key; empty in a run without a session."""
     agent: str = ""
     """The agent's name."""
     tenant: str = ""
     sender: str = ""
-    """For whom it runs, where that was said."""
+    """The sender on whose behalf it runs, if one was named."""
 
     def changed(self, **fields: Any) -> Self:
-        """The event with these fields in place of its own. Raises `TypeError` for one that a hook may not change."""
+        """Return the event with these fields changed. Raises `TypeError` for a field that a hook may not change."""
         if wrong := [name for name in fields if name not in self.CHANGES]:
             may = ", ".join(self.CHANGES) or "nothing"
             raise TypeError(f"{type(self).__name__}.{wrong[0]} is not for a hook to change; it may change {may}")
@@ -42,7 +42,7 @@ class HookEvent(WireModel):
 
     @classmethod
     def fields(cls) -> tuple[str, ...]:
-        """The names of all that it is given."""
+        """Return the names of all its fields."""
         return tuple(cls.model_fields)
 
 
@@ -50,31 +50,31 @@ class _OfCall(HookEvent):
     call: str = ""
     """`R.N`, or `R.N[i]` in a loop."""
     tool: str = ""
-    """What the agent calls the tool."""
+    """The agent's name for the tool."""
     code: str = ""
-    """The name of the code behind it, which an agent file may call otherwise; of a delegate its agent's."""
+    """The name of the code behind the tool, which an agent file may rename; for a delegate its agent's name."""
     params: JsonObject = Field(default_factory=dict)
-    """The parameters, with every reference in its place."""
+    """The parameters, with every reference resolved."""
 
 
 class BeforeAgentStart(HookEvent):
-    """A run begins: nothing was asked of a model yet. Refused, it fails with the reason."""
+    """The beginning of a run: no model was called yet. If refused, the run fails with the reason."""
 
     CHANGES: ClassVar[tuple[str, ...]] = ("input", "system")
 
     input: Json = None
-    """Checked against the agent's schema once more where a hook changes it."""
+    """The run's input; a change is validated against the agent's schema again."""
     system: str = ""
     """The agent's system text, which the model reads before the person's message."""
     above: list[str] = Field(default_factory=list)
-    """The agents above a delegate, outermost first."""
+    """The ancestors of a delegate, outermost first."""
 
 
 class AgentEnd(HookEvent):
-    """A run has ended, however it did."""
+    """The end of a run, in any way."""
 
     above: list[str] = Field(default_factory=list)
-    """The agents above a delegate, whose run counts what this one has used as well; outermost first."""
+    """The ancestors of a delegate, whose runs include this one's usage; outermost first."""
     status: str = ""
     """`completed`, `failed` or `cancelled`."""
     output: Json = None
@@ -83,33 +83,34 @@ class AgentEnd(HookEvent):
     requests: int = 0
     tokens: int = 0
     cost: float | None = None
-    """Dollars, those of its delegates too; `None`: not known."""
+    """Dollars, those of its delegates included; `None`: unknown."""
     messages: list[JsonObject] = Field(default_factory=list)
-    """The messages of the last Request as its model was sent them, the newest 1,000,000 bytes, and the output behind them."""
+    """The messages of the last Request as its model received them, the newest 1,000,000 bytes, and the output behind
+    them."""
 
 
 class BeforeToolCall(_OfCall):
-    """A call is ready, and nobody was asked about it yet. Refused, it has failed with the code `refused_by_hook`."""
+    """A call that is ready, before any approval. If refused, it fails with the code `refused_by_hook`."""
 
     CHANGES: ClassVar[tuple[str, ...]] = ("params",)
 
     sources: dict[str, list[str]] = Field(default_factory=dict)
-    """By parameter where it comes from; `!` before a name: others wrote it (R15.1)."""
+    """The provenance of each parameter; `!` before a name: others wrote the value (R15.1)."""
     tokens: int = 0
-    """What the run has used so far, in Requests that were answered."""
+    """Tokens that the run has used so far, in answered Requests."""
     cost: float | None = None
-    """The same in dollars; `None`: a model's price is not known."""
+    """Dollars that the run has used so far; `None`: a model's price is unknown."""
 
 
 class AfterToolCall(_OfCall):
-    """A call has run. Refused, its result is withheld: it was made all the same."""
+    """A call that has run. If refused, its result is withheld, although the call was made."""
 
     CHANGES: ClassVar[tuple[str, ...]] = ("result", "message")
 
     status: str = "done"
-    """Or `failed`, with `error` and `message`."""
+    """`done`, or `failed` with `error` and `message`."""
     result: Json = None
-    """What the state and the model get."""
+    """The result for the state and the model."""
     error: str | None = None
     """The failure's code."""
     message: str | None = None
@@ -117,42 +118,42 @@ class AfterToolCall(_OfCall):
 
 
 class ToolResultPersist(_OfCall):
-    """A call's result is about to be kept in a session's transcript. Refused, the reason is kept in its place."""
+    """A call's result before it is stored in a session's transcript. If refused, the reason is stored in its place."""
 
     CHANGES: ClassVar[tuple[str, ...]] = ("result",)
 
     result: Json = None
-    """What later runs of the session read; the state and the running run have it as it was."""
+    """The result for later runs of the session; the state and the current run keep the original."""
 
 
 class BeforeCompaction(HookEvent):
-    """A session's conversation is about to be compacted. Refused, it is not now."""
+    """A session's conversation before it is compacted. If refused, it is not compacted now."""
 
     CHANGES: ClassVar[tuple[str, ...]] = ("addition",)
 
     reason: str = ""
     tokens: int = 0
-    """About how many the part has that is to be told in short."""
+    """The estimated number of tokens in the part to summarise."""
     text: str = ""
-    """The part that is compacted, as a model reads it to summarise it: at most 320,000 characters."""
+    """The part to compact, as a model reads it for the summary: at most 320,000 characters."""
     addition: str = ""
-    """Text to stand word for word behind the summary; at most 2,000 characters."""
+    """Text that follows the summary word for word; at most 2,000 characters."""
 
 
 class AfterCompaction(HookEvent):
-    """It was compacted."""
+    """A session's conversation after it was compacted."""
 
     kind: str = ""
-    """`summary`, or `extract` where no model gave one that could be used."""
+    """`summary`, or `extract` if no model returned a usable one."""
     text: str = ""
-    """The text that stands for the part from now on."""
+    """The text that replaces the part from now on."""
     before: int = 0
     after: int = 0
-    """Tokens, about."""
+    """Tokens, estimated."""
 
 
 class MessageReceived(HookEvent):
-    """A session is given a message, which is no command, and has not accepted it yet. Refused, its sender is told so."""
+    """A message, not a command, that a session has not accepted yet. If refused, its sender learns the reason."""
 
     CHANGES: ClassVar[tuple[str, ...]] = ("text",)
 
@@ -163,7 +164,7 @@ class MessageReceived(HookEvent):
 
 
 class MessageSending(HookEvent):
-    """A reply is about to be delivered. Refused, it is kept as refused, with the reason."""
+    """A reply before it is delivered. If refused, it is kept as refused, with the reason."""
 
     CHANGES: ClassVar[tuple[str, ...]] = ("text",)
 
@@ -174,7 +175,7 @@ class MessageSending(HookEvent):
 
 
 class MessageSent(HookEvent):
-    """What became of a reply."""
+    """The fate of a reply."""
 
     reply: str = ""
     route: str = ""
@@ -184,59 +185,61 @@ class MessageSent(HookEvent):
 
 
 class SessionStart(HookEvent):
-    """A session begins: its first message comes."""
+    """The beginning of a session: its first message arrives."""
 
 
 class SessionEnd(HookEvent):
-    """A session is deleted."""
+    """The end of a session: it is deleted."""
 
 
 class Command(HookEvent):
-    """A command was accepted: `/new`, `/reset` or `/stop`."""
+    """An accepted command: `/new`, `/reset` or `/stop`."""
 
     command: str = ""
     message_id: str = ""
 
 
 class AgentBootstrap(HookEvent):
-    """The files that a run's prompt begins with were read. Refused, or where a hook fails, the run does not start."""
+    """The files at the beginning of a run's prompt, after they were read. If refused, or if a hook fails, the run does
+    not start."""
 
     CHANGES: ClassVar[tuple[str, ...]] = ("files",)
 
     files: dict[str, str] = Field(default_factory=dict)
-    """Text by name."""
+    """The text of each file, by name."""
 
 
 class GatewayStart(HookEvent):
-    """The gateway listens."""
+    """The start of the gateway: it listens."""
 
     address: str = ""
 
 
 class GatewayStop(HookEvent):
-    """It does not listen any more."""
+    """The end of the gateway: it no longer listens."""
 
     address: str = ""
 
 
 Where: TypeAlias = Literal["run", "session", "gateway"]
-"""Whose hooks they are: a run records those of a run when it starts, a session those of a session when an execution of it begins."""
+"""The owner of the hooks: a run records those of a run when it starts, a session those of a session when an execution
+of it begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row."""
+    """One row of the table of events."""
 
     name: str
     event: type[HookEvent]
     where: Where
     when: str
-    """In words."""
+    """The moment of the event, in words."""
     refused: str = ""
-    """What it means that a hook refuses; empty: it cannot."""
+    """The effect of a refusal; empty: a hook cannot refuse."""
     fails: Literal["closed", "open", "declared"] = "open"
-    """What it means that one fails: `closed` is as if it had refused, `open` as if it were not there. `declared`: open where the function
-    is annotated to return nothing, so that it only looks; else closed."""
+    """The effect of a hook's failure: `closed` counts it as a refusal, `open` as an absent hook. `declared`: open if
+    the function's annotation is `-> None`, so that it only observes; else closed."""
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -244,7 +247,7 @@ class Rule:
 
     @property
     def answers(self) -> bool:
-        """Whether a hook may return anything."""
+        """Whether a hook may return a value."""
         return bool(self.changes or self.refused)
 
 
@@ -325,72 +328,72 @@ HOOKS: Final[Mapping[str, Rule]] = {
         Rule("gateway_stop", GatewayStop, "gateway", "the gateway listens no more"),
     )
 }
-"""All of them, in the order in which they happen."""
+"""All events, in the order of a run."""
 
 
 HOOK_ACTIVITY: Final = "perdure.hook"
-"""Calls all hooks of one event at one point."""
+"""The activity that calls all hooks of one event at one point."""
 SESSION_HOOKS_ACTIVITY: Final = "perdure.hooks"
-"""Which hooks of a session the worker has."""
+"""The activity that returns the worker's hooks for a session."""
 HOOK_QUERY: Final = "hook"
-"""What hooks are given that is too large to be sent, asked by their activity by the event's key (R18.2)."""
+"""The query for a claim check: the hooks' activity asks for a large event by the event's key (R18.2)."""
 REFUSED_BY_HOOK: Final = "refused_by_hook"
-"""Code of a call that a hook has refused, or that hooks which fail closed could not look at."""
+"""Code of a call that a hook has refused, or that hooks which fail closed could not examine."""
 NO_SUCH_HOOK: Final = "NoSuchHook"
-"""Code of what waits for a hook that the worker does not have: another of the queue may."""
+"""Code of a failure that waits for a hook which the worker does not have: another worker of the queue may."""
 
 
 class RunOwner(WireModel):
-    """For whom a run runs, where that was said."""
+    """The session and sender on whose behalf a run works, if they are known."""
 
     tenant: str = ""
     sender: str = ""
     session: str = ""
-    """The key of the session that it belongs to."""
+    """The key of the run's session."""
 
 
 class HookRef(WireModel):
-    """A hook that a worker has, as a run records it."""
+    """A reference to a worker's hook, as a run records it."""
 
     event: str
     name: str
     """`module:function`."""
     tools: list[str] | None = None
-    """Those whose calls it is for; `None`: all."""
+    """The tools whose calls it is for; `None`: all."""
     timeout: float
     """Seconds."""
     closed: bool
-    """Whether what it guards does not happen where it fails."""
+    """Whether its failure counts as a refusal."""
 
 
 class HookInput(WireModel):
-    """What the activity is given."""
+    """The input of the activity that calls hooks."""
 
     event: str
     hooks: list[HookRef]
-    """In their order."""
+    """The hooks, in the order of their calls."""
     key: str
-    """The event's."""
+    """The event's key."""
     given: JsonObject | None = None
-    """The event as JSON; `None`: too large to be sent, it is to be asked for."""
+    """The event as JSON; `None`: a claim check, to be fetched by query."""
 
 
 class HookProblem(WireModel):
-    """A hook that failed, and was gone past."""
+    """A failure of a hook that counted as absent."""
 
     hook: str
     problem: str
 
 
 class HookAnswer(WireModel):
-    """What the hooks of one event have said together."""
+    """The combined answer of the hooks of one event."""
 
     refused: str | None = None
-    """Why; the hooks behind the one that says so were not called."""
+    """The reason of a refusal; the hooks behind the refusing one were not called."""
     changed: JsonObject | None = None
-    """The fields that they may change, as they are now; of parameters only those that were changed. `None`: as they were."""
+    """The changeable fields with their new values; of parameters only those that were changed. `None`: unchanged."""
     gone: list[str] = Field(default_factory=list)
-    """Parameters that were taken out."""
+    """Removed parameters."""
     by: list[str] = Field(default_factory=list)
-    """The hooks that have changed it, or the one that refused."""
+    """The hooks that have changed the event, or the one that refused it."""
     failed: list[HookProblem] = Field(default_factory=list)

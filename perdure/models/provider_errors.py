@@ -1,8 +1,8 @@
-"""Provider errors: the words of a server's refusal, their meaning, and what is asked for less of next.
+"""Provider errors: the text of a server's refusal, its meaning, and the features that the next attempt leaves out.
 
-Nineteen servers put them in as many places: `error` as an object, a text or a list, `detail`, `message`, plain text, an event of
-the stream, a choice, or a JSON document where a stream was asked for. Everything about texts is here; what follows for
-retrying is said in `perdure.activities.failures`, and what is asked for less in `perdure.model.stepping`.
+Nineteen servers put them in as many places: `error` as an object, a text or a list, `detail`, `message`, plain text, an
+event of the stream, a choice, or a JSON document in place of a stream. This module reads the texts and chooses the
+feature to leave out. The activity that calls the model decides about retries.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from perdure.models.provider_extras import keys_beside, without_beside
 from perdure.values.json import Json, JsonObject
 
 LONGEST_WORDS: Final = 500
-"""Characters that are kept of what a server says."""
+"""Characters of a server's message that are kept."""
 
 READ: Final = 20_000
-"""Characters that are read of it."""
+"""Characters of it that are read."""
 
 Kind = Literal["too_long", "no_money", "bad_answer", "filtered", "other"]
-"""`too_long`: the context is more than the model takes. `no_money`: waiting does not help. `bad_answer`: the server checked the
-model's answer itself and threw it away, so another try may do. `filtered`: its content filter withheld the answer (R20.2). What else
-there is the status says."""
+"""`too_long`: the context exceeds the model's window. `no_money`: waiting does not help. `bad_answer`: the server
+checked the model's answer itself and rejected it, so a retry may succeed. `filtered`: its content filter withheld the
+answer (R20.2). For all others the status decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +33,18 @@ class Refusal:
     """A server's refusal."""
 
     words: str
-    """One line, at most `LONGEST_WORDS` characters."""
+    """The message on one line, at most `LONGEST_WORDS` characters."""
     kind: Kind = "other"
     status: int | None = None
-    """HTTP's; of an error in a stream what it says itself. `None`: nobody says, so another try may do."""
+    """HTTP's status; for an error in a stream, the status in the error. `None`: unknown, so a retry may succeed."""
     wait: float | None = None
-    """Seconds after which the words ask to try again."""
+    """Seconds after which the message asks to retry."""
     codes: str = ""
-    """The server's own names for it: code, type, status, parameter."""
+    """The server's own names for the refusal: code, type, status, parameter."""
 
 
 class RefusalError(Exception):
-    """Raised by what reads an answer when there is a refusal in its place."""
+    """A refusal in the place of an answer, raised by the reader of the answer."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.words)
@@ -52,10 +52,10 @@ class RefusalError(Exception):
 
 
 def refusal_of(status: int | None, body: str | Json, *, event: str = "") -> Refusal | None:
-    """The refusal in a body, or in one event of a stream; `None` where it is an answer.
+    """Return the refusal in a body, or in one event of a stream; `None` if it is an answer.
 
-    `status` is the response's: from 400 on everything is a refusal, below only what says that it is one. `event` is the
-    event's name in the stream.
+    `status` is the response's: from 400 on every body is a refusal, below only one that is marked as such. `event` is
+    the event's name in the stream.
     """
     failed = (status is not None and status >= 400) or event == "error"
     if isinstance(body, str):
@@ -75,7 +75,7 @@ _TAGS: Final = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>", re.DOTALL | re.I
 
 
 def _read(text: str) -> Json:
-    """JSON, also behind a byte order mark or as an event; else the text, without HTML around it."""
+    """Return JSON, also behind a byte order mark or as an event; else the text, without HTML around it."""
     text = text.lstrip("\ufeff").strip()
     for candidate in (text, _PREFIX.sub("", text)):
         if candidate[:1] in ("{", "["):
@@ -97,11 +97,11 @@ _SPEAKING: Final = (
     "reason",
     "errors",
 )
-"""Keys that hold words, or something that holds them, in the order in which they are asked."""
+"""Keys that hold the message, or an object that holds it, in the order of the search."""
 
 
 def _error_in(body: Json, *, failed: bool) -> Json:
-    """What of a body is an error; `None` where there is none."""
+    """Return the part of a body that is an error; `None` if there is none."""
     if isinstance(body, list):
         return next(
             (found for each in body[:10] if (found := _error_in(each, failed=False)) is not None),
@@ -132,7 +132,7 @@ def _error_in_choice(choice: Json) -> Json:
 
 
 def _words(error: Json, depth: int = 0) -> str:
-    """The words of an error, whatever they are wrapped in."""
+    """Return the message of an error, whatever it is wrapped in."""
     if depth > 6 or error is None:
         return ""
     if isinstance(error, str):
@@ -151,13 +151,13 @@ def _words(error: Json, depth: int = 0) -> str:
 
 
 def _behind(error: JsonObject, depth: int) -> str:
-    """What a router's own upstream said."""
+    """Return the message of a router's own upstream."""
     metadata = error.get("metadata")
     return _words(metadata.get("raw"), depth + 1) if isinstance(metadata, dict) else ""
 
 
 def _codes(*places: Json) -> Iterator[str]:
-    """Whatever names a kind of error."""
+    """Yield every name of a kind of error."""
     for place in places:
         if isinstance(place, dict):
             for key in ("code", "type", "status", "error_type", "param"):
@@ -184,7 +184,7 @@ _STATUS: Final[Mapping[str, int]] = {
     "api_error": 500,
     "internal": 500,
 }
-"""What an error's type means where no status is given."""
+"""The status that an error's type implies, for an error without one."""
 
 
 def _status_of(error: Json, body: Json, codes: str) -> int | None:
@@ -215,7 +215,7 @@ _TOO_LONG: Final = re.compile(
         )
     )
 )
-"""How servers say that a context is more than the model takes."""
+"""Servers' messages for a context that exceeds the model's window."""
 _RATE: Final = re.compile(r"rate.?limit|quota|per (minute|min|day|hour)|please wait|slow down")
 _NO_MONEY: Final = re.compile(
     r"insufficient_quota|insufficient (balance|credits|funds)|credit balance is too low|requires more credits|billing_hard_limit"
@@ -231,7 +231,7 @@ def _kind(text: str, status: int | None) -> Kind:
         return "other"
     if _FILTERED.search(text) and (status is None or 400 <= status < 500) and status != 429:
         return "filtered"
-    if status == 413 or "request too large" in text:  # also where the limit is a minute's: waiting makes it no smaller
+    if status == 413 or "request too large" in text:  # also if the limit is a minute's: waiting makes it no smaller
         return "too_long"
     if (status == 429 or _RATE.search(text)) and "context_length_exceeded" not in text:
         return "other"
@@ -246,7 +246,7 @@ _WAIT: Final = re.compile(
 
 
 def _wait(words: str, error: Json) -> float | None:
-    """Seconds that the words ask to wait, or a `retryDelay` beside them."""
+    """Return the seconds that the message asks to wait, or a `retryDelay` beside it."""
     details: Any = error.get("details") if isinstance(error, dict) else None
     for detail in details if isinstance(details, list) else ():
         delay = detail.get("retryDelay") if isinstance(detail, dict) else None
@@ -260,21 +260,22 @@ def _wait(words: str, error: Json) -> float | None:
     return int(hours or 0) * 3600 + int(minutes or 0) * 60 + last
 
 
-# The prompt says it too, and the answer is checked here anyway, so nothing but the server's help is lost.
+# The prompt has the same information, and the answer is validated here anyway, so only the server's help is lost.
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """One thing to leave out."""
+    """One feature to leave out of the next attempt."""
 
     feature: str
-    """`stream_options`, `strict`, `json_schema` or `json_object`; or a key beside a call, such as `reasoning_content`."""
+    """`stream_options`, `strict`, `json_schema` or `json_object`; or a key beside a call, such as
+    `reasoning_content`."""
     always: bool
-    """Whether the server does not know it at all; else only this schema was refused, and another may do."""
+    """Whether the server does not know it at all; else only this schema was refused, and another may work."""
 
 
 def without(body: JsonObject, refused: Set[str]) -> JsonObject:
-    """The body without what the server does not understand."""
+    """Return the body without the features that the server does not understand."""
     body = dict(body)
     if "stream_options" in refused:
         body.pop("stream_options", None)
@@ -306,16 +307,17 @@ _UNKNOWN: Final = re.compile(
     r"not allowed|not enabled|enabled only|must be|should be|deserialize|not implemented|no longer|unsupportedparams"
 )
 _NEVER: Final = (401, 402, 403, 404, 408, 413, 429)
-"""Statuses that are never about what was asked for."""
+"""Statuses that are never about the requested features."""
 
 
 _WANTED: Final = re.compile(r"\b(missing|is required|must be (passed|sent|included|provided|present))\b")
 
 
 def step_down(refusal: Refusal, sent: JsonObject) -> Reduction | None:
-    """What of the body that was `sent` a refusal is about, as far as one can do without it; `None` where it is not.
+    """Return the feature of the `sent` body that a refusal is about, if the Request works without it; else `None`.
 
-    In doubt only this schema counts as refused: one more refusal costs a moment, a feature that is off costs every agent.
+    In doubt only this schema counts as refused: one more refusal costs a moment, a feature that is off costs every
+    agent.
     """
     if refusal.kind == "too_long" or refusal.status in _NEVER:
         return None

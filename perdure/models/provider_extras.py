@@ -1,6 +1,7 @@
 """Provider extras: thoughts and signatures that a server sends beside calls, and may want back.
 
-It goes back with the call it came with, to the server that sent it; where that server refuses a key, it is not sent there again.
+An extra goes back with its call, to the server that sent it. If that server refuses a key, the key is not sent there
+again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from perdure.errors import JsonError
 from perdure.values.json import Json, JsonObject, WireModel, check, dumps
 
 LONGEST_EXTRA: Final = 16_000
-"""Characters that are kept of one key of one answer. Of a longer thought the beginning goes back; anything else does not."""
+"""Characters that are kept of one key of one answer. The beginning of a longer thought goes back; a longer value of
+another key does not."""
 _OF_MESSAGE: Final = (
     "reasoning_content",
     "reasoning",
@@ -28,14 +30,14 @@ _OF_FUNCTION: Final = frozenset({"name", "arguments"})
 
 
 class ProviderExtras(WireModel):
-    """What one answer had beside its message and its calls."""
+    """The extras of one answer, beside its message and its calls."""
 
     message: JsonObject = Field(default_factory=dict)
     calls: list[JsonObject] = Field(default_factory=list)
-    """In the order of the calls; `{}` where there was nothing."""
+    """In the order of the calls; `{}` for none."""
 
     def add(self, piece: JsonObject) -> int:
-        """Take in what a delta or a message has; how many characters of thoughts it was."""
+        """Add the extras of a delta or a message; return how many characters of thoughts it had."""
         size = 0
         for key in _OF_MESSAGE:
             value = piece.get(key)
@@ -45,7 +47,7 @@ class ProviderExtras(WireModel):
         return size
 
     def kept(self) -> ProviderExtras | None:
-        """What of it goes back: nothing where no call was made, and nothing that is too large."""
+        """The extras that go back: none if no call was made, and none that is too large."""
         calls = [call if _is_kept(call) else {} for call in self.calls]
         cut = {key: value[:LONGEST_EXTRA] if isinstance(value, str) else value for key, value in self.message.items()}
         message = {key: value for key, value in cut.items() if _is_kept(value)}
@@ -61,7 +63,8 @@ def _is_kept(value: Json) -> bool:
 
 
 def _joined(before: Json, value: Json) -> Json:
-    """A value that comes in pieces: text goes on, and so do the blocks of a list that name the same index."""
+    """Return a value that comes in pieces, joined: texts are appended, and so are the blocks of a list that name the
+    same index."""
     if isinstance(before, str) and isinstance(value, str):
         return before + value if len(before) < LONGEST_EXTRA else before
     if isinstance(before, dict) and isinstance(value, dict):
@@ -90,7 +93,7 @@ def _grown(before: Any, value: Any, key: str) -> Any:
 
 
 def call_beside(call: JsonObject) -> JsonObject | None:
-    """What stands in a native call that the protocol does not know; `None` for nothing."""
+    """Return the keys of a native call that the protocol does not know; `None` for none."""
     found = {key: value for key, value in call.items() if key not in _OF_CALL and value is not None}
     function = call.get("function")
     if isinstance(function, dict):
@@ -101,12 +104,12 @@ def call_beside(call: JsonObject) -> JsonObject | None:
 
 
 def server_of(model: str) -> str:
-    """The server that a model answers from, as its name says it: `llama-3@backup`; `""` is the default one."""
+    """Return the server that a model answers from, as its name has it: `llama-3@backup`; `""` is the default one."""
     return model.rpartition("@")[0] and model.rpartition("@")[2]
 
 
 def keys_beside(messages: Iterable[JsonObject]) -> set[str]:
-    """The keys of that kind in chat messages that are to be sent."""
+    """Return the keys of extras in chat messages that are to be sent."""
     found: set[str] = set()
     for message in messages:
         if message.get("role") == "assistant":
@@ -118,7 +121,7 @@ def keys_beside(messages: Iterable[JsonObject]) -> set[str]:
 
 
 def without_beside(messages: list[JsonObject], keys: Set[str]) -> list[JsonObject]:
-    """The messages without these keys beside calls."""
+    """Return the messages without these keys beside calls."""
     return [_without(message, keys) if message.get("role") == "assistant" else message for message in messages]
 
 
@@ -139,9 +142,9 @@ def _without(message: JsonObject, keys: Set[str]) -> JsonObject:
 
 
 LONGEST_REASONING: Final = 16_000
-"""Characters that are kept of an answer's."""
+"""Characters of an answer's reasoning that are kept."""
 _KEYS: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "thinking")
-"""Of a delta or a message; a server that says the same under several is heard once."""
+"""Keys of a delta or a message; a server that sends the same under several is read once."""
 _PARTS: Final = ("thinking", "reasoning", "reasoning_text", "summary_text", "reasoning.text", "reasoning.summary")
 """Types of a content's parts that are thoughts."""
 _INSIDE: Final = ("text", "thinking", "summary", "reasoning", "content")
@@ -149,18 +152,18 @@ _DEEPEST: Final = 5
 
 
 class Reasoning:
-    """Taken in with the answer, piece by piece."""
+    """The reasoning of an answer, added piece by piece."""
 
     def __init__(self) -> None:
         self.characters = 0
-        """How many there were."""
+        """The number of characters so far."""
         self.kept = ""
         """The first `KEPT` of them."""
         self._key: str | None = None
         self._new: list[str] = []
 
     def take(self, piece: JsonObject) -> None:
-        """What a delta or a message has beside its content."""
+        """Add the reasoning of a delta or a message."""
         keys = _KEYS if self._key is None else (self._key,)
         for key in keys:
             if piece.get(key) and (text := text_in(piece[key])):
@@ -169,30 +172,30 @@ class Reasoning:
                 return
 
     def add(self, text: str) -> None:
-        """A thought that stands in the content."""
+        """Add a thought that stands in the content."""
         if text:
             self.characters += len(text)
             self.kept += text[: LONGEST_REASONING - len(self.kept)] if len(self.kept) < LONGEST_REASONING else ""
             self._new.append(text)
 
     def new(self) -> str:
-        """What has come since this was asked last."""
+        """Return the reasoning since the last call of this method."""
         text, self._new = "".join(self._new), []
         return text.encode(errors="replace").decode()
 
 
 def words(message: JsonObject) -> str:
-    """The thought in what a message has beside its content."""
+    """Return the reasoning that a message has beside its content."""
     return next((text for key in _KEYS if message.get(key) and (text := text_in(message[key]))), "")
 
 
 def is_thought(part: JsonObject) -> bool:
-    """Whether a part of a content is one, by its type."""
+    """Whether a part of a content is a thought, by its type."""
     return part.get("type") in _PARTS
 
 
 def text_in(value: Json, depth: int = 0) -> str:
-    """The words of a thought, however it is wrapped; what is encrypted, and signatures, are none."""
+    """Return the text of a thought, whatever it is wrapped in; encrypted parts and signatures have none."""
     if isinstance(value, str) or depth > _DEEPEST:
         return value if isinstance(value, str) else ""
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Requests: what crosses between a run and the activity that calls a model."""
+"""Requests: the messages between a run and the activity that calls a model."""
 
 from __future__ import annotations
 
@@ -11,46 +11,48 @@ from perdure.models.usage import Usage
 from perdure.values.json import Json, JsonObject, WireModel
 
 PATIENCE: Final = 3600.0
-"""Seconds that a Request waits for a provider that is away: longer than most outages and every rate limit of a minute."""
+"""Seconds that a Request waits for an unavailable provider: longer than most outages and every rate limit of a
+minute."""
 ATTEMPTS: Final = 4
-"""Attempts before the run says that it waits: after 7 seconds."""
+"""Attempts before the run reports that it waits: after 7 seconds."""
 FIRST_PAUSE: Final = 1.0
 """Seconds between the first two attempts; each further pause is twice as long."""
 WAITING_PAUSE: Final = 15.0
-"""The same once the run says that it waits."""
+"""Seconds between two attempts once the run reports that it waits."""
 LONGEST_PAUSE: Final = 30.0
-"""Seconds between two attempts, where the server asks for nothing else."""
+"""The longest time in seconds between two attempts, unless the server asks for more."""
 SHORTEST_PAUSE: Final = 0.5
-"""Seconds of patience that are worth no further attempt."""
+"""The remaining patience, in seconds, for which no further attempt is made."""
 LONGEST_QUIET: Final = 5.0
-"""Seconds of a pause that a server asks for, during which the run need not say that it waits."""
+"""The longest pause, in seconds, that a server may ask for without a report that the run waits."""
 
 
 class ProviderAway(WireModel):
-    """The details of a failure that means that a provider is away, which waiting may mend."""
+    """The details of a failure by an unavailable provider, which waiting may mend."""
 
     reason: str
-    """The status, or what came in its place: `503`, `no connection`."""
+    """The status, or the failure in its place: `503`, `no connection`."""
     pause: float | None = None
-    """Seconds after which the server asks to be asked again."""
+    """Seconds after which the server asks for a retry."""
 
 
 class ModelWait(WireModel):
-    """What a run says while it waits for its model."""
+    """The report of a run that waits for its model."""
 
     model: str
     reason: str
-    """As that of `Away`."""
+    """The reason, as in `ProviderAway`."""
     since: str
     """ISO 8601, UTC."""
 
     def text(self, since: str = "") -> str:
-        """`waiting for gpt-4o: 503 since 14:02`; `since`: the time of day for a reader in another zone."""
+        """Return the report as text: `waiting for gpt-4o: 503 since 14:02`; `since`: the time of day for a reader in
+        another zone."""
         return f"waiting for {self.model}: {self.reason} since {since or self.since[11:16]}"
 
 
 def read_away(details: Any) -> ProviderAway | None:
-    """The first of a failure's details, if it is an `Away`."""
+    """Return the first of a failure's details, if it is a `ProviderAway`."""
     try:
         return ProviderAway.model_validate(details[0]) if details and isinstance(details[0], dict) else None
     except ValidationError:
@@ -58,7 +60,7 @@ def read_away(details: Any) -> ProviderAway | None:
 
 
 def pause_after(attempt: int, asked: float | None, first: float = FIRST_PAUSE) -> float:
-    """Seconds until the next attempt: as the server asks, else twice as long each time, beginning with `first`."""
+    """Return the seconds until the next attempt: as the server asks, else `first`, doubled with each attempt."""
     return asked if asked is not None else min(LONGEST_PAUSE, first * 2.0 ** min(attempt - 1, 10))
 
 
@@ -66,21 +68,23 @@ KEPT_TEXT: Final = 100_000
 
 
 class RequestInput(WireModel):
-    """One model invocation. The context is not in it: the activity asks its workflow, so that history stays small."""
+    """The input of one model invocation. The context is not in it: the activity queries its workflow for it, so that
+    history stays small."""
 
     number: int
     model: str
     reason: str
     earlier_attempts: int = 0
-    """Of activities before this one that were asked for the same Request, so that an attempt's number says whose it is."""
+    """Attempts of earlier activities for the same Request, so that an attempt's number is unique."""
     stream: bool = True
     """Whether calls are delivered while the model is still writing (R6.3)."""
     patience: float | None = None
-    """Seconds from its scheduling on that a provider that is away is asked again; `None`: as its attempts allow (R20.5)."""
+    """Seconds, from its scheduling on, for which an unavailable provider is retried; `None`: as its attempts allow
+    (R20.5)."""
     first_pause: float = FIRST_PAUSE
     """Seconds between its first two attempts."""
     hands_back: bool = False
-    """Whether a long pause that the server asks for is left to the run, which says that it waits."""
+    """Whether a long pause that the server asks for is left to the run, which reports that it waits."""
 
 
 class CallDelivery(WireModel):
@@ -94,19 +98,19 @@ class CallDelivery(WireModel):
 
 
 class OutputForm(WireModel):
-    """What is known of an output before it is written: how its text is told meanwhile."""
+    """The form of an output, known before it is written: it decides how its text is shown meanwhile."""
 
     member: str | None = None
-    """The only member of the object that it is, a text."""
+    """The name of its only member, a text, if the output is an object with one."""
     several: bool = False
     """Whether it is an object of more than one member."""
 
 
 class ReaderVocabulary(WireModel):
-    """What the reader of an answer has to know to read it."""
+    """The vocabulary that the reader of an answer needs."""
 
     names: dict[str, str] = Field(default_factory=dict)
-    """As written → the tool's name, where they differ."""
+    """Written name → the tool's name, if they differ."""
     parameters: dict[str, list[str]] = Field(default_factory=dict)
     """Tool → its parameters in their order."""
     kinds: list[str] = Field(default_factory=list)
@@ -115,57 +119,58 @@ class ReaderVocabulary(WireModel):
 
 
 class PartView(WireModel):
-    """A part of a prompt, and what it has (R10.19)."""
+    """One part of a prompt, with its content (R10.19)."""
 
     part: str
     characters: int
 
 
 class RequestContext(WireModel):
-    """What the activity is told when it asks: the chat messages, and how the answer is written and read (R9.2, R9.3)."""
+    """The activity's context of a Request: the chat messages, and how the answer is written and read (R9.2, R9.3)."""
 
     messages: list[JsonObject]
     parameters: JsonObject = Field(default_factory=dict)
-    """What is sent beside them: `response_format`, `tools`."""
+    """The parameters sent beside the messages: `response_format`, `tools`."""
     parts: list[PartView] = Field(default_factory=list)
-    """What all of it is made of, for whoever looks; the activity needs it not."""
+    """The parts of the prompt, for display; the activity does not need them."""
     left_out: list[str] = Field(default_factory=list)
-    """What there is of skills and files, and is not told, a line each."""
+    """The skills and files that the prompt leaves out, a line each."""
     dialect: str = "solution"
     vocabulary: ReaderVocabulary = Field(default_factory=ReaderVocabulary)
     released: int = 0
-    """Calls of this very Request that have arrived from an earlier attempt: then the model is not asked again (R6.7)."""
+    """Calls of this very Request that have arrived from an earlier attempt: then the model is not asked again
+    (R6.7)."""
     watched_until: float = 0.0
-    """Seconds since 1970 until which somebody watches the run: what is written is told more often (R10.14)."""
+    """Seconds since 1970 until which a watcher follows the run: the text is sent more often (R10.14)."""
 
 
 class RequestResult(WireModel):
-    """The Solution, or why the answer was none: a `problem` is told to the model and the loop goes on."""
+    """The Solution, or a `problem`, which is reported to the model before the loop goes on."""
 
     calls: list[Any] = Field(default_factory=list)
     output: Json = None
     text: str = ""
-    """The answer as it was written, for audit; its first `KEPT_TEXT` characters."""
+    """The answer as written, for audit; its first `KEPT_TEXT` characters."""
     reasoning: str = ""
-    """What the model thought before, its first 16,000 characters, where `beside` has it not: see `thought`."""
+    """The model's reasoning, its first 16,000 characters, unless `beside` holds it: see `thought`."""
     reasoned: int = 0
-    """How many there were."""
+    """Characters of the reasoning in all."""
     anew: bool = False
-    """What was told of the text while it was written was a thought: the text is another (R10.14)."""
+    """Whether the text that was shown during the stream was a thought: the text is another (R10.14)."""
     beside: ProviderExtras | None = None
-    """What the server put beside native calls; it goes back with them."""
+    """The server's extras of native calls; they go back with the calls."""
     problem: JsonObject | None = None
     """`{"code", "message"}`."""
     refusal: str | None = None
-    """The model's words where it refused, or where a content filter ended its answer (R20.2)."""
+    """The model's message if it refused, or if a content filter ended its answer (R20.2)."""
     model: str = ""
     usage: Usage = Field(default_factory=Usage)
     attempt: int = 1
-    """Which attempt of the activity it is the answer to."""
+    """The activity's attempt that returned it."""
 
     @property
     def thought(self) -> str:
-        """What the model thought before it answered, for who wants to see it."""
+        """The model's reasoning before its answer, for display."""
         return self.reasoning or ("" if self.beside is None else words(self.beside.message))
 
 
@@ -173,32 +178,33 @@ class RequestView(WireModel):
     """A Request as `watch` shows it."""
 
     number: int
-    """1 for a run's first; 0 is a plan that was given (R5.9)."""
+    """1 for a run's first; 0 is a plan given by the run's input (R5.9)."""
     model: str
     reason: str
-    """Why this model was chosen (R9.4)."""
+    """The reason for the choice of this model (R9.4)."""
     status: Literal["running", "done"] = "running"
     usage: Usage = Field(default_factory=Usage)
-    """What its server counted."""
+    """The usage that its server counted."""
     cost: float | None = None
-    """Dollars; `None` where no price is known."""
+    """Dollars; `None` if a price is unknown."""
     messages: int = 0
     """Chat messages sent."""
     text: str = ""
-    """The beginning of what the model said beside calls, or in their place."""
+    """The beginning of the model's text beside calls, or in their place."""
     because: list[str] = Field(default_factory=list)
-    """What the engine or a person had to say of the answer before, beside what is told at its calls: why it is asked once more."""
+    """Feedback of the engine or a person on the previous answer, beside that on its calls: why the model is asked
+    again."""
     told: int = 0
-    """Messages of that kind that there were when it began: those after are the next one's."""
+    """The number of such feedback messages when it began: later ones belong to the next Request."""
     trouble: str = ""
-    """Why it is being asked again, while it is; noted by whoever looks."""
+    """The reason for a retry, while one is under way; set by the viewer."""
 
 
 class Endpoint(BaseModel):
-    """An OpenAI-compatible server beside the default one. Its key is named, not written down."""
+    """An OpenAI-compatible server beside the default one. The agent file names its key's variable, never the key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     base_url: str
     api_key_env: str | None = None
-    """Environment variable with the key; `None`: the server wants none."""
+    """Environment variable with the key; `None`: the server needs none."""

@@ -1,7 +1,7 @@
 """Response streams: documents of a model server become calls, output, reasoning, and usage.
 
-Servers differ from the protocol and from each other in almost every key, so nothing is relied on but what is used, whatever
-type it has; nothing that a server sends raises.
+Servers differ from the protocol and from each other in almost every key. So the reader relies only on the values that
+it uses, whatever their types; no document of a server raises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.limits import MAX_ANSWER
 
 # **The invariant.** Each call of a Request runs at most once, and a call that was released is never taken back.
-# Its argument. (1) Calls reach the plan in one place, `Intake`, each index once, in the order of the model's list. What is delivered twice or out of order is kept or dropped by its index. (2) Deliveries and the activity's result name the attempt that they come from. The first attempt of which a call arrives owns the Request for good; whatever another attempt sends later, a worker that was thought dead among them, is dropped. So calls of two answers of the model never mix. (3) An attempt that is not the first asks the run whether calls have arrived before it asks the model (`RequestContext.released`); if so, it does not ask. What slips between that question and a late delivery is caught by (2). (4) The owner's result is the whole list, so a delivery that was lost is repaired by it; if the owner died, what arrived of it stands, and the Request is closed as interrupted. (5) Everything above is decided from the workflow's history alone, so a replay decides the same. What Temporal itself may run again, an activity whose worker died, carries the same idempotency key on each attempt. (6) A Request is closed once, by the result that stands; its list is whole then, and what is delivered afterwards, also by its owner, adds nothing.
+# Its argument. (1) Calls reach the plan in one place, `Intake`, each index once, in the order of the model's list.
+# What is delivered twice or out of order is kept or dropped by its index. (2) Deliveries and the activity's result
+# name the attempt that they come from. The first attempt of which a call arrives owns the Request for good; whatever
+# another attempt sends later, a worker that was thought dead among them, is dropped. So calls of two answers of the
+# model never mix. (3) An attempt that is not the first asks the run whether calls have arrived before it asks the
+# model (`RequestContext.released`); if so, it does not ask. What slips between that question and a late delivery is
+# caught by (2). (4) The owner's result is the whole list, so a delivery that was lost is repaired by it; if the owner
+# died, what arrived of it stands, and the Request is closed as interrupted. (5) Everything above is decided from the
+# workflow's history alone, so a replay decides the same. What Temporal itself may run again, an activity whose worker
+# died, carries the same idempotency key on each attempt. (6) A Request is closed once, by the result that stands; its
+# list is whole then, and what is delivered afterwards, also by its owner, adds nothing.
 
 INTERRUPTED: Final = "interrupted"
 
@@ -28,20 +38,21 @@ class Intake:
     def __init__(self, number: int) -> None:
         self.number = number
         self.received = 0
-        """Calls handed on so far."""
+        """Calls released so far."""
         self.closed = False
-        """Whether the Request's result stands: nothing is taken any more."""
+        """Whether the Request's result stands: later calls are dropped."""
         self._owner: int | None = None
         self._early: dict[int, Json] = {}
 
     def deliver(self, delivery: CallDelivery) -> list[Json]:
-        """The calls that the delivery adds, in the order of the list; none from an attempt that does not own the Request."""
+        """Return the calls that the delivery adds, in the order of the list; none from an attempt that does not own the
+        Request."""
         if self.closed or delivery.number != self.number or not delivery.calls:
             return []
         return self._take(delivery.attempt, delivery.first, delivery.calls)
 
     def close(self, result: RequestResult) -> tuple[list[Json], RequestResult]:
-        """The calls that were still missing, and the result as it stands.
+        """Return the calls that were still missing, and the result as it stands.
 
         The owner's result is the truth. Of another attempt's result, which was made without knowing of the owner's
         calls, nothing is taken: the Request was interrupted. What arrives after this adds nothing.
@@ -52,7 +63,7 @@ class Intake:
         return self._take(result.attempt, 0, result.calls), result
 
     def interrupted(self, reason: str) -> RequestResult:
-        """The result of a Request whose answer broke off after calls had been released. Closes the Request."""
+        """Return the result of a Request whose answer broke off after calls had been released. Closes the Request."""
         self.closed = True
         return RequestResult(problem=interruption(self.received, reason), attempt=self._owner or 1)
 
@@ -61,7 +72,7 @@ class Intake:
             self._owner = attempt
         if attempt != self._owner:
             return []
-        if first <= self.received and not self._early:  # as they come but for a lost or late delivery
+        if first <= self.received and not self._early:  # in order, except after a lost or late delivery
             fresh = list(calls[self.received - first :])
             self.received += len(fresh)
             return fresh
@@ -76,7 +87,7 @@ class Intake:
 
 
 def interruption(released: int, reason: str) -> JsonObject:
-    """The error that tells the model what has become of an answer that broke off (R6.7)."""
+    """Return the error that explains an interrupted answer to the model (R6.7)."""
     return {
         "code": INTERRUPTED,
         "message": f"your answer broke off after {released} calls ({reason}); they were run, see the plan. Go on from there",
@@ -85,15 +96,16 @@ def interruption(released: int, reason: str) -> JsonObject:
 
 _MOST_TOKENS: Final = 10**12
 _CACHED: Final = ("prompt_cache_hit_tokens", "cache_read_input_tokens", "cached_tokens")
-"""Beside OpenAI's `prompt_tokens_details.cached_tokens`: DeepSeek's, Anthropic's and Moonshot's."""
+"""Keys for cached tokens beside OpenAI's `prompt_tokens_details.cached_tokens`: DeepSeek's, Anthropic's and
+Moonshot's."""
 _LONGEST: Final = 500
 """Characters of a name, an id or a refusal."""
 _FILTERED: Final = ("content_filter", "refusal")
-"""How finish reasons begin that mean a refusal; Google's server adds its category behind a colon."""
+"""Beginnings of finish reasons that mean a refusal; Google's server adds its category behind a colon."""
 
 
 class ResponseStream:
-    """Taken in document by document, with `result` at its end."""
+    """The reader of a model server's documents, one by one, with `result` at the end."""
 
     def __init__(self, model: str, attempt: int, reader: SolutionStreamReader) -> None:
         self.model = model
@@ -113,11 +125,11 @@ class ResponseStream:
 
     @property
     def too_long(self) -> bool:
-        """Whether it has to be ended."""
+        """Whether the answer is too long and has to be ended."""
         return self._size > MAX_ANSWER
 
     def take(self, document: Json) -> list[Json]:
-        """The calls that close with a chunk, or with a completion."""
+        """Return the calls that close with a chunk, or with a completion."""
         if not isinstance(document, dict):
             return []
         if isinstance(model := document.get("model"), str) and model:
@@ -130,11 +142,11 @@ class ResponseStream:
         return closed
 
     def said(self) -> str:
-        """What is known of the output's text beyond what this gave before: see `perdure.models.dialects.output_text`."""
+        """Return the known text of the output beyond earlier results: see `perdure.models.dialects.output_text`."""
         return self._reader.said()
 
     def thought(self) -> str:
-        """What the model has thought beyond what this gave before."""
+        """Return the model's thoughts beyond earlier results."""
         self._think()
         return self._reasoning.new()
 
@@ -151,7 +163,7 @@ class ResponseStream:
         return self._take(piece) if isinstance(piece, dict) else []
 
     def _take(self, piece: JsonObject) -> list[Json]:
-        """Text, native calls and refusal of a delta or a message; what it thinks is not part of the answer."""
+        """Add text, native calls and refusal of a delta or a message; thoughts are not part of the answer."""
         content = piece.get("content")
         text = content if isinstance(content, str) else "".join(map(self._part, _list(content)))
         if isinstance(refusal := piece.get("refusal"), str):
@@ -160,14 +172,14 @@ class ResponseStream:
         for call in _list(piece.get("tool_calls")):
             if isinstance(call, dict):
                 closed += self._call(call)
-        if isinstance(call := piece.get("function_call"), dict):  # as it was before there were several
+        if isinstance(call := piece.get("function_call"), dict):  # the protocol's form before several calls existed
             closed += self._call({"function": call})
         self._size += self._beside.add(piece)
         self._reasoning.take(piece)
         return closed
 
     def _part(self, part: Json) -> str:
-        """The text of a part of a content; a thought has none, and is taken down as one."""
+        """Return the text of a part of a content; a thought has none, and is added to the reasoning."""
         if isinstance(part, str):
             return part
         if not isinstance(part, dict):
@@ -224,7 +236,7 @@ class ResponseStream:
             )
 
     def result(self) -> RequestResult:
-        """What the answer was, now that it has ended."""
+        """Return the result of the answer, now that it has ended."""
         solution = self._reader.close("length" if self.too_long else self.finish_reason)
         problem = None if solution.problem is None else solution.problem.as_json()
         if self.too_long:
@@ -238,7 +250,7 @@ class ResponseStream:
         return self._result(solution.calls, solution.output, problem, solution.text)
 
     def _refusal_words(self, text: str | None) -> str | None:
-        """Return the model's words where it refused or a filter ended its answer; `None` where it answered (R20.2)."""
+        """Return the model's message if it refused or a filter ended its answer; `None` if it answered (R20.2)."""
         if refusal := "".join(self._refusal).strip():
             return _clean(refusal)
         if not (self.finish_reason or "").startswith(_FILTERED):
@@ -247,11 +259,11 @@ class ResponseStream:
         return _clean(said.strip()) or "the server's content filter withheld the answer"
 
     def refused(self, words: str) -> RequestResult:
-        """Return the result where the server refused in the answer's place (R20.2)."""
+        """Return the result if the server refused in the answer's place (R20.2)."""
         return self._result([], None, refusal_problem(words)).model_copy(update={"refusal": words})
 
     def interrupted(self, released: list[Json], reason: str) -> RequestResult:
-        """What stands of it where it broke off after calls were released (R6.7)."""
+        """Return the remaining result of an answer that broke off after calls were released (R6.7)."""
         self._beside.calls = self._reader.close("length").beside
         return self._result(released, None, interruption(len(released), reason))
 
@@ -282,7 +294,7 @@ def refusal_problem(words: str) -> JsonObject:
 
 
 def _list(value: Any) -> list[Any]:
-    """A list; what should be in one, in one."""
+    """Return a list; a single value becomes a list of one."""
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
@@ -291,12 +303,12 @@ def _part_of(usage: JsonObject, name: str) -> JsonObject:
 
 
 def _clean(text: str) -> str:
-    """A name or a sentence of a server's, of a size and in characters that can be written down."""
+    """Return a name or a sentence of a server's, cut to a size and to characters that can be stored."""
     return text[:_LONGEST].encode(errors="replace").decode()
 
 
 def _cached(usage: JsonObject) -> int:
-    """Tokens of the prompt that a server had in its cache, under whatever name it says them (R10.19)."""
+    """Return the tokens of the prompt that a server had in its cache, under any of the known keys (R10.19)."""
     said = _part_of(usage, "prompt_tokens_details").get("cached_tokens")
     return max(map(_tokens, [said, *(usage.get(name) for name in _CACHED)]))
 

@@ -12,7 +12,8 @@ from perdure.values.limits import MAX_PARALLEL, MAX_ROUNDS
 from perdure.values.schemas import BY_NAME, LISTS, SINGLE, draft_of, local, subschemas
 from perdure.values.state import METHODS
 
-# Values are checked against the schema as it was written; here what a reference means and what older words say has to hold only as well as a server understands it.
+# Values are validated against the schema as it was written. So the meaning of references and older keywords matters
+# here only as far as a server understands it.
 
 _DEFINITION: Final = re.compile(r"#/(?:\$defs|definitions)/[^/]+")
 _NAMES: Final = frozenset({"$schema", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary"})
@@ -20,7 +21,7 @@ _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 def modern(schema: JsonObject) -> JsonObject:
-    """The schema in 2020-12's words, its references all into its `$defs`."""
+    """Return the schema in the keywords of 2020-12, its references all into its `$defs`."""
     return _Modern(schema).whole()
 
 
@@ -81,7 +82,7 @@ class _Modern:
             plain.setdefault(keyword, {})[name] = rule if isinstance(rule, list) else self._converted(rule)
 
     def _reference(self, reference: str) -> str | None:
-        """The reference into `$defs`; `None` where it leads out of the document's own words."""
+        """Return the reference into `$defs`; `None` if it leads outside the document's own definitions."""
         reference = reference.removeprefix(str(self._document.get("$id", "")).rstrip("#")) or "#"
         if _DEFINITION.fullmatch(reference) and local(self._document, reference) is not None:
             return reference.replace("#/definitions/", "#/$defs/")
@@ -139,10 +140,10 @@ def compose(
     instances: Sequence[str] = (),
     control: bool = False,
 ) -> JsonObject:
-    """JSON Schema of a Solution. With `control` formulas and conditions may be written (R16.2, R16.3).
+    """Return the JSON Schema of a Solution. With `control`, formulas and conditions are allowed (R16.2, R16.3).
 
-    `calls` stands first, so that calls can start while the rest is still written. With `final` no calls are allowed and the
-    output may not be null (R9.5). The output takes references as parameters do (R6.4).
+    `calls` stands first, so that calls can start while the rest is still being written. With `final` no calls are
+    allowed and the output may not be null (R9.5). The output takes references as parameters do (R6.4).
     """
     definitions = _definitions(control)
     output_schema = output if isinstance(output, dict) else {}
@@ -166,7 +167,8 @@ def compose(
 
 
 def function_schema(tool: Tool, instances: Sequence[str] = (), *, control: bool = False) -> JsonObject:
-    """JSON Schema of one tool's arguments where the call itself names the tool, as in native function calling."""
+    """Return the JSON Schema of one tool's arguments, for native function calls, in which the call itself names the
+    tool."""
     definitions = _definitions(control)
     schema = _call_schema(tool, definitions, instances, control)
     schema.pop("description", None)
@@ -216,7 +218,8 @@ def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str], 
 
 
 def _or_reference(schema: Any, control: bool = False) -> Any:
-    """A parameter's schema that also takes a reference, itself and at any depth inside (R3.1), or a formula."""
+    """Return a parameter's schema that also accepts a reference, itself and at any depth inside (R3.1), or a
+    formula."""
     if not isinstance(schema, dict) or not schema:
         return schema
     inner = _inside(schema)
@@ -230,7 +233,7 @@ _NARROWS_TEXT: Final = frozenset({"enum", "const", "pattern", "format", "minLeng
 
 
 def _inside(schema: JsonObject) -> JsonObject:
-    """The schema with references allowed for what it holds, but not for itself."""
+    """Return the schema with references allowed inside the value, but not in its place."""
     inner = dict(schema)
     for key in ("properties", "patternProperties"):
         if isinstance(schema.get(key), dict):
@@ -240,7 +243,7 @@ def _inside(schema: JsonObject) -> JsonObject:
             inner[key] = _or_reference(schema[key])
     for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
         if isinstance(schema.get(key), list):
-            # An alternative of a schema that takes a reference already need not take one again.
+            # An alternative of a schema that accepts a reference already need not accept one again.
             each = _or_reference if key == "prefixItems" else _inside_any
             inner[key] = [each(child) for child in schema[key]]
     return inner
@@ -253,8 +256,8 @@ def _inside_any(schema: Any) -> Any:
 def _move_definitions(
     schema: JsonObject, owner: str, definitions: JsonObject, *, references: bool = False
 ) -> JsonObject:
-    """The schema with its `$defs` moved to the composed schema's, under names of their own; as parameters have them
-    where `references` may stand in them."""
+    """Return the schema with its `$defs` moved to the composed schema's, under names of their own; with `references`,
+    they accept references as parameters do."""
     schema = modern(schema)
     for name, definition in schema.pop("$defs", {}).items():
         moved = _rebase(definition, owner)
@@ -276,30 +279,35 @@ def _rebase(schema: Any, owner: str) -> Any:
 
 
 def _pointer(name: str) -> str:
-    """A name as one step of a JSON pointer."""
+    """Return a name as one step of a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
-# In strict mode every object lists all of its keys as required and allows no other, so what may be left out is written as a value or `null`; `perdure.plan.calls` takes such nulls out again. A call has two shapes, so that its meta-properties cost nothing where they are not used. Keywords that the subset does not have are left out where that only allows more, as values are checked again here; what it cannot say is listed, with the place, and the schema is then offered without strictness.
+# In strict mode every object lists all of its keys as required and allows no other. So an optional key is written as
+# a value or `null`; `perdure.plan.calls` removes such nulls again. A call has two shapes, so that unused
+# meta-properties cost nothing. Keywords outside the subset are left out if that only allows more, as values are
+# validated again here. A schema that the subset cannot express is listed, with the place, and is then offered without
+# strictness.
 
 _MAX_DEPTH: Final = 10
 _MAX_PROPERTIES: Final = 5000
 _UNSUPPORTED: Final = ("allOf", "oneOf", "patternProperties", "prefixItems")
-"""Keywords whose loss would forbid what they allow."""
+"""Keywords whose loss would forbid values that they allow."""
 _ALLOWED: Final = frozenset(
     {
         *("type", "enum", "const", "anyOf", "$ref", "description", "properties", "items", "format", "pattern"),
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems"),
     }
 )
-"""What the subset has; the rest is left out, and checked here again."""
+"""Keywords of the subset; all others are left out, and validated here again."""
 _FORMATS: Final = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 
 
 def make_strict(composed: JsonObject) -> tuple[JsonObject, list[str]]:
-    """A composed schema in the strict subset, and what cannot be said in it: one line each, naming the tool.
+    """Return a composed schema in the strict subset, and the parts that it cannot express: one line each, naming the
+    tool.
 
-    With problems the schema is of no use.
+    With problems the schema is not usable.
     """
     strict, maker = _made(composed, shapes=True)
     if maker.properties > _MAX_PROPERTIES:
@@ -320,13 +328,14 @@ def _made(composed: JsonObject, *, shapes: bool) -> tuple[JsonObject, _Maker]:
 
 
 def _owner(name: str) -> str:
-    """Whose definition it is, by the name that `perdure.models.schemas` gave it."""
+    """Return the owner of a definition, from the name that `_move_definitions` gave it."""
     kind, _, rest = name.partition(":")
     return f"tool {rest.split('/')[0]!r}" if kind in ("call", "output") and rest else "the output"
 
 
 def _in_shapes(definition: Any) -> Any:
-    """A call as one of two shapes: with no meta-property but the output path, and with all of them, of which some are `null`."""
+    """Return a call as one of two shapes: with no meta-property but the output path, and with all of them, of which
+    some are `null`."""
     properties: JsonObject = definition.get("properties", {}) if isinstance(definition, dict) else {}
     optional = {name for name in properties if name.startswith("_")} - set(definition.get("required", ()))
     if "_tool" not in properties or not optional:
@@ -339,7 +348,7 @@ def _in_shapes(definition: Any) -> Any:
 
 
 def _types_of(schema: JsonObject) -> list[str]:
-    """The types of what a `const` or an `enum` lists."""
+    """Return the types of the values of a `const` or an `enum`."""
     values = [schema["const"]] if "const" in schema else schema.get("enum", [])
     return list(dict.fromkeys(_NAMES_STRICTNESS[type(value)] for value in values if type(value) in _NAMES_STRICTNESS))
 
@@ -359,8 +368,8 @@ class _Maker:
         self.properties = 0
 
     def convert(self, schema: Any, owner: str, path: tuple[str | int, ...], depth: int) -> Any:
-        """The schema in the subset; where it has no place in it a problem is noted."""
-        if schema is False:  # an array of nothing
+        """Return the schema in the subset; note a problem if the subset cannot express it."""
+        if schema is False:  # an array without items
             return {"type": "null"}
         if not isinstance(schema, dict) or not schema.keys() & (_ALLOWED | set(_UNSUPPORTED)) - {"description"}:
             self._problem(owner, path, "takes any value")
@@ -372,12 +381,12 @@ class _Maker:
             return {"$ref": schema["$ref"]}
         strict = {key: value for key, value in schema.items() if key in _ALLOWED}
         if said := _types_of(strict):
-            # What is listed is what can be written, whatever type is said beside it.
+            # Only a listed value can be written, whatever type stands beside the list.
             strict["type"] = said[0] if len(said) == 1 else said
         if strict.get("format") not in _FORMATS:
             strict.pop("format", None)
         if "anyOf" in schema:
-            # No step of the path: which alternative it is says less than the parameter's name.
+            # No step of the path: the number of an alternative is less informative than the parameter's name.
             strict["anyOf"] = [self.convert(child, owner, path, depth) for child in schema["anyOf"]]
         if depth > _MAX_DEPTH:
             self._problem(owner, path, f"is nested more than {_MAX_DEPTH} deep")
@@ -399,7 +408,8 @@ class _Maker:
         self, strict: JsonObject, schema: JsonObject, owner: str, path: tuple[str | int, ...], depth: int
     ) -> None:
         properties = schema.get("properties", {})
-        # Where a schema says nothing of further keys a strict one forbids them; where it asks for them, that cannot be said.
+        # A schema without a word on further keys is closed in strict mode; one that asks for them cannot be
+        # expressed.
         if schema.get("additionalProperties", False) is not False or not (
             properties or "additionalProperties" in schema
         ):

@@ -17,7 +17,7 @@ class Price(WireModel):
     prompt: float = Field(ge=0, le=1e9)
     completion: float = Field(ge=0, le=1e9)
     cached: float | None = Field(default=None, ge=0, le=1e9)
-    """For prompt tokens that the server had in its cache; `None`, which is not printed: they cost what the others do."""
+    """For prompt tokens from the server's cache; `None`, which is not printed: they cost as much as the others."""
 
     @model_serializer(mode="wrap")
     def _as_said(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
@@ -40,7 +40,8 @@ PRICES: Final[Mapping[str, Price]] = {
         ("o4-mini", 1.10, 4.40, 0.275),
     ]
 }
-"""List prices without discounts, as published in 2025. `config.prices` and the worker's `PERDURE_PRICES` go before them."""
+"""List prices without discounts, as published in 2025. `config.prices` and the worker's `PERDURE_PRICES` override
+them."""
 
 
 class Usage(WireModel):
@@ -49,9 +50,9 @@ class Usage(WireModel):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    """Of those of the prompt, what the server had in its cache; not printed where it says nothing of it (R10.19)."""
+    """Prompt tokens from the server's cache; not printed if the server does not report them (R10.19)."""
     reasoning_tokens: int = 0
-    """Of those of the completion, what the model thought with; as `cached_tokens`."""
+    """Completion tokens of the model's reasoning; printed as `cached_tokens` are."""
 
     @model_serializer(mode="wrap")
     def _as_counted(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
@@ -61,15 +62,15 @@ class Usage(WireModel):
 
     @property
     def tokens(self) -> int:
-        """Both together: what a budget counts."""
+        """The sum of prompt and completion tokens, which a budget counts."""
         return self.prompt_tokens + self.completion_tokens
 
     def plus(self, other: Usage) -> Usage:
-        """What both have used."""
+        """Return the sum of both usages."""
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields})
 
     def cost_at(self, price: Price | None) -> float | None:
-        """Dollars; `None` where the price is not known."""
+        """Return the cost in dollars; `None` if the price is unknown."""
         if price is None:
             return None
         cached = price.prompt if price.cached is None else price.cached
@@ -78,24 +79,24 @@ class Usage(WireModel):
 
 
 class ModelUsage(Usage):
-    """What one model has used in a run."""
+    """The usage of one model in a run."""
 
     requests: int = 0
-    """How often it was asked."""
+    """The number of Requests to it."""
     cost: float | None = None
-    """Dollars; `None` where no price is known."""
+    """Dollars; `None` if a price is unknown."""
 
 
 class RunUsage(Usage):
-    """What a run has used, and all that it delegated (R9.6)."""
+    """The usage of a run and of all its delegates (R9.6)."""
 
     cost: float | None = None
-    """Dollars; `None` where the price of a model that was used is not known."""
+    """Dollars; `None` if the price of a used model is unknown."""
     by_model: dict[str, ModelUsage] = Field(default_factory=dict)
     """By the model's name."""
 
     def count(self, model: str, usage: Usage, prices: Mapping[str, Price]) -> None:
-        """Add what one Request has used."""
+        """Add the usage of one Request."""
         self._add(
             model,
             ModelUsage(
@@ -109,7 +110,7 @@ class RunUsage(Usage):
         )
 
     def include(self, child: RunUsage) -> None:
-        """Add what a delegate has used (R9.6)."""
+        """Add the usage of a delegate (R9.6)."""
         for model, usage in child.by_model.items():
             self._add(model, usage)
 

@@ -100,7 +100,8 @@ IF: Final = "_if"
 def parse_condition(value: Json, key: str = IF) -> tuple[Template, str | None]:
     """Return the condition as a template, and what is wrong with it.
 
-    It is a formula, as a text or as `{"_expr": "…"}`. A text that joins references by `||` or `&&` is read as such (R3.3).
+    It is a formula, as a text or as `{"_expr": "…"}`. A text that joins references by `||` or `&&` is read as such
+    (R3.3).
     """
     joined = isinstance(value, str) and ("||" in value or "&&" in value)
     formula = {EXPR: value} if isinstance(value, str) and not joined else value
@@ -442,7 +443,7 @@ class Call:
 
     @property
     def title(self) -> str:
-        """Its id and its tool's name, clipped, because a model may invent a name of any length."""
+        """The id and the tool's name, clipped, because a model may invent a name of any length."""
         return f"{self.id} {clip(self.tool_name, 100)}"
 
     @property
@@ -458,7 +459,7 @@ class Call:
 
     @property
     def standing(self) -> str:
-        """Its status, as it is shown."""
+        """The status, as it is shown."""
         return HELD if self.held and not self.ended else self.status
 
     @property
@@ -496,7 +497,7 @@ class Call:
 
     @property
     def target(self) -> str:
-        """Its output path, as written or as its tool fixes it, and the paths that a body writes; empty without one."""
+        """The output path, as written or as the tool fixes it, and the paths that a body writes; empty without one."""
         if self.loop is not None and self.loop.writes:
             return " || ".join(" && ".join(map(show, paths)) for paths in self.paths)
         fixed = self.tool.output_path if self.tool is not None else None

@@ -573,7 +573,8 @@ class CallNode:
 
 
 class DependencyGraph:
-    """The nodes and edges of one plan; `base` is the value of each kind when the plan was made, or its last Request began."""
+    """The nodes and edges of one plan; `base` is the value of each kind when the plan was made, or its last Request
+    began."""
 
     def __init__(self, base: Mapping[str, Json], request: int) -> None:
         self.nodes: list[CallNode] = []
@@ -771,8 +772,8 @@ class DependencyGraph:
         return binding
 
     def edges(self, *, first: bool = False) -> Iterator[Edge]:
-        """Yield writer, reader and the reference between them, or the name of the order, in the order of the readers; with `first` before any
-        was passed over."""
+        """Yield writer, reader and the reference between them, or the name of the order, in the order of the readers;
+        with `first` before any was passed over."""
         for node in self.nodes:
             for reference, binding in node.bindings.items():
                 for writer in binding.first if first else binding.writers:

@@ -5,8 +5,8 @@ carries it out, and reports each end. All rules of ordering, branching, skipping
 
     plan.add(call) …  plan.take_ready() → run them → plan.end(call, outcome) …  plan.close()  … until plan.settled
 
-A call that arrived can become ready before the list is closed (R6.3): it binds to what stands before it. Only what nothing
-before it offers waits for later calls.
+A call that arrived can become ready before the list is closed (R6.3): it binds to what stands before it. Only what
+nothing before it offers waits for later calls.
 """
 
 from __future__ import annotations
@@ -331,11 +331,10 @@ class NestedPlans:
 class Plan(NestedPlans, PlanRevision):
     """The calls of one Request, or of one iteration of a loop in it: `inside` says which.
 
-    `data` holds the value of each kind but `state` that references can name. Writes go to `state`, in the order in which
-    the calls end. With `execution="step"` only calls that read nothing of this plan run; the rest is deferred (R5.10).
-    `parallel` calls run at once, and with `step` so many at all (R5.12).
-    `max_payload` is the bytes that one value may have.
-    With `dry_run` results are unknown, so nothing is checked against them (R5.6).
+    `data` holds the value of each kind but `state` that references can name. Writes go to `state`, in the order in
+    which the calls end. With `execution="step"` only calls that read nothing of this plan run; the rest is deferred
+    (R5.10). `parallel` calls run at once, and with `step` so many at all (R5.12). `max_payload` is the bytes that one
+    value may have. With `dry_run` results are unknown, so nothing is checked against them (R5.6).
     """
 
     def __init__(
@@ -388,8 +387,8 @@ class Plan(NestedPlans, PlanRevision):
     def add(self, raw: Json, written: Sources | None = None) -> Call:
         """Add the next call of the list. It is checked, bound, and ready at once if it waits for nothing (R5.3, R6.6).
 
-        `written`: the provenance of its text, if the plan's author did not write it. Raises `ValueError` once the plan is
-        closed: nobody would settle the call.
+        `written`: the provenance of its text, if the plan's author did not write it. Raises `ValueError` once the plan
+        is closed: nobody would settle the call.
         """
         if self.closed:
             raise ValueError(f"the plan of Request {self.request} is closed")
@@ -484,8 +483,8 @@ class Plan(NestedPlans, PlanRevision):
         """Return the calls that are ready and have room beside the running ones, now running, with their parameters
         resolved.
 
-                A loop is represented by the calls of its iterations: it runs until they have ended (R16.5). A held call is only
-                taken if it is safe; with `only_safe`, the same holds for every call (R10.5).
+        A loop is represented by the calls of its iterations: it runs until they have ended (R16.5). A held call is only
+        taken if it is safe; with `only_safe`, the same holds for every call (R10.5).
         """
         taken: list[Call] = []
         while True:
@@ -611,8 +610,8 @@ class Plan(NestedPlans, PlanRevision):
     def revised(self, call: Call, raw: JsonObject, kept: JsonObject | None = None) -> Call:
         """Return a waiting call as a person revised it, checked like the model's own (R7.2).
 
-        Its references are resolved as of now. `kept`: parameters as they were shown, which are not resolved again. Raises
-        `DecisionError` with everything that is wrong with it.
+        Its references are resolved as of now. `kept`: parameters as they were shown, which are not resolved again.
+        Raises `DecisionError` with everything that is wrong with it.
         """
         readers = {str(what) for writer, _, what in self._wiring.edges() if writer == call.index and what != AFTER_ID}
         return revise(

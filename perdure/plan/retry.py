@@ -57,8 +57,8 @@ class RetryState:
         """Return the seconds until the call is tried again, or `None` if it has ended. `attempts`: their number since
         the last pause.
 
-                The last attempt does not count if it was cut off, lost with its worker, or found no tool. Those before it were
-                failures of the call's own.
+        The last attempt does not count if it was cut off, lost with its worker, or found no tool. Those before it were
+        failures of the call's own.
         """
         if code in (LOST, NOT_BEGUN):
             self._lost += 1

@@ -55,8 +55,9 @@ def judge(
 ) -> Binding | CallEnd | None:
     """Judge a call: `None` says that it is ready, with its parameters resolved.
 
-    A binding: its writers took another branch, so search for the next ones; without any it is `exhausted`, and the call is
-    judged again. `order` gives each call's place in the order of completion; `missing` explains a reference to nothing.
+    A binding: its writers took another branch, so search for the next ones; without any it is `exhausted`, and the call
+    is judged again. `order` gives each call's place in the order of completion; `missing` explains a reference to
+    nothing.
     """
     return _Judging(node, calls, order, missing, dry, checks, texts, known).outcome()
 

@@ -136,8 +136,8 @@ class HeldCalls:
 
 
 def written_anew(held: Iterable[Call], calls: Iterable[Call]) -> list[Call]:
-    """Return the held calls that new calls replace: calls of the same tool with the same output path. Without one, the same
-    parameters count, and one call replaces one."""
+    """Return the held calls that new calls replace: calls of the same tool with the same output path. Without one, the
+    same parameters count, and one call replaces one."""
     paths = {(call.tool_name, call.paths) for call in calls if call.paths}
     left = [call for call in calls if not call.paths]
     found = []

@@ -175,8 +175,8 @@ def _read_nothing(call: Call) -> None:
 
 
 def names_in(raw: Json) -> tuple[int, int]:
-    """Return the number of references, output paths and calls that a call names, and the number of its parts. It counts the text as written, so that none of them
-    has to be parsed."""
+    """Return the number of references, output paths and calls that a call names, and the number of its parts. It counts
+    the text as written, so that none of them has to be parsed."""
     if not isinstance(raw, dict):
         return 0, 1
     after = raw.get(AFTER)

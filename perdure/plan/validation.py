@@ -320,8 +320,8 @@ def revise(
 ) -> Call:
     """Return the call that `raw` writes, with its references resolved from `values`, the present values by kind.
 
-    `sources` returns the provenance of these; literals are the person's. `kept` are parameters of `call` that stay as they
-    were shown, and in which no reference is resolved again.
+    `sources` returns the provenance of these; literals are the person's. `kept` are parameters of `call` that stay as
+    they were shown, and in which no reference is resolved again.
 
     `check` checks it like the model's own. Without an output path, or instance, it gets those of `call`. `readers` are
     the references that depend on `call`: if there are any, it has to keep them. Raises `DecisionError`.
@@ -392,8 +392,8 @@ def take_changed(call: Call, params: JsonObject, checks: CheckBudget | None = No
     """Set the parameters that a hook has changed on a ready call (R10.17). Return what is wrong with them; the call
     then stays unchanged.
 
-        They are values, in which no reference is resolved. A hook has seen all parameters: each of its values may come from
-        any of them, and no person has endorsed or approved it.
+    They are values, in which no reference is resolved. A hook has seen all parameters: each of its values may come from
+    any of them, and no person has endorsed or approved it.
     """
     if meta := [name for name in params if name.startswith("_")]:
         return CallError("invalid_params", f"{meta[0]!r} is no parameter")
@@ -429,8 +429,8 @@ _ALL_PAIRS: Final = 20
 def find_races(calls: Sequence[Call], edges: Iterable[Edge], *, ended: bool = False) -> list[Race]:
     """Return two calls and the path that both set, for each pair in which neither waits for the other.
 
-    `edges` are those of the list. Before anything runs, calls under different conditions, or of different branches of one
-    call, count as exclusive. With `ended`, the calls are those that have set the path.
+    `edges` are those of the list. Before anything runs, calls under different conditions, or of different branches of
+    one call, count as exclusive. With `ended`, the calls are those that have set the path.
     """
     paths_of = _written if ended else _first_choice
     setters: dict[Path, list[Call]] = {}

@@ -23,15 +23,15 @@ from perdure.values.schema_nodes import pattern_problem
 F = TypeVar("F", bound=Callable[..., Any])
 
 REGISTERED: Final = "__perdure_tool__"
-"""The attribute under which a decorated function carries its `ToolFunction`."""
+"""The attribute in which a decorated function carries its `ToolFunction`."""
 
 
 @dataclass(frozen=True)
 class ToolContext:
-    """What a tool's code can know of its call; a parameter annotated with it is not part of the schema (R12.2)."""
+    """The context of a call for the tool's code; a parameter annotated with it is not part of the schema (R12.2)."""
 
     tool_name: str
-    """What the agent calls the tool."""
+    """The agent's name for the tool."""
     tool: JsonObject
     """The tool's definition, as an agent file writes it."""
     call: JsonObject
@@ -39,7 +39,8 @@ class ToolContext:
     call_id: str
     """`R.N`: the Request's number and the call's index in it (R5.7)."""
     idempotency_key: str
-    """Names the effect: the same on every attempt, another where the parameters are others, so that it can be made once (R6.7)."""
+    """The key of the effect: the same on every attempt, another for other parameters. With it the effect happens once
+    (R6.7)."""
     attempt: int = 1
     """1 for the first attempt."""
     messages: list[JsonObject] = field(default_factory=list)
@@ -51,28 +52,30 @@ class ToolContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the call was given up: it timed out, was cancelled, or its worker ends. An async function is cut off; one in a
-        thread has to look for itself, for nothing can end a thread."""
+        """Whether the call was given up: it timed out, was cancelled, or its worker ends.
+
+        An async function is cancelled. A thread has to check this itself, because nothing can end a thread.
+        """
         return self.is_cancelled()
 
     def heartbeat(self, *details: Any) -> None:
-        """Say that the call is alive; the details are there at the next attempt should this one be lost.
+        """Send a heartbeat; its details are available to the next attempt if this one is lost.
 
-        Raises `ToolError` when the call was given up, so that a thread that tells comes to its end.
+        Raises `ToolError` when the call was given up, so that a thread that sends heartbeats ends.
         """
         if self.cancelled:
             raise ToolError("cancelled", f"{self.tool_name} {self.call_id} was given up")
         self.on_heartbeat(*details)
 
     def progress(self, text: str) -> None:
-        """Say how far the call is, for whoever watches, in up to `MAX_PROGRESS` characters; counts as a sign of life. Raises as
-        `heartbeat` does."""
+        """Report progress to watchers, in up to `MAX_PROGRESS` characters; counts as a heartbeat. Raises as `heartbeat`
+        does."""
         self.heartbeat({"progress": clip(text, MAX_PROGRESS)})
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A result that goes to one alternative of the call's output path: see `branch`."""
+    """A result for one alternative of the call's output path: see `branch`."""
 
     path: str
     value: Any
@@ -103,7 +106,8 @@ class ToolFunction:
         return self
 
     def bind(self, params: JsonObject, context: ToolContext) -> dict[str, Any]:
-        """Keyword arguments for the function, of the annotated types. Raises `ToolError` when the parameters do not fit."""
+        """Return keyword arguments for the function, of the annotated types. Raises `ToolError` when the parameters do
+        not fit."""
         if self.context_parameter is not None and self.context_parameter in params:
             raise ToolError(
                 "invalid_params",
@@ -120,7 +124,7 @@ class ToolFunction:
         return arguments | ({self.context_parameter: context} if self.context_parameter else {})
 
     def dump(self, value: Any) -> Json:
-        """A returned value as JSON. Raises `ToolError` when it cannot be written as JSON."""
+        """Return a tool's result as JSON. Raises `ToolError` when it cannot be written as JSON."""
         adapter = self.result or TypeAdapter(Any)
         try:
             return adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
@@ -155,17 +159,18 @@ def tool(
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Make a typed function, sync or async, a tool (R12.1).
 
-    The parameters' schema and the result's come from the annotations, the descriptions from the docstring. A function with
-    `**params` takes whatever the tool's definition allows. Sync functions run in threads.
+    The annotations give the schemas of the parameters and the result, the docstring gives the descriptions. A function
+    with `**params` takes every parameter that the tool's definition allows. Sync functions run in threads.
 
     `name`: the function's name. `output_path`: a fixed path such as `†state.profile`; default: the model's choice.
-    `approval`: `never`, `always` or a condition. `safe`: never harmful, whatever its input; `dangerous`: ask a person first.
-    `untrusted`: others write what it returns, mails or pages, and may write it for a model to obey (R15.2).
-    `timeout`: seconds per attempt (60). `heartbeat`: seconds between signs of life, which the engine gives (20). `retries`: attempts after
-    the first (2); with 0 it never begins twice, whatever became of its worker. `task_queue`: where its workers listen (the run's own). `queue_timeout`: seconds until one of them has
-    to take a call up (300). `duration`: seconds it usually takes (unknown). `exclusive`: no two calls of it at once in a run;
-    by a group's name no two of all tools of that group. `message`: it says something to people, the parameter of this name, or else what is
-    called `text`, `message`, `content` or `body`: a session's run does not reply the same once more.
+    `approval`: `never`, `always` or a condition. `safe`: never harmful, whatever its input; `dangerous`: needs
+    approval. `untrusted`: others write its results, mails or pages, and may write them for a model to obey (R15.2).
+    `timeout`: seconds per attempt (60). `heartbeat`: seconds between heartbeats, which the engine sends (20).
+    `retries`: attempts after the first (2); with 0 it never begins twice, even if its worker is lost. `task_queue`: the
+    queue of its workers (the run's own). `queue_timeout`: seconds until one of them has to take a call up (300).
+    `duration`: seconds it usually takes (unknown). `exclusive`: no two calls of it at once in a run; with a group's
+    name, no two of all tools of that group. `message`: it sends a message to people, the parameter of this name, or
+    else `text`, `message`, `content` or `body`: a session's run does not reply with the same text again.
 
     Raises `ToolDefinitionError` for a function that cannot be a tool.
     """
@@ -178,7 +183,7 @@ def tool(function: Any = None, /, **options: Any) -> Any:
 
 
 def tool_function(target: Any) -> ToolFunction | None:
-    """The tool that a decorated function is, or `None`."""
+    """Return the tool of a decorated function, or `None`."""
     found = getattr(target, REGISTERED, None)
     return found if isinstance(found, ToolFunction) else None
 
@@ -205,7 +210,7 @@ def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction
 def read_signature(
     function: Callable[..., Any], name: str, *, method: bool = False
 ) -> tuple[type[BaseModel], TypeAdapter[Any] | None, str | None]:
-    """A model of the parameters, what reads the result, and the name of the parameter that takes the `ToolContext`.
+    """Return a model of the parameters, a reader of the result, and the name of the parameter for the `ToolContext`.
 
     `method`: the first parameter is `self`, and none of the tool's. Raises `ToolDefinitionError`.
     """
@@ -230,7 +235,8 @@ def read_signature(
             raise ToolDefinitionError(f"{where}: {parameter.name!r} starts with '_', which is for meta-properties")
         else:
             default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-            # Under names of its own, so that a parameter called `schema` or `copy` is no method of the model.
+            # Fields get names of their own, so that a parameter called `schema` or `copy` hides no method of the
+            # model.
             field_info = Field(default, alias=parameter.name, description=descriptions.get(parameter.name))
             fields[f"p_{parameter.name}"] = (annotation, field_info)
     extra = ConfigDict(extra="allow" if open_ended else "forbid", arbitrary_types_allowed=False)
@@ -256,7 +262,7 @@ _NO_SCHEMA: Final = (PydanticSchemaGenerationError, PydanticUserError, TypeError
 
 
 def _adapter(annotation: Any, mode: Literal["validation", "serialization"]) -> TypeAdapter[Any] | None:
-    """Return what reads and writes values of a type; `None`: no JSON Schema can be made of it."""
+    """Return a reader and writer of values of a type; `None`: the type has no JSON Schema."""
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
         adapter.json_schema(mode=mode)
@@ -266,7 +272,8 @@ def _adapter(annotation: Any, mode: Literal["validation", "serialization"]) -> T
 
 
 def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
-    """The annotations by parameter, and `return`; without that of the result where only it cannot be read. Raises `ToolDefinitionError`."""
+    """Return the annotations by parameter, and `return`; without `return` if only that cannot be resolved. Raises
+    `ToolDefinitionError`."""
     try:
         return get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
@@ -299,13 +306,13 @@ def _hint(where: str, why: str) -> None:
 
 
 def described(documented: Any) -> str:
-    """What a docstring says, without its parameters."""
+    """Return a docstring's text, without its parameters."""
     found = docstring_parser.parse(inspect.getdoc(documented) or "")
     return "\n".join(filter(None, (found.short_description, found.long_description)))
 
 
 def meta_properties(options: JsonObject) -> JsonObject:
-    """The options of `@tool` as a definition has them."""
+    """Return the options of `@tool` as meta-properties of a definition."""
     return {
         f"_{_CAMEL.get(key, key)}": value for key, value in options.items() if value is not None and value is not False
     }
@@ -314,9 +321,9 @@ def meta_properties(options: JsonObject) -> JsonObject:
 def open_tool(
     definition: JsonObject, function: Callable[..., Any], *, context_parameter: str | None = None
 ) -> ToolFunction:
-    """A tool from a definition written elsewhere, with an async function that takes whatever it allows.
+    """Return a tool for a foreign definition, with an async function that takes every parameter that it allows.
 
-    `context_parameter`: the name under which the function is given its `ToolContext`. Raises `ToolDefinitionError`.
+    `context_parameter`: the name of the function's parameter for its `ToolContext`. Raises `ToolDefinitionError`.
     """
     name = str(definition.get("name"))
     parse_tool(definition, activities=[name])
@@ -328,8 +335,11 @@ _CAMEL: Final = {"output_path": "outputPath", "task_queue": "taskQueue", "queue_
 
 
 def plain_schema(schema: Any) -> Any:
-    """Without the titles that pydantic makes from names, which cost tokens and say nothing, and without patterns that cannot be
-    checked in linear time (a `Decimal` has one): the function's own types check again."""
+    """Return a schema without the titles that pydantic makes from names, which only cost tokens.
+
+    Patterns that cannot be checked in linear time (a `Decimal` has one) are removed too: the function's own types check
+    again.
+    """
     if isinstance(schema, list):
         return [plain_schema(item) for item in schema]
     if not isinstance(schema, dict):

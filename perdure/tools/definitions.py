@@ -1,4 +1,4 @@
-"""Function definitions of other formats, read as Perdure's own."""
+"""Function definitions of other formats, parsed into Perdure's own."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _TYPES: Final[dict[str, str]] = {
     "none": "null",
 }
 _ANYTHING: Final = frozenset({"", "any", "enum", "json"})
-"""Names that say nothing which could be checked; what an enumeration may be stands in its `enum`."""
+"""Names of types that allow every value; an enumeration lists its values in `enum`."""
 _OR: Final = re.compile(r"\s*(?:,\s*or\b|\bor\b|[|/,])\s*")
 _OPTIONAL: Final = re.compile(r"\s*(?:,\s*optional|\(optional\))$")
 _OF: Final = re.compile(r"(\w+)\s+of\s+(.+)")
 _BRACKETS: Final = re.compile(r"([\w.]+)\s*[\[<](.*)[\]>]")
 _LONGEST: Final = 200
-"""Characters of a type's name: it is read by parts, each once for each level of nesting."""
+"""The most characters of a type's name: it is parsed by parts, each once for each level of nesting."""
 
 
 def parse_type(text: str) -> JsonObject | None:
-    """Return the JSON Schema of a type's name; `None` for one that is not known."""
+    """Return the JSON Schema of a type's name; `None` for an unknown name."""
     return _parsed(_OPTIONAL.sub("", text.strip().lower())) if len(text) <= _LONGEST else None
 
 
@@ -69,7 +69,7 @@ def _parsed(text: str) -> JsonObject | None:
 
 
 def _held_by(kind: str | None, inside: list[str]) -> JsonObject | None:
-    """The array, or the object, of values of a type; several types are those of a tuple."""
+    """Return the schema of an array, or an object, of values of a type; several types are those of a tuple."""
     parts = [_parsed(part) for part in inside]
     held = [part for part in parts if part is not None]
     if not held or len(held) < len(parts) or kind not in ("array", "object"):
@@ -90,7 +90,7 @@ def _array(items: JsonObject | None) -> JsonObject | None:
 
 
 def union_of(schemas: Iterable[JsonObject | None]) -> JsonObject | None:
-    """Return the schema of what fits any of them; `None` where one is not known."""
+    """Return the schema of values that fit any of these; `None` if one is unknown."""
     kinds: list[str] = []
     others: list[Json] = []
     for schema in schemas:
@@ -113,7 +113,7 @@ def union_of(schemas: Iterable[JsonObject | None]) -> JsonObject | None:
 
 
 def _split(text: str) -> list[str]:
-    """The parts of a text between the words for "or" that stand outside of all brackets."""
+    """Return the parts of a text between the words for "or" outside of all brackets."""
     parts, deep, start, at = [], 0, 0, 0
     while at < len(text):
         deep += (text[at] in "[<(") - (text[at] in "]>)")
@@ -126,7 +126,7 @@ def _split(text: str) -> list[str]:
 
 
 _SCHEMAS: Final = ("parameters", "input_schema", "inputSchema")
-"""Where OpenAI, Anthropic and MCP put the schema of the parameters."""
+"""The keys of OpenAI, Anthropic and MCP for the schema of the parameters."""
 SCHEMA_KEYS: Final = frozenset(
     [
         *("type", "properties", "required", "additionalProperties", "patternProperties", "propertyNames"),
@@ -159,7 +159,7 @@ _OF_TYPE: Final[dict[str, type]] = {
     **dict.fromkeys(("required", "enum"), list),
     **dict.fromkeys(("description", "title", "format", "pattern"), str),
 }
-"""What a keyword's value has to be; one that is not says nothing that could be checked."""
+"""The type of a keyword's value; a keyword with a value of another type is ignored."""
 _LISTED: Final[dict[type, str]] = {
     str: "string",
     bool: "boolean",
@@ -176,12 +176,13 @@ _ABOUT: Final = frozenset({"description", "format", "example", "nullable", "read
 
 
 def plain_definition(definition: JsonObject) -> JsonObject:
-    """The definition in Perdure's form: the parameters' schema beside the name, its types JSON Schema's own.
+    """Return the definition in Perdure's form: the parameters' schema beside the name, with JSON Schema's own types.
 
-    What is in that form already comes back as it is. A foreign schema says nothing about the tool but its parameters: no key of it
-    is one of Perdure's meta-properties, so that whoever wrote it has no say in approvals; keywords that are not JSON Schema's are
-    left out; a flat map of parameters is read as `properties`. A parameter whose name begins with `_` is called `name_` instead, and its own name is kept in `_names`.
-    Raises `ToolDefinitionError` where a parameter, or what is said of one, would be lost.
+    A definition in that form comes back as it is. A foreign schema describes only the tool's parameters: none of its
+    keys is a meta-property of Perdure, so that its author cannot change approvals. Keywords that are not JSON Schema's
+    are left out; a flat map of parameters is read as `properties`. A parameter whose name begins with `_` is called
+    `name_` instead, and its own name is kept in `_names`. Raises `ToolDefinitionError` if a parameter, or a part of its
+    schema, would be lost.
     """
     definition = _unwrapped(definition)
     keys = [key for key in _SCHEMAS if isinstance(definition.get(key), dict)]
@@ -210,7 +211,7 @@ def definition_name(definition: JsonObject) -> Json:
 
 
 def _unwrapped(definition: JsonObject) -> JsonObject:
-    """The definition without OpenAI's `function` around it, its name and description under these keys."""
+    """Return the definition without OpenAI's `function` around it, its name and description under these keys."""
     inner = definition.get("function")
     if definition.get("type", "function") == "function" and isinstance(inner, dict):
         beside = ("name", "description", *_SCHEMAS)
@@ -225,7 +226,8 @@ def _unwrapped(definition: JsonObject) -> JsonObject:
 
 
 def _schema_of_parameters(definition: JsonObject, keys: Sequence[str]) -> JsonObject:
-    """The schema of an object with the parameters as its `properties`. Raises `ToolDefinitionError`, without the tool's name."""
+    """Return the schema of an object with the parameters as its `properties`. Raises `ToolDefinitionError`, without the
+    tool's name."""
     if len(keys) > 1:
         raise ToolDefinitionError(f"{keys[0]!r} and {keys[1]!r} both give parameters; one of them has to")
     key = keys[0]
@@ -249,7 +251,8 @@ def _schema_of_parameters(definition: JsonObject, keys: Sequence[str]) -> JsonOb
 
 
 def _flat_parameters(schema: JsonObject, at: Place) -> JsonObject:
-    """The parameters that stand in the schema itself: many collections write a flat map of names. Empty where `properties` has them."""
+    """Return the parameters that stand in the schema itself: many collections write a flat map of names. Empty if
+    `properties` has them."""
     named = schema.get("properties")
     if isinstance(named, dict) and not isinstance(named.get("type"), str):
         beside = [key for key, value in schema.items() if key not in SCHEMA_KEYS and _is_parameter(key, value)]
@@ -279,7 +282,7 @@ def _lost(at: Place, value: Json, words: str) -> ToolDefinitionError:
 
 
 def _own_names(properties: JsonObject) -> dict[str, str]:
-    """What parameters whose names would be taken for meta-properties are called, with the names that they have (R1)."""
+    """Return aliases for parameters whose names would be taken for meta-properties, with their own names (R1)."""
     names: dict[str, str] = {}
     for name in properties:
         if name.startswith("_"):
@@ -295,16 +298,19 @@ def _stem(name: str) -> str:
 
 
 def is_alias(alias: str, name: str) -> bool:
-    """Whether `alias` is what `name` may be called. A call cannot have a parameter of such a name, so that no two are ever swapped,
-    and whoever approves the one sees that it is the other."""
+    """Whether `alias` is an alias of `name`.
+
+    A call cannot have a parameter with an alias as its own name, so no two are ever swapped. An approver of the one
+    sees that it is the other.
+    """
     return name.startswith("_") and alias.endswith("_") and alias.rstrip("_") == _stem(name)
 
 
 def with_own_names(params: JsonObject, code: JsonObject, given: JsonObject | None = None) -> JsonObject:
-    """The parameters of a call under the names that the tool's code knows.
+    """Return the parameters of a call under the names that the tool's code knows.
 
-    `code` is the worker's own definition. `given`, an agent file's of the same code, has a say only where that has none: a
-    person approved what the call shows, and no definition turns it into something else.
+    `code` is the worker's own definition. `given`, an agent file's definition of the same code, only adds names that
+    the code does not define: a person approved the call as it was shown, and no definition changes its meaning.
     """
     named = plain_definition(code).get("_names") or (given or {}).get("_names") or {}
     names = {alias: name for alias, name in named.items() if is_alias(alias, name)}
@@ -312,11 +318,11 @@ def with_own_names(params: JsonObject, code: JsonObject, given: JsonObject | Non
 
 
 def json_types(schema: Any, at: Place = ()) -> Any:
-    """Return the schema with its types as JSON Schema names them; `any` says nothing.
+    """Return the schema with its types as JSON Schema names them; `any` is left out.
 
-    A `required: true` beside a parameter makes it required. Values of keywords that JSON Schema refuses are left out, and patterns
-    that cannot be checked in linear time. `at`: where the schema stands. Raises `ToolDefinitionError` where a parameter or its type
-    would be lost.
+    A `required: true` beside a parameter makes it required. Values of keywords that JSON Schema refuses are left out,
+    and so are patterns that cannot be checked in linear time. `at`: the schema's place in the document. Raises
+    `ToolDefinitionError` if a parameter or its type would be lost.
     """
     if isinstance(schema, list):
         return [json_types(item, (*at, index)) for index, item in enumerate(schema)]
@@ -352,7 +358,7 @@ def json_types(schema: Any, at: Place = ()) -> Any:
 
 
 def _parameters(properties: JsonObject, at: Place) -> tuple[JsonObject, list[str]]:
-    """The schemas by name, and the names that are said to be required beside a schema or among the names."""
+    """Return the schemas by name, and the names that are required beside a schema or in a list."""
     misplaced = properties.get("required")
     named = {name: child for name, child in properties.items() if name != "required" or not isinstance(child, list)}
     required = [
@@ -375,7 +381,7 @@ def _schema(child: Json, at: Place) -> Json:
 
 
 def _of_type(named: Json, at: Place) -> JsonObject:
-    """What a schema's `type` says, in JSON Schema's keywords."""
+    """Return the keywords of JSON Schema for a schema's `type`."""
     if isinstance(named, str | list):
         kind = union_of(parse_type(str(each)) for each in (named if isinstance(named, list) else [named]))
         if kind is None:
@@ -385,7 +391,7 @@ def _of_type(named: Json, at: Place) -> JsonObject:
 
 
 def _with_listed_types(schema: JsonObject) -> JsonObject:
-    """The schema with its type as its enumeration has it, where nothing that is listed, or not all of it, could be of the type."""
+    """Return the schema with the types of its enumerated values, if one of them does not fit the type."""
     kinds = schema.get("type", [])
     kinds = kinds if isinstance(kinds, list) else [kinds]
     listed = [_LISTED[type(value)] for value in schema.get("enum", ()) if type(value) in _LISTED]

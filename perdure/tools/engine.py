@@ -1,6 +1,6 @@
 """Tools that the engine carries out itself: a sleep, and a question to a person.
 
-Every worker offers them; a call of one is recognised by its activity's key, under `perdure.`.
+Every worker offers them; the key of their activity begins with `perdure.`.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ KEEP_TOOL: Final[JsonObject] = {
     "_activity": KEEP,
     "_safe": True,
 }
-"""Offered by the run alone, in a Request that revises a plan (R10.5)."""
+"""The tool that the run offers in a Request that revises a plan (R10.5)."""
 
 
 def keep_tool(taken: Container[str]) -> Tool:
-    """The tool by which a Request keeps held calls, under a name that is not `taken`."""
+    """Return the tool by which a Request keeps held calls, under a name that is not `taken`."""
     return parse_tool({**KEEP_TOOL, "name": free_name("keep", taken)}, activities=[KEEP])
 
 
@@ -75,7 +75,7 @@ def free_name(name: str, taken: Container[str]) -> str:
 
 
 def answer_problem(params: JsonObject, answer: Json) -> str | None:
-    """Why an answer is none to the question."""
+    """Return why an answer does not fit the question."""
     choices = params.get("choices")
     if answer is None:
         return "an answer needs 'answer'"
@@ -85,9 +85,10 @@ def answer_problem(params: JsonObject, answer: Json) -> str | None:
 
 
 def sleep_seconds(params: JsonObject, now: float, read_time: Callable[[str], float]) -> float | CallError:
-    """How long a sleep that begins `now` takes. Whatever the tool's definition takes, only what a timer can hold is meant.
+    """Return the seconds of a sleep that begins `now`. Only what a timer can hold is accepted, even if the tool's
+    definition allows more.
 
-    Times are seconds since an epoch of the caller's; `read_time` reads ISO 8601, and raises what `datetime` does.
+    Times are seconds since an epoch of the caller's; `read_time` parses ISO 8601, and raises what `datetime` raises.
     """
     time: Json = params.get("time")
     seconds: Json = params.get("seconds")

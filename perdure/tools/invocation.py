@@ -1,4 +1,4 @@
-"""Invocations: what crosses between a run and the activity of a call, and the queues of rate-limited tools."""
+"""Invocations: the input and result of a call's activity, and the queues of rate-limited tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perdure.values.limits import MAX_PAYLOAD
 
 
 class ToolReads(WireModel):
-    """What a call's tool is given. `definition` is only there when it is not the registry's own."""
+    """The input for a call's tool. `definition` is only set when it is not the registry's own."""
 
     call: JsonObject
     params: JsonObject
@@ -22,17 +22,17 @@ class ToolReads(WireModel):
 
 
 class CallHookRefs(WireModel):
-    """What a call's worker is told of the hooks that look at its result (R10.17)."""
+    """The hooks that examine a call's result, as its worker receives them (R10.17)."""
 
     hooks: list[HookRef] = Field(default_factory=list)
     of: dict[str, str] = Field(default_factory=dict)
-    """What their events say of the run: agent, tenant, sender, session."""
+    """The run's fields of their events: agent, tenant, sender, session."""
     records: bool = False
     """Whether a session's transcript keeps the result."""
 
 
 class ToolInput(WireModel):
-    """One tool call."""
+    """The input of one tool call."""
 
     tool: str
     activity: str
@@ -40,30 +40,30 @@ class ToolInput(WireModel):
     earlier: int = 0
     """Attempts that began before those that the activity counts: see `perdure.plan.retry`."""
     elsewhere: bool = False
-    """Whether the worker that took it up last lacks the tool."""
+    """Whether the last worker that took it up lacks the tool."""
     reads: ToolReads | None = None
-    """`None`: too large to be sent; the activity asks its run for it by `PARAMETERS_QUERY` (R18.2)."""
+    """`None`: a claim check; the activity fetches it from its run by `PARAMETERS_QUERY` (R18.2)."""
     approved: str | None = None
-    """`approval_digest` of what a person let run, if one did."""
+    """The `approval_digest` of the call that a person approved, if one did."""
     clean: bool = False
-    """Whether nothing of it was written by others, as its run knows (R15.3)."""
+    """Whether the run knows that others wrote nothing of the call (R15.3)."""
     free: int = MAX_PAYLOAD
     """Bytes that the result may have without a `CLAIM` (R18.4)."""
     hooks: CallHookRefs | None = None
 
 
 class ToolResult(WireModel):
-    """What a tool returned, and at which attempt."""
+    """The result of a tool's call, and its attempt."""
 
     value: Json = None
     branch: str | None = None
     attempt: int = 1
     size: int = 0
-    """Bytes of the value as JSON, measured where it was made (R18.1)."""
+    """Bytes of the value as JSON, measured in the activity (R18.1)."""
     kept: list[Json] | None = None
-    """What a session's transcript keeps in its place, where a hook says so; one value."""
+    """The value that a session's transcript stores in its place, if a hook says so; a list of one value."""
     unheard: list[HookProblem] = Field(default_factory=list)
-    """Hooks that failed and were gone past."""
+    """Hooks that failed and counted as absent."""
 
 
 class SpaceClaim(WireModel):
@@ -74,24 +74,25 @@ class SpaceClaim(WireModel):
 
 
 class SpaceGrant(WireModel):
-    """What was decided of a delegate's claim."""
+    """The decision about a delegate's claim."""
 
     granted: bool
 
 
 def idempotency_key(run_id: str, call_id: str, tool: str, params: JsonObject) -> str:
-    """`<run id>/<call id>:<digest>`, the digest being 12 hexadecimal digits over the tool's name and its resolved parameters.
+    """Return `<run id>/<call id>:<digest>`; the digest is 12 hexadecimal digits over the tool's name and its resolved
+    parameters.
 
-    The same on each attempt and after a reset with the same plan. A plan that is another after a reset has the same call ids, so
-    the digest tells its effects from those that were made before. Made where the call is carried out: a workflow encodes no large
-    value again (R18.1).
+    The key is the same on each attempt and after a reset with the same plan. A plan that differs after a reset has the
+    same call ids, so the digest tells its effects from the earlier ones. The activity computes it: a workflow encodes
+    no large value again (R18.1).
     """
     digest = hashlib.sha256(dumps([tool, params], sort_keys=True).encode(errors="replace")).hexdigest()[:12]
     return f"{run_id}/{call_id}:{digest}"
 
 
 class Limited(WireModel):
-    """The models, and the activities of tools, that workers hold to a rate."""
+    """The models, and the activities of tools, whose rate the workers limit."""
 
     models: list[str] = Field(default_factory=list)
     tools: list[str] = Field(default_factory=list)
@@ -99,11 +100,11 @@ class Limited(WireModel):
     """Whether runs of sessions wait for a worker to have room (R10.3)."""
 
     def of_model(self, queue: str, model: str) -> str | None:
-        """Where Requests of the model go; `None`: where all others of the queue go."""
+        """Return the queue for Requests of the model; `None`: the general queue."""
         return model_queue(queue, model) if model in self.models else None
 
     def of_tool(self, queue: str, activity: str) -> str | None:
-        """Where calls of the tool's code go; `None`: where all others of the queue go."""
+        """Return the queue for calls of the tool's code; `None`: the general queue."""
         return tool_queue(queue, activity) if activity in self.tools else None
 
 
@@ -112,7 +113,7 @@ def limited(models: Collection[str], tools: Collection[str], *, runs: bool = Fal
 
 
 def runs_queue(queue: str) -> str:
-    """Where turns of sessions' runs are given."""
+    """Return the queue for turns of sessions' runs."""
     return f"{queue}/runs"
 
 

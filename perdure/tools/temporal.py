@@ -19,11 +19,12 @@ from perdure.values.json import JsonObject
 _ACTIVITY: Final = "__temporal_activity_definition"
 _WORKFLOW: Final = "__temporal_workflow_definition"
 _ONE: Final = "input"
-"""The parameter's name where the one argument is no object."""
+"""The parameter's name if the one argument is no object."""
 
 
 class ToolOptions(TypedDict, total=False):
-    """As `@tool` has them. `safe`: never harmful; `dangerous`: ask a person first; `untrusted`: others write what it returns."""
+    """The options of `@tool` for tools of Temporal. `safe`: never harmful; `dangerous`: needs approval; `untrusted`:
+    others write its results."""
 
     name: str
     description: str
@@ -47,15 +48,16 @@ class ActivityOptions(ToolOptions, total=False):
 def activity_tool(
     activity: Callable[..., Any] | str, *, input: Any = None, output: Any = None, **options: Unpack[ActivityOptions]
 ) -> ToolFunction:
-    """An activity that exists as a tool: its calls are that activity, on its own workers.
+    """Return a tool for an existing activity: its calls run that activity, on its own workers.
 
-    `activity`: the function, whose signature and docstring describe the tool, or the activity's name; then `input` and `output` are types, or
-    JSON Schemas, of its one argument (default: none) and its result (default: anything). A single parameter that is a model or a dataclass
-    gives the tool its fields as parameters. `options`: as `@tool` has them; `task_queue` is where its workers listen (default: the run's
-    own), `timeout` seconds for an attempt (60), `retries` attempts after the first (2), `heartbeat` seconds within which the activity has to
-    heartbeat by itself (default: it need not).
+    `activity`: the function, whose signature and docstring describe the tool, or the activity's name; then `input` and
+    `output` are types, or JSON Schemas, of its one argument (default: none) and its result (default: anything). A
+    single parameter that is a model or a dataclass gives the tool its fields as parameters. `options`: as `@tool` has
+    them; `task_queue` is the queue of its workers (default: the run's own), `timeout` seconds for an attempt (60),
+    `retries` attempts after the first (2), `heartbeat` seconds within which the activity has to heartbeat by itself
+    (default: it need not).
 
-    Raises `ToolDefinitionError` for what cannot be a tool.
+    Raises `ToolDefinitionError` for an activity that cannot be a tool.
     """
     if isinstance(activity, str):
         return _by_name(Existing(kind="activity", name=activity), input, output, dict(options))
@@ -75,13 +77,14 @@ def workflow_tool(
     output: Any = None,
     **options: Unpack[ToolOptions],
 ) -> ToolFunction:
-    """A workflow that exists as a tool: a call is a child of the run.
+    """Return a tool for an existing workflow: a call is a child of the run.
 
-    `workflow`: the class, or the workflow's type with `input` and `output` as `activity_tool` has them. `id`: of the child, with the call's
-    parameters as `order-{number}`; by default `<run>/<call>`. `timeout`: seconds for all of it, by default none: it may wait for people, and
-    like a delegate's its time is none of the run's. `retries`: 0 by default. Where the run is cancelled the child is.
+    `workflow`: the class, or the workflow's type with `input` and `output` as `activity_tool` has them. `id`: the
+    child's id, with the call's parameters as in `order-{number}`; by default `<run>/<call>`. `timeout`: seconds for all
+    of it, by default none: it may wait for people, and its time does not count for the run, as with a delegate.
+    `retries`: 0 by default. A cancelled run cancels the child.
 
-    Raises `ToolDefinitionError` for what cannot be a tool.
+    Raises `ToolDefinitionError` for a workflow that cannot be a tool.
     """
     plain: JsonObject = {"retries": 0, **options}
     if isinstance(workflow, str):
@@ -103,13 +106,13 @@ def nexus_tool(
     output: Any = None,
     **options: Unpack[ToolOptions],
 ) -> ToolFunction:
-    """A Nexus operation that exists as a tool.
+    """Return a tool for an existing Nexus operation.
 
-    `operation`: of a service class, `Payments.charge`, whose types describe the tool, or its name with `input` and `output` as
-    `activity_tool` has them. `endpoint`: as the server knows it. `timeout`: seconds for all of it, retries included, by default none; the
-    server retries what can be retried. Where the run is cancelled the operation is.
+    `operation`: of a service class, `Payments.charge`, whose types describe the tool, or its name with `input` and
+    `output` as `activity_tool` has them. `endpoint`: its name on the server. `timeout`: seconds for all of it, retries
+    included, by default none; the server retries the failures that allow it. A cancelled run cancels the operation.
 
-    Raises `ToolDefinitionError` for what cannot be a tool.
+    Raises `ToolDefinitionError` for an operation that cannot be a tool.
     """
     named = isinstance(operation, str)
     name = operation if named else getattr(operation, "name", None)

@@ -1,7 +1,7 @@
-"""A tool: the JSON Schema that names a capability, and what the engine knows about it.
+"""A tool: the JSON Schema that names a capability, and the engine's knowledge of it.
 
-A definition is one object. Keys without `_` describe the parameters as JSON Schema does (`properties`, `required`, …); keys
-with `_` are meta-properties. Either spelling of a fixed meta-property is read: `"_outputPath": "†state.x"` or
+A definition is one object. Keys without `_` describe the parameters as JSON Schema does (`properties`, `required`, …);
+keys with `_` are meta-properties. A fixed meta-property has two spellings: `"_outputPath": "†state.x"` or
 `"_outputPath": {"const": "†state.x"}`, on the definition or among its `properties`.
 """
 
@@ -25,7 +25,7 @@ from perdure.values.state import OutputMethod
 
 
 def check_rule(rule: Any) -> str | None:
-    """What is wrong with an exception to an approval policy, if anything is (R7.1)."""
+    """Return what is wrong with an exception to an approval policy, if anything is (R7.1)."""
     if rule in ("never", "always"):
         return None
     if not isinstance(rule, dict) or set(rule) != {"when"} or not isinstance(rule["when"], dict | bool):
@@ -40,7 +40,8 @@ _PLACE: Final = re.compile(r"\{(\w+)\}")
 
 
 class Existing(BaseModel):
-    """What a call of the tool is, in place of the engine's own activity. Only the worker's code says it, no agent file."""
+    """The activity, workflow or operation that a call runs, in place of the engine's own activity. Only the worker's
+    code sets it, no agent file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,34 +49,35 @@ class Existing(BaseModel):
     name: str = Field(min_length=1)
     """The activity's or workflow's type, the operation's name."""
     arguments: list[str] | None = None
-    """Parameters in the order in which they are given; `None`: all of them together are the one argument."""
+    """Parameters in the order of the arguments; `None`: all of them together are the one argument."""
     defaults: JsonObject = Field(default_factory=dict)
-    """Of parameters that a call may leave out and one behind them does not."""
+    """Defaults of parameters that a call may leave out while a later one is set."""
     id: str | None = None
-    """Of a workflow: `order-{number}` with the call's parameters; `None`: the run's and the call's."""
+    """The id of a workflow: `order-{number}` with the call's parameters; `None`: the run's and the call's."""
     endpoint: str = ""
-    """Of an operation."""
+    """The endpoint of an operation."""
     service: str = ""
 
     @property
     def title(self) -> str:
-        """For messages, and for whoever approves."""
+        """The name for messages, and for approvers."""
         return f"the {'Nexus operation' if self.kind == 'operation' else self.kind} {self.name}"
 
     @property
     def waits(self) -> bool:
-        """Whether its time is waiting, as a delegate's is, and not the run's own work (R9.5): it may take days."""
+        """Whether its time counts as waiting, like a delegate's, and not as the run's own work (R9.5): it may take
+        days."""
         return self.kind != "activity"
 
     def given(self, params: JsonObject) -> list[Any]:
-        """What it is given for a call's parameters; those at the end that were left out it fills in itself."""
+        """Return the arguments for a call's parameters; missing ones at the end are left to its own defaults."""
         if self.arguments is None:
             return [params]
         last = max((index for index, name in enumerate(self.arguments) if name in params), default=-1)
         return [params.get(name, self.defaults.get(name)) for name in self.arguments[: last + 1]]
 
     def workflow_id(self, params: JsonObject, default: str) -> str:
-        """The child's id."""
+        """Return the child's id."""
         if self.id is None:
             return default
         return _PLACE.sub(lambda found: _word(params.get(found[1], found[0])), self.id)
@@ -86,43 +88,48 @@ def _word(value: Json) -> str:
 
 
 RESERVED_PREFIX: Final = "perdure."
-"""Names of the engine's own activities; no tool may be called so."""
+"""The prefix of the engine's own activities; no tool may have such a name."""
 
 TEMPORAL_PREFIX: Final = "__temporal"
 """Names that Temporal keeps for itself."""
 
 CONTEXT_PARAMETER: Final = "_contextParameter"
-"""Key of the definition of a function with `**params`: the name under which the function takes its `ToolContext`. It is no part of the tool."""
+"""Key of the definition of a function with `**params`: the name of the function's parameter for its `ToolContext`. It
+is no part of the tool."""
 ANONYMOUS: Final = "anonymous"
-"""As `_delegate`: a Request that no file describes."""
+"""The value of `_delegate` for a Request that no file describes."""
 SLEEP_UNTIL: Final = "perdure.sleep_until"
 ASK_PERSON: Final = "perdure.ask_person"
 CLIENT: Final = "perdure.client"
-"""As `_activity`: a program outside carries the call out, whoever started the run mostly, and says its result as the answer to it."""
+"""The value of `_activity` for a client program, mostly the one that started the run: it carries the call out, and
+sends its result as the answer."""
 KEEP: Final = "perdure.keep"
 ENGINE_ACTIVITIES: Final = frozenset({SLEEP_UNTIL, ASK_PERSON, CLIENT})
-"""Keys of what the engine carries out itself: see `perdure.tools.engine`."""
+"""Keys of the activities that the engine carries out itself: see `perdure.tools.engine`."""
 ANSWERED: Final = frozenset({ASK_PERSON, CLIENT})
-"""Of these those whose result comes from outside, as the answer to an offer."""
+"""Those of them whose result comes from outside, as the answer to a request."""
 READ_SKILL: Final = "read_skill"
-"""The tool by which a model reads a skill, offered with skills alone; under this key the worker has its code (R10.19)."""
+"""The tool by which a model reads a skill, offered with skills alone; under this key the worker has its code
+(R10.19)."""
 TASK_COMPLETE: Final = "task_complete"
 """The tool whose call ends the run, its parameters being the output (R9.5)."""
 ACTIVITY_TIMEOUT: Final = 60.0
 """Seconds for one attempt. A minute: longer than nearly every call to an API, short enough to notice a hang."""
 
 HEARTBEAT_TIMEOUT: Final = 20.0
-"""Seconds after which a worker that says nothing of a call is lost. The engine speaks for every tool; only one that keeps the process busy is lost."""
+"""Seconds without a heartbeat after which a call's worker counts as lost. The engine heartbeats for every tool; only
+one that blocks the process is lost."""
 
 QUEUE_TIMEOUT: Final = 300.0
-"""Seconds. Five minutes: a laptop that was asleep is back, one that is off is noticed before the coffee is cold."""
+"""Seconds. After five minutes a sleeping laptop is back, and one that is off is noticed soon."""
 
 
 _DECLARED: Final = {"code_safe", "code_dangerous", "code_untrusted", "code_known"}
 
 
 class Tool(BaseModel):
-    """One tool as a run knows it. Built by `parse_tool`, from an agent file's definition or from the worker's registry."""
+    """One tool as a run knows it. Built by `parse_tool`, from an agent file's definition or from the worker's
+    registry."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, ignored_types=(cached_property,))
 
@@ -135,50 +142,58 @@ class Tool(BaseModel):
     activity: str | None = Field(default=None, alias="_activity")
     """Key of the code in the worker's registry; `None` is a latent tool, whose result the model writes itself."""
     output_path: str | None = Field(default=None, alias="_outputPath")
-    """The path that every result goes to; `None` leaves it to the model (R4.4)."""
+    """The path of every result; `None` leaves it to the model (R4.4)."""
     output_method: OutputMethod | None = Field(default=None, alias="_outputMethod")
     approval: Any = Field(default=None, alias="_approval")
-    """`never`, `always` or `{"when": <JSON Schema of the resolved parameters>}` (R7.1); `None` leaves it to the policy."""
+    """`never`, `always` or `{"when": <JSON Schema of the resolved parameters>}` (R7.1); `None` leaves it to the
+    policy."""
     safe: bool = Field(default=False, alias="_safe")
     dangerous: bool = Field(default=False, alias="_dangerous")
     untrusted: bool = Field(default=False, alias="_untrusted")
-    """Whether what it returns was written by others (R15.2)."""
+    """Whether others write its results (R15.2)."""
     message: bool | str = Field(default=False, alias="_message")
-    """Whether a call says something to people; by a name, which parameter holds the text: what was sent so is no reply once more (R10.16)."""
+    """Whether a call sends a message to people. A name: the parameter with the text. A text sent so is no reply again
+    (R10.16)."""
     timeout: Seconds | None = Field(default=None, alias="_timeout")
-    """Seconds for one attempt, `ACTIVITY_TIMEOUT` by default; of a delegate for its whole run, which may wait for days: none by default."""
+    """Seconds for one attempt, `ACTIVITY_TIMEOUT` by default. For a delegate, seconds for its whole run, which may wait
+    for days: none by default."""
     heartbeat: Seconds | None = Field(default=None, alias="_heartbeat")
-    """Seconds between signs of life, `HEARTBEAT_TIMEOUT` by default; without them the attempt counts as lost."""
+    """Seconds between heartbeats, `HEARTBEAT_TIMEOUT` by default; without them the attempt counts as lost."""
     retries: int = Field(default=2, ge=0, le=MAX_RETRIES, alias="_retries")
-    """Attempts after the first. Two: a hiccup passes unseen, a real failure reaches the model within seconds."""
+    """Attempts after the first. Two: a short failure passes unseen, a real failure reaches the model within seconds."""
     task_queue: str | None = Field(default=None, alias="_taskQueue")
-    """Where the workers that have the code listen; `None` is the run's own queue (R12.5)."""
+    """The queue of the workers that have the code; `None` is the run's own queue (R12.5)."""
     queue_timeout: Seconds = Field(default=QUEUE_TIMEOUT, alias="_queueTimeout")
     """Seconds until a worker of that queue has to take a call up."""
     duration: float | None = Field(default=None, ge=0, le=LONGEST, alias="_duration")
     """Seconds that it usually takes, for simulations (R5.6)."""
     exclusive: bool | str = Field(default=False, alias="_exclusive")
-    """Never two of its calls at once in a run; by a group's name never two of all tools of that group (R5.12)."""
+    """Whether two of its calls never run at once in a run. A group's name: no two calls of all tools of that group do
+    (R5.12)."""
     delegate: str | None = Field(default=None, alias="_delegate")
     """Name of an agent file in the worker's folder, or `anonymous` (R8.1)."""
     resolution: Literal["execution", "upfront"] = Field(default="execution", alias="_resolution")
     """`upfront`: the delegate's schemas are the tool's, so the model knows them (R8.4)."""
     scopes: list[str] | None = Field(default=None, alias="_scopes")
-    """What of the context the code is given as `ToolContext.messages`, or the delegate as context (R8.2, R12.2)."""
+    """The part of the context that the code gets as `ToolContext.messages`, or the delegate as context (R8.2,
+    R12.2)."""
     scope_choice: list[str] | None = None
-    """`_scopes: {"enum": [...]}`: what the model may choose from, call by call."""
+    """`_scopes: {"enum": [...]}`: the scopes among which the model may choose, call by call."""
     names: dict[str, str] = Field(default_factory=dict, alias="_names")
-    """What the code calls parameters whose own names would be taken for meta-properties, by the names that the model knows."""
+    """The code's names for parameters whose own names would be taken for meta-properties, by the names that the model
+    knows."""
     calls: Existing | None = Field(default=None, alias="_calls")
-    """What of Temporal's a call is, where it is no activity of the engine's; said by the worker's code alone (R13.6)."""
+    """The activity, workflow or operation of Temporal that a call runs, if it is not the engine's activity; set by the
+    worker's code alone (R13.6)."""
     code_safe: bool = False
-    """What the code itself declares in the registry, whatever an agent file says: the worker's floor goes by it (R7.1)."""
+    """The declaration of the code itself in the registry, whatever an agent file says: the worker's floor depends on it
+    (R7.1)."""
     code_dangerous: bool = False
     code_untrusted: bool = False
     code_known: bool = True
-    """Whether this worker has the code that a call runs; what it does not know counts as dangerous (R7.1)."""
+    """Whether this worker has the code that a call runs; unknown code counts as dangerous (R7.1)."""
     registered: bool = False
-    """Whether the definition is the registry's own, so that it need not travel with each call."""
+    """Whether the definition is the registry's own, so that calls need not carry it."""
 
     @field_validator("name")
     @classmethod
@@ -235,17 +250,19 @@ class Tool(BaseModel):
 
     @property
     def exclusive_group(self) -> str | None:
-        """What no two calls of run at once; `None` for a tool that may run beside itself."""
+        """The group in which no two calls run at once; `None` for a tool that may run beside itself."""
         return self.exclusive if isinstance(self.exclusive, str) else self.name if self.exclusive else None
 
     @property
     def heartbeat_timeout(self) -> float:
-        """Seconds between signs of life of its activity: less than an attempt has, so that a lost worker is told from a slow tool."""
+        """Seconds between heartbeats of its activity: less than an attempt has, so that a lost worker is told from a
+        slow tool."""
         return min(self.heartbeat or HEARTBEAT_TIMEOUT, 0.9 * self.attempt_timeout)
 
     @property
     def runs(self) -> str:
-        """The activity, or the agent, behind it where that is not called as it is; else empty: a harmless name says nothing of the code."""
+        """The activity, or the agent, behind the tool if its name differs; else empty. A harmless name reveals nothing
+        about the code."""
         if self.calls is not None and (self.calls.kind != "activity" or self.calls.name != self.name):
             return self.calls.title
         code = self.activity if self.delegate is None else self.delegate
@@ -255,7 +272,7 @@ class Tool(BaseModel):
 
     @property
     def others_write(self) -> bool:
-        """Whether what it returns was written by others, as an agent file, its code or the worker says (R15.2)."""
+        """Whether others write its results, as an agent file, its code or the worker says (R15.2)."""
         return self.untrusted or self.code_untrusted
 
     @property
@@ -284,9 +301,10 @@ class Tool(BaseModel):
 
 
 def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), registered: bool = False) -> Tool:
-    """Read a definition; `activities` are the keys of the worker's registry, to which a tool binds by name (R12.5).
+    """Parse a definition; `activities` are the keys of the worker's registry, to which a tool binds by name (R12.5).
 
-    Function definitions as OpenAI, Anthropic and MCP write them are read too: see `perdure.tools.definitions`. Raises `ToolDefinitionError` with the tool's name and what is wrong.
+    Function definitions of OpenAI, Anthropic and MCP are accepted too: see `perdure.tools.definitions`. Raises
+    `ToolDefinitionError` with the tool's name and its fault.
     """
     definition = plain_definition(definition)
     name = definition.get("name")
@@ -347,7 +365,7 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
 
 
 def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, JsonObject]) -> dict[str, Tool]:
-    """The tools of a context by name; the last definition of a name wins (R2.4).
+    """Return the tools of a context by name; the last definition of a name wins (R2.4).
 
     `registry` holds the worker's own definitions by name. Raises `ToolDefinitionError`.
     """
@@ -370,7 +388,8 @@ def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, Jso
 
 
 def _check_context(tool: Tool, registry: Mapping[str, JsonObject]) -> None:
-    """Raise `ToolDefinitionError` for a parameter that the code's function would not get: its `ToolContext` comes under this name."""
+    """Raise `ToolDefinitionError` for a parameter that the code's function would not get: its `ToolContext` has this
+    name."""
     own = registry.get(tool.activity or "", {}).get(CONTEXT_PARAMETER)
     if own is not None and own in {*tool.parameters.get("properties", ()), *tool.names.values()}:
         raise ToolDefinitionError(
@@ -380,15 +399,15 @@ def _check_context(tool: Tool, registry: Mapping[str, JsonObject]) -> None:
 
 
 def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
-    """What the code that the tool's calls run declares of itself, whatever the definition says."""
+    """Return the declarations of the code that the tool's calls run, whatever the definition says."""
     if tool.activity is None or tool.activity in ENGINE_ACTIVITIES:
         return {"code_safe": tool.delegate is None}
     code = registry.get(tool.activity)
     others = {"code_untrusted": bool((code or {}).get("_untrusted"))}
     declared = (code or {}).get("_exclusive", False)
-    # The code knows whether it may run beside itself, under whatever names an agent file offers it.
+    # The code knows whether it may run beside itself, under every name that an agent file gives it.
     exclusive = {"exclusive": tool.exclusive or (tool.activity if declared is True else declared)}
-    if code is None or tool.task_queue not in (None, _queue(code)):  # another worker's, which may be anything
+    if code is None or tool.task_queue not in (None, _queue(code)):  # another worker's code, which may be anything
         return exclusive | others | {"code_known": False, "code_dangerous": True}
     calls = {"calls": Existing.model_validate(code["_calls"])} if "_calls" in code else {}
     exclusive |= {"message": tool.message or code.get("_message", False)}
@@ -411,6 +430,6 @@ def _have(names: Iterable[str], name: str = "") -> str:
 
 
 def known_as(tool: Tool) -> tuple[str, ...]:
-    """What the agent calls it, and last the code behind it; of a delegate its agent's name."""
+    """Return the agent's name for it, and last the name of the code behind it; for a delegate its agent's name."""
     code = tool.calls.name if tool.calls is not None else tool.delegate or tool.activity or tool.name
     return tuple(dict.fromkeys((tool.name, tool.activity or code, code)))

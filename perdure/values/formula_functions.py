@@ -1,4 +1,4 @@
-"""Functions, methods, and operators of formulas. Each pays for its work in steps."""
+"""Functions, methods, and operators of formulas. Each counts its work in steps."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from perdure.errors import clip
 from perdure.values.json import MAX_DIGITS, Json
 
 MAX_FORMULA_STEPS: Final = 200_000
-"""Of the formulas of one call, or of one output, below 0.1 s: a step is one operation, one item, or `CHARACTERS` of text;
-what the value takes to be measured and written is paid for as well (R18.9)."""
+"""The steps for the formulas of one call, or of one output, below 0.1 s. A step is one operation, one item, or
+`CHARACTERS` of text. Measuring and writing the value costs steps too (R18.9)."""
 CHARACTERS: Final = 16
 LOOKS: Final = 2
-"""Parts of a value that are looked at to measure it, in one step."""
+"""Parts of a value that one step measures."""
 BITS: Final = 128
-"""Of an integer that is computed with: two of 4,000 digits take 30 µs."""
+"""Bits of an integer that one step computes with: two of 4,000 digits take 30 µs."""
 
 
 class OutOfStepsError(Exception):
-    """The formula would take more steps than it may."""
+    """A formula that would take more steps than its budget."""
 
 
 class EvaluationSteps:
@@ -34,21 +34,21 @@ class EvaluationSteps:
         self.left = most
 
     def take(self, count: int = 1) -> None:
-        """Raises `OutOfStepsError` when nothing is left."""
+        """Take steps from the budget. Raises `OutOfStepsError` when none are left."""
         self.left -= count
         if self.left < 0:
             raise OutOfStepsError
 
     def text(self, length: int) -> None:
-        """Text of so many characters is made or read."""
+        """Count a text of so many characters that is made or read."""
         self.take(length // CHARACTERS)
 
     def digits(self, *numbers: float) -> None:
-        """There is computed with these numbers."""
+        """Count a computation with these numbers."""
         self.take(sum(number.bit_length() for number in numbers if isinstance(number, int)) // BITS)
 
     def weigh(self, value: Any) -> int:
-        """Take a step for each item in the value, at any depth; how many were taken."""
+        """Take a step for each item in the value, at any depth; return their number."""
         before = self.left
         stack = [value]
         while stack:
@@ -68,19 +68,19 @@ class EvaluationSteps:
 
 
 MAX_BITS: Final = int(MAX_DIGITS * 3.32)
-"""Of an integer: what is longer could be written and not read again."""
+"""Bits of an integer: a longer one could be written and not parsed again."""
 MAX_WIDTH: Final = 999
-"""Characters that a format pads to, and the digits it gives."""
+"""Characters that a format pads to, and digits after its point."""
 
 Operation: TypeAlias = Callable[[EvaluationSteps, Any, Any], Json]
 
 
 class FormulaUseError(Exception):
-    """What a formula asks for cannot be done; the message says what would be right."""
+    """An operation that a formula cannot do; the message names the accepted form."""
 
 
 def kind(value: Json) -> str:
-    """What a value is, as a person calls it."""
+    """Return the kind of a value in plain words."""
     if value is None:
         return "null"
     names = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
@@ -88,7 +88,7 @@ def kind(value: Json) -> str:
 
 
 def number(value: Any) -> Json:
-    """The number, if JSON can carry it. Raises `WrongError`."""
+    """Return the number, if JSON can carry it. Raises `FormulaUseError`."""
     if isinstance(value, complex):
         raise FormulaUseError("the root of a negative number is no number here")
     if isinstance(value, float) and not math.isfinite(value):
@@ -207,7 +207,7 @@ COMPARISONS: Final[Mapping[str, Operation]] = {
 
 
 def items(steps: EvaluationSteps, value: Json) -> list[Json]:
-    """What a comprehension or a function walks over, as a list."""
+    """Return the items for a comprehension or a function, as a list."""
     if isinstance(value, str | list | dict):
         steps.take(len(value))
         return list(value)
@@ -215,7 +215,7 @@ def items(steps: EvaluationSteps, value: Json) -> list[Json]:
 
 
 def text_key(steps: EvaluationSteps, value: Json) -> str:
-    """A key of an object."""
+    """Return a value as a key of an object."""
     if isinstance(value, str):
         steps.text(len(value))
         return value
@@ -223,7 +223,7 @@ def text_key(steps: EvaluationSteps, value: Json) -> str:
 
 
 def at_place(steps: EvaluationSteps, value: Json, at: Json) -> Json:
-    """`value[at]` and `value.at`."""
+    """Return `value[at]` and `value.at`."""
     if isinstance(value, dict) and isinstance(at, str):
         steps.text(len(at))
         if at in value:
@@ -239,7 +239,7 @@ def at_place(steps: EvaluationSteps, value: Json, at: Json) -> Json:
 
 
 def as_text(steps: EvaluationSteps, value: Json) -> str:
-    """As `str` writes it."""
+    """Return a value as `str` writes it."""
     steps.weigh(value)
     text = value if isinstance(value, str) else str(value)
     steps.text(len(text))
@@ -247,11 +247,11 @@ def as_text(steps: EvaluationSteps, value: Json) -> str:
 
 
 _FORMAT: Final = re.compile(r"(?:.?[<>=^])?[-+ ]?#?0?(\d*)[,_]?(?:\.(\d+))?[bdeEfFgGosxX%]?")
-"""Without `c`, which may give what is no character, and `n`, which goes by the machine."""
+"""The accepted formats: without `c`, which may produce no character, and `n`, which depends on the machine."""
 
 
 def formatted(steps: EvaluationSteps, value: Json, spec: str) -> str:
-    """`f"{value:spec}"`."""
+    """Return `f"{value:spec}"`."""
     if not spec:
         return as_text(steps, value)
     found = _FORMAT.fullmatch(spec)
@@ -278,7 +278,7 @@ Key: TypeAlias = Callable[[Json], Json] | None
 
 
 def _ranked(steps: EvaluationSteps, values: list[Json], key: Key) -> list[Json]:
-    """What they are ordered by; comparing all of them is paid for."""
+    """Return the values of the sort key; the comparisons are counted."""
     by = values if key is None else [key(value) for value in values]
     steps.take(steps.weigh(by) * max(1, len(by).bit_length()))
     return by
@@ -377,7 +377,7 @@ def _zip(steps: EvaluationSteps, *lists: Json) -> Json:
 
 
 def _set(steps: EvaluationSteps, values: Json = ()) -> Json:
-    """Without duplicates, in the one order that equal sets have: numbers, texts, null."""
+    """Return the values without duplicates, in the one order that equal sets have: numbers, texts, null."""
     listed = items(steps, values) if values else []
     if any(isinstance(value, list | dict) for value in listed):
         raise FormulaUseError("in a set stand texts and numbers, no lists or objects")
@@ -399,7 +399,7 @@ def _dict(steps: EvaluationSteps, values: Json = None) -> Json:
 
 
 def _next(steps: EvaluationSteps, values: Json, default: Any = _NONE) -> Json:
-    """The first of a list; `default` for none."""
+    """Return the first of a list; `default` for an empty one."""
     if not isinstance(values, list):
         raise FormulaUseError(f"next takes a list or a comprehension, not {kind(values)}")
     if not values and default is _NONE:
@@ -434,7 +434,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Json]]] = {
 
 
 def _pay(steps: EvaluationSteps, text: str, given: Sequence[Json]) -> None:
-    """A text is read, and the texts that are looked for in it."""
+    """Count the text that is read, and the texts that are searched for in it."""
     steps.text(len(text) + sum(len(each) for each in given if isinstance(each, str)))
 
 
@@ -473,7 +473,7 @@ def _of_text(name: str) -> Callable[..., Json]:
 
     def call(steps: EvaluationSteps, text: str, *given: Json) -> Json:
         _pay(steps, text, given)
-        # What is stripped is looked for in what is given, character by character.
+        # The method searches its arguments for each stripped character.
         steps.text(len(text) * sum(len(each) // 64 for each in given if isinstance(each, str)))
         return method(text, *given)
 
@@ -520,7 +520,7 @@ METHODS: Final[Mapping[type, Mapping[str, Callable[..., Json]]]] = {
 
 
 def call_method(steps: EvaluationSteps, value: Json, name: str, given: list[Json]) -> Json:
-    """A method of a text, a list or an object. Raises `WrongError`."""
+    """Return the result of a method of a text, a list or an object. Raises `FormulaUseError`."""
     methods = METHODS.get(type(value), {})
     if name not in methods:
         known = f"it has: {', '.join(methods)}" if methods else "it has none"

@@ -40,10 +40,10 @@ from perdure.values.references import DAGGER, MAX_STEPS, Path, Reference
 from perdure.values.sizes import Sizes
 
 MAX_NESTED: Final = 150
-"""Parts of a formula inside each other: each takes up to four frames of Python's stack, of 1,000, and whether there are so many must not
-depend on who asks."""
+"""The most levels of parts in a formula. Each takes up to four frames of Python's stack, of 1,000, and the caller's
+depth must not decide whether they suffice."""
 CONSTANTS: Final = {"true": True, "false": False, "null": None}
-"""As JSON writes them, beside Python's own."""
+"""Constants as JSON writes them, beside Python's own."""
 
 
 @dataclass(slots=True)
@@ -63,14 +63,14 @@ def wrong(node: ast.AST, message: str) -> NoReturn:
 
 
 class Nodes:
-    """Turns the nodes that are allowed into steps, and takes down the references."""
+    """A translator of the allowed nodes into steps, which records the references."""
 
     def __init__(self) -> None:
         self.references: dict[Reference, int] = {}
         self.bound: list[str] = []
         self._depth = 0
         self._perhaps = 0
-        """Above 0 in what is only asked where something else holds: `rows[0].n if rows else 0`."""
+        """Above 0 in a part that is only evaluated under a condition: `rows[0].n if rows else 0`."""
 
     def read(self, node: ast.expr) -> Step:
         made = getattr(self, f"_{type(node).__name__.lower()}", None)
@@ -95,7 +95,7 @@ class Nodes:
                 ValueError,
                 ArithmeticError,
                 LookupError,
-            ) as error:  # Python's own words for what it cannot do
+            ) as error:  # Python's own words for an impossible operation
                 wrong(node, clip(str(error), 200))
 
         return counted
@@ -110,7 +110,7 @@ class Nodes:
         at = self.references.setdefault(Reference(kind, path), len(self.references))
         return lambda frame: frame.values[at]
 
-    # What stands for itself.
+    # Literals.
 
     def _constant(self, node: ast.Constant) -> Step:
         value = node.value
@@ -170,7 +170,7 @@ class Nodes:
             return lambda frame: formatted(frame.steps, as_text(frame.steps, value(frame)), spec)
         return lambda frame: formatted(frame.steps, value(frame), spec)
 
-    # Names, and what stands in a value.
+    # Names, keys and places.
 
     def _name(self, node: ast.Name) -> Step:
         name = node.id
@@ -195,9 +195,10 @@ class Nodes:
         return lambda frame: at_place(frame.steps, value(frame), at(frame))
 
     def _path(self, node: ast.expr) -> Step | None:
-        """The reference that a chain of keys and places is, if it begins with a kind.
+        """Return a step for a chain of keys and places that is a reference, because it begins with a kind.
 
-        In what is perhaps not asked, only what the chain begins with has to exist: a result, or all of another kind.
+        In a part that may not be evaluated, only the beginning of the chain has to exist: a result, or all of another
+        kind.
         """
         steps: list[str | int] = []
         while isinstance(node, ast.Attribute | ast.Subscript):
@@ -337,7 +338,7 @@ _METHODS: Final = frozenset(name for methods in METHODS.values() for name in met
 
 
 class FormulaParser(Nodes):
-    """Turns the nodes that are allowed into steps, and takes down the references."""
+    """A translator of the allowed nodes into steps, which records the references."""
 
     def _set(self, node: ast.Set) -> Step:
         make = self._list(ast.copy_location(ast.List(node.elts, ast.Load()), node))
@@ -391,7 +392,7 @@ class FormulaParser(Nodes):
     def _loops(
         self, node: ast.expr, generators: list[ast.comprehension], made: list[ast.expr]
     ) -> tuple[Callable[[Frame], Iterator[None]], list[Step]]:
-        """The loops of a comprehension, and what it makes within them."""
+        """Return the loops of a comprehension, and the results that it makes within them."""
         before = list(self.bound)
         loops: list[tuple[Step, ast.expr, list[Step]]] = []
         for generator in generators:
@@ -427,7 +428,7 @@ class FormulaParser(Nodes):
         )
 
     def _ranking(self, node: ast.expr) -> Step:
-        """`key=lambda item: …`: a step that gives a function."""
+        """Return a step that makes a function of `key=lambda item: …`."""
         if isinstance(node, ast.Constant) and node.value is None:
             return lambda frame: None
         if isinstance(node, ast.Name) and node.id in FUNCTIONS and node.id not in self.bound:
@@ -510,13 +511,13 @@ def _names(target: ast.expr) -> list[str]:
 
 
 def _copied(frame: Frame) -> dict[str, Json]:
-    """The variables, for what changes them to be undone."""
+    """Return a copy of the variables, so that their changes can be undone."""
     frame.steps.take(len(frame.variables) // CHARACTERS)
     return dict(frame.variables)
 
 
 def _assign(steps: EvaluationSteps, target: ast.expr, value: Json, variables: dict[str, Json]) -> None:
-    """Give the names of `target` their values; each takes a step."""
+    """Assign the values to the names of `target`; each takes a step."""
     steps.take()
     if isinstance(target, ast.Name):
         variables[target.id] = value
@@ -529,9 +530,9 @@ def _assign(steps: EvaluationSteps, target: ast.expr, value: Json, variables: di
 
 
 MAX_FORMULA: Final = 2_000
-"""Characters. What needs more is a tool's work."""
+"""Characters of a formula. A larger computation is a tool's work."""
 MAX_NODES: Final = 600
-"""Parts of a formula: each is read, and kept, in a workflow's task."""
+"""Parts of a formula: each is parsed, and kept, in a workflow's task."""
 
 _BEFORE_NAME: Final = re.compile(rf"{DAGGER}(?=[^\W\d])")
 _LITERALS: Final = re.compile(r"""[fFrRbBuU]{0,2}("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')""")
@@ -539,22 +540,24 @@ _LITERALS: Final = re.compile(r"""[fFrRbBuU]{0,2}("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A formula that was read. `references` are what it needs, in the order in which `evaluate` takes their values."""
+    """A parsed formula. `references` are the values that it needs, in the order in which `evaluate` takes them."""
 
     text: str
     references: tuple[Reference, ...]
     step: Step = field(repr=False, compare=False)
 
     def evaluate(self, values: Sequence[Json], steps: EvaluationSteps | None = None) -> Json:
-        """The formula's value, which is JSON: numbers finite, the work bounded by `steps`. Raises `FormulaError`."""
+        """Return the formula's value, which is JSON: numbers finite, the work bounded by `steps`. Raises
+        `FormulaError`."""
         steps = EvaluationSteps() if steps is None else steps
         with _in_words():
             return self.step(Frame(values, steps))
 
     def measured(self, values: Sequence[Json], steps: EvaluationSteps, sizes: Sizes, most: int) -> tuple[Json, int]:
-        """The same, and how many bytes of it are new: measuring, copying and encoding them is paid for in `steps`, too (R18.9).
+        """Return the formula's value, and the number of its bytes that are new.
 
-        Raises `TooManyBytesError` as soon as the value is found to have more than `most` bytes.
+        Measuring, copying and encoding them counts in `steps`, too (R18.9). Raises `TooManyBytesError` as soon as the
+        value has more than `most` bytes.
         """
         value = self.evaluate(values, steps)
         _, new, looked_at = sizes.of_made(value, frozenset(map(id, values)), most)
@@ -578,7 +581,7 @@ def _in_words() -> Iterator[None]:
 
 @lru_cache(maxsize=512)
 def parse_formula(text: str) -> Formula:
-    """Read a formula. Raises `FormulaError`, with line and column, for what is no formula."""
+    """Parse a formula. Raises `FormulaError`, with line and column, for a text that is no formula."""
     if len(text) > MAX_FORMULA:
         raise FormulaError(f"a formula of {len(text):,} characters; at most {MAX_FORMULA:,} are read", 1, 1)
     source = _without_daggers(text).strip()
@@ -610,7 +613,7 @@ def _check_text(node: ast.Constant) -> None:
 
 
 def readable(text: str) -> str | None:
-    """The formula in Python's own words, without daggers; `None` for what is no formula."""
+    """Return the formula in Python's own notation, without daggers; `None` for a text that is no formula."""
     try:
         parse_formula(text)
     except FormulaError:
@@ -619,7 +622,7 @@ def readable(text: str) -> str | None:
 
 
 def _without_daggers(text: str) -> str:
-    """`†state.x` is `state.x`; in a text `†` stays what it is, but for the braces of an f-string."""
+    """Return `†state.x` as `state.x`; inside a string `†` stays, except in the braces of an f-string."""
     if DAGGER not in text:
         return text
     parts: list[str] = []
@@ -633,7 +636,10 @@ def _without_daggers(text: str) -> str:
     return "".join([*parts, _BEFORE_NAME.sub("", text[at:])])
 
 
-# An *expression* joins references (R3.3); a *formula* computes with what they name: `[h.name for h in state.hosts if h.cpu > 90]`. It is read by `ast` and never executed: what is allowed is turned into small functions that count their steps. So a formula is deterministic, and bounded in steps, memory and the size of what it gives. `state.l.cpu[0]` and `†state.l.cpu[0]` are the same reference.
+# An *expression* joins references (R3.3); a *formula* computes with their values: `[h.name for h in state.hosts if
+# h.cpu > 90]`. It is parsed by `ast` and never executed: the allowed nodes are translated into small functions that
+# count their steps. So a formula is deterministic, and bounded in steps, memory and the size of its value.
+# `state.l.cpu[0]` and `†state.l.cpu[0]` are the same reference.
 
 
 def is_function(name: str) -> bool:
@@ -642,7 +648,7 @@ def is_function(name: str) -> bool:
 
 
 def is_name(name: str) -> bool:
-    """Whether a loop may give its items that name: it means nothing of its own in a formula."""
+    """Whether a loop may use that name for its items: it has no meaning of its own in a formula."""
     return name not in FUNCTIONS and name not in CONSTANTS and not keyword.iskeyword(name)
 
 

@@ -21,21 +21,23 @@ JsonObject: TypeAlias = dict[str, Any]
 PathPart: TypeAlias = str | int
 
 MAX_DIGITS = 4000
-"""Of an integer. Python reads no more than 4,300 from text, so a longer one could be written and not read again."""
+"""The most digits of an integer. Python parses at most 4,300, so a longer one could be written and not parsed again."""
 _MAX_BITS = int(MAX_DIGITS * 3.32)
 MAX_DEPTH = 100
-"""Nested arrays and objects. Deeper is refused: every walk over a value is recursive, and no real data is that deep."""
+"""The most levels of nested arrays and objects. Deeper values are refused: every walk over a value is recursive, and no
+real data is that deep."""
 
 MAX_PASSED = 170
-"""The same of parameters with the values in them that they refer to. What reads a payload takes 200, of which a view and what a
-delegate is started with have some for themselves."""
+"""The most levels of parameters with the values that they refer to. A payload's parser takes 200, and a view and a
+delegate's input need some of them for themselves."""
 
 
 def loads(text: str | bytes, *, source: str = "the JSON", most: int | None = None) -> Json:
     """Parse a whole document; `most`: values that it may have, each key, item and text counted.
 
-    Raises `TooLargeError` for more values than that, and `JsonError` with line and column for a syntax error, and for what no JSON has (`NaN`) or Perdure cannot carry
-    (numbers that overflow to infinity or have more than `MAX_DIGITS` digits, unpaired surrogates, more than `MAX_DEPTH` levels).
+    Raises `TooLargeError` for more values. Raises `JsonError` with line and column for a syntax error, for `NaN`, and
+    for values that Perdure cannot carry: numbers that overflow to infinity or have more than `MAX_DIGITS` digits,
+    unpaired surrogates, more than `MAX_DEPTH` levels.
     """
     if most is not None and isinstance(text, bytes) and _has_more(text, most):
         raise _too_many(source, most)
@@ -56,7 +58,8 @@ def loads(text: str | bytes, *, source: str = "the JSON", most: int | None = Non
 
 
 def loads_commented(text: str | bytes, *, source: str = "the JSON") -> Json:
-    """The same for what a person writes: with `//` and `/* */`, and a comma after the last item (R2.9). Raises `JsonError`."""
+    """Parse a document that a person writes: with `//` and `/* */`, and a comma after the last item (R2.9). Raises
+    `JsonError`."""
     try:
         plain = text.decode("utf-8-sig") if isinstance(text, bytes) else text
     except UnicodeDecodeError:
@@ -68,24 +71,24 @@ def loads_commented(text: str | bytes, *, source: str = "the JSON") -> Json:
 
 
 def without_comments(text: str) -> str:
-    """The text with blanks in the place of what no JSON has, so that line and column stay where they were."""
+    """Return the text with blanks in the place of comments and last commas, so that line and column stay the same."""
     for pattern in (_COMMENT, _LAST_COMMA):
         text = pattern.sub(lambda found: found[1] or _NO_LINE_END.sub(" ", found[0]), text)
     return text
 
 
 _NO_LINE_END = re.compile(r"[^\n]")
-# A text or a comment without an end is left as it is, and passed over: what follows in it is not looked at again and again.
+# A text or a comment without an end stays, and is passed over: the search does not begin in it again and again.
 _TEXT = r'"(?:[^"\\\n]|\\.)*\\?(?:"|(?=\n|\Z))'
 _COMMENT = re.compile(rf"({_TEXT}|/\*(?:(?!\*/).)*\Z)|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _LAST_COMMA = re.compile(rf"({_TEXT}|[\[{{,]\s*,)|,(?=\s*[\]}}])", re.DOTALL)
-"""A comma that follows no item is left where it is: it is a mistake."""
+"""A comma that follows no item stays: it is a mistake."""
 
 
 def check(value: Json, *, source: str = "the JSON", most: int | None = None) -> None:
     """Raise `JsonError`, or `TooLargeError`, unless the value can be written as JSON and carried: see `loads`."""
     left = most
-    # An explicit stack: the value may be deeper than Python's own.
+    # An explicit stack: the value may be deeper than Python's own allows.
     stack: list[tuple[Json, int]] = [(value, 1)]
     while stack:
         item, depth = stack.pop()
@@ -116,7 +119,8 @@ def check(value: Json, *, source: str = "the JSON", most: int | None = None) -> 
 def _has_more(text: bytes, most: int) -> bool:
     """Whether JSON text surely has more values than `most`, by its commas and brackets outside of texts.
 
-    The parser holds the interpreter's lock until it is done: 4 MB of small lists take it 100 laps of `tests/cpu.py`, this takes 5.
+    The parser holds the interpreter's lock until it is done: 4 MB of small lists take it 100 laps of `tests/cpu.py`;
+    this function takes 5.
     """
     if len(text) < most:
         return False
@@ -132,7 +136,7 @@ def _too_many(source: str, most: int | None) -> TooLargeError:
 
 
 def depth_of(value: Json) -> int:
-    """Levels of arrays and objects inside each other, counted to `MAX_PASSED` and one more: `[[]]` has two."""
+    """Return the levels of nested arrays and objects, counted up to `MAX_PASSED` and one more: `[[]]` has two."""
     depth, level = 0, [value] if isinstance(value, dict | list) else []
     while level and depth <= MAX_PASSED:
         depth += 1
@@ -159,7 +163,7 @@ def _no_constant(name: str) -> Json:
 
 
 def dumps(value: Json, *, indent: int | None = None, sort_keys: bool = False) -> str:
-    """Compact JSON (or indented), with Unicode as it is."""
+    """Return compact JSON (or indented), with Unicode as it is."""
     separators = None if indent else (",", ":")
     return json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
 
@@ -172,7 +176,7 @@ def has_null(value: Json) -> bool:
 
 
 def shorten(value: Json, limit: int = 120) -> str:
-    """The value as one line of at most about `limit` characters, for a person or a model to recognise it by."""
+    """Return the value as one line of at most about `limit` characters, for a person or a model to recognise it by."""
     if isinstance(value, str) and len(value) > 10 * limit:
         return f"{json.dumps(value[:limit], ensure_ascii=False, default=str)[: limit - 1]}… ({len(value)} characters)"
     if isinstance(value, dict | list) and len(value) > 10 * limit:
@@ -185,12 +189,12 @@ def shorten(value: Json, limit: int = 120) -> str:
 
 
 def json_path(parts: Iterable[PathPart]) -> str:
-    """`$.items[0]["odd key"]`: where in a document, as JSONPath writes it."""
+    """Return the path in a document in JSONPath's notation: `$.items[0]["odd key"]`."""
     return "$" + "".join(path_step(part) for part in parts)
 
 
 def path_step(part: PathPart) -> str:
-    """One step of a path as a reference writes it: `.name`, `[0]` or `["odd key"]` (R3.2)."""
+    """Return one step of a path as a reference writes it: `.name`, `[0]` or `["odd key"]` (R3.2)."""
     if isinstance(part, int):
         return f"[{part}]"
     if part and not any(character in RESERVED or character.isspace() for character in part):
@@ -203,14 +207,15 @@ RESERVED = frozenset('.[](){}|&†"')
 
 
 class UnreadArgument(str):
-    """In the place of an argument that could not be read: why not. Whoever takes anything that is sent takes this for text that is wrong."""
+    """The substitute for an argument that could not be decoded: its text is the reason. Handlers that accept any value
+    treat it as a wrong text."""
 
     waits = False
     """A worker with other keys may be able to read it."""
 
 
 class WireModel(BaseModel):
-    """What crosses a boundary: camelCase JSON, and no key that is not known."""
+    """A model that crosses a boundary: camelCase JSON, without unknown keys."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
@@ -219,26 +224,28 @@ class WireModel(BaseModel):
 
 
 class ValuePage(WireModel):
-    """A part of a value's JSON, as a run answers it."""
+    """A page of a value's JSON, as a run returns it."""
 
     text: str
     next: int | None = None
     """The offset, in characters, of the next page; `None`: this was the last."""
     earlier: bool = False
-    """It is not known whole here: the execution is to be asked that this one went on from."""
+    """Whether only an earlier execution has the whole value: query the one that this execution continues."""
 
 
 M = TypeVar("M", bound=BaseModel)
 
 
 class Packed(WireModel):
-    """A model as text. Where it is read by another version, the form says so before anything is misread."""
+    """A model as packed text, with the version of its form: another version of the code refuses it before anything is
+    misread."""
 
     form: int
     data: str
 
     def read(self, kind: type[M], form: int, what: str) -> M:
-        """What `pack` was given. Raises `ProtocolError` where the form is another, or the data is none of it."""
+        """Return the model that was packed. Raises `ProtocolError` if the form is another, or the data does not fit
+        it."""
         if self.form != form:
             raise ProtocolError(
                 f"{what} has form {self.form}, and this worker reads form {form}: deploy the one that wrote it"
@@ -250,6 +257,7 @@ class Packed(WireModel):
 
 
 def pack(data: BaseModel, form: int) -> Packed:
-    """Ten times shorter than the JSON where much repeats, as in a list of calls or of tools."""
+    """Return the model as packed text, ten times shorter than the JSON if much repeats, as in a list of calls or of
+    tools."""
     text = base64.b64encode(zlib.compress(data.model_dump_json(exclude_defaults=True).encode(), 1)).decode()
     return Packed(form=form, data=text)

@@ -24,9 +24,9 @@ _BEGINNINGS: Final = {
     "ZkxhQ": "audio/flac",
     "GkXfo": "video/webm",
 }
-"""How the base64 of a file of each kind begins."""
+"""The beginning of the base64 of a file, for each kind."""
 _LEAST: Final = 256
-"""Characters. What is shorter costs little, and may be a text that only looks like a file."""
+"""Characters. A shorter text costs little, and may only look like a file."""
 _CHARACTERS: Final = r"[A-Za-z0-9+/]"
 _EMBEDDED: Final = re.compile(
     rf"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,({_CHARACTERS}{{32,}}={{0,2}})"
@@ -38,9 +38,9 @@ _BASE64: Final = re.compile(rf"{_CHARACTERS}{{32,}}={{0,2}}")
 
 
 def without_media(value: Json) -> Json:
-    """The value with `[image/png, 12,345 bytes, 0123456789ab, left out]` wherever it held a file as base64.
+    """Return the value with `[image/png, 12,345 bytes, 0123456789ab, left out]` in the place of each file as base64.
 
-    A file is known by a `data:` address, by how it begins, or by a `mimeType` beside it.
+    A file is recognised by a `data:` address, by its beginning, or by a `mimeType` beside it.
     """
     if isinstance(value, str):
         return _EMBEDDED.sub(_words, value)
@@ -53,9 +53,9 @@ def without_media(value: Json) -> Json:
 
 
 def beginning_without_media(text: str, most: int) -> tuple[str, bool]:
-    """The first `most` characters or so of a text without its media, and whether that is all of it.
+    """Return the first `most` characters or so of a text without its media, and whether that is all of it.
 
-    Each file is described whole, also where it reaches beyond what is kept; what stands far behind that is not looked at.
+    Each file is described in full, even if it reaches beyond the kept part; text far behind that is not examined.
     """
     found, at = "", 0
     while len(found) <= most:
@@ -70,9 +70,10 @@ def beginning_without_media(text: str, most: int) -> tuple[str, bool]:
 
 
 def first_without_media(value: Json, most: int) -> tuple[Json, bool]:
-    """Return the first parts of a value, of about `most` characters of JSON, without their media, and whether these are all.
+    """Return the first parts of a value, of about `most` characters of JSON, without their media, and whether these are
+    all.
 
-    Costs what it returns, and what its files hold, however large the value is.
+    The cost is that of the result and the files in it, however large the value is.
     """
     left, is_whole = most, True
 
@@ -109,19 +110,19 @@ def first_without_media(value: Json, most: int) -> tuple[Json, bool]:
 
 
 def media_kind(value: JsonObject) -> str:
-    """The kind of file that an object says it holds; empty: none."""
+    """Return the kind of file in an object; empty: none."""
     kind = next((str(value[key]) for key in _KINDS if isinstance(value.get(key), str)), "")
     return kind if _BINARY.match(kind) else ""
 
 
 def without_file(kind: str, key: str, item: Json) -> str | None:
-    """What stands in place of an entry of an object that holds a file of this kind; `None`: the entry is none."""
+    """Return the substitute for an entry of an object that holds a file of this kind; `None`: the entry is no file."""
     is_file = bool(kind) and isinstance(item, str) and key not in _KINDS and _BASE64.fullmatch(item)
     return describe(kind, str(item)) if is_file else None
 
 
 def describe(kind: str, encoded: str) -> str:
-    """What stands in place of a file: its kind, its size, and a digest that tells two of them apart."""
+    """Return the substitute for a file: its kind, its size, and a digest that tells two of them apart."""
     size = len(encoded) * 3 // 4 - encoded[-2:].count("=")
     digest = hashlib.sha256(encoded.encode()).hexdigest()[:12]
     return f"[{kind}, {size:,} bytes, {digest}, left out]"
@@ -134,32 +135,35 @@ def _words(found: re.Match[str]) -> str:
     return describe(kind, found[3])
 
 
-# Images and other base64 are described, and of more than `MAX_RESULT` characters the beginning is shown, with a line that says how to read the rest. The value itself stays whole: a reference passes on all of it.
+# Images and other base64 are described. Of more than `MAX_RESULT` characters the beginning is shown, with a line on
+# how to read the rest. The value itself stays unchanged: a reference passes on all of it.
 
 REST: Final = "; the rest: recall]"
-"""How a text ends that a transcript has cut."""
+"""The end of a text that a transcript has cut."""
 PAGE: Final = 12_000
 """Characters of a page of `recall`: somewhat less than a result may have."""
 _PAGE_AS_JSON: Final = MAX_RESULT - 1_000
-"""Characters that its JSON may have: what is recalled is not cut again."""
+"""Characters of a page as JSON: a recalled page is not cut again."""
 
 
 def cut_text(text: str, most: int, whole: str) -> str:
-    """Return the text, if it has at most `most` characters; else its beginning, how much the `whole` has, and how to read that."""
+    """Return the text, if it has at most `most` characters; else its beginning, the size of the `whole`, and how to
+    read that."""
     return text if len(text) <= most else f"{text[:most]}… [{whole}{REST}"
 
 
 def result_text(value: Json, size: int, most: int = MAX_RESULT, *, name: str = "") -> str:
     """Return a result as text: a text as it is, any other value as JSON, without images and other base64.
 
-    `size` is what it has in bytes. Of more than `most` characters the beginning is kept, with how many there are, and the `name` under
-    which `recall` reads the rest.
+    `size`: the value's bytes. Of more than `most` characters the beginning is kept, with their number, and the `name`
+    under which `recall` reads the rest.
     """
     return _read(value, size, most, name)[0]
 
 
 def excerpt(value: Json, size: int, name: str) -> tuple[Json, bool]:
-    """Return the value as a model is shown it, and whether it was cut: the same value without base64, or the text of its beginning."""
+    """Return the value as a model sees it, and whether it was cut: the same value without base64, or the text of its
+    beginning."""
     if size <= MAX_RESULT:
         return without_media(value), False
     text, is_cut = _read(value, size, MAX_RESULT, name)
@@ -173,7 +177,7 @@ def _read(value: Json, size: int, most: int, name: str) -> tuple[str, bool]:
         text, is_whole = beginning_without_media(value, most)
     elif size <= 4 * most:
         text, is_whole = dumps(without_media(value)), True
-    else:  # what is not shown is not looked at (R18.5)
+    else:  # the rest is not shown and not examined (R18.5)
         part, is_whole = first_without_media(value, 4 * most)
         text = dumps(part) if is_whole else preview(part, most + 1)
     if is_whole and len(text) <= most:
@@ -188,7 +192,7 @@ def _length(text: str, size: int, most: int) -> str:
 
 
 def page_of(what: str, text: str, page: int) -> JsonObject:
-    """Return `{"what", "page", "pages", "text"}`. Raises `RunError` where there is no such page."""
+    """Return `{"what", "page", "pages", "text"}`. Raises `RunError` if there is no such page."""
     ends = [0]
     while ends[-1] < len(text) or len(ends) == 1:
         length = PAGE

@@ -32,7 +32,7 @@ class ChatCall(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """One message as it was exchanged with a model; what else stood beside these keys stays with it."""
+    """One message as it was exchanged with a model; its other keys are kept."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -41,18 +41,19 @@ class ChatMessage(BaseModel):
     tool_calls: list[ChatCall] | None = None
     tool_call_id: str | None = None
     sources: list[Annotated[str, Field(pattern=NAME)]] = Field(default_factory=list, alias="_sources", exclude=True)
-    """Where it comes from, `!` before what others wrote (R15.1); no model is sent this. Left out it is the agent file's own."""
+    """The provenance, with `!` before a name whose text others wrote (R15.1); no model receives it. Without it, the
+    text is the agent file's own."""
 
     @property
     def text(self) -> str:
-        """Its content as text; of parts those that are text."""
+        """The content as text: of parts, those that are text."""
         if isinstance(self.content, list):
             parts = [part.get("text") for part in self.content if isinstance(part, dict)]
             return "\n".join(part for part in parts if isinstance(part, str))
         return self.content or ""
 
     def as_json(self) -> JsonObject:
-        """As a server takes it: `arguments` as text, without keys that say nothing."""
+        """Return the message as a server takes it: `arguments` as text, without empty keys."""
         message = {key: value for key, value in self.model_dump(mode="json").items() if value is not None}
         message.setdefault("content", None)
         for call in message.get("tool_calls", ()):
@@ -61,7 +62,7 @@ class ChatMessage(BaseModel):
         return message
 
     def as_text(self) -> JsonObject:
-        """The same for a model that does not call functions natively: its calls, and their results, in words."""
+        """Return the message for a model without native function calls: its calls, and their results, in words."""
         if self.role == "tool":
             return {"role": "user", "content": f"# result of {self.tool_call_id}\n{self.text}"}
         if not self.tool_calls:
@@ -74,10 +75,10 @@ class ChatMessage(BaseModel):
 
 
 def check_history(messages: Iterable[tuple[int, Json]], *, where: str = "context") -> None:
-    """Raises `AgentError` with the index of a call without its result, or a result without its call.
+    """Raise `AgentError` with the index of a call without its result, or of a result without its call.
 
-    `messages` are those that the model reads, with their indexes. Results stand directly after the message that calls: no
-    server takes them elsewhere.
+    `messages` are those that the model reads, with their indexes. Results stand directly after the message with the
+    calls: no server takes them elsewhere.
     """
     asked, open_calls = 0, dict[str, None]()
     for index, message in messages:
@@ -106,12 +107,14 @@ def _wrong(where: str, index: int, words: str) -> AgentError:
 
 
 NEWEST: Final = 24_000
-"""Characters of a history that are left where it was too long: what the smallest models of today take, with as much beside it."""
+"""Characters of a history that stay after it was too long: the context of the smallest models of today, with as much
+beside it."""
 _LEFT_OUT: Final = ChatMessage(role="user", content="[what was said before this is left out: it was too long]")
 
 
 def newest(items: Sequence[T], *, shown: int) -> list[T | ChatMessage]:
-    """The items with only the newest of the history among them (R9.7). It begins where nothing is the result of a call before it.
+    """Return the items with only the newest of the history among them (R9.7). The history never begins with the result
+    of a lost call.
 
     `shown`: characters of a result that are shown.
     """
@@ -144,7 +147,7 @@ class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     def as_json(self) -> JsonObject:
-        """The message as an agent file writes it."""
+        """Return the message as an agent file writes it."""
         return self.model_dump(by_alias=True, exclude_defaults=True) | {"type": self.type}  # type: ignore[attr-defined]
 
 
@@ -164,7 +167,7 @@ class TextMessage(_Message):
 
 
 class _DataMessage(_Message):
-    """JSON data under a kind, which references name: `†kind.path` (R2.2)."""
+    """JSON data under a kind, for references: `†kind.path` (R2.2)."""
 
     data: Json = None
     data_schema: JsonObject | None = Field(default=None, alias="schema")
@@ -222,11 +225,12 @@ class PlanMessage(_Message):
     type: Literal["plan"] = "plan"
     plan: list[JsonObject]
     output: Json = None
-    """With references to what the plan writes: when all goes well it ends the run, and no model is needed (R5.9, R6.4)."""
+    """The output, with references to results of the plan: it ends a run in which all goes well, without a model (R5.9,
+    R6.4)."""
 
 
 class ErrorMessage(_Message):
-    """What went wrong with a call; `call` is null when it was the Solution itself (R2.5, R6.6)."""
+    """A call's error; `call` is null for an error of the Solution itself (R2.5, R6.6)."""
 
     type: Literal["error"] = "error"
     call: Json = None
@@ -235,7 +239,7 @@ class ErrorMessage(_Message):
     @model_validator(mode="before")
     @classmethod
     def _nested(cls, message: Any) -> Any:
-        """Flat, or under `data` as a data message has it."""
+        """Accept the message flat, or under `data` as a data message has it."""
         if not isinstance(message, dict) or not isinstance(message.get("data"), dict):
             return message
         return {key: value for key, value in message.items() if key != "data"} | message["data"]
@@ -245,7 +249,7 @@ class ErrorMessage(_Message):
 
 
 class FeedbackMessage(_Message):
-    """What a person changed or rejected, and why (R2.5)."""
+    """A person's change or rejection, and the reason (R2.5)."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     type: Literal["feedback"] = "feedback"
@@ -274,7 +278,8 @@ TYPES: Final = tuple(CLASSES)
 
 
 def parse_messages(items: Sequence[Json], *, where: str = "context") -> list[Message]:
-    """Raises `AgentError` with everything that is wrong, each with the index of the message and what is meant to be there (R2.1, R2.8)."""
+    """Parse a context. Raises `AgentError` with all problems, each with the index of the message and the accepted form
+    (R2.1, R2.8)."""
     messages: list[Message] = []
     problems: list[Problem] = []
     for index, item in enumerate(items):
@@ -294,7 +299,7 @@ def parse_messages(items: Sequence[Json], *, where: str = "context") -> list[Mes
 
 
 def _parse(item: Json) -> Message:
-    """Raises `ValidationError`, or `AgentError` for what is not even meant as a message."""
+    """Parse one message. Raises `ValidationError`, or `AgentError` for an item that is not meant as a message."""
     if not is_message(item):
         words = f"is no message: expected an object with a 'type', one of {', '.join(TYPES)}, or a 'role'"
         raise AgentError.of([problem_at((), words)])
@@ -306,12 +311,12 @@ def _parse(item: Json) -> Message:
 
 
 def is_message(item: Json) -> bool:
-    """Whether it is meant as one: it says its type, or as chat history its role."""
+    """Whether the item is meant as a message: it has a type, or a role as chat history has."""
     return isinstance(item, dict) and isinstance(item.get("type", item.get("role")), str)
 
 
 class MergedMessages(BaseModel):
-    """All messages of one kind and one instance as the model sees them: one object, with its schema (R2.6)."""
+    """The messages of one kind and one instance, merged as the model sees them: one object, with its schema (R2.6)."""
 
     kind: str
     instance: str | None
@@ -320,7 +325,7 @@ class MergedMessages(BaseModel):
     data_schema: JsonObject | None = None
     description: str = ""
     place: int = 0
-    """Index of the last of them: where it stands for the model (R2.7)."""
+    """Index of the last of them: the model sees them there (R2.7)."""
 
 
 def merge_data(messages: Iterable[Message]) -> list[MergedMessages]:
@@ -345,7 +350,7 @@ def merge_data(messages: Iterable[Message]) -> list[MergedMessages]:
 
 
 def deep_merge(first: Json | Missing, second: Json) -> Json:
-    """Two JSON values as one: objects merge deeply, anything else is replaced."""
+    """Merge two JSON values: objects merge deeply, any other value is replaced."""
     if first is MISSING:
         return second
     tree = ValueTree({"value": first})
@@ -355,26 +360,27 @@ def deep_merge(first: Json | Missing, second: Json) -> Json:
 
 Mode: TypeAlias = Literal["steer", "followup", "collect", "interrupt", "reject"]
 Told: TypeAlias = Literal["reasoning", "tools"]
-"""What goes before an answer: what the model thought, a line for each call."""
+"""The parts that are delivered before an answer: the model's reasoning, a line for each call."""
 MODES: Final[tuple[Mode, ...]] = ("steer", "followup", "collect", "interrupt", "reject")
 
 
 class SessionRules(BaseModel):
-    """What is left out is for those above to say, or the default."""
+    """The rules of a session. A rule that is left out comes from the level above, or is the default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Mode | None = None
-    """What a message without a mode does; `steer`, and `followup` while the run waits for a person."""
+    """The mode of a message without one; `steer`, and `followup` while the run waits for a person."""
     cap: int | None = Field(default=None, ge=1, le=1_000)
     """Messages that may wait; 20."""
     quiet: float | None = Field(default=None, ge=0, le=3_600)
-    """Seconds without another message after which those collected begin a run; 0.5."""
+    """Seconds without another message after which collected messages begin a run; 0.5."""
     context_tokens: int | None = Field(default=None, ge=1_000)
-    """Tokens of a context from which on the conversation is compacted; 100,000, or less where a model has refused that (R10.11)."""
+    """Tokens of a context from which the conversation is compacted; 100,000, or less after a model has refused that
+    (R10.11)."""
     verbose: tuple[Told, ...] | None = None
-    """What is delivered before an answer, to people whose messages name a route; nothing (R10.16)."""
+    """The parts that are delivered before an answer, to people whose messages name a route; none (R10.16)."""
 
     def over(self, below: SessionRules) -> SessionRules:
-        """These, and where they say nothing those below."""
+        """Return these rules, completed by those of the other level."""
         return below.model_copy(update=self.model_dump(exclude_none=True))

@@ -30,42 +30,44 @@ _MUST: Final = {
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
 }
-"""Pydantic's kinds of errors in JSON's words."""
+"""Words of JSON for Pydantic's kinds of errors."""
 MOST: Final = 20
-"""Problems that are told of one thing that was written: a name that is near is looked for with each."""
+"""Problems that are reported of one document: each costs a search for close names."""
 _NAMES: Final = 12
-"""Right names that are listed where none is near."""
+"""Valid names that are listed if none is close."""
 
 
 def close_names(name: str, names: Iterable[str], limit: int = 5) -> list[str]:
-    """The names most like one that does not exist; all of them when they are few."""
+    """Return the names most like one that does not exist; all of them if they are few."""
     known = sorted(names)
     return difflib.get_close_matches(name, known, n=limit, cutoff=0.4) or known[:limit]
 
 
 def meant(name: str, names: Iterable[str]) -> str | None:
-    """The one that was probably meant by a name that does not exist."""
+    """Return the name that was probably meant by one that does not exist."""
     return next(iter(difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.6)), None)
 
 
 def none_of(name: str, what: str, names: Sequence[str]) -> str:
-    """`'dialct' is no key; did you mean 'dialect'?`, or which names there are."""
+    """Return `'dialct' is no key; did you mean 'dialect'?`, or the list of names."""
     near = meant(name, names)
     there = f"; there are {', '.join(names[:_NAMES])}{' …' if len(names) > _NAMES else ''}" if names else ""
     return f"{shorten(name, 60)} is no {what}" + (f"; did you mean {shorten(near, 60)}?" if near else there)
 
 
 def problem_at(place: Sequence[PathPart], words: str) -> Problem:
-    """What is wrong at a place of a document."""
+    """Return a problem at a place of a document."""
     return Problem(tuple(place), json_path(place), words)
 
 
 def problems_of(
     error: ValidationError, document: Json = None, *, model: Any = None, at: Place = (), skip: int = 0
 ) -> list[Problem]:
-    """Everything that a pydantic error says of the `document`, which is to be a `model` and stands at `at`; `skip` steps of its places
-    are left out at the start. What is wrong with one value is one problem, however many kinds of value it might have been. Behind `MOST` one
-    says that there are more."""
+    """Return all problems of a pydantic error about the `document`, which has to be a `model` and stands at `at`.
+
+    `skip`: steps of its places that are left out at the start. The errors of one value are one problem, however many
+    kinds of value it might have been. After `MOST` problems, one reports that there are more.
+    """
     found: dict[Place, list[str]] = {}
     instead: set[Place] = set()
     for each in error.errors(include_url=False):
@@ -85,12 +87,12 @@ def problems_of(
 
 
 def _either(words: Sequence[str]) -> str:
-    """What any of several kinds of value would have needed: `must be text or must be an object, not 5`."""
+    """Return the condition of a value with several kinds: `must be text or must be an object, not 5`."""
     return " or ".join([*(each.partition(", not ")[0] for each in words[:-1]), words[-1]])
 
 
 def _place(steps: Sequence[PathPart], document: Json, *, missing: bool) -> Place:
-    """The steps that are the document's own; between them pydantic names the kinds of value that it tried."""
+    """Return the steps of the document itself; between them pydantic names the kinds of value that it tried."""
     if document is None:
         return tuple(steps)
     place: list[PathPart] = []
@@ -124,7 +126,7 @@ def _words(error: Any, place: Place, keys: Sequence[str]) -> str:
 
 
 def _keys(model: Any, place: Place) -> list[str]:
-    """The keys that an object at this place of a model's document may have."""
+    """Return the keys that an object at this place of a model's document may have."""
     for step in place:
         if isinstance(model, type) and issubclass(model, BaseModel):
             model = next((f.annotation for n, f in model.model_fields.items() if step in (n, f.alias)), None)
@@ -137,7 +139,7 @@ def _keys(model: Any, place: Place) -> list[str]:
 
 
 def _stripped(kind: Any) -> Any:
-    """The model among what a value may be; a list's, or a mapping's, stays as it is."""
+    """Return the model among the kinds of a value; a list's, or a mapping's, stays as it is."""
     if get_origin(kind) is Annotated:
         return _stripped(get_args(kind)[0])
     if get_origin(kind) in (Union, types.UnionType):
@@ -150,7 +152,7 @@ def _inside(kind: Any) -> Any:
 
 
 def first_problem(error: ValidationError, document: Json = None, *, model: Any = None, skip: int = 0) -> str:
-    """A pydantic error's first problem as one line with its JSON path."""
+    """Return a pydantic error's first problem as one line with its JSON path."""
     first = problems_of(error, document, model=model, skip=skip)[0]
     return f"{first.words} at {first.path}" if first.place else first.words
 
@@ -160,8 +162,11 @@ _DECODER: Final = json.JSONDecoder()
 
 
 def line_of(text: str, place: Sequence[PathPart]) -> int:
-    """The line, from 1, on which the value at the place begins, a key's with its name; of one that is not there that of what it would
-    be in. `text` is JSON, with comments or without."""
+    """Return the line, from 1, on which the value at the place begins, a key's with its name; for a missing value that
+    of its parent.
+
+    `text` is JSON, with comments or without.
+    """
     plain = without_comments(text)
     at = found = _blanks(plain, 0)
     for step in place:
@@ -173,7 +178,7 @@ def line_of(text: str, place: Sequence[PathPart]) -> int:
 
 
 def _step(text: str, at: int, step: PathPart) -> tuple[int, int] | None:
-    """Where a member of the object or list at `at` begins, and where its value does."""
+    """Return the beginning of a member of the object or list at `at`, and the beginning of its value."""
     if text[at : at + 1] not in ("{", "["):
         return None
     keyed = text[at] == "{"
@@ -185,7 +190,7 @@ def _step(text: str, at: int, step: PathPart) -> tuple[int, int] | None:
             name, at = _DECODER.raw_decode(text, at)
             at = _blanks(text, at)
         if name == step:
-            found = begin, at  # of a key that is written twice the last counts
+            found = begin, at  # of a repeated key the last counts
         _, at = _DECODER.raw_decode(text, at)
         at, index = _blanks(text, at), index + 1
     return found

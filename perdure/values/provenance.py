@@ -1,7 +1,8 @@
-"""Provenance: which sources each value comes from, and the shape of values that others have written.
+"""Provenance: the sources of each value, and the shape of values that others have written.
 
-A name is `user`, `agent`, `model`, `tool:NAME`, `client:NAME`, or of what a prompt holds `skill:NAME` or `file:NAME`; a `!` before it says that others wrote what came from there. Sets are shared, so
-that a write costs one pointer, and a snapshot one small number: see `Table`.
+A source is `user`, `agent`, `model`, `tool:NAME`, `client:NAME`, or for a part of the prompt `skill:NAME` or
+`file:NAME`. A `!` before it says that others wrote its values. Sets are shared, so that a write costs one pointer, and
+a snapshot one small number: see `SourceTable`.
 """
 
 from __future__ import annotations
@@ -20,38 +21,38 @@ Sources: TypeAlias = frozenset[str]
 Hides: TypeAlias = Callable[[Sources], bool]
 """Whether values of these sources are shown to the model by their shape alone (R15.4)."""
 Shaping: TypeAlias = Callable[[Json, tuple[str, ...]], Json]
-"""The shape of a value that stands at a path."""
+"""A function that returns the shape of a value at a path."""
 Naming: TypeAlias = Callable[[str, int], str]
-"""What is shown of a key that others may have written, the so many-th of its object."""
+"""A function that returns the shown form of a key that others may have written, from its place in its object."""
 
 OTHERS: Final = "!"
-"""Before a name: what came from there was written by others."""
+"""The prefix of a source whose values others wrote."""
 BY_OTHERS: Final = " (written by others)"
-"""The same in words, after it."""
+"""The prefix in words, after the name."""
 NOWHERE: Final[Sources] = frozenset()
 USER: Final[Sources] = frozenset({"user"})
-"""The run's input, a person's answer, what a person wrote into a call or vouched for."""
+"""The source of the run's input, of a person's answer, and of values that a person wrote into a call or endorsed."""
 AGENT: Final[Sources] = frozenset({"agent"})
 MODEL: Final[Sources] = frozenset({"model"})
 TOOL: Final = "tool:"
 SKILL: Final = "skill:"
 FILE: Final = "file:"
-"""Before the name of a skill, and of a bootstrap file, that a prompt holds (R10.19)."""
+"""The prefix of a bootstrap file in a prompt (R10.19)."""
 CLIENT: Final = "client:"
-"""Before the name of a client of the gateway that has sent a text in the agent's or a tool's name."""
+"""The prefix of a client of the gateway that has sent a text in the agent's or a tool's name."""
 NAME: Final = rf"^{OTHERS}?(user|agent|model|({TOOL}|{SKILL}|{FILE}|{CLIENT}).{{1,200}})$"
-"""What a name looks like."""
+"""The form of a source's name."""
 
 
 @lru_cache(maxsize=4096)
 def tool_source(name: str, untrusted: bool) -> Sources:
-    """What a tool's result has of its own."""
+    """Return the own source of a tool's result."""
     return frozenset({f"{OTHERS if untrusted else ''}{TOOL}{name}"})
 
 
 @lru_cache(maxsize=8192)
 def join(first: Sources, second: Sources) -> Sources:
-    """Those of a value that is made of both."""
+    """Return the sources of a value that is made of both."""
     return first if second <= first else first | second
 
 
@@ -64,24 +65,24 @@ def join_all(many: Iterable[Sources]) -> Sources:
 
 @lru_cache(maxsize=4096)
 def untrusted(sources: Sources) -> Sources:
-    """Those of them that others wrote."""
+    """Return those of the sources that others wrote."""
     return frozenset(name for name in sources if name.startswith(OTHERS))
 
 
 def plain(name: str) -> str:
-    """The name as a rule says it, `tool:read_mail`."""
+    """Return the name as a rule writes it, `tool:read_mail`."""
     return name.removeprefix(OTHERS)
 
 
 def in_words(sources: Iterable[str]) -> str:
-    """For people: `read_mail (written by others), user`."""
+    """Return the sources for people: `read_mail (written by others), user`."""
     return ", ".join(
         plain(name).removeprefix(TOOL) + (BY_OTHERS if name.startswith(OTHERS) else "") for name in sorted(sources)
     )
 
 
 class _Place:
-    """A path at which something was written. `own`: the sources of what stands here and has no place of its own below."""
+    """A path with a write. `own`: the sources of the value here, without the places below."""
 
     __slots__ = ("age", "below", "own", "whole")
 
@@ -89,7 +90,7 @@ class _Place:
         self.own, self.age = own, age
         self.below: dict[str, _Place] = {} if below is None else below
         self.whole: Sources | None = None
-        """With all below, once it was asked for."""
+        """The sources of the place and all places below, once they were needed."""
 
     def everything(self) -> Sources:
         if self.whole is None:
@@ -98,15 +99,17 @@ class _Place:
 
 
 class Labels:
-    """The sources of a JSON value, part by part. What is read is never less than what it is made of, and may be more where writes add
-    to what was there."""
+    """The sources of a JSON value, part by part.
+
+    A read never returns less than the true sources, and may return more if writes have added to older values.
+    """
 
     def __init__(self, own: Sources = NOWHERE) -> None:
         self._age = 0
         self._root = _Place(own, 0)
 
     def snapshot(self) -> Labels:
-        """As they are now; later writes do not show in it. Costs nothing."""
+        """Return the present labels; later writes do not show in them. Costs nothing."""
         taken = Labels()
         taken._root = self._root
         self._age += 1
@@ -114,9 +117,9 @@ class Labels:
         return taken
 
     def copy(self) -> Labels:
-        """The same, to be written to on its own."""
+        """Return a copy that can be written to on its own."""
         taken = self.snapshot()
-        taken._age = self._age  # which nothing in it has
+        taken._age = self._age  # no place in it is that new
         return taken
 
     @property
@@ -124,7 +127,7 @@ class Labels:
         return self._root.everything()
 
     def at(self, path: Path) -> Sources:
-        """The sources of what stands at the path."""
+        """Return the sources of the value at the path."""
         place = self._root
         for part in path:
             if _odd(part):
@@ -136,7 +139,7 @@ class Labels:
         return place.everything()
 
     def parts(self) -> Iterator[tuple[tuple[str, ...], Sources]]:
-        """Each path at which something was written, with the sources of what stands there beside what is below; from above."""
+        """Yield each path with a write, with the sources of its value without the parts below; from above."""
         left: list[tuple[tuple[str, ...], _Place]] = [((), self._root)]
         while left:
             path, place = left.pop()
@@ -144,7 +147,7 @@ class Labels:
             left.extend(((*path, key), below) for key, below in place.below.items())
 
     def shaped(self, value: Json, hides: Hides, shape: Shaping, named: Naming) -> Json:
-        """The value with the shape of each part in its place that is hidden, and the very same where none is."""
+        """Return the value with each hidden part replaced by its shape, and the very same value if none is hidden."""
 
         def walk(value: Json, place: _Place, path: tuple[str, ...]) -> Json:
             if not untrusted(place.everything()):
@@ -164,7 +167,7 @@ class Labels:
             shown = shape({key: item for key, item in value.items() if key not in place.below}, path) if hidden else {}
             for number, (key, item) in enumerate(value.items()):
                 below = place.below.get(key)
-                if below is not None:  # which a merge has put there, by the keys of what others wrote
+                if below is not None:  # a merge has put it there, by the keys that others wrote
                     name = named(key, number) if hides(below.everything()) else key
                     shown[name] = walk(item, below, (*path, key))
                 elif not hidden:
@@ -174,10 +177,10 @@ class Labels:
         return walk(value, self._root, ())
 
     def write(self, path: Path, value: Json, method: str, sources: Sources) -> None:
-        """What a write of `value` does to them (R4.1)."""
+        """Record a write of `value` (R4.1)."""
         place = self._root = self._mine(self._root)
         for depth, part in enumerate(path):
-            if _odd(part):  # the index 0 of an array, or the key "00" of an object: nobody can tell here
+            if _odd(part):  # the index 0 of an array, or the key "00" of an object: undecidable here
                 self._add(place, sources)
                 return
             last = depth == len(path) - 1
@@ -197,7 +200,7 @@ class Labels:
             place.own = join(place.own, sources)
 
     def _put(self, place: _Place, key: str, sources: Sources, *, merged: bool) -> None:
-        """A key of an object that is merged, or assigned, into what stands at the place."""
+        """Record a key of an object that is merged, or assigned, into the value at the place."""
         if not merged:
             place.below[key] = _Place(sources, self._age)
         elif key not in place.below:
@@ -207,14 +210,14 @@ class Labels:
             self._add(place.below[key], sources)
 
     def _add(self, place: _Place, sources: Sources) -> None:
-        """To what stands there and to all below."""
+        """Add sources to the place and to all below."""
         place.own, place.whole = join(place.own, sources), None
         for key in place.below:
             place.below[key] = self._mine(place.below[key])
             self._add(place.below[key], sources)
 
     def _mine(self, place: _Place) -> _Place:
-        """The place to be changed: a copy where a snapshot holds it."""
+        """Return the place to be changed: a copy if a snapshot holds it."""
         if place.age != self._age:
             return _Place(place.own, self._age, dict(place.below))
         place.whole = None
@@ -222,7 +225,7 @@ class Labels:
 
 
 def _odd(part: str | int) -> bool:
-    """A text that is an index too, but is not how the index is written."""
+    """Whether the text is an index too, but in another notation than an index has."""
     if isinstance(part, int):
         return False
     index = array_index(part)
@@ -230,14 +233,14 @@ def _odd(part: str | int) -> bool:
 
 
 class SourceTable:
-    """Sets by small numbers, for whatever carries many of them: each set is written down once."""
+    """A table of sets by small numbers, for data with many of them: each set is written once."""
 
     def __init__(self, sets: Iterable[Iterable[str]] = ()) -> None:
         self.sets: list[Sources] = [frozenset(each) for each in sets]
         self._numbers = {each: number for number, each in enumerate(self.sets)}
 
     def number(self, sources: Sources) -> int:
-        """Of a set, which is one of the table's from then on."""
+        """Return the number of a set; a new set is added to the table."""
         number = self._numbers.get(sources)
         if number is None:
             number = self._numbers[sources] = len(self.sets)
@@ -245,7 +248,7 @@ class SourceTable:
         return number
 
     def of(self, number: int) -> Sources:
-        """The set of a number; none of a number that the table does not have."""
+        """Return the set of a number; an empty one for an unknown number."""
         return self.sets[number] if 0 <= number < len(self.sets) else NOWHERE
 
     def as_json(self) -> list[list[str]]:
@@ -254,37 +257,37 @@ class SourceTable:
 
 EACH: Final = "_each"
 _ITEM: Final = ("item", "index")
-"""Kinds of what an iteration is given: of `_each`."""
+"""Kinds of an iteration's own values: of `_each`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Of one call. Nobody has looked yet where `written` is empty."""
+    """The provenance of one call. It is unknown while `written` is empty."""
 
     written: Sources = NOWHERE
-    """Who has named the call and written what stands in it, with what they had read."""
+    """The author who named the call and wrote its text, with the sources that the author had read."""
     params: Mapping[str, Sources] = field(default_factory=dict)
-    """By parameter; what `_each` goes through by that name."""
+    """The sources of each parameter; of the items of `_each` under that name."""
     read: bool = False
-    """Whether it is known what its references read."""
+    """Whether the sources of its references are known."""
 
     @property
     def all(self) -> Sources:
-        """Those of the parameters together, which the result has too."""
+        """The sources of all parameters together, which the result has too."""
         return join_all(self.params.values())
 
     @property
     def tainted(self) -> bool:
-        """Whether others may have written anything of it (R15.3)."""
+        """Whether others may have written any part of it (R15.3)."""
         return bool(untrusted(self.written)) or any(map(untrusted, self.params.values()))
 
     @property
     def by_others(self) -> Sources:
-        """What others wrote of it, as far as that is known."""
+        """The sources in it that others wrote, as far as they are known."""
         return join(untrusted(self.written), untrusted(self.all))
 
     def vouched(self, names: set[str] | None = None) -> Origins:
-        """The same where a person stands for these parameters, or for the whole call (R15.6)."""
+        """Return the origins after a person endorsed these parameters, or the whole call (R15.6)."""
         named = set(self.params) if names is None else names
         params = {name: USER if name in named else sources for name, sources in self.params.items()}
         return Origins(USER if names is None else self.written, params, self.read)
@@ -295,19 +298,19 @@ UNKNOWN_ORIGINS: Final = Origins()
 
 @dataclass(frozen=True, slots=True)
 class KnownSources:
-    """What is known of sources when a plan is made."""
+    """The known provenance when a plan is made."""
 
     base: Mapping[str, Labels] = field(default_factory=dict)
-    """By kind those of the values that references can name; `state` too."""
+    """The labels of the values that references can name, by kind; `state` too."""
     written: Callable[[Json], Sources] = field(default=lambda _: MODEL)
-    """Who has written a call, as it was written, with what they had read."""
+    """The function that returns the author of a call's text, with the sources that the author had read."""
     vouched: Callable[[str, Json], bool] = field(default=lambda *_: False)
-    """Whether a person stands for a value that this reference has (R15.6)."""
+    """Whether a person endorses this value of this reference (R15.6)."""
     decided: Sources = NOWHERE
-    """Where what decided that these calls are made comes from: of the loop round them."""
+    """The sources of the conditions under which these calls are made: of the loop around them."""
 
     def now(self, reference: Reference, state: Labels) -> Sources:
-        """Of what a reference finds as things stand, and not when the plan was made."""
+        """Return the sources of the value that a reference finds now, not when the plan was made."""
         return (state if reference.kind == "state" else self.of_kind(reference.kind)).at(reference.path)
 
     def of_kind(self, kind: str) -> Labels:
@@ -323,7 +326,8 @@ def origins_of(
     found: Callable[[Reference], Json | Missing],
     sources: Callable[[Reference], Sources],
 ) -> Origins:
-    """The origins of a call whose parameters are `template`. Of `a || b` only what was taken counts, of `a && b` the last."""
+    """Return the origins of a call whose parameters are `template`. Of `a || b` only the taken one counts, of `a && b`
+    the last."""
     out = template.written_out()
     items: Sources | None = written if EACH in out else None
 
@@ -342,7 +346,7 @@ def origins_of(
 def taken_by(
     expression: Expression, found: Callable[[Reference], Json | Missing], sources: Callable[[Reference], Sources]
 ) -> Sources:
-    """The sources of an expression's value; of one that has none, those of all that it names."""
+    """Return the sources of an expression's value; without a value, those of all its references."""
     taken = _taken(expression, found, sources)
     return join_all(map(sources, references(expression))) if taken is None else taken
 
@@ -364,22 +368,23 @@ def _taken(
 
 
 MAX_ITEMS: Final = 20
-"""Items of an array, and keys of an object, that are shown; of the others how many there are."""
+"""Items of an array, and keys of an object, that are shown; the others are counted."""
 _KEY: Final = re.compile(r"[A-Za-z_][\w-]{0,39}", re.ASCII)
 """A key that is a name. Any other may be a sentence."""
 _LONGEST_NUMBER: Final = 9
-"""Digits. A longer one may be an account's: it is passed on by reference, and not read."""
+"""Digits. A longer number may be an account's: it is passed on by reference, and not shown."""
 _DEEP: Final = 30
 
 
 def shape(value: Json, schema: JsonObject | bool | None = None) -> Json:
-    """The shape of a value written by others; what its `schema` enumerates is shown, and the keys that it names."""
+    """Return the shape of a value written by others; the values that its `schema` enumerates, and the keys that it
+    names, are shown."""
     root = schema if isinstance(schema, dict) else {}
     return _shape(value, root, root, 0)
 
 
 def shown_key(key: str, number: int) -> str:
-    """A key that is a name, or how long one is that may be a sentence, the so many-th of its object."""
+    """Return a key that is a name, or the length of one that may be a sentence, with its number in its object."""
     return key if _KEY.fullmatch(key) else f"‹key {number}, {len(key):,} characters›"
 
 
@@ -422,7 +427,7 @@ def _enumerations(schema: JsonObject, root: JsonObject) -> Iterator[JsonObject]:
 
 
 def _alternatives(schema: JsonObject, root: JsonObject) -> Iterator[JsonObject]:
-    """The schema with what it refers to and what it may be in its place; each with `properties`."""
+    """Yield the schema with its references and alternatives; each has `properties`."""
     left, seen = [schema], 0
     while left and seen < 50:
         each, seen = left.pop(), seen + 1

@@ -6,8 +6,8 @@
     reference := "†" kind step*
     step := "." name | "." digits | "[" digits "]" | "[" JSON string "]"
 
-Values are found by lookup in parsed trees, never by replacing text in strings: a result that happens to contain a dagger
-stays what it is.
+Values are found by lookup in parsed trees, never by replacing text in strings: a result that happens to contain a
+dagger stays unchanged.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Path: TypeAlias = tuple[str | int, ...]
 
 DAGGER: Final = "†"
 MAX_EXPRESSION: Final = 10_000
-"""Characters. A longer expression is no plan of a sane mind, and parsing must stay bounded."""
+"""Characters. A longer expression is no reasonable plan, and parsing must stay bounded."""
 
 MAX_STEPS: Final = 64
-"""Of a path: what stands that deep and is itself as deep as a value may be can still be carried as JSON."""
+"""Steps of a path: a value at that depth that is itself as deep as a value may be can still be carried as JSON."""
 
 _NAME = re.compile(r'[^\s.\[\](){}|&†"]+')
 _INDEX = re.compile(r"\[(\d{1,9})\]")
@@ -52,7 +52,7 @@ MISSING: Final = Missing()
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """`†kind` followed by a path; a name of digits and an index are told apart only where they are written."""
+    """A reference `†kind` with a path; a name of digits and an index differ only in writing."""
 
     kind: str
     path: Path = ()
@@ -63,7 +63,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class FirstOf:
-    """`a || b`: the first that exists (R3.3)."""
+    """The expression `a || b`: the first that exists (R3.3)."""
 
     items: tuple[Expression, ...]
 
@@ -73,7 +73,7 @@ class FirstOf:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """`a && b`: all must exist; the value is the last's (R3.3)."""
+    """The expression `a && b`: all must exist; the value is the last's (R3.3)."""
 
     items: tuple[Expression, ...]
 
@@ -85,7 +85,7 @@ Expression: TypeAlias = Reference | FirstOf | AllOf
 
 
 def references(expression: Expression) -> Iterator[Reference]:
-    """Every reference of the expression, in the order it is written."""
+    """Yield every reference of the expression, in the order it is written."""
     if isinstance(expression, Reference):
         yield expression
     else:
@@ -94,7 +94,7 @@ def references(expression: Expression) -> Iterator[Reference]:
 
 
 def evaluate(expression: Expression, lookup: Callable[[Reference], Json | Missing]) -> Json | Missing:
-    """The expression's value, or `MISSING` (R3.3, R3.4)."""
+    """Return the expression's value, or `MISSING` (R3.3, R3.4)."""
     if isinstance(expression, Reference):
         return lookup(expression)
     value: Json | Missing = MISSING
@@ -108,7 +108,7 @@ def evaluate(expression: Expression, lookup: Callable[[Reference], Json | Missin
 
 @lru_cache(maxsize=4096)
 def parse_expression(text: str) -> Expression:
-    """Parse a whole string. Raises `ReferenceSyntaxError` with the position of what is wrong (R3.5)."""
+    """Parse a whole string. Raises `ReferenceSyntaxError` with the position of the mistake (R3.5)."""
     if len(text) > MAX_EXPRESSION:
         raise ReferenceSyntaxError(f"an expression of {len(text)} characters; at most {MAX_EXPRESSION} are read", 0)
     parser = _Parser(text)
@@ -121,7 +121,7 @@ def parse_expression(text: str) -> Expression:
 
 
 def reference_at(text: str, position: int) -> Reference | None:
-    """The reference that begins there, as far as it can be read; `None` where none does."""
+    """Return the reference that begins there, as far as it can be parsed; `None` if none does."""
     parser = _Parser(text)
     parser.position = position + 1
     try:
@@ -208,7 +208,7 @@ class _Parser:
             elif match := _QUOTED.match(self.text, self.position):
                 try:
                     key = json.loads(f'"{match.group(1)}"')
-                    key.encode()  # an unpaired surrogate is no character: nobody could write what names it
+                    key.encode()  # an unpaired surrogate is no character: nobody could write a name for it
                 except ValueError:
                     raise self.error("the quoted key is not a JSON string") from None
                 self.position = match.end()
@@ -224,11 +224,11 @@ def _excerpt(text: str, limit: int = 60) -> str:
 
 
 _CLAIMED: Final = 20
-"""Paths that are looked for where an output path cannot be read."""
+"""Paths that are searched for in an output path that cannot be parsed."""
 
 
 def show(path: Path) -> str:
-    """The path as a reference to state."""
+    """Return the path as a reference to state."""
     return str(Reference("state", path))
 
 
@@ -237,9 +237,9 @@ Alternatives: TypeAlias = tuple[tuple[Path, ...], ...]
 
 
 def parse_output_path(text: str) -> Alternatives:
-    """`†state.a && †state.b` writes both; `†state.a || †state.b` is a branch (R4.3).
+    """Parse an output path: `†state.a && †state.b` writes both; `†state.a || †state.b` is a branch (R4.3).
 
-    Raises `ReferenceSyntaxError` for anything malformed, and for a path outside the state.
+    Raises `ReferenceSyntaxError` for a malformed path, and for one outside the state.
     """
     expression = parse_expression(text)
     items = expression.items if isinstance(expression, FirstOf) else (expression,)
@@ -247,7 +247,7 @@ def parse_output_path(text: str) -> Alternatives:
 
 
 def claimed_paths(text: str) -> tuple[Path, ...]:
-    """Every path that an output path names, also where it cannot be read as a whole."""
+    """Return every path that an output path names, even if it cannot be parsed as a whole."""
     text = text.replace(",", " ")  # "†state.a, †state.b" is a slip that models make
     places = islice((at for at, character in enumerate(text) if character == DAGGER), _CLAIMED)
     found = (reference_at(text, at) for at in places)
@@ -255,7 +255,7 @@ def claimed_paths(text: str) -> tuple[Path, ...]:
 
 
 def _once(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """A path that is named twice is one path, however its indexes are written."""
+    """Return the paths without repetitions, however their indexes are written."""
     first: dict[tuple[str, ...], Path] = {}
     for path in paths:
         first.setdefault(tuple(map(str, path)), path)
@@ -283,7 +283,7 @@ UNKNOWN = UnknownValue()
 
 
 def step_into(value: Json, part: str | int) -> Json | Missing:
-    """One step: `[n]` and `.n` index arrays, names look up keys (R3.2)."""
+    """Return the value after one step: `[n]` and `.n` index arrays, names look up keys (R3.2)."""
     if isinstance(value, dict):
         return value.get(str(part), MISSING)
     if isinstance(value, list):
@@ -293,14 +293,14 @@ def step_into(value: Json, part: str | int) -> Json | Missing:
 
 
 def array_index(part: str | int) -> int | None:
-    """The array index that a step means, or `None` if it can only be a key."""
+    """Return the array index of a step, or `None` if it can only be a key."""
     if isinstance(part, int):
         return part
     return int(part) if part.isdigit() and part.isascii() and len(part) <= 9 else None
 
 
 def get(value: Json, path: Path) -> Json | Missing:
-    """The value at the path, or `MISSING`."""
+    """Return the value at the path, or `MISSING`."""
     for part in path:
         value = step_into(value, part)
         if value is MISSING:
@@ -316,7 +316,7 @@ def overlaps(first: Path, second: Path) -> bool:
 
 
 def way_into(value: Json, path: Path) -> tuple[int, Json]:
-    """How many steps of the path can be gone, and the value that stands there."""
+    """Return how many steps of the path exist, and the value at the last of them."""
     for at, part in enumerate(path):
         deeper = step_into(value, part)
         if deeper is MISSING:
@@ -326,10 +326,10 @@ def way_into(value: Json, path: Path) -> tuple[int, Json]:
 
 
 def near(value: Json, path: Path, *, root: str, limit: int = 5) -> list[str]:
-    """The existing paths nearest to one that leads nowhere, best first, as references (R5.5).
+    """Return the existing paths nearest to one that leads nowhere, best first, as references (R5.5).
 
-    They are the keys beside the first step that fails, those of a like name first; and a like name one level deeper. The path
-    itself is none of them, also where a call will write it. None where it leads into what has no parts: see `way_into`.
+    They are the keys beside the first step that fails, those of a like name first; and a like name one level deeper.
+    The path itself is never among them, even if a call will write it. A value without parts has none: see `way_into`.
     """
     at, value = way_into(value, path[:-1])
     prefix = root + "".join(path_step(part) for part in path[:at])

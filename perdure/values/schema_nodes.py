@@ -15,24 +15,24 @@ from perdure.values.json import Json, JsonObject
 from perdure.values.limits import COSTLY, MOST_STEPS, CheckSteps, TooMuchError
 
 Part: TypeAlias = Callable[[Any, CheckSteps], bool]
-"""One keyword's verdict on a value of a type that it speaks of."""
+"""One keyword's verdict on a value of a type that it applies to."""
 ALL: Final = (dict, list, str, int, float, bool, type(None))
 """The types of JSON."""
 
 
 class UncoveredError(Exception):
-    """The schema uses what these nodes do not cover."""
+    """A schema with a keyword that these nodes do not cover."""
 
 
 class Draft(NamedTuple):
-    """What differs between the drafts of JSON Schema."""
+    """The differences between the drafts of JSON Schema."""
 
     number: int
     """4, 6, 7, 2019 or 2020."""
 
     @property
     def lone_reference(self) -> bool:
-        """Whether a `$ref` silences what stands beside it."""
+        """Whether a `$ref` disables the keywords beside it."""
         return self.number <= 7
 
 
@@ -44,7 +44,7 @@ class SchemaNode:
     def __init__(self, parts: dict[type, tuple[Part, ...]]) -> None:
         self.parts = parts
         self.plain = frozenset(kind for kind, of_kind in parts.items() if not of_kind)
-        """The types of which any value fits."""
+        """The types of which every value fits."""
 
     def fits(self, value: Json, steps: CheckSteps) -> bool:
         parts = self.parts.get(type(value))
@@ -87,15 +87,15 @@ NOTHING: Final = SchemaNode({})
 
 
 class Maker(Protocol):
-    """Makes the nodes of one document."""
+    """A maker of the nodes of one document."""
 
     draft: Draft
 
     def node(self, schema: Any) -> SchemaNode:
-        """The node of a schema that is part of the document."""
+        """Return the node of a schema that is part of the document."""
 
     def target(self, reference: Any) -> Any:
-        """What a reference points at. Raises `UncoveredError` where that takes more than following a pointer."""
+        """Return the target of a reference. Raises `UncoveredError` if that takes more than following a pointer."""
 
 
 def uncovered(maker: Maker, schema: JsonObject) -> Part:
@@ -106,12 +106,12 @@ def uncovered(maker: Maker, schema: JsonObject) -> Part:
 
 
 def scalar_key(value: Any) -> Any:
-    """What is equal for equal scalars of JSON: `1` and `1.0` are, `1` and `true` are not."""
+    """Return a key that is equal for equal scalars of JSON: `1` and `1.0` are equal, `1` and `true` are not."""
     return (bool, value) if isinstance(value, bool) else value
 
 
 def all_distinct(value: list[Any], steps: CheckSteps) -> bool:
-    """Whether no two items are equal, in time linear in what they hold."""
+    """Whether no two items are equal, in time linear in their contents."""
     return len({_frozen(child, steps) for child in value}) == len(value)
 
 
@@ -128,14 +128,15 @@ NOWHERE: Final = object()
 
 
 def step_into(target: Any, step: str) -> Any:
-    """What one step of a pointer leads to; `NOWHERE` where there is nothing."""
+    """Return the target of one step of a pointer; `NOWHERE` if it does not exist."""
     name = step.replace("~1", "/").replace("~0", "~")
     if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
         return target[int(name)]
     return target.get(name, NOWHERE) if isinstance(target, dict) else NOWHERE
 
 
-# JSON Schema's patterns are those of ECMA-262. What RE2 writes in another way is translated; what no linear engine can do (look-around, back-references) is refused when a schema is read, in one line.
+# JSON Schema's patterns are those of ECMA-262. A construct that RE2 writes in another way is translated. One that no
+# linear engine can do (look-around, back-references) is refused when a schema is parsed, in one line.
 
 _SPACES: Final = r"\s\x{0b}\x{a0}\x{feff}\p{Z}"
 _CATEGORIES: Final = {
@@ -158,10 +159,11 @@ _CODE: Final = re.compile(
     r"u\{([0-9a-fA-F]+)\}|u([0-9a-fA-F]{4})(?:\\u([dD][c-fC-F][0-9a-fA-F]{2}))?|x([0-9a-fA-F]{2})"
 )
 _MOST_COPIES: Final = 1000
-"""What RE2 takes in one repetition; more is written as several."""
+"""The limit of RE2 for one repetition; a larger one is written as several."""
 _MOST_REPEATED: Final = 10_000
 _UNIT: Final = 100
-"""Of RE2's instructions times characters, in one step of checking: the worst case of its slow way, measured as 7 ns each."""
+"""RE2's instructions times characters that count as one step of checking: the worst case of its slow way, measured as 7
+ns each."""
 
 _OPTIONS: Final[Any] = re2.Options()
 _OPTIONS.log_errors = False
@@ -186,22 +188,22 @@ class Pattern:
         self._size: int = self._compiled.programsize
 
     def cost(self, text: str) -> int:
-        """How many steps of checking a search in the text counts for."""
+        """Return the steps of checking for a search in the text."""
         return 1 + len(text) * self._size // _UNIT
 
     def found(self, text: str) -> bool:
-        """Whether the pattern is anywhere in the text."""
+        """Whether the pattern matches anywhere in the text."""
         return self._compiled.search(text) is not None
 
 
 @lru_cache(maxsize=1000)
 def compile_pattern(text: str) -> Pattern:
-    """The pattern, compiled once per process. Raises `PatternError`."""
+    """Return the pattern, compiled once per process. Raises `PatternError`."""
     return Pattern(text)
 
 
 def pattern_problem(text: str) -> str | None:
-    """Why the pattern cannot be used, or `None`."""
+    """Return why the pattern cannot be used, or `None`."""
     try:
         compile_pattern(text)
     except PatternError as error:
@@ -221,10 +223,10 @@ def _reason(text: str, error: Exception) -> str:
 
 
 def _translated(text: str) -> str:
-    """The pattern as RE2 writes it."""
+    """Return the pattern as RE2 writes it."""
     done: list[str] = []
-    groups: list[int] = []  # where the open groups began in `done`
-    place, last = 0, -1  # `last`: where what a repetition repeats began
+    groups: list[int] = []  # starts of the open groups in `done`
+    place, last = 0, -1  # `last`: the start of the repeated part
     while place < len(text):
         character = text[place]
         if character == "\\":
@@ -252,7 +254,7 @@ def _translated(text: str) -> str:
 
 
 def _repetition(what: str, found: re.Match[str]) -> str:
-    """More copies than RE2 takes at once, written as several times fewer."""
+    """Return a repetition beyond RE2's limit as several smaller ones."""
     least, comma = int(found[1]), bool(found[2])
     most = int(found[3]) if found[3] else None if comma else least
     if max(least, most or 0) <= _MOST_COPIES:
@@ -273,11 +275,11 @@ def _pieces(count: int) -> list[int]:
 
 
 def _class(text: str, place: int) -> tuple[str, int]:
-    """A bracketed class from its `[` on, and where it ends."""
+    """Return a bracketed class from its `[` on, and its end."""
     place += 1
     negated = text.startswith("^", place)
     place += negated
-    if text.startswith("]", place):  # `[]` is nothing, `[^]` is anything
+    if text.startswith("]", place):  # `[]` matches nothing, `[^]` anything
         return (r"[\x{0}-\x{10ffff}]" if negated else r"[^\x{0}-\x{10ffff}]"), place + 1
     inner: list[str] = []
     while place < len(text) and text[place] != "]":
@@ -292,7 +294,7 @@ def _class(text: str, place: int) -> tuple[str, int]:
 
 
 def _escape(text: str, place: int, *, inside: bool) -> tuple[str, int]:
-    """What follows a backslash, and where it ends."""
+    """Return the escape behind a backslash, and its end."""
     if place >= len(text):
         raise PatternError("it ends with a backslash")
     character = text[place]
@@ -314,7 +316,7 @@ def _escape(text: str, place: int, *, inside: bool) -> tuple[str, int]:
         return r"\x{0}", place + 1
     if character == "b" and inside:
         return r"\x{8}", place + 1
-    if character in "AaCQEzGhHKNRUXyYZ":  # RE2's own; in ECMA-262 they are letters, or nothing
+    if character in "AaCQEzGhHKNRUXyYZ":  # RE2's own; in ECMA-262 they are letters, or invalid
         return character, place + 1
     return f"\\{character}", place + 1
 
@@ -329,7 +331,7 @@ OF_ARRAYS: Final = frozenset({"items", "prefixItems", "additionalItems"})
 
 
 def of_object(maker: Maker, schema: JsonObject) -> Part:
-    """`properties`, `patternProperties` and `additionalProperties`, which decide together."""
+    """Return the verdict of `properties`, `patternProperties` and `additionalProperties`, which decide together."""
     named: dict[str, SchemaNode] = {name: maker.node(child) for name, child in schema.get("properties", {}).items()}
     try:
         patterned = [
@@ -401,7 +403,8 @@ def property_names(maker: Maker, schema: JsonObject) -> Part | None:
 
 
 def dependent(keyword: str, first: int, last: int) -> Callable[[Maker, JsonObject], Part | None]:
-    """What has to hold where a key is there: other keys, or a schema; in the drafts from the first to the last."""
+    """Return the keyword for conditions on a present key: other keys, or a schema; in the drafts from the first to the
+    last."""
 
     def make(maker: Maker, schema: JsonObject) -> Part | None:
         if not first <= maker.draft.number <= last:
@@ -445,7 +448,7 @@ def of_array(maker: Maker, schema: JsonObject) -> Part:
         if plain and plain.issuperset(map(type, following)):
             steps.take(len(following) // 16)
             return True
-        steps.take(len(following) // 4)  # what needs no look inside counts nothing by itself
+        steps.take(len(following) // 4)  # items that need no check inside cost nothing by themselves
         for child in following:
             if not fits(child, steps):
                 return False
@@ -576,7 +579,7 @@ def _multiple(maker: Maker, schema: JsonObject) -> Part:
     def part(value: Any, steps: CheckSteps) -> bool:
         if isinstance(value, int) and isinstance(step, int):
             return value % step == 0
-        # 19.99 is a multiple of 0.01 for whoever wrote the two, though no float says so.
+        # 19.99 is a multiple of 0.01 for the author of both, though no float shows it.
         if math.isfinite(value) and Fraction(repr(value)) % Fraction(repr(step)) == 0:
             return True
         raise UncoveredError
@@ -633,7 +636,9 @@ MAKERS: Final[dict[str, _Entry]] = {
 }
 
 
-# A schema is turned into nodes of plain functions. That covers what nearly all schemas use; a keyword that it does not cover raises `UncoveredError` when a value meets it, and `jsonschema` decides, far more slowly. Words for what is wrong are always its own.
+# A schema becomes nodes of plain functions. They cover what nearly all schemas use. A keyword that they do not cover
+# raises `UncoveredError` when a value meets it, and `jsonschema` decides, far more slowly. The texts of errors are
+# always its own.
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
@@ -655,7 +660,7 @@ class Verdicts:
         self._nodes: dict[int, SchemaNode] = {}
 
     def node(self, schema: Any) -> SchemaNode:
-        """The node of a schema that is part of the document."""
+        """Return the node of a schema that is part of the document."""
         if schema is True:
             return ANYTHING
         if schema is False:
@@ -688,7 +693,7 @@ class Verdicts:
         return SchemaNode({kind: tuple(of_kind) for kind, of_kind in parts.items()})
 
     def target(self, reference: Any) -> Any:
-        """What a pointer into the document points at. Raises `UncoveredError` for any other reference."""
+        """Return the target of a pointer into the document. Raises `UncoveredError` for any other reference."""
         if reference == "#":
             return self._document
         if not isinstance(reference, str) or not reference.startswith("#/") or "%" in reference:
@@ -702,7 +707,7 @@ class Verdicts:
         return target
 
     def _refuse_names(self, schema: Any) -> None:
-        """A part that has a name of its own is a document of its own: references in it mean something else."""
+        """Refuse a part with a name of its own: it is a document, in which references mean something else."""
         named = isinstance(schema, dict) and isinstance(schema.get("id" if self.draft.number == 4 else "$id"), str)
         if named and schema is not self._document:
             raise UncoveredError

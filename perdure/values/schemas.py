@@ -1,7 +1,7 @@
 """JSON Schema, drafts 4 to 2020-12: validation of values and templates within a bounded number of steps.
 
-`patterns` run in linear time; `steps` counts; `drafts` reads a schema and says what it cannot be used for; `verdicts` says fast
-whether a value fits; `keywords` are the validators of `jsonschema`, which have the words for what is wrong.
+The nodes of `perdure.values.schema_nodes` decide fast whether a value fits, and their patterns run in linear time. The
+validators of `jsonschema`, counted in steps, give the texts of errors.
 """
 
 from __future__ import annotations
@@ -71,13 +71,16 @@ _NEWER: Final = frozenset(
 )
 _OLDER: Final = frozenset({"dependencies", "additionalItems", "definitions"})
 MOST_PARTS: Final = 50_000
-"""Of one schema: values of any kind in it. Far above every public schema, and read in half a second."""
+"""Values of any kind in one schema. Far above every public schema, and parsed in half a second."""
 _DEEPEST: Final = 100
 
 
 def draft_of(schema: Any) -> Draft:
-    """The draft that a schema names with `$schema`; else draft 7 where it uses words that only older drafts have (draft 4: an
-    `exclusiveMinimum` that is true or false), or 2020-12."""
+    """Return the draft that a schema names with `$schema`.
+
+    Without it, the draft is 7 if it uses keywords that only older drafts have (4: an `exclusiveMinimum` that is true or
+    false), or 2020-12.
+    """
     if isinstance(schema, dict):
         name = str(schema.get("$schema", "")).partition("://")[2].rstrip("#")
         if name in _NAMES:
@@ -108,7 +111,7 @@ SINGLE: Final = frozenset(
 
 
 def subschemas(schema: Any) -> Iterator[JsonObject]:
-    """The schema and all schemas in it, in any draft's places; each once, also where they share parts."""
+    """Yield the schema and all schemas in it, in any draft's places; each once, even if they share parts."""
     stack, seen = [schema], set[int]()
     while stack:
         part = stack.pop()
@@ -130,7 +133,7 @@ def resource(schema: Any, draft: Draft) -> Any:
 
 
 def size_problem(schema: Any) -> str | None:
-    """Why the schema is too large to be looked at further, or `None`."""
+    """Return why the schema is too large to be examined further, or `None`."""
     stack, parts = [(schema, 1)], 0
     while stack:
         item, depth = stack.pop()
@@ -145,7 +148,7 @@ def size_problem(schema: Any) -> str | None:
 
 
 def reference_problem(schema: Any, draft: Draft) -> str | None:
-    """Which reference in the schema leads nowhere, or `None`. Nothing is fetched (R18.6)."""
+    """Return which reference in the schema leads nowhere, or `None`. Nothing is fetched (R18.6)."""
     try:
         root = resource(schema, draft)
         resolver = REGISTRY.with_resource(root.id() or "", root).resolver(root.id() or "")
@@ -168,13 +171,13 @@ def reference_problem(schema: Any, draft: Draft) -> str | None:
                     stack.append((found.contents, found.resolver))
             for child in resource(part, draft).subresources():
                 stack.append((child.contents, within.in_subresource(child)))
-    except Exception as error:  # whatever a name or an address of a schema may be, it is told and not raised
+    except Exception as error:  # any name or address of a schema is reported and not raised
         return f"its names cannot be read: {type(error).__name__}: {' '.join(str(error)[:200].split())}"
     return None
 
 
 def patterns_problem(schema: Any) -> str | None:
-    """Which pattern cannot be checked in linear time, or `None`."""
+    """Return which pattern cannot be checked in linear time, or `None`."""
     for part in subschemas(schema):
         named = part.get("patternProperties")
         for text in [part.get("pattern"), *(named if isinstance(named, dict) else ())]:
@@ -185,9 +188,10 @@ def patterns_problem(schema: Any) -> str | None:
 
 @cache
 def metaschema(number: int) -> JsonObject:
-    """The schema of schemas, in one document.
+    """Return the schema of schemas, in one document.
 
-    From 2019-09 on it is spread over vocabularies that find each other dynamically; put together they say the same of a schema.
+    From 2019-09 on it is spread over vocabularies that find each other dynamically; joined, they accept the same
+    schemas.
     """
     whole: JsonObject = VALIDATORS[number].META_SCHEMA
     if number <= 7:
@@ -203,7 +207,7 @@ def metaschema(number: int) -> JsonObject:
 
 
 def _statically(part: Any) -> Any:
-    """With each dynamic reference to the whole as a plain one."""
+    """Return a part with each dynamic reference to the whole as a plain one."""
     if isinstance(part, list):
         return [_statically(item) for item in part]
     if not isinstance(part, dict):
@@ -219,33 +223,33 @@ def _statically(part: Any) -> Any:
     return plain
 
 
-# They find the words for what is wrong, and decide where `perdure.values.schemas.verdicts` does not.
+# These validators give the texts of errors, and decide where the nodes of `perdure.values.schema_nodes` cannot.
 
 _KEYWORD: Final = 40
-"""Steps that one keyword on one value counts for: it takes some 5 to 15 µs."""
+"""Steps for one keyword on one value: it takes some 5 to 15 µs."""
 MOST_ERRORS: Final = 20
-"""Of one value. Nobody reads more, and each has to be put in words."""
+"""Errors of one value. Nobody reads more, and each has to be put in words."""
 _MOST_CAUSES: Final = 50
-"""Of one error: what is wrong in each alternative."""
+"""Causes of one error: the errors of each alternative."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeywordCheck:
-    """What the keywords of one check share."""
+    """The shared data of the keywords of one check."""
 
     steps: CheckSteps
     verdicts: Verdicts
     references: bool = False
-    """Whether errors may be passed over afterwards, so that none may be left out."""
+    """Whether errors may be dropped afterwards, so that none may be left out."""
 
 
 CHECKING: Final[ContextVar[KeywordCheck]] = ContextVar("perdure_checking")
-"""Of the check that is under way; `jsonschema` has no place to hand it through."""
+"""The check that runs now; `jsonschema` has no parameter for it."""
 
 
 @cache
 def validator_class(number: int) -> Any:
-    """The draft's validator, counted and without `re`."""
+    """Return the draft's validator, with counted steps and without `re`."""
     base: Any = VALIDATORS[number]
     own = {"pattern": _pattern, "properties": _properties, "patternProperties": _pattern_properties}
     own |= {"additionalProperties": _additional_properties, "uniqueItems": _unique_items}
@@ -275,7 +279,7 @@ def _found(pattern: str, text: str) -> bool:
 
 
 def _fitting(schema: Any) -> Callable[[Any], bool]:
-    """Says of a value whether it is known that it fits, so that there is nothing to look for in it."""
+    """Return a function that tells whether a value is known to fit, so that it needs no search for errors."""
     checking = CHECKING.get()
     steps = checking.steps
     try:
@@ -298,8 +302,8 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
 
 
 def _into(validator: Any, value: Any, schema: Any, key: str | int) -> Iterator[ValidationError]:
-    """What is wrong with a part of the value."""
-    if schema is False:  # of which `jsonschema` does not tell the place
+    """Yield the errors of a part of the value."""
+    if schema is False:  # `jsonschema` does not report the place of these
         forbidden: JsonObject = {"validator": "false", "validator_value": False, "instance": value, "schema": False}
         yield ValidationError("forbidden", path=[key], **forbidden)
     else:
@@ -309,7 +313,7 @@ def _into(validator: Any, value: Any, schema: Any, key: str | int) -> Iterator[V
 def known_errors(
     value: Any, schema: Any, find: Callable[[], Iterator[ValidationError]], key: str | int | None = None
 ) -> Iterator[ValidationError]:
-    """What `find` finds wrong with a value that stands at `key`, found once for all calls that read it."""
+    """Yield the errors that `find` finds for a value at `key`, found once for all calls that read it."""
     checking = CHECKING.get()
     if checking.references or not isinstance(value, dict | list | str):
         yield from find()
@@ -344,10 +348,10 @@ def known_errors(
 
 
 def _copied(error: ValidationError) -> ValidationError:
-    """An error of its own: where it stands is written into it on the way up."""
+    """Return a copy of the error: its place is written into it on the way up."""
     CHECKING.get().steps.take(_KEYWORD)
     copied: Any = ValidationError.create_from(error)
-    copied._type_checker = cast(Any, error)._type_checker  # which `create_from` forgets, and `best_match` asks
+    copied._type_checker = cast(Any, error)._type_checker  # `create_from` forgets it, and `best_match` needs it
     copied.context = [_copied(cause) for cause in (error.context or ())[:_MOST_CAUSES]]
     for cause in copied.context:
         cause.parent = copied
@@ -382,7 +386,7 @@ def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Any
 
 
 def additional(instance: dict[str, Any], schema: Any) -> Iterator[str]:
-    """The keys that neither `properties` nor `patternProperties` speak of."""
+    """Yield the keys that neither `properties` nor `patternProperties` cover."""
     named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for key in instance:
         if key not in named and not any(_found(pattern, key) for pattern in patterns):
@@ -405,7 +409,7 @@ def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[V
 
 
 def _items_or_tuple(of_draft: Callable[..., Any]) -> Callable[..., Any]:
-    """As drafts before 2020-12 have it: a list of schemas is one for each place."""
+    """Return the keyword as drafts before 2020-12 have it: a list of schemas is one for each place."""
 
     def check(validator: Any, items: Any, instance: Any, schema: Any) -> Any:
         if isinstance(items, list):
@@ -425,7 +429,7 @@ def _unevaluated_properties(validator: Any, rest: Any, instance: Any, schema: An
 
 
 def _evaluated(validator: Any, instance: dict[str, Any], schema: Any, *, own: bool = True) -> Iterator[str]:
-    """The keys that the schema, or one that holds beside it, speaks of."""
+    """Yield the keys that the schema, or one that holds beside it, covers."""
     if not isinstance(schema, dict):
         return
     CHECKING.get().steps.take(_KEYWORD + len(instance))
@@ -473,7 +477,7 @@ _OF_THE_CONTAINER: Final = frozenset(
 class Schema:
     """A JSON Schema of the draft that it names (`perdure.values.schemas.draft_of`).
 
-    `whole` is the document that it is a part of, where it is one.
+    `whole` is the document that contains it, if there is one.
     """
 
     def __init__(self, schema: JsonObject, whole: Schema | None = None) -> None:
@@ -492,18 +496,18 @@ class Schema:
     def _validator(self) -> Any:
         if self._whole is not self:
             return self._whole._validator.evolve(schema=self.schema)
-        return validator_class(self.draft.number)(self.schema, registry=REGISTRY)  # which fetches nothing (R18.6)
+        return validator_class(self.draft.number)(self.schema, registry=REGISTRY)  # it fetches nothing (R18.6)
 
     @cached_property
     def _dynamic(self) -> bool:
-        """Whether what a part of it means depends on the way there."""
+        """Whether the meaning of a part of it depends on the way there."""
         return self._whole._dynamic if self._whole is not self else '"$dynamicRef"' in dumps(self.schema)
 
     @cached_property
     def problem(self) -> str | None:
-        """Why this is no JSON Schema that can be used, or `None`: what it is, where its references lead, its patterns.
+        """Return why this is no usable JSON Schema, or `None`: its form, its references, its patterns.
 
-        To be asked where a schema is read; checking values against one with a problem gives a line that says so.
+        Use it where a schema is parsed; a check of values against a schema with a problem returns a line about it.
         """
         if problem := size_problem(self.schema):
             return problem
@@ -515,25 +519,25 @@ class Schema:
     def errors(
         self, value: Json, *, references: bool = False, root: Path = (), checks: CheckBudget | None = None
     ) -> list[str]:
-        """What is wrong with the value, each as one line with its JSON path; empty when it fits.
+        """Return the value's problems, each as one line with its JSON path; empty when it fits.
 
-        With `references` a string that is or holds a reference passes as whatever the reference will turn out to be, and a
-        formula as whatever it will give (R3.1, R16.3); everything around it is checked. What large values are found to be is remembered in `checks`. Never raises, and
-        ends within the steps of `perdure.values.limits`.
+        With `references`, a string that is or holds a reference passes as any value that the reference may have, and a
+        formula as any value that it may return (R3.1, R16.3); everything around it is checked. Verdicts on large values
+        are cached in `checks`. Never raises, and ends within the steps of `perdure.values.limits`.
         """
         value = without_formulas(value) if references else value
         wrong, undecided = self._checked(value, references, root, checks)
         return wrong if undecided is None else [undecided]
 
     def fits(self, value: Json, *, checks: CheckBudget | None = None) -> bool | None:
-        """Whether the value fits; `None` where that cannot be decided, e.g. within the steps that it may take."""
+        """Whether the value fits; `None` if that cannot be decided, e.g. within the budget of steps."""
         wrong, undecided = self._checked(value, False, (), checks)
         return None if undecided is not None else not wrong
 
     def _checked(
         self, value: Json, references: bool, root: Path, checks: CheckBudget | None
     ) -> tuple[list[str], str | None]:
-        """What is wrong with the value, or why that cannot be said."""
+        """Return the value's problems, or why they cannot be determined."""
         checks = CheckBudget() if checks is None else checks
         try:
             return ([] if self._fast(value, checks) is True else self._words(value, references, root, checks)), None
@@ -544,13 +548,14 @@ class Schema:
         except PatternError as error:
             why = f"a pattern in it cannot be used: {error}"
         except Exception as error:
-            # Whatever a schema makes `jsonschema` do is told to whoever wrote it; raised it would stop the run for ever (R18.6).
-            # E.g. arithmetic on numbers that no float holds: `multipleOf` of an integer of 400 digits.
+            # Any failure of `jsonschema` with a schema is reported to the schema's author; an exception would stop
+            # the run for ever (R18.6). One example is arithmetic on numbers that no float holds: `multipleOf` of an
+            # integer of 400 digits.
             why = f"{type(error).__name__}: {' '.join(str(error)[:200].split())}"
         return [], f"{json_path(root)} cannot be checked against its schema: {why}"
 
     def _fast(self, value: Json, checks: CheckBudget) -> bool | None:
-        """`None` where the fast way does not know. Raises `TooMuchError`."""
+        """Whether the value fits; `None` if the fast nodes cannot decide. Raises `TooMuchError`."""
         steps = CheckSteps(checks=checks)
         try:
             return self.verdicts.node(self.schema).fits(value, steps)
@@ -578,9 +583,9 @@ class Schema:
             CHECKING.reset(token)
 
     def at(self, path: Path) -> list[Schema] | None:
-        """The schemas that a value at this path must fit; `None` when the schema forbids the path (R4.5).
+        """Return the schemas that a value at this path must fit; `None` when the schema forbids the path (R4.5).
 
-        Follows `properties`, `items`, `allOf` and local `$ref`; what it cannot follow forbids nothing.
+        Follows `properties`, `items`, `allOf` and local `$ref`; a keyword that it cannot follow forbids nothing.
         """
         schemas: list[Any] = list(self._flat(self.schema))
         for part in path:
@@ -612,7 +617,7 @@ _LONGEST: Final = 500
 
 
 def describe(error: ValidationError, root: Path = ()) -> str:
-    """One line: the path, the value and the rule that it breaks."""
+    """Return one line: the path, the value and the rule that it breaks."""
     path = json_path((*root, *error.absolute_path))
     keyword, value = error.validator, cast(Any, error.instance)
     rule, schema = cast(Any, error.validator_value), cast(Any, error.schema)
@@ -641,7 +646,7 @@ def _undecided(error: ValidationError) -> bool:
 
 
 def _child(schema: JsonObject, part: str | int) -> Any:
-    """The subschema for one step: `False` where the step is forbidden, `{}` where anything goes."""
+    """Return the subschema for one step: `False` if the step is forbidden, `{}` if every value is allowed."""
     key = str(part)
     properties = schema.get("properties", {})
     if key in properties:
@@ -659,7 +664,7 @@ def _child(schema: JsonObject, part: str | int) -> Any:
 
 
 def local(document: JsonObject, reference: str) -> Any:
-    """What a `#/…` reference points at, or `None`."""
+    """Return the target of a `#/…` reference, or `None`."""
     if not reference.startswith("#"):
         return None
     target: Any = document
@@ -673,9 +678,9 @@ def local(document: JsonObject, reference: str) -> Any:
 
 
 _NUMBER: Final = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d{1,15})?")
-"""Numbers whose digits a float keeps, so that the text can be had back."""
+"""Numbers whose digits a float keeps, so that the text can be restored."""
 _MOST: Final = 1000
-"""Literals of one call that are looked at: each is checked by itself, within a task."""
+"""Literals of one call that are tried: each is checked by itself, within a task."""
 
 
 def convert_literals(value: Json, schema: Schema, checks: CheckBudget | None = None) -> tuple[Json, list[str]]:
@@ -712,7 +717,7 @@ class _Conversion:
 
 
 def _other(value: Json) -> Json:
-    """The one value of another type that says the same; `None` where there is none."""
+    """Return the one value of another type with the same meaning; `None` if there is none."""
     if isinstance(value, bool | int | float):
         return dumps(value)
     if not isinstance(value, str) or has_reference(value):
@@ -736,7 +741,7 @@ _PLAIN: Final = frozenset({"enum", "const", "default", "examples"})
 
 
 def or_null(schema: Any) -> Any:
-    """The schema in JSON Schema's own words."""
+    """Return the schema in JSON Schema's own keywords, for one with `nullable`."""
     if isinstance(schema, list):
         return [or_null(item) for item in schema]
     if not isinstance(schema, dict):

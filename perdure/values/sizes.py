@@ -27,25 +27,26 @@ from perdure.values.limits import (
 )
 
 _KEPT: Final = 512
-"""Bytes from which on a size is remembered: below that measuring again is as fast."""
+"""Bytes from which a size is cached: below that measuring again is as fast."""
 _SCALARS: Final = {int, float, bool, type(None)}
 _PLAIN: Final = {*_SCALARS, str, list, dict}
 _MANY: Final = 100
-"""Items from which on a list is looked at as a whole: one by one they take ten times as long."""
+"""Items from which a list is measured as a whole: one by one they take ten times as long."""
 _FEW: Final = 16
-"""Items of each of its parts at most, and of theirs."""
+"""The most items of each of its parts, and of theirs."""
 _MOST_WRITTEN: Final = 2_000_000
-"""Parts and characters of texts at most: a value as large as Temporal carries has no more, and a shared part counts wherever it is."""
+"""The most parts and characters of texts: a value as large as Temporal carries has no more, and a shared part counts
+wherever it is."""
 
 
 class TooManyBytesError(Exception):
-    """A value has more bytes than it may have."""
+    """A value that exceeds its limit of bytes."""
 
 
 class Sizes:
-    """Bytes of values as compact JSON. A value is known by its identity: it must not be changed once it was measured.
+    """Bytes of values as compact JSON. The key of a value is its identity: it must not be changed once it was measured.
 
-    What `base` knows is known here too, and what is measured here stays here: a query leaves nothing behind.
+    Sizes that `base` knows are known here too, and new ones stay here: a query leaves nothing behind.
     """
 
     def __init__(self, base: Sizes | None = None) -> None:
@@ -54,12 +55,12 @@ class Sizes:
         self._known: dict[int, tuple[Json, int]] = {}
 
     def note(self, value: Json, size: int) -> None:
-        """Take over a size that was found where the value was made."""
+        """Record a size that was found where the value was made."""
         if size >= _KEPT:
             self._known[id(value)] = value, size
 
     def of(self, value: Json) -> int:
-        """Bytes of JSON; what stands inside and was measured before is not looked into again."""
+        """Return the bytes of JSON; parts that were measured before are not searched again."""
         if isinstance(value, str):
             if len(value) < _KEPT:
                 return text_size(value)
@@ -72,10 +73,11 @@ class Sizes:
         return size
 
     def of_made(self, value: Json, given: Collection[int], most: int) -> tuple[int, int, int]:
-        """Bytes of a value that was made of others, how many of them are new, and how many parts were looked at.
+        """Return the bytes of a value that was made of others, how many of them are new, and the number of parts
+        examined.
 
-        A part may stand in many places: it is measured once. Not new is the first place of a part that was measured before, or whose
-        identity is `given`. Raises `TooManyBytesError` as soon as more than `most` bytes are found.
+        A part may stand in many places: it is measured once. Not new is the first place of a part that was measured
+        before, or whose identity is `given`. Raises `TooManyBytesError` as soon as more than `most` bytes are found.
         """
         seen: dict[int, int] = {}
         looked_at = 0
@@ -113,7 +115,7 @@ class Sizes:
         return size, new, looked_at
 
     def knows(self, value: Json) -> bool:
-        """Whether the value was measured, and is large enough to be remembered."""
+        """Whether the value was measured, and is large enough to be cached."""
         return self._remembered(value) is not None
 
     def _remembered(self, value: Json) -> int | None:
@@ -132,7 +134,7 @@ class Sizes:
         return _frame(value) + sum(map(self.of, value))
 
     def retain(self, values: Iterable[Json]) -> None:
-        """Let go of all values but these: others that are still there are measured once more when it matters."""
+        """Drop the sizes of all values but these: others that still exist are measured again when needed."""
         known = self._known
         self._known = {id(value): known[id(value)] for value in values if id(value) in known}
 
@@ -140,7 +142,7 @@ class Sizes:
 def _size_of_many(value: list[Json]) -> int | None:
     """Return the bytes of a list of many small parts, at the pace of the encoder; `None` for any other.
 
-    A part may stand in many places, and is written in each: what is written is bounded by what was counted.
+    A part may stand in many places, and is written in each: the written text is bounded by the counted parts.
     """
     level: list[Json] = value
     count = 0
@@ -163,7 +165,7 @@ def _size_of_many(value: list[Json]) -> int | None:
 
 
 def _frame(value: Json) -> int:
-    """Bytes of a list or an object beside its items: brackets, commas, keys."""
+    """Return the bytes of a list or an object beside its items: brackets, commas, keys."""
     if isinstance(value, dict):
         return max(2, 1 + len(value) + sum([text_size(key) + 1 for key in value]))
     return max(2, 1 + len(value))
@@ -177,12 +179,13 @@ def _scalar_size(value: Json) -> int:
 
 
 def text_size(text: str) -> int:
-    """Bytes of a string as JSON, with its quotes; of what cannot be written too."""
+    """Return the bytes of a string as JSON, with its quotes; also for a string that cannot be encoded."""
     return len(encode_basestring(text).encode(errors="surrogatepass"))
 
 
 def preview(value: Json, limit: int) -> str:
-    """The beginning of a value as JSON, at most `limit` characters. Costs what it shows, however large the value is."""
+    """Return the beginning of a value as JSON, at most `limit` characters. The cost is that of the result, however
+    large the value is."""
     found: list[str] = []
     left = limit
     for piece in _pieces(value, limit + 1):
@@ -214,18 +217,19 @@ def _pieces(value: Json, limit: int) -> Iterator[str]:
         yield dumps(value) if type(value) in _SCALARS else "…"
 
 
-# Total: whatever is given, what comes back is small enough. What is cut stands there by its beginning and its size.
+# Every value is cut to fit its room. A part that is cut is replaced by its beginning and its size.
 
 LEAST: Final = 120
-"""Bytes that a part is cut to at least; what does not even find that much room is left out and counted."""
+"""The least bytes that a part is cut to; a part with less room is left out and counted."""
 
 
 _LOOKED_AT: Final = 5_000
-"""Parts of one value, its first ones, that are looked at to cut it: a list of numbers may have 400,000 (R18.5)."""
+"""The first parts of one value that are examined to cut it: a list of numbers may have 400,000 (R18.5)."""
 
 
 def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json:
-    """The value, if its JSON has at most `room` bytes; else with its largest parts cut until it has (`room` ≥ `LEAST`)."""
+    """Return the value, if its JSON has at most `room` bytes; else with its largest parts cut until it has (`room` ≥
+    `LEAST`)."""
     sizes = sizes or Sizes()
     room = max(room, LEAST)
     if sizes.of(value) <= room:
@@ -252,7 +256,8 @@ def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json:
 
 
 def clipped(text: str, room: int) -> str:
-    """As much of the beginning of a text as has `room` bytes as JSON, with its quotes; nothing is said of the rest."""
+    """Return the longest beginning of a text that has at most `room` bytes as JSON, with its quotes, without a note on
+    the rest."""
     while (size := text_size(text)) > room and text:
         text = text[: min(len(text) - 1, len(text) * room // size)]
     return text
@@ -262,15 +267,16 @@ def _cut_text(text: str, room: int, size: int) -> str:
     note = f"… [cut: {size:,} bytes]"
     length = room
     while text_size(text[:length] + note) > room:
-        # A character has one byte to six: what is over shows how many are too many.
+        # A character has one byte to six: the excess shows how many are too many.
         length = min(length - 1, length * (room - text_size(note)) // text_size(text[:length]))
     return text[: max(length, 0)] + note
 
 
 def _shares(sizes: Sequence[int], room: int, own: Sequence[int]) -> list[int]:
-    """How much room each of several parts gets: small ones all that they need, the others equally much; 0: it is left out.
+    """Return the room of each of several parts: small ones get all that they need, the others equal shares; 0: it is
+    left out.
 
-    `own` is what a part needs beside its value. Where not even `LEAST` is left for each, the first ones are kept.
+    `own` is a part's need beside its value. If not even `LEAST` is left for each, the first ones are kept.
     """
     shares = [0] * len(sizes)
     least = [min(size, mine + LEAST) for size, mine in zip(sizes, own, strict=True)]
@@ -288,7 +294,8 @@ def _shares(sizes: Sequence[int], room: int, own: Sequence[int]) -> list[int]:
 
 
 def allot(sizes: Sequence[int], room: int) -> list[int]:
-    """Room for the parts of a document, the most important first: each gets a sixteenth, and then what it needs."""
+    """Return the room of the parts of a document, the most important first: each gets a sixteenth, and then the room
+    that it needs."""
     shares = [min(size, room // (2 * len(sizes) + 1)) for size in sizes]
     room -= sum(shares)
     for index, size in enumerate(sizes):
@@ -299,7 +306,8 @@ def allot(sizes: Sequence[int], room: int) -> list[int]:
 
 
 class TaskBudget:
-    """The commands of the workflow task under way. A task is known by any number of its own: the length of its history."""
+    """The budget for the commands of the current workflow task. A task's key is any number of its own: the length of
+    its history."""
 
     def __init__(self, max_bytes: int = MAX_SENT, max_commands: int = MAX_COMMANDS) -> None:
         self._max_bytes, self._max_commands = max_bytes, max_commands
@@ -308,9 +316,9 @@ class TaskBudget:
         self.commands = 0
 
     def take(self, task: int, size: int, quick: int = 0) -> bool:
-        """Whether a command of `size` bytes may go with this task, which counts it then. The first may be of any size.
+        """Whether a command of `size` bytes may go with this task, which then counts it. The first may be of any size.
 
-        `quick` is how many calls may be back in a moment, see `Quick`.
+        `quick` is the number of calls that may return in a moment, see `QuickCalls`.
         """
         if task != self._task:
             self._task, self.bytes, self.commands = task, 0, 0
@@ -322,9 +330,9 @@ class TaskBudget:
         return True
 
     def take_call(self, task: int, size: int, quick: int = 0) -> bool | None:
-        """The same of a call whose parameters have `size` bytes: whether they go with it; `None`: it does not go with this task.
+        """Whether a call's parameters of `size` bytes go with the call; `None`: the call does not go with this task.
 
-        Where they do not go with it, its activity asks for them.
+        If they do not go with it, they are a claim check.
         """
         if not self.take(task, 0, quick):
             return None
@@ -334,29 +342,29 @@ class TaskBudget:
 
 
 class QuickCalls:
-    """The calls under way that began less than `QUICK` ago, by a clock in seconds: they may all be back in a moment."""
+    """The running calls that began less than `QUICK` ago, by a clock in seconds: they may all return in a moment."""
 
     def __init__(self) -> None:
         self._begun: dict[str, float] = {}
 
     def begin(self, call: str, now: float) -> None:
-        """It starts."""
+        """Record the start of a call."""
         self._begun.pop(call, None)
         self._begun[call] = now
 
     def end(self, call: str) -> None:
-        """It is back."""
+        """Record the end of a call."""
         self._begun.pop(call, None)
 
     def count(self, now: float) -> int:
-        """How many there are."""
+        """Return the number of such calls."""
         for call in list(takewhile(lambda call: self._begun[call] + QUICK <= now, self._begun)):
             del self._begun[call]
         return len(self._begun)
 
 
 def first_fitting(sizes: Iterable[int], room: int) -> int:
-    """How many of these, from the first on, one answer holds: the first in any case."""
+    """Return how many of these, from the first on, one answer holds: the first in any case."""
     count = 0
     for size in sizes:
         room -= size
@@ -367,41 +375,46 @@ def first_fitting(sizes: Iterable[int], room: int) -> int:
 
 
 class HistoryRoom:
-    """What the results that are under way may add to a history: each call has a share, and asks before it takes more.
+    """The room of a history for the results of running calls: each call has a share, and claims room before it takes
+    more.
 
-    Those that may come do so one after the other, in the order of asking, so that the server need not hold back more than it
-    can. `used` is the size of the history as it stands, in bytes. Decided from the history alone, so a replay decides the same.
+    Claims are granted one after the other, in their order, so that the server need not hold back more than it can.
+    `used` is the present size of the history, in bytes. All decisions follow from the history alone, so a replay
+    repeats them.
     """
 
     def __init__(self, room: int = int(HISTORY_BYTES * OVER)) -> None:
         self._room = room
         self._held: dict[str, int] = {}
         self._asked: dict[str, int] = {}
-        """Claims that nothing was decided about, in their order."""
+        """Undecided claims, in their order."""
         self.coming: dict[str, int] = {}
-        """Results that were let in, and are on their way."""
+        """Granted results that are on their way."""
         self._decided: dict[str, bool] = {}
 
     def free(self, call: str, used: int) -> int:
-        """Bytes that the call's result may have without asking; they are held for it until it is settled."""
+        """Return the bytes that the call's result may have without a claim; they are reserved for it until it is
+        settled."""
         held = sum(self._held.values())
         at_once = max(FREE_AT_ONCE, min(FREE_RESULT, (HELD_BACK - held) // 4))
         self._held[call] = max(LEAST_RESULT, min(at_once, (self._room - used - held) // 64))
         return self._held[call]
 
     def holds(self, size: int, used: int) -> bool:
-        """Whether there is room for so many bytes at once, and for some result, beside all that is held."""
+        """Whether there is room for so many bytes at once, and for some result, beside all reservations."""
         return used + sum(self._held.values()) + size + LEAST_RESULT <= self._room
 
     def claim(self, call: str, size: int) -> None:
-        """A result of `size` bytes wants to come in. Asking again changes nothing, unless it has grown (a retry's)."""
+        """Claim room for a result of `size` bytes. A repeated claim changes nothing, unless the result has grown (a
+        retry's)."""
         if call in self._held and (call not in self._decided or size > self._held[call]):
             self._decided.pop(call, None)
             self.coming.pop(call, None)
             self._asked[call] = max(size, self._asked.get(call, 0))
 
     def decide(self, used: int) -> list[str]:
-        """The calls about whose claims is decided now, see `granted`: whether the history has room, and all that has been let in."""
+        """Decide claims, and return their calls: see `granted`. A decision depends on the history's room and on all
+        granted results."""
         now: list[str] = []
         for call, size in list(self._asked.items()):
             others = sum(self._held.values()) - self._held.get(call, 0)
@@ -416,22 +429,22 @@ class HistoryRoom:
         return now
 
     def granted(self, call: str) -> bool | None:
-        """Whether the call's result may come in; `None`: it is not decided yet. What has been settled may not."""
+        """Whether the call's result was granted its room; `None`: undecided. A settled result has no grant."""
         return self._decided.get(call) if call in self._held else False
 
     @property
     def turns(self) -> bool:
-        """Whether a claim waits for others to have come in."""
+        """Whether a claim waits for the arrival of others."""
         return bool(self._asked)
 
     def settle(self, call: str) -> None:
-        """The result is in the history, or none will come."""
+        """Settle a claim: the result is in the history, or none will come."""
         for each in (self._held, self._asked, self.coming, self._decided):
             each.pop(call, None)
 
 
 def history_full(events: int, size: int, part: float = NEAR) -> str | None:
-    """Why a history can take no more than a last Request, in words; `None` while it can."""
+    """Return why a history can take no more than a last Request, in words; `None` while it can."""
     if size >= HISTORY_BYTES * part:
         return f"the run's history has {said(size)}, and {said(HISTORY_BYTES)} is the most"
     if events >= HISTORY_EVENTS * part:

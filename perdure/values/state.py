@@ -1,7 +1,7 @@
 """The state of a run: an append-only log of writes, and the value that results from it.
 
-The log is the truth; the value is kept beside it so that reading costs nothing. `State(writes)` of the same writes is the
-same value, whatever happened in between: that is what makes a replay, and a run continued as new, give the same state.
+The log is the truth; the value is kept beside it so that reading costs nothing. `State(writes)` of the same writes is
+the same value, whatever happened in between. So a replay, and a run continued as new, have the same state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ METHODS: Final[tuple[OutputMethod, ...]] = get_args(OutputMethod)
 
 
 class Write(BaseModel):
-    """One entry of the log: what was written where, how, by which call and when (R4.1)."""
+    """One entry of the log: the value, the path, the method, the call and the time of a write (R4.1)."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -48,15 +48,15 @@ class Write(BaseModel):
     value: Json
     method: OutputMethod = "set"
     call: str = ""
-    """The call's id; empty for what the run started with."""
+    """The call's id; empty for the initial state."""
     time: str = ""
     """ISO 8601, from the workflow's clock."""
     sources: SkipValidation[Sources] = Field(default=NOWHERE, exclude=True, repr=False)
-    """Where the value comes from (R15.1). Not part of the write's JSON: a snapshot has a table of them."""
+    """The provenance of the value (R15.1). Not part of the write's JSON: a snapshot has a table of the sources."""
 
 
 class WriteRecord(WireModel):
-    """Where a call's result was written, or its error, and how, without the value."""
+    """The path and method of a write of a call's result, or its error, without the value."""
 
     path: list[str | int]
     method: OutputMethod = "set"
@@ -68,7 +68,7 @@ def covers(write: Write, path: Path) -> bool:
 
 
 def stands_alone(method: OutputMethod, path: Path) -> bool:
-    """Whether a write needs nothing of what was there before: it sets, and not through the index of an array."""
+    """Whether a write needs no earlier value: it sets, and not through the index of an array."""
     return method == "set" and not [part for part in path if array_index(part) is not None]
 
 
@@ -78,7 +78,7 @@ def is_prefix(prefix: Path, path: Path) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """A path that writes were made to."""
+    """A path with writes."""
 
     below: dict[str, _Place] = field(default_factory=dict)
     here: list[int] = field(default_factory=list)
@@ -87,7 +87,7 @@ class _Place:
 class VisibleWrites:
     """The writes of a log that no later `set` of the same path, or of a prefix of it, has hidden.
 
-    Costs what is added, however long the log is (R18.5).
+    The cost is that of the added writes, however long the log is (R18.5).
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class VisibleWrites:
         self._count = 0
 
     def add(self, write: Write) -> None:
-        """The next write of the log."""
+        """Add the next write of the log."""
         place = self._root
         for part in write.path:
             place = place.below.setdefault(str(part), _Place())
@@ -113,15 +113,15 @@ class VisibleWrites:
         self._count += 1
 
     def all(self) -> list[Write]:
-        """In their order."""
+        """Return the writes in their order."""
         return list(self._writes.values())
 
 
 class ValueTree:
-    """A JSON value that is changed without changing what others hold of it.
+    """A JSON value that can be changed without changing values that share parts with it.
 
-    Containers made since the last snapshot belong to nobody else and are changed in place; all others are copied on the
-    way down. So a thousand writes into one object copy it once, not a thousand times.
+    Containers made since the last snapshot are not shared and are changed in place; all others are copied on the way
+    down. So a thousand writes into one object copy it once, not a thousand times.
     """
 
     def __init__(self, value: Json) -> None:
@@ -134,7 +134,7 @@ class ValueTree:
         return self.value
 
     def preview(self, write: Write) -> tuple[Json, list[Json | Missing]]:
-        """What would stand at the path after the write, and the containers on the way there.
+        """Return the value at the path after the write, and the containers on the way there.
 
         Raises `StateError` when a value on the way cannot take the write; changes nothing.
         """
@@ -151,11 +151,11 @@ class ValueTree:
         return value, containers
 
     def apply(self, write: Write) -> None:
-        """Raises `StateError`, and changes nothing, when a value on the way cannot take the write."""
+        """Apply a write. Raises `StateError`, and changes nothing, when a value on the way cannot take the write."""
         self.put(write, *self.preview(write))
 
     def put(self, write: Write, value: Json, containers: list[Json | Missing]) -> None:
-        """Apply a write that was looked at: `value` and `containers` are what `preview` said of it."""
+        """Apply a write after `preview`, which returned `value` and `containers`."""
         if len(containers) < len(write.path):
             return  # it lies inside an unknown value
         for depth in range(len(containers) - 1, -1, -1):
@@ -195,7 +195,7 @@ def _child(container: Json | Missing, path: Path, depth: int) -> Json | Missing:
 
 
 def combine(target: Json | Missing, write: Write) -> Json:
-    """What stands at the write's path after it, given what stood there before (R4.1)."""
+    """Return the value at the write's path after it, from the value before it (R4.1)."""
     value, method = write.value, write.method
     if method == "set" or (target is MISSING and method in ("merge", "assign")):
         return value
@@ -228,13 +228,16 @@ def _merge(target: Json, value: Json) -> Json:
     return merged
 
 
-# An instance's state stands in the run's state under a key of its own, `@name`, and its other data under a kind of its own, `input@name`. A call of the instance writes there, and reads there first: `†state.x` becomes `†state.@name.x || †state.x`, so that what is shared is seen by all. Everything else, wiring, waiting and branching, is as it is without instances.
+# An instance's state stands in the run's state under a key of its own, `@name`, and its other data under a kind of
+# its own, `input@name`. A call of the instance writes there, and reads there first: `†state.x` becomes
+# `†state.@name.x || †state.x`, so that all instances see shared values. Dependencies, waiting and branching are the
+# same as without instances.
 
 MARK: Final = "@"
 
 
 def state_key(instance: str) -> str:
-    """Where the instance's state stands in the run's."""
+    """Return the key of the instance's state in the run's state."""
     return MARK + instance
 
 
@@ -243,7 +246,8 @@ def kind_of(kind: str, instance: str) -> str:
 
 
 def scope_template(template: Template, instance: str, kinds: Collection[str]) -> Template:
-    """The template as the instance reads it: its own first, then what is shared. `kinds` are all that have data."""
+    """Return the template as the instance reads it: its own values first, then shared ones. `kinds` are all kinds with
+    data."""
 
     def scope(expression: Expression) -> Expression:
         if isinstance(expression, FirstOf):
@@ -257,7 +261,7 @@ def scope_template(template: Template, instance: str, kinds: Collection[str]) ->
 
 
 def own_reference(reference: Reference, instance: str, kinds: Collection[str]) -> Reference | None:
-    """The same in the instance's own data; `None` where it has none of the kind."""
+    """Return the reference in the instance's own data; `None` if it has none of the kind."""
     if reference.kind == "state":
         return Reference("state", (state_key(instance), *reference.path))
     own = kind_of(reference.kind, instance)
@@ -265,12 +269,13 @@ def own_reference(reference: Reference, instance: str, kinds: Collection[str]) -
 
 
 def scope_path(path: Path, instance: str) -> Path:
-    """Where the instance writes."""
+    """Return the path that the instance writes to."""
     return (state_key(instance), *path)
 
 
 def foreign_problems(reads: Iterable[Reference], paths: Iterable[Iterable[Path]], *, shared: bool) -> list[str]:
-    """What would reach into an instance by its name, or, of a call that is `shared`, into all of them at once."""
+    """Return the references and paths that would reach into an instance by its name, or, for a `shared` call, into all
+    instances at once."""
     problems = []
     read = [(str(reference), reference.kind, reference.path) for reference in reads]
     written = [(str(Reference("state", path)), "state", path) for alternative in paths for path in alternative]
@@ -283,19 +288,19 @@ def foreign_problems(reads: Iterable[Reference], paths: Iterable[Iterable[Path]]
 
 
 def without_instance(path: Path) -> Path:
-    """The path as the state's schema knows it."""
+    """Return the path in the state's schema."""
     return path[1:] if path and str(path[0]).startswith(MARK) else path
 
 
 def split_state(state: JsonObject, instances: Iterable[str]) -> tuple[JsonObject, dict[str, JsonObject]]:
-    """What is shared, and each instance's own."""
+    """Return the shared state, and each instance's own."""
     own = {name: state[state_key(name)] for name in instances if state_key(name) in state}
     keys = {state_key(name) for name in own}
     return {key: value for key, value in state.items() if key not in keys}, own
 
 
 def values_for(base: Mapping[str, Json], instance: str | None) -> Mapping[str, Json]:
-    """The data by kind as a call of the instance sees it, for what is not read by reference (R8.2)."""
+    """Return the data by kind as a call of the instance sees it, for values that are not read by reference (R8.2)."""
     if instance is None:
         return base
     own = {kind.removesuffix(MARK + instance): value for kind, value in base.items() if kind.endswith(MARK + instance)}
@@ -308,23 +313,23 @@ def values_for(base: Mapping[str, Json], instance: str | None) -> Mapping[str, J
 
 
 _SHOWN: Final = 2000
-"""Characters of a key's value where the context was too long for the model."""
+"""Characters of a key's value after the context was too long for the model."""
 
 
 class State:
-    """The log of writes and the value that it adds up to. Values given to it and taken from it are never changed."""
+    """The log of writes and its resulting value. Values that enter or leave it are never changed."""
 
     def __init__(self, writes: Iterable[Write] = (), sizes: Sizes | None = None) -> None:
         self.writes: list[Write] = []
         self.sizes = sizes or Sizes()
         self.labels = Labels()
-        """Where the value comes from, part by part (R15.1)."""
+        """The provenance of the value, part by part (R15.1)."""
         self._large: dict[Path, bool] = {}
-        """Where a value of more than `MAX_RESULT` bytes was written, and whether as an item of a list."""
+        """The paths of values of more than `MAX_RESULT` characters, and whether each was an item of a list."""
         self._tree = ValueTree({})
         self._showing = VisibleWrites()
-        self._looked_at = 0  # how many of the writes it knows
-        for write in writes:  # which a state has written: what is to be said beside them has been said
+        self._looked_at = 0  # the number of writes that it knows
+        for write in writes:  # written by a state, which has already added notes to them
             self._tree.apply(write)
             self._note(write)
 
@@ -336,7 +341,8 @@ class State:
         self._note(write)
 
     def _say_made(self, write: Write, containers: list[Json | Missing]) -> None:
-        """An index that is taken for a key, said so that it is one also where what made the object is forgotten."""
+        """Mark an index that is a key of an object, so that it stays one even after the object's creation is
+        forgotten."""
         for depth, (part, container) in enumerate(zip(write.path, containers, strict=False)):
             if isinstance(part, int) and isinstance(container, dict):
                 self._note(Write(path=write.path[:depth], value={}, method="merge"))
@@ -348,7 +354,8 @@ class State:
             self._note_large(write.path, write.value, write.method)
 
     def _note_large(self, path: Path, value: Json, method: OutputMethod) -> None:
-        """The state itself, and that of an instance, stay objects: each key is shown by itself."""
+        """Record the path of a large value. The state itself, and that of an instance, stay objects: each key is shown
+        by itself."""
         if (not path or (len(path) == 1 and str(path[0]).startswith(MARK))) and isinstance(value, dict):
             for key, item in value.items():
                 if self.sizes.of(item) > MAX_RESULT:
@@ -359,7 +366,7 @@ class State:
     def append_all(self, writes: Sequence[Write], check: Callable[[Write, Json], None]) -> None:
         """Add the writes in their order, or none of them (R4.3).
 
-        `check` is told each with what would stand at its path after it. Raises `StateError`, and changes nothing, when
+        `check` gets each write with the resulting value at its path. Raises `StateError`, and changes nothing, when
         `check` does or when the value there cannot take one of them.
         """
         tree = self._tree if len(writes) == 1 else ValueTree(self.snapshot())
@@ -375,19 +382,22 @@ class State:
             self._note(write)
 
     def snapshot(self) -> JsonObject:
-        """The whole value now; later writes do not show in it."""
+        """Return the whole present value; later writes do not show in it."""
         value: JsonObject = self._tree.snapshot()
         return value
 
     def copy(self) -> State:
-        """A state of its own with the value that this one has now."""
+        """Return a separate state with the present value of this one."""
         copied = State([Write(path=(), value=self.snapshot())])
         copied.labels = self.labels.copy()
         return copied
 
     def shown(self, *, tight: bool = False, shaped: Callable[[JsonObject], JsonObject] | None = None) -> JsonObject:
-        """The value now as the model sees it: without media, and of a written value of more than `MAX_RESULT` characters its beginning
-        (R10.18); where `tight`, of every large key. `shaped` puts the shapes of what it is not to read in their places (R15.4)."""
+        """Return the present value as the model sees it: without media, and with the beginnings of written values of
+        more than `MAX_RESULT` characters (R10.18).
+
+        With `tight`, every large key is cut. `shaped` replaces hidden parts by their shapes (R15.4).
+        """
         tree = ValueTree(self.snapshot() if shaped is None else shaped(self.snapshot()))
         if tight:
             return {
@@ -404,12 +414,12 @@ class State:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a model is shown only the beginning of one of its values."""
+        """Whether a model sees only the beginning of one of its values."""
         value = self.snapshot()
         return any(self._excerpt(path, get(value, path))[1] for path in self._places(value))
 
     def _places(self, value: Json) -> list[Path]:
-        """Where large values stand now, outer ones first."""
+        """Return the present paths of large values, outer ones first."""
         found: list[Path] = []
         for path, is_item in sorted(self._large.items(), key=lambda each: len(each[0])):
             there = get(value, path)
@@ -424,7 +434,8 @@ class State:
         return excerpt(value, self.sizes.of(value), name)
 
     def compact(self) -> None:
-        """Forget the writes that a later `set` of the same path, or of a prefix of it, has hidden. Costs what is new since the last time."""
+        """Drop the writes that a later `set` of the same path, or of a prefix of it, has hidden. The cost is that of
+        the writes since the last time."""
         for write in self.writes[self._looked_at :]:
             self._showing.add(write)
         self.writes = self._showing.all()
@@ -432,11 +443,11 @@ class State:
 
 
 def replay(writes: Sequence[Write], path: Path, base: Json | Missing = MISSING) -> Json | Missing:
-    """The value at a path after the writes, in their order; `base` is the whole value before them (R4.1).
+    """Return the value at a path after the writes, in their order; `base` is the whole value before them (R4.1).
 
-    Walks back to the newest `set` that covers the path and replays forward from there what touches the path. Raises
-    `StateError` where that needs an array that only a write beside the path had made; items beside the path that others
-    had written are not there, so an index counts without them.
+    It goes back to the newest `set` that covers the path and replays from there the writes that touch the path. Raises
+    `StateError` if that needs an array that only a write beside the path had made. Items beside the path that others
+    had written are missing, so an index counts without them.
     """
     start = 0
     for index in range(len(writes) - 1, -1, -1):
@@ -451,7 +462,8 @@ def replay(writes: Sequence[Write], path: Path, base: Json | Missing = MISSING) 
 
 
 def sources_of(writes: Sequence[Write], path: Path, base: Labels) -> Sources:
-    """The sources of what `replay` finds there, or more: those of all writes that touch the path count whole."""
+    """Return the sources of the value that `replay` returns, or more: those of all writes that touch the path count in
+    full."""
     found, start = base.at(path), 0
     for index in range(len(writes) - 1, -1, -1):
         if covers(writes[index], path):

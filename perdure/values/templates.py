@@ -27,12 +27,12 @@ from perdure.values.references import (
 from perdure.values.sizes import Sizes, TooManyBytesError
 
 _REMEMBERED: Final = 512
-"""Characters of a text from which on it is remembered: below that making it again is as fast."""
+"""Characters of a text from which it is cached: below that making it again is as fast."""
 _MADE: Final = 16
 _DEEP: Final = 20_000
-"""Bytes of a value from which on its depth is remembered."""
+"""Bytes of a value from which its depth is cached."""
 _DEPTHS: Final = 256
-"""Values of which it is."""
+"""Values whose depth is cached."""
 _JOINED: Final = 200
 """Bytes of text that take as long to make of a value, and to join, as one step of a check."""
 
@@ -40,11 +40,11 @@ _JOINED: Final = 200
 class TextBudget:
     """The texts of one plan, or of one output.
 
-    One may have `most` bytes, as much as any value but no more than `MAX_TEXT`, and all together `total`. `sizes` knows what the
-    values measure.
+    One may have `most` bytes, as much as any value but no more than `MAX_TEXT`, and all together `total`. `sizes` knows
+    the sizes of the values.
 
-    A value is known by its identity: it must not be changed once it was embedded. What is made counts as steps of `checks`, so
-    that what does not fit into a task goes with the next (R18.5).
+    The key of a value is its identity: it must not be changed once it was embedded. Making texts counts as steps of
+    `checks`, so that work beyond one task goes to the next (R18.5).
     """
 
     def __init__(
@@ -65,9 +65,10 @@ class TextBudget:
         self._deep: dict[int, tuple[Json, int]] = {}
 
     def join(self, parts: Sequence[Json | Missing]) -> str:
-        """The parts as one text: a text as it is, any other value as JSON, what is not known as `…`.
+        """Return the parts as one text: a text as it is, any other value as JSON, an unknown one as `…`.
 
-        Raises `TooLargeError`, and has built nothing, where the text would be larger than it may be, by itself or with those before.
+        Raises `TooLargeError`, and has built nothing, if the text would exceed its limit, by itself or with those
+        before.
         """
         known = ["…" if part is UNKNOWN or part is MISSING else part for part in parts]
         if (short := _short(known)) is not None:
@@ -84,20 +85,23 @@ class TextBudget:
         return text
 
     def check_whole(self, value: Json) -> None:
-        """Raises `TooLargeError` for parameters that are more than a call may have: a value may be read a thousand times."""
+        """Raise `TooLargeError` for parameters that exceed the limit of a call: a value may be read a thousand
+        times."""
         if (size := self._sizes.of(value)) > self._whole:
             raise TooLargeError(
                 f"the parameters have {said(size)} with their references resolved; {self._whole:,} is the most"
             )
 
     def placed(self, value: Json | Missing, level: int) -> Json | Missing:
-        """The value, to stand `level` levels deep. Raises `TooLargeError` where that would be nested too deeply to be read back."""
+        """Return the value, for a place `level` levels deep. Raises `TooLargeError` if it would be nested too deeply to
+        be parsed again."""
         if isinstance(value, dict | list) and level + self._depth(value) > MAX_PASSED:
             raise TooLargeError(f"nested more than {MAX_PASSED} levels deep with what it refers to")
         return value
 
     def _depth(self, value: Json) -> int:
-        """Levels of a value. Of what is large it is remembered: it may stand in something else the next time."""
+        """Return the levels of a value. The depth of a large one is cached: it may stand in another value the next
+        time."""
         if (size := self._sizes.of(value)) < _DEEP:
             return depth_of(value)
         if (known := self._deep.get(id(value))) is not None:
@@ -116,10 +120,10 @@ class TextBudget:
         return depth
 
     def computed(self, formula: Formula, values: Sequence[Json], steps: EvaluationSteps) -> Json:
-        """What the formula gives, within `steps`, which count like a check's.
+        """Return the value of the formula, within `steps`, which count like a check's.
 
-        Raises `FormulaError`, with the formula in it, and `TooLargeError` where that is larger than any value may be, or where
-        what all formulas and texts have made would be.
+        Raises `FormulaError`, with the formula in it. Raises `TooLargeError` if the value, or the sum of all formulas
+        and texts, exceeds its limit.
         """
         before = steps.left
         try:
@@ -137,7 +141,7 @@ class TextBudget:
         return value
 
     def _least(self, part: Json) -> int:
-        """Bytes that the part has at least: as JSON it is a text that has to be quoted once more."""
+        """Return the least bytes that the part may have: as JSON it is a text that has to be quoted once more."""
         return self._sizes.of(part) - (2 if isinstance(part, str) else 0)
 
     def _check(self, size: int) -> None:
@@ -166,7 +170,7 @@ class TextBudget:
 
 
 def _short(parts: Sequence[Json]) -> str | None:
-    """The parts as one text if it is so short that there is nothing to measure: most are."""
+    """Return the parts as one text if it is so short that it needs no measuring, as most are."""
     left = _REMEMBERED
     texts = []
     for part in parts:
@@ -182,17 +186,17 @@ def _short(parts: Sequence[Json]) -> str | None:
 
 
 _ESCAPED_OR_OPEN: Final = re.compile(r"††|\{[\s(]*†(?!†)")
-"""`††`, or the beginning of an expression in braces: `{†a}`, `{ (†a || †b) }`."""
+"""The mark `††`, or the beginning of an expression in braces: `{†a}`, `{ (†a || †b) }`."""
 
 EXPR: Final = "_expr"
-"""`{"_expr": "len(state.hosts)"}`: a formula, wherever a parameter stands (R16.3)."""
+"""The key of a formula, `{"_expr": "len(state.hosts)"}`, in the place of any parameter (R16.3)."""
 
 Lookup: TypeAlias = Callable[[Reference], "Json | Missing"]
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateSite:
-    """One expression and where it stands in the parameters."""
+    """One expression and its place in the parameters."""
 
     path: tuple[str | int, ...]
     expression: Expression
@@ -207,7 +211,7 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """A formula, and where each of its references is read."""
+    """A formula, and the sites of its references."""
 
     formula: Formula
     values: tuple[Expression, ...]
@@ -223,17 +227,18 @@ _Node: TypeAlias = "_Literal | _Text | _Computed | Expression | dict[str, _Node]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A JSON value whose strings were read for references."""
+    """A JSON value with its strings parsed for references."""
 
     node: _Node
     sites: tuple[TemplateSite, ...]
     computes: bool = False
-    """Whether there is a formula in it, perhaps one that reads nothing."""
+    """Whether it contains a formula, perhaps one without references."""
 
     def resolve(self, lookup: Lookup, texts: TextBudget | None = None) -> Json:
-        """The value with every reference replaced. Call it only when every site's expression has a value.
+        """Return the value with every reference replaced. Call it only when every site's expression has a value.
 
-        `texts` makes those that values are embedded in; all formulas share one budget of steps. Raises `TooLargeError`, with what was embedded, and `FormulaError`.
+        `texts` makes the texts with embedded values; all formulas share one budget of steps. Raises `TooLargeError`,
+        with the embedded text, and `FormulaError`.
         """
         return _resolve(self.node, lookup, TextBudget() if texts is None else texts, EvaluationSteps(), 0)
 
@@ -243,11 +248,11 @@ class Template:
 
     @property
     def literal(self) -> bool:
-        """Whether it is its value already, as whoever reads it sees."""
+        """Whether it is its own value, with nothing to resolve."""
         return not self.sites and not self.computes
 
     def written_out(self) -> list[str]:
-        """Of an object, in its order, the members in which something stands that no reference gave: text, a number, a formula."""
+        """Return the members of an object, in its order, that contain a literal: text, a number, a formula."""
 
         def has(node: _Node) -> bool:
             if isinstance(node, dict | list):
@@ -257,7 +262,7 @@ class Template:
         return [key for key, node in self.node.items() if has(node)] if isinstance(self.node, dict) else []
 
     def without(self, keys: Container[str]) -> Template:
-        """Of an object, the template without these members."""
+        """Return the template of an object without these members."""
         if not isinstance(self.node, dict):
             return self
         node = {key: child for key, child in self.node.items() if key not in keys}
@@ -269,14 +274,14 @@ EMPTY_TEMPLATE: Final = Template({}, ())
 
 @dataclass(frozen=True, slots=True)
 class TemplateProblem:
-    """A malformed reference or formula: where in the parameters, and what is wrong (R3.5, R16.3)."""
+    """A malformed reference or formula: its place in the parameters, and its fault (R3.5, R16.3)."""
 
     path: tuple[str | int, ...]
     error: ReferenceSyntaxError | FormulaError
 
 
 def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
-    """Read a JSON value for references; every malformed one is listed, and stands for itself in the template."""
+    """Parse a JSON value for references; every malformed one is listed, and stands for itself in the template."""
     sites: list[TemplateSite] = []
     problems: list[TemplateProblem] = []
     formulas: list[Formula] = []
@@ -318,7 +323,7 @@ def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
 
 
 def _is_plain(value: Json) -> bool:
-    """Whether nothing in it is read: a large literal is looked through once, and passed on as it is (R18.5)."""
+    """Whether no part of it is parsed: a large literal is searched once, and passed on as it is (R18.5)."""
     left = [value]
     while left:
         item = left.pop()
@@ -335,7 +340,7 @@ def _is_plain(value: Json) -> bool:
 
 
 def map_expressions(template: Template, change: Callable[[Expression], Expression]) -> Template:
-    """The template with every expression changed."""
+    """Return the template with every expression changed."""
 
     def walk(node: _Node) -> _Node:
         if isinstance(node, dict):
@@ -355,7 +360,7 @@ def map_expressions(template: Template, change: Callable[[Expression], Expressio
 
 
 def without_formulas(value: Json) -> Json:
-    """The value with a reference in the place of each formula: what one gives is known as little as what the other does."""
+    """Return the value with a reference in the place of each formula: the values of both are equally unknown."""
     if isinstance(value, list):
         items = [without_formulas(item) for item in value]
         return value if all(map(is_, items, value)) else items
@@ -373,7 +378,8 @@ def is_formula(value: Json) -> bool:
 
 
 def looks_computed(value: Json) -> bool:
-    """A formula, or data that looks like one: that is written with `††` before it and its own daggers doubled."""
+    """Whether the value is a formula, or data that looks like one. Such data is written with `††` before it and its own
+    daggers doubled."""
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get(EXPR), str)
 
 
@@ -384,7 +390,8 @@ def is_expression(text: str) -> bool:
 
 
 def as_data(value: Json) -> Json:
-    """The value as one writes it where references are read, so that it stands for itself whatever its strings look like."""
+    """Return the value in the notation in which references are parsed, so that each of its strings stands for
+    itself."""
     if isinstance(value, str):
         return value.replace(DAGGER, DAGGER * 2)
     if isinstance(value, list):
@@ -396,7 +403,7 @@ def as_data(value: Json) -> Json:
 
 
 def has_reference(value: Json) -> bool:
-    """Whether any string in the value holds a reference, in whole or inside text, or anything in it is a formula."""
+    """Whether any string in the value holds a reference, in whole or inside text, or any part is a formula."""
     if isinstance(value, str):
         return DAGGER in value and (is_expression(value) or any(not isinstance(p, str) for p in _split(value)))
     if isinstance(value, dict):
@@ -405,7 +412,7 @@ def has_reference(value: Json) -> bool:
 
 
 def parse_string(text: str) -> _Literal | _Text | Expression:
-    """One string: an expression, text with `{†…}` inside, or plain text in which `††` stands for a dagger."""
+    """Parse one string: an expression, text with `{†…}` inside, or plain text in which `††` stands for a dagger."""
     if is_expression(text):
         return parse_expression(text.strip())
     parts = tuple(_split(text))
@@ -433,7 +440,7 @@ def _split(text: str) -> Iterator[str | Expression]:
 
 
 def _closing_brace(text: str, start: int) -> int:
-    """The `}` that ends an embedded expression; a quoted key may hold one."""
+    """Return the `}` that ends an embedded expression; a quoted key may hold one."""
     quoted = escaped = False
     for index in range(start, len(text)):
         character = text[index]
@@ -468,18 +475,19 @@ def _resolve(node: _Node, lookup: Lookup, texts: TextBudget, steps: EvaluationSt
     return texts.placed(evaluate(node, lookup), level)
 
 
-# `marked` is what a person is shown of something written with references, `written` what they send in the engine's own writing.
+# `marked` writes a text with references as a person sees it, `written` translates a person's text into the engine's
+# notation.
 
 REF: Final = "_ref"
 DATA: Final = "_data"
-"""In a plan, `{"_data": {"_ref": "…"}}` stands for an object that only looks like a mark."""
+"""The key of data that only looks like a mark: in a plan, `{"_data": {"_ref": "…"}}`."""
 
 
 def marked(value: Json) -> Json:
-    """Something written with references, with each string that holds any marked; every other string stands for itself.
+    """Return a value with references, with each string that holds any marked; every other string stands for itself.
 
-    An object that is data and looks like a mark, or like the wrapping of one, is wrapped: `{"_data": {"_ref": "…"}}`. A formula,
-    `{"_expr": "…"}`, is a mark of its own.
+    An object that is data and looks like a mark, or like the wrapping of one, is wrapped: `{"_data": {"_ref": "…"}}`. A
+    formula, `{"_expr": "…"}`, is a mark of its own.
     """
     if is_formula(value):
         return value
@@ -507,11 +515,11 @@ def _is_mark(value: JsonObject) -> bool:
 
 
 def written(value: Json, held: Collection[str] | None = None) -> Json:
-    """What a person sends, as it is written where references are read: only what they mark is one.
+    """Return a person's value in the notation in which references are parsed: only a marked string is one.
 
-    Of a plan, which they were shown as `marked` writes it, everything comes back as it was. Of a call they were shown values:
-    `held` are then the texts of marks that stood in these; whoever wrote that data meant nothing by them, so they stay data.
-    Raises `ReferenceSyntaxError` for a mark without a reference in it.
+    A plan, which `marked` has written for them, comes back unchanged. A call is shown with values: `held` are the texts
+    of marks in these. They stay data, because their authors meant no references. Raises `ReferenceSyntaxError` for a
+    mark without a reference in it.
     """
     if isinstance(value, list):
         return [written(item, held) for item in value]
@@ -531,7 +539,7 @@ def written(value: Json, held: Collection[str] | None = None) -> Json:
 
 
 def held_marks(value: Json) -> Iterator[str]:
-    """The texts of what looks like a mark in a value that is data."""
+    """Yield the texts of parts that look like marks in a value that is data."""
     if isinstance(value, list):
         for item in value:
             yield from held_marks(item)
@@ -543,12 +551,13 @@ def held_marks(value: Json) -> Iterator[str]:
 
 
 def marked_call(call: Json) -> Json:
-    """A call as written, with the references in its parameters marked. Paths and conditions are what their keys say already."""
+    """Return a call as written, with the references in its parameters marked. The keys of paths and conditions mark
+    them already."""
     return _each_parameter(call, marked)
 
 
 def written_call(call: Json, held: Collection[str] | None = None) -> Json:
-    """A call as a person writes it, back again. Raises `ReferenceSyntaxError`."""
+    """Return a call that a person wrote, in the engine's notation. Raises `ReferenceSyntaxError`."""
     return _each_parameter(call, lambda value: written(value, held))
 
 
@@ -566,12 +575,13 @@ def _each_parameter(call: Json, change: Callable[[Json], Json]) -> Json:
 
 
 def _is_read(key: str, value: Json) -> bool:
-    """Whether references are read there: of the meta-properties only in the items of `_each`, or where it is marked."""
+    """Whether references are parsed there: among the meta-properties only in the items of `_each`, or in a marked
+    value."""
     return not key.startswith("_") or (key == "_each" and not isinstance(value, str))
 
 
 def changes(offered: JsonObject, wanted: JsonObject) -> JsonObject:
-    """Only the parameters that differ, as an edit sends them; `null` for one that is not wanted any more."""
+    """Return the parameters that differ, as an edit sends them; `null` for a removed one."""
     gone = {key: None for key in offered if key not in wanted}
     return gone | {
         key: value for key, value in wanted.items() if key not in offered or _text(value) != _text(offered[key])
@@ -579,5 +589,5 @@ def changes(offered: JsonObject, wanted: JsonObject) -> JsonObject:
 
 
 def _text(value: Json) -> str:
-    """What is the same for the same JSON, which Python's equality is not: `1` and `true`."""
+    """Return a text that is the same for the same JSON, unlike Python's equality: `1` and `true`."""
     return dumps(value, sort_keys=True)

@@ -1,4 +1,4 @@
-"""Parts that the dialects share: what a reader returns, prompts, scanning of JSON, and wrappers of answers."""
+"""The parts that the dialects share: a reader's result, prompts, scanning of JSON, and wrappers of answers."""
 
 from __future__ import annotations
 
@@ -14,60 +14,62 @@ from perdure.values.json import MAX_DEPTH, Json, JsonObject, dumps
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """`calls` as written, unchecked; `problem` is set when the answer was no Solution, and is told to the model."""
+    """The content of one answer. `calls` are as written, unchecked; `problem` is set when the answer was no Solution,
+    and is reported to the model."""
 
     calls: list[Json] = field(default_factory=list)
     output: Json = None
     problem: CallError | None = None
     text: str | None = None
-    """What was said in text, in a dialect in which text is an answer: without thoughts. `None`: the answer as it came."""
+    """The answer's text without thoughts, in a dialect in which text is an answer. `None`: the answer as it came."""
     beside: list[JsonObject] = field(default_factory=list)
-    """What the server put beside each native call; `{}` for nothing."""
+    """The server's extras of each native call; `{}` for none."""
     anew: bool = False
-    """What was known of its text while it was written was a thought: the text is another."""
+    """Whether the text that was shown during the stream was a thought: the text is another."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolDelta:
-    """A piece of a native tool call as a server streams it; what it left out is `None`."""
+    """A piece of a native tool call as a server streams it; a key that it left out is `None`."""
 
     index: int | None = None
     id: str | None = None
     name: str | None = None
     arguments: str | None = None
     beside: JsonObject | None = None
-    """What stands in it that the protocol does not know."""
+    """Its keys that the protocol does not know."""
 
 
 class SolutionStreamReader(Protocol):
-    """Pushed an answer in pieces, gives each call the moment it closes; never raises (R6.3).
+    """A reader of an answer in pieces. It returns each call the moment it closes, and never raises (R6.3).
 
-    What `push` and `push_tool` gave is the beginning of the closed Solution's `calls`, in the same order.
+    The results of `push` and `push_tool` are the beginning of the closed Solution's `calls`, in the same order.
     """
 
     def push(self, text: str) -> list[Json]:
-        """The calls that closed with this piece of text."""
+        """Return the calls that closed with this piece of text."""
         ...
 
     def push_tool(self, delta: ToolDelta) -> list[Json]:
-        """The calls that closed with this piece of a native tool call."""
+        """Return the calls that closed with this piece of a native tool call."""
         ...
 
     def said(self) -> str:
-        """What is known of the output's text beyond what this gave before, for whoever watches: see `perdure.models.dialects.output_text`."""
+        """Return the known text of the output beyond earlier results, for watchers: see
+        `perdure.models.dialects.output_text`."""
         ...
 
     def thought(self) -> str:
-        """What has come of thoughts that stand in the text, beyond what this gave before."""
+        """Return the thoughts that stand in the text, beyond earlier results."""
         ...
 
     def close(self, finish_reason: str | None = None) -> Solution:
-        """What the whole answer was."""
+        """Return the Solution of the whole answer."""
         ...
 
 
 def syntax_error(message: str, **more: Json) -> Json:
-    """A call in the place of one that could not be read: a structural error that says what is wrong with it (R6.6)."""
+    """Return a call in the place of one that could not be parsed: a structural error that names its fault (R6.6)."""
     return {"_syntax": message, **more}
 
 
@@ -83,49 +85,50 @@ It has operators, comparisons, comprehensions, f-strings and len sum min max sor
 - "_if": "len(state.hosts) > 3" makes a call only if that holds; what reads it is skipped otherwise.
 - "_each": "†state.hosts", or {"_expr": "…"}, makes a call for each item, which is †item in its parameters and item in expressions (its \
 place is †index); eight at a time, or "_parallel". Its result is the array of theirs. "_until": "output.done" makes it again until that holds."""
-"""How formulas, conditions and loops are written in JSON (R16.1 to R16.3)."""
+"""The prompt for formulas, conditions and loops in JSON (R16.1 to R16.3)."""
 
 
 @dataclass(frozen=True)
 class DialectRequest:
-    """One Request: what may be called, and what the output has to fit."""
+    """One Request as a dialect needs it: the tools that may be called, and the output's schema."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
     taught: Mapping[str, Tool] | None = None
-    """What the prompt tells of, where that is not what may be called: the same for all Requests of a run, for prompt caches (R10.19)."""
+    """The tools that the prompt lists, if they are not those that may be called: the same for all Requests of a run,
+    for prompt caches (R10.19)."""
     output: JsonObject | bool = True
     """JSON Schema."""
     final: bool = False
-    """Only an output is wanted: no calls."""
+    """Whether only an output is allowed: no calls."""
     max_calls: int | None = None
     parallel: int | None = None
-    """How many of them run at once; `None` is no limit."""
+    """The number of calls that run at once; `None`: no limit."""
     instances: Sequence[str] = ()
     kinds: Sequence[str] = ()
     """The kinds of data that references can name, beside `state`."""
     control: bool = False
-    """Whether the model is taught formulas and conditions (R16)."""
+    """Whether the prompt teaches formulas and conditions (R16)."""
     server: str = ""
-    """Who is asked; see `perdure.models.provider_extras`."""
+    """The server that gets the Request; see `perdure.models.provider_extras`."""
 
     @property
     def known(self) -> Mapping[str, Tool]:
-        """The tools that the prompt tells of."""
+        """The tools that the prompt lists."""
         return self.tools if self.taught is None else self.taught
 
 
 def written_names(names: Mapping[str, str]) -> dict[str, str]:
-    """Tool → how it is written, of names as written → tool."""
+    """Return tool → its written name, from a map of written name → tool."""
     return {tool: name for name, tool in names.items()}
 
 
 def plan_text(calls: Sequence[JsonObject]) -> str:
-    """A plan message's calls, one JSON object a line."""
+    """Return a plan message's calls as text, one JSON object a line."""
     return "\n".join(dumps(call) for call in calls)
 
 
 def tools_text(tools: Mapping[str, Tool], output_schema: Json) -> str:
-    """What each tool is and takes, and the output's schema."""
+    """Return the prompt's text about each tool and its parameters, and the output's schema."""
     lines = ["Tools:"] if tools else ["There are no tools."]
     lines += [
         f"- {tool.name} {dumps(parameters_text(tool.parameters))}" + "".join(f"\n  {note}" for note in tool_notes(tool))
@@ -136,7 +139,7 @@ def tools_text(tools: Mapping[str, Tool], output_schema: Json) -> str:
 
 
 def tool_notes(tool: Tool, loops: str = LOOPS) -> list[str]:
-    """What is to be known of a tool beside its parameters."""
+    """Return the notes on a tool beside its parameters."""
     notes = []
     if tool.description and tool.description != tool.name:
         notes.append(tool.description.strip())
@@ -157,20 +160,20 @@ def tool_notes(tool: Tool, loops: str = LOOPS) -> list[str]:
 
 
 def parameters_text(parameters: JsonObject) -> JsonObject:
-    """The parameters' schema without what says nothing."""
+    """Return the parameters' schema without keywords that carry no information."""
     return {key: value for key, value in parameters.items() if key != "type" and value not in ({}, [])}
 
 
 _OUTSIDE: Final = re.compile(r'["{}\[\],]')
 _INSIDE: Final = re.compile(r'["\\]')
 _LONGEST_KEY: Final = 8
-"""Characters of a key that are looked at: enough to tell `calls` from others."""
+"""Characters of a key that are compared: enough to tell `calls` from others."""
 _CALLS_DEPTH: Final = 2
-"""Between the elements of `calls`: in the document and in the array."""
+"""The depth between the elements of `calls`: inside the document and the array."""
 
 
 class Scanner:
-    """Where strings and brackets begin and end. `depth` and `quoted` are those after the last mark."""
+    """A scanner for strings and brackets. `depth` and `quoted` are those after the last mark."""
 
     __slots__ = ("_escaped", "depth", "quoted")
 
@@ -180,7 +183,8 @@ class Scanner:
         self._escaped = False
 
     def marks(self, text: str, at: int = 0) -> Iterator[tuple[int, str]]:
-        """Position and character of each quote, and of each bracket and comma outside of strings, taken in one by one."""
+        """Yield position and character of each quote, and of each bracket and comma outside of strings, and update the
+        state with each."""
         while at < len(text):
             if self._escaped:
                 self._escaped = False
@@ -208,9 +212,10 @@ _END: Final = {"//": "\n", "/*": "*/"}
 
 
 class CommentFilter:
-    """Takes `//` and `/* */` out of JSON that is being written, a blank in the place of each; what stands in texts stays.
+    """A filter that takes `//` and `/* */` out of JSON in pieces, with a blank in the place of each; comments inside
+    strings stay.
 
-    Of a sign that the next piece decides, `held` is the beginning.
+    `held` is the beginning of a mark that the next piece decides.
     """
 
     __slots__ = ("_state", "held")
@@ -220,7 +225,7 @@ class CommentFilter:
         self._state = ""  # or `"` in a text, `//` or `/*` in a comment
 
     def push(self, text: str) -> str:
-        """The JSON that is known with this piece."""
+        """Return the JSON that is known with this piece."""
         text, self.held = self.held + text, ""
         plain: list[str] = []
         at = 0
@@ -249,7 +254,7 @@ class CommentFilter:
         return "".join(plain)
 
     def _comment(self, text: str, at: int) -> int:
-        """Where the comment ends in the piece; a line's end is not part of it."""
+        """Return the end of the comment in the piece; a line's end is not part of it."""
         sign = _END[self._state]
         end = text.find(sign, at)
         if end < 0:
@@ -260,33 +265,33 @@ class CommentFilter:
 
 
 class CallScanner:
-    """The text of each element of `calls`, the moment it closes, of a document `{"calls": [...], "output": …}` that is being
-    written, and that of its `output` as it comes.
+    """A scanner of a document `{"calls": [...], "output": …}` in pieces: the text of each element of `calls` the moment
+    it closes, and that of `output` as it comes.
 
-    It only looks ahead: where the text is no such document, or is nested too deeply, it stops and gives no more.
+    It only looks ahead: if the text is no such document, or is nested too deeply, it stops and returns no more.
     """
 
     def __init__(self) -> None:
         self._scanner = Scanner()
         self._item: list[str] = []
-        """What has come since the last element or comma, of an element that is not whole yet."""
+        """The text since the last element or comma, of an element that is not complete."""
         self._closed = False
-        """Whether an element has been given, and a comma has to follow."""
+        """Whether an element was returned, and a comma has to follow."""
         self._inside = False
         self._key = ""
         self._outputs = 0
-        """Members called `output` so far; only the first is read."""
+        """The number of members called `output` so far; only the first is read."""
         self._writing = False
-        """Whether what comes is the output's."""
+        """Whether the current text is the output's."""
         self.output: list[str] = []
-        """Pieces of it, with the colon before it, for whoever takes them out."""
+        """Pieces of it, with the colon before it; the reader takes them out."""
         self.output_closed = False
         self.stopped = False
 
     def push(self, text: str) -> list[str]:
-        """The elements that close with this piece."""
+        """Return the elements that close with this piece."""
         found: list[str] = []
-        start = 0  # of what belongs to the element, or to the key, in this piece
+        start = 0  # start of the element's, or the key's, part of this piece
         if not self.stopped:
             for at, mark in self._scanner.marks(text):
                 if self._inside:
@@ -337,7 +342,7 @@ class CallScanner:
             rest = self._take(text[start:at]).strip()
             if rest and not self._closed:
                 found.append(rest)
-            # Nothing between two commas, or something behind an element, is no JSON.
+            # An empty place between two commas, or text behind an element, is no JSON.
             self.stopped = bool(rest) == self._closed and (mark == "," or bool(rest))
             self._inside, self._closed = mark == ",", False
             return at + 1
@@ -356,7 +361,8 @@ _COMMENTED: Final = re.compile(rf"{_TEXT}|//[^\n]*|/\*.*?(?:\*/|\Z)|[{{}}\[\]]",
 
 
 def end_of_object(text: str, start: int, *, comments: bool = False) -> int | None:
-    """Where the object that begins at `start` ends, by its brackets alone, with `comments` by those outside of them; `None`: it never does."""
+    """Return the end of the object that begins at `start`, by its brackets alone; with `comments`, by those outside of
+    comments. `None`: it never ends."""
     depth = 0
     for found in (_COMMENTED if comments else _BRACKETS).finditer(text, start):
         if found[0] in ("{", "["):
@@ -379,7 +385,7 @@ FINAL_CHANNEL: Final = r"<\|channel\|>\s*final\b[^<]*(?:<\|constrain\|>[^<]*)?<\
 END_OF_THOUGHT: Final = re.compile(
     rf"(?:^|\n)[ \t]*</think(?:ing)?>|</think(?:ing)?>[ \t]*(?=\n|$)|{FINAL_CHANNEL}",
 )
-"""Where a thought ends whose beginning was in the prompt, or was lost. A tag inside a sentence is only spoken of."""
+"""The end of a thought whose beginning was in the prompt, or was lost. A tag inside a sentence only mentions it."""
 
 _LAST_MARK: Final = re.compile(r"(?:<[|｜][\w▁]{1,40}[|｜]>|</s>)$")
 _BEGUN_MARK: Final = re.compile(r"<(?:[|｜][\w▁]{0,40}[|｜]?|/\w{0,8})?$")
@@ -393,7 +399,7 @@ _CALL_AS_TEXT: Final = re.compile(
 
 
 def last_marks_removed(text: str) -> str:
-    """The text without marks of its end, such as `<|im_end|>`, that a server should have kept."""
+    """Return the text without end marks, such as `<|im_end|>`, that a server should have removed."""
     end = whole = _end(text, len(text))
     while found := _LAST_MARK.search(text[max(0, end - _LONGEST_MARK) : end]):
         end = _end(text, end - len(found[0]))
@@ -401,14 +407,15 @@ def last_marks_removed(text: str) -> str:
 
 
 def _end(text: str, end: int) -> int:
-    """Where the text before `end` ends without its last blanks."""
+    """Return the end of the text before `end`, without its last blanks."""
     while end and text[end - 1].isspace():
         end -= 1
     return end
 
 
 def settled(text: str) -> int:
-    """How much of a text that is being written is its own, whatever comes: blanks and marks may be its end, or begin one."""
+    """Return how many characters of a text in the stream are certainly its own: blanks and marks may be its end, or
+    begin one."""
     end = _end(text, len(text))
     begun = _BEGUN_MARK.search(text[max(0, end - _LONGEST_MARK) : end])
     end -= len(begun[0]) if begun else 0
@@ -418,7 +425,7 @@ def settled(text: str) -> int:
 
 
 def without_thoughts(text: str) -> str:
-    """A finished answer without the thoughts before it and the marks around it."""
+    """Return a finished answer without the thoughts before it and the marks around it."""
     text = text.lstrip(_BLANK)
     while text.startswith(_BEGINS):
         end = _ENDS.search(text)
@@ -430,7 +437,8 @@ def without_thoughts(text: str) -> str:
 
 
 def lost_thought(text: str) -> str:
-    """What stands before the end of a thought whose beginning was in the prompt, or was lost; `""`: there is no such."""
+    """Return the text before the end of a thought whose beginning was in the prompt, or was lost; `""`: there is no
+    such thought."""
     text = text.lstrip(_BLANK)
     if text.startswith(("{", *_BEGINS)) or not any(sign in text for sign in ("</think", "<|channel|>")):
         return ""
@@ -439,19 +447,20 @@ def lost_thought(text: str) -> str:
 
 
 def fence_removed(text: str) -> str:
-    """The text without a code fence that it begins with."""
+    """Return the text without a code fence at its beginning."""
     fence = _FENCE.match(text)
     return text if fence is None else text[fence.end() :]
 
 
 def call_as_text(text: str) -> str | None:
-    """The mark of a function call that a server let through as text; `None` where there is none."""
+    """Return the mark of a function call that a server let through as text; `None` if there is none."""
     found = _CALL_AS_TEXT.search(text)
     return None if found is None else found[0].strip()
 
 
 class ThoughtFilter:
-    """Takes the thoughts in `<think>` that stand before an answer away, and blanks around them: gives what comes behind."""
+    """A filter that removes the thoughts in `<think>` before an answer, and blanks around them, and returns the text
+    behind."""
 
     def __init__(self) -> None:
         self._thought: list[str] = []
@@ -459,7 +468,7 @@ class ThoughtFilter:
         self._head = ""
 
     def new(self) -> str:
-        """What has come of them since this was asked last."""
+        """Return the thoughts since the last call of this method."""
         text, self._thought = "".join(self._thought), []
         return text
 
@@ -490,10 +499,10 @@ class ThoughtFilter:
 
 
 class DocumentFilter:
-    """Gives the JSON document of an answer that is being written, where the answer is one: from its `{` on.
+    """A filter that returns the JSON document of an answer in pieces, if the answer is one: from its `{` on.
 
-    Thoughts in `<think>`, a code fence and a byte order mark before it are taken away. An answer that begins with anything
-    else may be a thought whose beginning was lost: of that nothing is given, and what it was is decided when it has ended.
+    Thoughts in `<think>`, a code fence and a byte order mark before it are removed. An answer that begins with anything
+    else may be a thought whose beginning was lost: nothing of it is returned, and its end decides what it was.
     """
 
     def __init__(self) -> None:

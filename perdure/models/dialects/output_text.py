@@ -1,7 +1,7 @@
 """The text of an output while the model writes it, in every dialect.
 
-The pieces add up to the beginning of the text that the output is in the end, and mostly to all of it: what a reference stands for
-is known later, so a text is told up to its first one.
+The pieces add up to the beginning of the output's final text, and mostly to all of it. The value of a reference is only
+known later, so the pieces end before the first one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from perdure.values.templates import EXPR
 
 
 def text_of(output: Json) -> str:
-    """An output as text: a text as it is, of an object with one text that text, else compact JSON; none is `""` (R10.16)."""
+    """Return an output as text: a text as it is, an object with one text as that text, else compact JSON; none is `""`
+    (R10.16)."""
     if isinstance(output, dict) and len(output) == 1:
         (only,) = output.values()
         output = only if isinstance(only, str) else output
@@ -28,7 +29,7 @@ def text_of(output: Json) -> str:
 
 
 def said_by(schema: JsonObject | bool) -> OutputForm:
-    """What a schema lets one know of the text of an output before that is whole."""
+    """Return what a schema reveals about an output's text before the output is complete."""
     if not isinstance(schema, dict) or not isinstance(members := schema.get("properties"), dict):
         return OutputForm()
     required = schema.get("required")
@@ -43,17 +44,17 @@ _LOOKED_AT: Final = re.compile(r"†|\{[\s(]*(?:†|\Z)")
 
 
 class PlainText:
-    """Pushed a text, gives it up to its first reference, with `††` as the dagger that it stands for."""
+    """The text of a plain answer in pieces, up to its first reference; `††` stands for one dagger."""
 
     def __init__(self) -> None:
         self.stopped = False
-        """Whether a reference has come: nothing behind it is known."""
+        """Whether a reference was found: the text behind it is unknown."""
         self._rest = ""
-        """What cannot be told yet: it may open a reference."""
+        """The part that cannot be returned yet: it may open a reference."""
         self._begun = False
 
     def push(self, text: str, *, closed: bool = False) -> str:
-        """What is known now; all that is left, once the text is `closed`."""
+        """Return the text known now; with `closed`, all that is left."""
         if self.stopped:
             return ""
         text, self._rest = self._rest + text, ""
@@ -80,7 +81,7 @@ class PlainText:
         return "".join(told)
 
     def _begin(self, text: str, closed: bool) -> bool:
-        """Whether the text has begun as one that is no reference as a whole."""
+        """Whether the text has begun, and is not a reference as a whole."""
         lead = text.lstrip(" \t\r\n(")
         if not closed and lead in ("", DAGGER):
             self._rest = text
@@ -94,21 +95,21 @@ _CHARACTERS: Final = re.compile(
     r'(?:[^"\\\x00-\x1f]+|\\(?:["\\/bfnrt]|u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
     r"|(?![dD][89a-fA-F])[0-9a-fA-F]{4})))*"
 )
-"""Of a string, as far as whole characters have come: one beyond the 16-bit plane may be written as two escapes."""
+"""The part of a string with complete characters: one beyond the 16-bit plane may be written as two escapes."""
 _LONGEST_ESCAPE: Final = len(r"\ud83d\ude00")
 _TOKEN: Final = re.compile(r"[ \t\r\n]*(?:([\"{}\[\],:])|([-+.\w]+))")
 
 
 class OutputText:
-    """Pushed the JSON of one member of an object in pieces, from the colon on, gives its value's text. Gives no more where it is no
-    JSON, or where something stands that is replaced: a reference, a formula.
+    """The text of one member of an object, whose JSON comes in pieces from the colon on.
 
-    Of an object that may yet turn out to be one text nothing is given before that is known.
+    It stops if the JSON is invalid, or at a part that is replaced later: a reference, a formula. Of an object that may
+    yet turn out to be one text, nothing is returned before that is known.
     """
 
     def __init__(self, said: OutputForm) -> None:
         self.stopped = False
-        """Whether nothing more will be given."""
+        """Whether no more text follows."""
         self._expected = said
         self._rest = ""
         """A token that has not ended."""
@@ -116,23 +117,23 @@ class OutputText:
         """Whether the colon has come."""
         self._out: list[str] = []
         self._shape = "json"
-        """Or, of an object, `open`: its first member is read; `text`: that is its only one."""
+        """Of an object also `open`: its first member is being read; `text`: that is its only one."""
         self._waiting: list[str] = []
-        """What it says as JSON, and as its only text, while that is open."""
+        """The object's text as JSON, and as its only text, while both are possible."""
         self._only: list[str] = []
         self._open: list[str] = []
-        """Brackets."""
+        """Open brackets."""
         self._key_next = False
         self._held = ""
-        """A brace: behind it a formula may stand."""
-        self._string: str = ""  # "", or what the string is that is being read: "text", "value", "key"
+        """A brace, behind which a formula may stand."""
+        self._string: str = ""  # "", or the kind of the string that is being read: "text", "value", "key"
         self._plain = PlainText()
         self._key: list[str] = []
         self._quoted = False
-        """Whether the quote was given that opens a value."""
+        """Whether the opening quote of a value was returned."""
 
     def push(self, raw: str, *, closed: bool = False) -> str:
-        """What is known of its text now; `closed`: the value is whole."""
+        """Return the text known now; `closed`: the value is complete."""
         text, self._rest = self._rest + raw, ""
         at = 0
         while at < len(text) and not self.stopped:
@@ -152,13 +153,13 @@ class OutputText:
             self._waiting.append(json)
 
     def _decide(self, shape: str) -> None:
-        """What the object is, is known: what waited is given."""
+        """Decide the object's shape, and return the text that waited."""
         if self._shape == "open":
             self._out += self._waiting if shape == "json" else self._only
             self._shape = shape
 
     def _characters(self, text: str, at: int) -> int:
-        """Read on in a string; where it goes on."""
+        """Read on in a string; return where it goes on."""
         found = _CHARACTERS.match(text, at)
         assert found is not None
         end = found.end()
@@ -203,7 +204,7 @@ class OutputText:
         self._held = ""
 
     def _token(self, text: str, at: int, closed: bool) -> int:
-        """Read one token; where it goes on."""
+        """Read one token; return where it goes on."""
         found = _TOKEN.match(text, at)
         if found is None:
             self.stopped = bool(text[at:].strip())
@@ -238,11 +239,11 @@ class OutputText:
         self.stopped |= len(self._open) > MAX_DEPTH
 
     def _end(self, mark: str) -> None:
-        """A mark that begins nothing."""
+        """Handle a mark that begins no value."""
         last = len(self._open) <= 1
         if mark != ":" and last:
             self._decide("text" if mark == "}" and not self._held else "json")
-            self.stopped |= mark == "," and self._shape == "text"  # a member too many
+            self.stopped |= mark == "," and self._shape == "text"  # one member too many
         self._put(self._held + mark)
         self._held = ""
         if mark in "}]":
@@ -266,23 +267,23 @@ _END_OF_THOUGHT: Final = re.compile(rf"</think(?:ing)?>|{FINAL_CHANNEL}")
 
 
 class ProseText:
-    """Pushed an answer in pieces, gives the text that `without_thoughts` makes of it, up to its first reference.
+    """The text that `without_thoughts` makes of an answer, in pieces, up to its first reference.
 
-    Gives nothing of a JSON document, which is the output and not its text, and no more where what it gave turns out to have been a
-    thought whose beginning was lost: its end says what it was.
+    A JSON document is the output and not its text, so nothing of it is returned. Nothing more is returned after the end
+    of a thought whose beginning was lost, because the earlier pieces were that thought.
     """
 
     def __init__(self) -> None:
         self.thoughts = ThoughtFilter()
         self._rest = ""
-        """What may belong to the end: blanks and marks; of an answer that begins with a mark all."""
+        """The part that may belong to the end: blanks and marks; all of an answer that begins with a mark."""
         self._begun = False
         self._plain = PlainText()
         self._stopped = self.anew = False
-        """`anew`: what was given was a thought."""
+        """`anew`: the returned text was a thought."""
 
     def push(self, text: str) -> str:
-        """What is known of it now."""
+        """Return the text known now."""
         text = self._rest + self.thoughts.push(text)
         if not text or self._stopped:
             return ""
@@ -312,11 +313,11 @@ _BODIES: Final = {
     )
     for quote in ('"""', "'''", '"', "'")
 }
-"""Of a string, as far as whole characters have come."""
+"""The part of a string with complete characters."""
 
 
 def output_so_far(source: str, said: OutputForm) -> str:
-    """What the output of a line that is being written begins with; `""` where that is not known yet."""
+    """Return the beginning of the output of a line in the stream; `""` if it is not known yet."""
     head = _HEAD.match(source)
     if head is None:
         return ""

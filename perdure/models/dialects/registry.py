@@ -1,8 +1,7 @@
 """The dialects by name, and the choice of one for a Request.
 
-A dialect teaches itself (`how`, `tools_text`), says what is sent beside the messages (`parameters`), and reads the answer
-while it streams (`reader`). Whatever the dialect, what it gives are calls as an agent file would write them, and everything
-behind it is the same.
+A dialect teaches itself (`how`, `tools_text`), adds parameters to a Request (`parameters`), and reads the answer while
+it streams (`reader`). Every dialect returns calls as an agent file would write them, and all later steps are the same.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from perdure.values.json import JsonObject
 class Dialect(Protocol):
     @property
     def how(self) -> str:
-        """What teaches the model to plan."""
+        """The prompt that teaches the model to plan."""
         ...
 
     @property
     def control(self) -> str:
-        """What teaches it to compute, and to make a call only if something holds (R16)."""
+        """The prompt that teaches it to compute, and to make a call only if a condition holds (R16)."""
         ...
 
     def only_output(self, ask: DialectRequest) -> str:
-        """How to answer when no calls are wanted."""
+        """Return the prompt for an answer without calls."""
         ...
 
     @property
@@ -41,27 +40,27 @@ class Dialect(Protocol):
 
     @property
     def keeps_turns(self) -> bool:
-        """Whether the model is shown its own answers and their results turn by turn, not as plan and state."""
+        """Whether the model sees its own answers and their results turn by turn, not as plan and state."""
         ...
 
     def tools_text(self, ask: DialectRequest) -> str:
-        """The part of the prompt that lists the tools and the output's schema."""
+        """Return the part of the prompt that lists the tools and the output's schema."""
         ...
 
     def plan(self, calls: list[JsonObject], ask: DialectRequest) -> str:
-        """The calls of a plan message with their status, as text."""
+        """Return the calls of a plan message with their status, as text."""
         ...
 
     def parameters(self, ask: DialectRequest) -> JsonObject:
-        """What is sent beside model and messages."""
+        """Return the parameters that are sent beside model and messages."""
         ...
 
     def vocabulary(self, tools: Mapping[str, Tool], kinds: list[str]) -> ReaderVocabulary:
-        """What the reader needs to know."""
+        """Return the vocabulary of the reader."""
         ...
 
     def reader(self, vocabulary: ReaderVocabulary) -> SolutionStreamReader:
-        """A reader for one answer."""
+        """Return a reader for one answer."""
         ...
 
 

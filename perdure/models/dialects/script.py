@@ -33,9 +33,10 @@ _SHOWN: Final = 300
 
 
 class ScriptReader:
-    """Gives each call once its line has closed. A line that is no call is given as a structural error that quotes it.
+    """A reader that returns each call once its line has closed. A line that is no call becomes a structural error that
+    quotes it.
 
-    Words around the calls are told of once, and not at all before the first of them or outside of code fences. An answer that
+    Words around the calls are reported once, and never before the first call or outside of code fences. An answer that
     begins with words may be a thought whose beginning was lost, so none of its calls start before it has ended.
     """
 
@@ -46,14 +47,14 @@ class ScriptReader:
         self._native = False
         self._told = 0
         self._said = ""
-        """What is known of the output's text so far."""
+        """The known text of the output so far."""
         self._forget()
 
     def _forget(self) -> None:
-        """Begin anew: what came so far was a thought."""
+        """Begin anew: the text so far was a thought."""
         self._held = False
         self._words: Json = None
-        """The structural error that the first words are."""
+        """The structural error for the first words."""
         self._given: list[Json] = []
         self._plan = ScriptPlan(self._vocabulary)
 
@@ -141,7 +142,7 @@ class ScriptReader:
                     self._given.append(self._wrong(statement, (1, 1), "this is nested too deeply", each))
 
     def _take_words(self, wrong: Json) -> None:
-        """Words, not an attempt at a call: told once, where there was a call before them and no fence tells them apart."""
+        """Record words that are no attempt at a call: reported once, after a call and if no fence separates them."""
         first, self._words = self._words is None, self._words or wrong
         if not (self._given or self._plan.outputs):
             self._held = True
@@ -149,7 +150,7 @@ class ScriptReader:
             self._given.append(wrong)
 
     def _wrong(self, statement: Statement, where: tuple[int, int], message: str, read: ast.stmt | None = None) -> Json:
-        """A structural error that quotes the line around the place."""
+        """Return a structural error that quotes the line around the place."""
         lines = statement.lines
         number, column = min(where[0], len(lines)), where[1]
         quoted = lines[number - 1]
@@ -160,7 +161,7 @@ class ScriptReader:
         return syntax_error(text.encode(errors="replace").decode(), _source=shorten_source(lines), **claimed)
 
     def _claimed(self, source: str, read: ast.stmt | None) -> JsonObject:
-        """Where what is no call would have written: nobody may read there what was there before it (R5.1)."""
+        """Return the output paths of a failed attempt at a call: no reader may see an older value there (R5.1)."""
         if isinstance(read, ast.For | ast.While | ast.If):
             names = [name for name in assigned_names(read) if is_name(name)]
             return {"_outputPath": " && ".join(f"†state.{name}" for name in names)} if names else {}
@@ -177,7 +178,7 @@ class ScriptReader:
 
 
 def _all(paths: Iterable[str]) -> str:
-    """What a loop or a condition that cannot be read would have written, at any of its lines."""
+    """Return the output paths of a loop or a condition that cannot be parsed, at any of its lines."""
     return " && ".join(dict.fromkeys(part for path in paths for part in re.split(r" \|\| | && ", path)))
 
 
@@ -224,7 +225,7 @@ _NOT_IN_A_NAME: Final = re.compile(r"\W")
 
 
 class ScriptDialect:
-    """See the module."""
+    """The dialect `script`: see the module."""
 
     how: Final = HOW_TO_SCRIPT
     control: Final = CONTROL
@@ -235,7 +236,7 @@ class ScriptDialect:
         return "Answer with one line: output(…)"
 
     def tools_text(self, ask: DialectRequest) -> str:
-        """Each tool as a signature, with what a signature cannot say below it."""
+        """Return each tool as a signature, with notes below it on what a signature cannot express."""
         lines = ["Tools:"] if ask.tools else ["There are no tools."]
         names = written_names(script_names(ask.tools))
         for tool in ask.tools.values():
@@ -245,7 +246,7 @@ class ScriptDialect:
         return "\n".join(lines)
 
     def plan(self, calls: list[JsonObject], ask: DialectRequest) -> str:
-        """The calls as lines of script, with their status as comments."""
+        """Return the calls as lines of script, with their status as comments."""
         names = written_names(script_names(ask.tools))
         bare = [{key: value for key, value in call.items() if key not in _NOTES} for call in calls]
         return "\n".join(map(_noted, calls, write_calls(bare, names=names, kinds=ask.kinds)))
@@ -265,7 +266,8 @@ class ScriptDialect:
 
 
 def script_names(tools: Iterable[str]) -> dict[str, str]:
-    """Tools by the name under which a script calls them: itself, or the nearest that Python's syntax allows."""
+    """Return tools by the name under which a script calls them: their own, or the nearest that Python's syntax
+    allows."""
     names: dict[str, str] = {}
     for tool in tools:
         plain = tool
@@ -290,7 +292,7 @@ def _signature(tool: Tool) -> list[str]:
 
 
 def _kind(schema: Json) -> str:
-    """A parameter's type in a word or two, or its schema."""
+    """Return a parameter's type in a word or two, or its schema."""
     if not isinstance(schema, dict):
         return "any"
     said = {key: value for key, value in schema.items() if key not in ("description", "title", "default")}

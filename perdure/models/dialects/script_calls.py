@@ -24,7 +24,7 @@ from perdure.values.references import Reference
 from perdure.values.templates import EXPR
 
 Resolve: TypeAlias = Callable[[ast.Name], Reference]
-"""What a name stands for: a result, an item of a loop, a kind of data."""
+"""The reference that a name stands for: a result, an item of a loop, a kind of data."""
 
 _COMPUTES: Final = (
     ast.BinOp,
@@ -42,7 +42,8 @@ _COMPUTES: Final = (
 
 
 def computes(node: ast.expr) -> bool:
-    """Whether the node is computed, and is no reference, nor references joined by `or` and `and`, which are looked up (R3.3)."""
+    """Whether the node is computed: neither a reference, nor references joined by `or` and `and`, which are looked up
+    (R3.3)."""
     if isinstance(node, ast.BoolOp):
         return any(computes(value) or isinstance(value, ast.Constant | ast.List | ast.Dict) for value in node.values)
     if isinstance(node, ast.Subscript):
@@ -58,13 +59,13 @@ def computes(node: ast.expr) -> bool:
 
 
 def formula_text(node: ast.expr, resolve: Resolve) -> str:
-    """The formula as it is written everywhere: names that a script keeps results under are the state's."""
+    """Return the formula in its general notation: names that a script keeps results under are the state's."""
     named: ast.expr = _Named(resolve).visit(node)
     return ast.unparse(named)
 
 
 def path_node(reference: Reference, like: ast.AST) -> ast.expr:
-    """The reference as a formula writes it: `state.profile`, `_pair[0]`."""
+    """Return the path as a formula writes it: `state.profile`, `_pair[0]`."""
     node: ast.expr = ast.Name(reference.kind, ast.Load())
     for step in reference.path:
         if isinstance(step, str) and step.isidentifier():
@@ -75,7 +76,7 @@ def path_node(reference: Reference, like: ast.AST) -> ast.expr:
 
 
 class _Named(ast.NodeTransformer):
-    """`profile.age` as `state.profile.age`, where no comprehension gives the name."""
+    """A rewrite of `profile.age` to `state.profile.age`, unless a comprehension defines the name."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
@@ -91,7 +92,7 @@ class _Named(ast.NodeTransformer):
             node.func = self.visit(node.func)
         node.args = [self.visit(each) for each in node.args]
         for keyword in node.keywords:
-            # key=len is a function's name.
+            # key=len names a function
             named = isinstance(keyword.value, ast.Name) and is_function(keyword.value.id)
             keyword.value = keyword.value if named else self.visit(keyword.value)
         return node
@@ -124,14 +125,14 @@ _HINTS: Final[dict[type[ast.AST], str]] = {
     ast.NamedExpr: "`:=` is not read: name results before `=` at the line's beginning",
 }
 _LONG: Final = 2000
-"""Characters from which on a statement is looked through before it is parsed."""
+"""Characters from which a statement is searched before it is parsed."""
 _F_STRING: Final = re.compile(r"""[rR]?[fF][rR]?["']""")
 _LARGEST: Final = 1.7976931348623157e308
-"""Beyond it no 64-bit float lies, and other programs that read the JSON would fail."""
+"""The largest 64-bit float: other programs that read the JSON would fail on a larger one."""
 
 
 class NotAllowedError(Exception):
-    """Something that a script cannot say; `node` is where."""
+    """An expression that a script cannot contain; `node` is where."""
 
     def __init__(self, node: ast.AST, message: str) -> None:
         super().__init__(message)
@@ -146,8 +147,9 @@ class NotAllowedError(Exception):
 
 
 def parse(source: str) -> list[ast.stmt]:
-    """The statements of a script's text. Raises `SyntaxError`, or `NotAllowedError` for what costs too much to be read at all."""
-    # Python 3.11 reads an f-string in the square of its length.
+    """Return the statements of a script's text. Raises `SyntaxError`, or `NotAllowedError` for a text that is too
+    costly to parse."""
+    # Python 3.11 reads an f-string in time that grows with the square of its length.
     if len(source) > _LONG and (line := _long_f_string(source)):
         message = f"a line with an f-string in it may have {_LONG:,} characters"
         raise NotAllowedError(ast.Pass(lineno=line, col_offset=0), message)
@@ -155,7 +157,7 @@ def parse(source: str) -> list[ast.stmt]:
 
 
 def _long_f_string(source: str) -> int:
-    """The number of a logical line with an f-string in it that is too long; 0 for none."""
+    """Return the number of a logical line with an f-string that is too long; 0 for none."""
     length, first, formats = 0, 0, False
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -172,13 +174,13 @@ def _long_f_string(source: str) -> int:
 
 
 class ScriptValues:
-    """Turns nodes into JSON. `resolve` says what a name stands for."""
+    """A translator of nodes into JSON. `resolve` returns the reference that a name stands for."""
 
     def __init__(self, resolve: Resolve) -> None:
         self._resolve = resolve
 
     def value(self, node: ast.expr) -> Json:
-        """Raises `NotAllowedError`."""
+        """Return a node as JSON. Raises `NotAllowedError`."""
         if isinstance(node, ast.Constant):
             return self._constant(node)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
@@ -199,7 +201,7 @@ class ScriptValues:
         return self._expression(node)
 
     def formula(self, node: ast.expr) -> str:
-        """What is computed, as a formula's text (R16.3)."""
+        """Return a computed expression as a formula's text (R16.3)."""
         text = formula_text(copy.deepcopy(node), self._resolve)
         try:
             parse_formula(text)
@@ -223,7 +225,7 @@ class ScriptValues:
                 raise NotAllowedError(key, "the keys of a dict are text")
 
     def _expression(self, node: ast.expr) -> str:
-        """A name, or names joined by `or` and `and`, as an expression (R3.3)."""
+        """Return a name, or names joined by `or` and `and`, as an expression (R3.3)."""
         if not isinstance(node, ast.BoolOp):
             return str(self.reference(node))
         word = " || " if isinstance(node.op, ast.Or) else " && "
@@ -234,7 +236,7 @@ class ScriptValues:
         )
 
     def reference(self, node: ast.expr) -> Reference:
-        """`profile.items[0]["odd key"]` as `†state.profile.items[0]["odd key"]`."""
+        """Return `profile.items[0]["odd key"]` as `†state.profile.items[0]["odd key"]`."""
         path: list[str | int] = []
         start = node
         while not isinstance(node, ast.Name):
@@ -253,7 +255,7 @@ class ScriptValues:
         return Reference(root.kind, (*root.path, *path))
 
     def output_path(self, targets: Sequence[ast.expr]) -> str:
-        """`a, error = b, error = f()` as `†state.a && †state.b || †state.error` (R4.3)."""
+        """Return `a, error = b, error = f()` as `†state.a && †state.b || †state.error` (R4.3)."""
         rows = [list(each.elts) if isinstance(each, ast.Tuple | ast.List) else [each] for each in targets]
         if len({len(row) for row in rows}) != 1 or not rows[0]:
             raise NotAllowedError(targets[-1], "every name before = needs as many alternatives as the first")
@@ -269,7 +271,7 @@ class ScriptValues:
         return reference
 
     def dotted(self, node: ast.expr) -> str:
-        """The tool that is called, as written."""
+        """Return the called tool's name, as written."""
         parts: list[str] = []
         start = node
         while isinstance(node, ast.Attribute):
@@ -297,14 +299,14 @@ def _constant_text(node: ast.expr | None) -> str | None:
 
 
 def words(node: ast.AST) -> str:
-    """`ListComp` as `list comp`."""
+    """Return a node's kind in words: `ListComp` is `list comp`."""
     name = type(node).__name__
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
 
 
 BlockKind: TypeAlias = Literal["plan", "for", "while"]
 Adding: TypeAlias = Literal["item", "list", "pair"]
-"""What is added to a list or an object: `xs.append(v)`, `xs.extend(vs)`, `d[k] = v`."""
+"""The ways to add to a list or an object: `xs.append(v)`, `xs.extend(vs)`, `d[k] = v`."""
 _ITEM: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN: Final = frozenset({"state", "input", "output"})
 _WRITTEN: Final = re.compile(r"†state\.(\w+)")
@@ -315,7 +317,7 @@ _NOT_IN_A_NAME: Final = re.compile(r"\W", re.ASCII)
 
 @dataclass
 class Counter:
-    """Numbers the names that a script's reader makes up."""
+    """A counter for the names that a script's reader invents."""
 
     last: int = 0
 
@@ -326,7 +328,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class ScriptLoop:
-    """What a loop goes over, and what its names stand for in the body."""
+    """The values that a loop goes over, and the references of its names in the body."""
 
     each: Json
     item: str
@@ -340,15 +342,15 @@ class ScriptLoop:
 
 @dataclass
 class CollectedValue:
-    """What a round of a `for` adds to a list: kept under a name of its own until the loop is over."""
+    """A value that an iteration of a `for` adds to a list: kept under a name of its own until the loop is over."""
 
     kept: str
     how: Adding
     guards: list[list[str]] = field(default_factory=list)
-    """The conditions of each place where it is added to."""
+    """The conditions of each place that adds to it."""
 
     def excludes(self, guards: Sequence[str]) -> bool:
-        """Whether nothing was added yet where these conditions hold."""
+        """Whether no place has added to it yet if these conditions hold."""
         return all(
             any(f"not ({each})" in guards for each in earlier) or any(f"not ({each})" in earlier for each in guards)
             for earlier in self.guards
@@ -356,7 +358,8 @@ class CollectedValue:
 
 
 class Block:
-    """The plan itself, or a loop's body: calls in order. A condition is no block: its calls stand beside the others, under `guards`."""
+    """The plan itself, or a loop's body: calls in order. A condition is no block: its calls stand beside the others,
+    under `guards`."""
 
     def __init__(
         self, kinds: Set[str], kind: BlockKind = "plan", parent: Block | None = None, loop: ScriptLoop | None = None
@@ -365,21 +368,22 @@ class Block:
         self.kind = kind
         self.calls: list[JsonObject] = []
         self.guards: list[str] = []
-        """Formulas: what has to hold for what is read now."""
+        """Formulas that have to hold for the current statement."""
         self.written: set[str] = set()
         self.versions: dict[str, list[set[str]]] = {}
         """Name → the conditions of each call so far that writes it."""
         self.partial: set[str] = set()
         """Names that a call so far writes only a part of: who reads another part of one does not wait for that call."""
         self.seen: dict[str, dict[str, int]] = {}
-        """Name → the versions of others that had ended when it was written, by what it was made of."""
+        """Name → the versions of other names, by what each was made of, that had ended when it was written."""
         self.collected: dict[str, CollectedValue] = {}
-        """What is appended to in a `for`."""
+        """The values that a `for` appends."""
         self.values = ScriptValues(self.resolve)
         self.counter: Counter = Counter() if parent is None else parent.counter
         self.depth: int = 0 if parent is None else parent.depth + 1
         self._effect: int | None = None
-        """The last call of a `while` that is made for its effect: what follows waits for it, as one waits between two looks."""
+        """The last call of a `while` that is made for its effect: later calls wait for it, as one waits between two
+        polls."""
         self._parent = parent
         self._read: set[str] = set()
         self._items: dict[str, Reference] = {} if parent is None else dict(parent._items)
@@ -390,7 +394,7 @@ class Block:
         return Block(self.kinds, kind, self, loop)
 
     def resolve(self, node: ast.Name) -> Reference:
-        """What the name stands for: a loop's item, a kind of data, or a result."""
+        """Return the reference of a name: a loop's item, a kind of data, or a result."""
         reference = self._named(node)
         if reference.kind == "state" and reference.path:
             self._note(node.id, node)
@@ -402,7 +406,7 @@ class Block:
         return Reference(node.id, ()) if node.id in self.kinds else Reference("state", (node.id,))
 
     def values_with(self, kinds: Iterable[str]) -> ScriptValues:
-        """Values in which these kinds are known, too."""
+        """Return a translator that knows these kinds, too."""
         known = frozenset(kinds)
         return ScriptValues(lambda node: Reference(node.id, ()) if node.id in known else self.resolve(node))
 
@@ -420,7 +424,7 @@ class Block:
                 self._parent._note(name, node)
 
     def target(self, targets: list[ast.expr]) -> str:
-        """The output path that the names before `=` are; they are written from here on."""
+        """Return the output path of the names before `=`; they are written from here on."""
         for target in targets:
             for each in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
                 self.write(root(each), each)
@@ -436,7 +440,7 @@ class Block:
         self.written.add(name)
 
     def check_unread(self, name: str, node: ast.AST) -> None:
-        """In a `for` nothing is carried from round to round."""
+        """Refuse a name that a `for` would carry from iteration to iteration."""
         if self.kind == "for" and name in self._read:
             raise NotAllowedError(
                 node,
@@ -445,7 +449,8 @@ class Block:
             )
 
     def emit(self, call: JsonObject, node: ast.AST, writes: Iterable[str] = ()) -> None:
-        """Plan the call, under the conditions that hold here. `writes`: the names that a loop's body assigns."""
+        """Add the call to the plan, under the conditions that hold here. `writes`: the names that a loop's body
+        assigns."""
         own = [str(call[IF])] if isinstance(call.get(IF), str) else []
         if self._effect is not None and "_after" not in call:
             call = {**call, "_after": [f".{self._effect}"]}
@@ -461,7 +466,7 @@ class Block:
         self.calls.append(call)
 
     def _after_versions(self, call: JsonObject, names: Iterable[str]) -> JsonObject:
-        """Return the call, made to come after those that have assigned its names before, as Python's lines do (R5.14)."""
+        """Return the call, ordered after the calls that assigned its names before, as Python's lines are (R5.14)."""
         read = str({key: value for key, value in call.items() if key != "_outputPath"})
         seen: dict[str, int] = {}
         for name in dict.fromkeys(_STATE.findall(read)):
@@ -489,12 +494,12 @@ class Block:
 
 
 def _names_of(output_path: Json) -> list[str]:
-    """The names that an output path of a script begins with."""
+    """Return the names that an output path of a script begins with."""
     return _WRITTEN.findall(output_path) if isinstance(output_path, str) else []
 
 
 def _parts(condition: Json) -> set[str]:
-    """Return what has to hold for the condition to hold, each as a formula."""
+    """Return the parts that have to hold for the condition to hold, each as a formula."""
     source = readable(condition) if isinstance(condition, str) else None
     if source is None:
         return set()
@@ -507,7 +512,7 @@ def _is_all(node: ast.expr) -> TypeGuard[ast.BoolOp]:
 
 
 def _excludes(before: Iterable[Set[str]], holds: Set[str]) -> bool:
-    """Whether what holds here held where none of those before were made."""
+    """Whether the conditions here exclude those of all earlier writers."""
     return all(
         any(_negated(each) in holds for each in one) or any(_negated(each) in one for each in holds) for one in before
     )
@@ -518,19 +523,19 @@ def _negated(formula: str) -> str:
 
 
 def conjunction(conditions: Iterable[str]) -> str:
-    """All of them as one formula, with no more brackets than it needs."""
+    """Return all conditions as one formula, with no more brackets than it needs."""
     return ast.unparse(ast.parse(" and ".join(f"({part})" for part in conditions), mode="eval"))
 
 
 def root(node: ast.expr) -> str:
-    """The name that a target or a chain of keys begins with."""
+    """Return the name that a target or a chain of keys begins with."""
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def bind(target: ast.expr, depth: int) -> tuple[str, dict[str, Reference]]:
-    """The kind under which a loop's item is read, and what the loop's names stand for."""
+    """Return the kind under which a loop's item is read, and the references of the loop's names."""
     if isinstance(target, ast.Name):
         name = target.id
         taken = name in _TAKEN or not is_name(name) or not _ITEM.fullmatch(name)
@@ -621,12 +626,12 @@ _OF_A_LOOP: Final = frozenset({"_each", "_until", "_outputMethod", "_instance", 
 
 
 class Calls:
-    """Reads calls and what they are given into a block's plan."""
+    """A reader of calls and their arguments into a block's plan."""
 
     def __init__(self, vocabulary: ReaderVocabulary) -> None:
         self._vocabulary = vocabulary
 
-    # Which call is a tool's.
+    # Tools of calls.
 
     def is_tool(self, node: ast.AST) -> bool:
         """Whether the node calls a tool; other calls are functions and methods of values."""
@@ -643,7 +648,7 @@ class Calls:
         return any(map(self.is_tool, ast.walk(node)))
 
     def raw(self, call: ast.Call, block: Block) -> JsonObject:
-        """The call of a tool as the plan has it; calls among its arguments are planned before it."""
+        """Return the call of a tool for the plan; calls among its arguments are planned before it."""
         written = block.values.dotted(call.func)
         names = self._vocabulary.names
         written = written if written in names else written.removeprefix("functions.")
@@ -653,7 +658,7 @@ class Calls:
         return {"_tool": tool, **self._arguments(call, tool, block)}
 
     def _arguments(self, call: ast.Call, tool: str, block: Block) -> JsonObject:
-        """Arguments by name; those by position are the tool's parameters in their order."""
+        """Return the arguments by name; positional ones are the tool's parameters in their order."""
         parameters = self._vocabulary.parameters.get(tool, [])
         if len(call.args) > len(parameters):
             raise NotAllowedError(
@@ -666,7 +671,7 @@ class Calls:
         for name, value in self.keywords(call, block, values).items():
             if name in arguments:
                 raise NotAllowedError(call, f"{tool} is given {name!r} twice")
-            # `from_` is `from`, which Python does not take as a name.
+            # `from_` is `from`, which Python does not accept as a name.
             wanted = name.removesuffix("_")
             arguments[wanted if name not in parameters and wanted in parameters else name] = value
         return arguments
@@ -697,7 +702,8 @@ class Calls:
     # Calls inside expressions.
 
     def plain(self, node: ast.expr, block: Block) -> ast.expr:
-        """The expression with a name in the place of each call of a tool in it, in the order in which Python would make them."""
+        """Return the expression with a name in the place of each call of a tool in it, in the order in which Python
+        would make them."""
         if not self.has_calls(node):
             return node
         if self.is_tool(node):
@@ -735,7 +741,7 @@ class Calls:
         return _name(name, call)
 
     def _in_turn(self, node: ast.BoolOp, block: Block) -> ast.Name:
-        """`a and f(b).ok`: what follows is only asked where what came before does not settle it."""
+        """Plan `a and f(b).ok`: the later parts are only evaluated if the earlier ones do not decide."""
         name = block.counter.name("and" if isinstance(node.op, ast.And) else "or")
         first, *rest = node.values
         self.compute(name, first, block)
@@ -757,13 +763,13 @@ class Calls:
         return _name(name, node)
 
     def condition(self, text: str, block: Block, node: ast.AST) -> str:
-        """A condition's value now, under a name: it does not change with what is assigned behind it."""
+        """Return a name for a condition's present value: it does not change with later assignments."""
         name = block.counter.name("is")
         block.let(name, {EXPR: f"bool({text})"}, node)
         return f"state.{name}"
 
     def compute(self, name: str, node: ast.expr, block: Block) -> None:
-        """Keep what the expression gives under the name."""
+        """Keep the value of the expression under the name."""
         if self.is_tool(node):
             assert isinstance(node, ast.Call)
             raw = self.raw(node, block)
@@ -775,7 +781,7 @@ class Calls:
     # Loops.
 
     def loop(self, target: ast.expr, source: ast.expr, block: Block) -> ScriptLoop:
-        """What a `for` goes over, and its names."""
+        """Return the values that a `for` goes over, and its names."""
         source = self.plain(source, block)
         if (
             isinstance(source, ast.Call)
@@ -794,7 +800,7 @@ class Calls:
         return ScriptLoop(_listed(source, block), item, names)
 
     def end_loop(self, loop: ScriptLoop, inner: Block, block: Block, node: ast.AST) -> None:
-        """Plan the loop whose body was read. One plain call is a loop over itself."""
+        """Plan the loop whose body was read. One plain call becomes a loop over itself."""
         calls = inner.calls
         if not calls:
             return
@@ -809,7 +815,7 @@ class Calls:
             block.write(name, node)
 
     def comprehension(self, node: ast.expr, block: Block, name: str | None = None) -> str:
-        """`[tool(x) for x in xs if …]` as a loop; the name under which its list is kept."""
+        """Plan `[tool(x) for x in xs if …]` as a loop; return the name under which its list is kept."""
         assert isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp | ast.SetComp)
         name = name or block.counter.name("list")
         loop, asked = self._over(node.generators, block)
@@ -831,7 +837,7 @@ class Calls:
         return name
 
     def _over(self, generators: Sequence[ast.comprehension], block: Block) -> tuple[ScriptLoop, list[ast.expr]]:
-        """What a comprehension goes over, and those of its conditions that call tools."""
+        """Return the loop of a comprehension, and those of its conditions that call tools."""
         first, *rest = generators
         for each in generators:
             if each.is_async:
@@ -856,7 +862,7 @@ class Calls:
 
 
 def _with_item(call: ast.Call, block: Block) -> ScriptValues:
-    """How values are read beside `_each`: it gives an item and its place."""
+    """Return a translator for the values beside `_each`, which defines an item and its place."""
     given = {each.arg: each.value for each in call.keywords}
     if "_each" not in given and "_until" not in given:
         return block.values
@@ -868,7 +874,8 @@ def _with_item(call: ast.Call, block: Block) -> ScriptValues:
 
 
 def _condition(node: ast.expr, block: Block, values: ScriptValues) -> str:
-    """A call's own `_if`: a formula, also where it is written as the other dialects do, in a text or as `{"_expr": …}`."""
+    """Return a call's own `_if`: a formula, also if it is written as in the other dialects, as a text or as `{"_expr":
+    …}`."""
     if isinstance(node, ast.Dict) and [getattr(key, "value", None) for key in node.keys] == [EXPR]:
         node = node.values[0]
     if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
@@ -885,7 +892,7 @@ def _reads(formula: str, name: str | None) -> bool:
 
 
 def _listed(node: ast.expr, block: Block) -> Json:
-    """What a loop goes over: a reference, a list, or a formula that gives one."""
+    """Return the values that a loop goes over: a reference, a list, or a formula for one."""
     value = block.values.value(node)
     plain = isinstance(value, list) or (isinstance(value, dict) and value.keys() == {EXPR})
     if plain or (isinstance(value, str) and not isinstance(node, ast.Constant)):
@@ -894,7 +901,7 @@ def _listed(node: ast.expr, block: Block) -> Json:
 
 
 def _loaded(target: ast.expr) -> ast.expr:
-    """What gives a loop's item again, of its names."""
+    """Return the expression that reads a loop's item, from its names."""
     if isinstance(target, ast.Tuple | ast.List):
         return ast.copy_location(ast.Tuple([_loaded(each) for each in target.elts], ast.Load()), target)
     if isinstance(target, ast.Name):

@@ -32,17 +32,17 @@ from perdure.values.json import Json, JsonObject, check
 from perdure.values.templates import EXPR
 
 _BEGINS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )?[A-Za-z_][\w.]*\(")
-"""How a statement begins. Inside an open bracket it means that the one before was never closed."""
+"""The beginning of a statement. Inside an open bracket it shows that the statement before was never closed."""
 _ATTEMPT: Final = re.compile(r"[\w., \[\]\"']*=(?!=)|[A-Za-z_][\w.]*\s*\(|[\[{(\"']")
-"""How a line begins that may be meant as a statement. Any other that cannot be read is words."""
+"""The beginning of a line that may be meant as a statement. Any other line that cannot be parsed is words."""
 _MARKER: Final = re.compile(r"(?:[-*+•]|\d{1,3}[.)]|>>>)\s+(?=[A-Za-z_`])")
 _COMPOUND: Final = re.compile(
     r"(?:async\s+)?(?:for|while|if|def|class|try|with)\b.*:|match\s[^#=]*:\s*(?:#|$)", re.DOTALL
 )
-"""How a line begins behind which deeper lines belong to it."""
+"""The beginning of a line to which the deeper lines behind it belong."""
 _HEAD: Final = re.compile(r"(?:for|while|if)\b")
 _GOES_ON: Final = re.compile(r"(?:elif|else|except|finally)\b")
-"""How a line begins that belongs to a compound statement without being deeper than its head."""
+"""The beginning of a line that belongs to a compound statement without being deeper than its head."""
 _BODIES: Final = {"match": "\n case 1: pass", "try": " pass\nfinally: pass"}
 _SIGNS: Final = re.compile(r"\"\"\"|'''|[\"'#()\[\]{}]")
 _CLOSES: Final = {quote: re.compile(rf"\\.|{quote}", re.DOTALL) for quote in ('"""', "'''", '"', "'")}
@@ -58,12 +58,12 @@ class Statement:
 
     @property
     def is_words(self) -> bool:
-        """Whether it does not even look like a call, or like the head of a loop or a condition: what a person would say."""
+        """Whether it looks neither like a call, nor like the head of a loop or a condition: plain words."""
         return not _ATTEMPT.match(self.lines[0].lstrip()) and not self._has_head
 
     @property
     def _has_head(self) -> bool:
-        """Whether it begins as a loop or a condition does: `if you like, do this:` does not."""
+        """Whether it begins as a loop or a condition does; `if you like, do this:` does not."""
         ends = next((at for at, line in enumerate(self.lines, 1) if ":" in line), 1)
         head = "\n".join(self.lines[:ends]).lstrip()
         if not _COMPOUND.match(head):
@@ -81,11 +81,12 @@ def _is_read(text: str) -> bool:
 
 
 class Lines:
-    """Gives each statement once its line has closed; `None` where everything before was a thought whose beginning was lost."""
+    """A reader that returns each statement once its line has closed; `None` if everything before was a thought whose
+    beginning was lost."""
 
     def __init__(self) -> None:
         self.trusted = False
-        """Set once a statement was acted on: no thought is looked for behind it."""
+        """Whether a statement was acted on: no thought is searched for behind it."""
         self.fences = 0
         self._left: list[str] = []
         """Pieces of the line that has not ended."""
@@ -95,14 +96,14 @@ class Lines:
         self._depth = 0
         self._quote = ""
         self._open = False
-        """Whether the last line goes on in the next."""
+        """Whether the last line continues in the next."""
         self._indent = 0
-        """That of the statement's first line."""
+        """The indentation of the statement's first line."""
         self._thinking = False
         self._base: int | None = None
-        """The indentation of a loop's or a condition's head, while what belongs to it is gathered."""
+        """The indentation of a loop's or a condition's head, while its lines are gathered."""
         self._indents: tuple[int, ...] = ()
-        """Where statements may begin: at the least indentation so far, or behind the last marker of a list."""
+        """The indentations at which statements may begin: the least so far, or behind the last marker of a list."""
 
     @property
     def fenced(self) -> bool:
@@ -111,7 +112,8 @@ class Lines:
 
     @property
     def under_way(self) -> str:
-        """The statement that is being written, as far as it has come; `""` where it belongs to another, or to a thought."""
+        """The statement that is being written, as far as it has come; `""` if it belongs to another, or to a
+        thought."""
         return "" if self._thinking or self._base is not None else "\n".join([*self._lines, "".join(self._left)])
 
     def push(self, text: str) -> Iterator[Statement | None]:
@@ -187,7 +189,7 @@ class Lines:
             yield Statement(self._first, lines)
 
     def _bare(self, line: str) -> str | None:
-        """The line where a statement may begin, without what stands around it; `None` where it is nothing at all."""
+        """Return the line from a possible statement on, without its wrapping; `None` if nothing is left of it."""
         text = line.strip()
         if text.startswith(("<think>", "<thinking>")):
             end = _END.search(text)
@@ -208,13 +210,13 @@ class Lines:
         if not self._indents or indent < self._indents[0]:
             self._indents = (indent,)
         if indent not in self._indents:
-            return line  # deeper than what it would belong to: an error, which Python's own parser names
+            return line  # deeper than its statement allows: an error, which Python's own parser names
         if marker:
             self._indents = (self._indents[0], indent + marker.end())
         return last_marks_removed(core) if core.rstrip().endswith(">") else core
 
     def _scan(self, line: str) -> None:
-        """Follow quotes and brackets through a line; words open none."""
+        """Update the state with a line's quotes and brackets; words open none."""
         if len(self._lines) == 1 and not _ATTEMPT.match(line.lstrip()) and not _HEAD.match(line):
             return
         at = 0
@@ -233,7 +235,7 @@ class Lines:
 
 
 class _Awaited(ast.NodeTransformer):
-    """`await f()` is `f()`: what has to be waited for is known."""
+    """A rewrite of `await f()` to `f()`: the plan knows which calls have to end first."""
 
     def visit_Await(self, node: ast.Await) -> ast.expr:
         value: ast.expr = self.visit(node.value)
@@ -246,7 +248,7 @@ def awaited(statement: ast.stmt) -> ast.stmt:
 
 
 def without_continue(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """`if x: continue` as `if x: pass`, with what follows under `else`."""
+    """Return `if x: continue` as `if x: pass`, with the later statements under `else`."""
     for at, statement in enumerate(body):
         if isinstance(statement, ast.Continue):
             return [*body[:at]] or [ast.copy_location(ast.Pass(), statement)]
@@ -262,7 +264,7 @@ def without_continue(body: Sequence[ast.stmt]) -> list[ast.stmt]:
 
 
 def as_loops(node: ast.ListComp | ast.GeneratorExp) -> ast.stmt:
-    """A list that nobody keeps, as the loop that it is."""
+    """Return a list that is assigned to no name as the loop that it is."""
     made: ast.stmt = ast.copy_location(ast.Expr(node.elt), node.elt)
     for each in reversed(node.generators):
         for test in reversed(each.ifs):
@@ -273,7 +275,8 @@ def as_loops(node: ast.ListComp | ast.GeneratorExp) -> ast.stmt:
 
 
 def as_branches(targets: list[ast.expr], value: ast.IfExp) -> ast.If:
-    """`x = f() if y else g()` as a condition with two branches; without targets `f() if y else None` as a call in one of them."""
+    """Return `x = f() if y else g()` as a condition with two branches; without targets `f() if y else None` as a call
+    in one of them."""
 
     def branch(each: ast.expr) -> ast.stmt:
         if targets:
@@ -285,7 +288,7 @@ def as_branches(targets: list[ast.expr], value: ast.IfExp) -> ast.If:
 
 
 def written_out(node: ast.AugAssign) -> ast.expr:
-    """What `x += 1` gives the name: `x + 1`."""
+    """Return the value that `x += 1` assigns: `x + 1`."""
     read = copy.deepcopy(node.target)
     for each in ast.walk(read):
         if hasattr(each, "ctx"):
@@ -294,7 +297,7 @@ def written_out(node: ast.AugAssign) -> ast.expr:
 
 
 def parts_of(value: ast.expr, count: int) -> list[ast.expr]:
-    """What each of so many names before `=` is given."""
+    """Return the value of each of so many names before `=`."""
     if isinstance(value, ast.Tuple | ast.List):
         return value.elts
     return [
@@ -304,7 +307,7 @@ def parts_of(value: ast.expr, count: int) -> list[ast.expr]:
 
 
 def assigned(statements: Sequence[ast.stmt]) -> Iterator[str]:
-    """The names that the statements assign, or append to."""
+    """Yield the names that the statements assign, or append to."""
     for statement in statements:
         for node in ast.walk(statement):
             if isinstance(node, ast.Assign):
@@ -317,16 +320,16 @@ def assigned(statements: Sequence[ast.stmt]) -> Iterator[str]:
 
 
 def assigned_names(statement: ast.stmt) -> list[str]:
-    """The results that a statement would have kept."""
+    """Return the names of the results that a statement would have kept."""
     return [name for name in dict.fromkeys(assigned([statement])) if name]
 
 
 _LONG_CONDITION: Final = 400
-"""Characters from which on a condition is kept under a name: each call below it carries it."""
+"""Characters from which a condition is kept under a name: each call below it carries it."""
 
 
 class ScriptPlan:
-    """Reads statements one after the other, each with what those above it have named."""
+    """A reader of statements in their order, each with the names that those above it define."""
 
     def __init__(self, vocabulary: ReaderVocabulary) -> None:
         self.outputs = 0
@@ -335,10 +338,10 @@ class ScriptPlan:
         self._calls = Calls(vocabulary)
         self._top = Block({"input", "state", *vocabulary.kinds})
         self._in_branches = False
-        """Whether what was given as the output so far stands under conditions."""
+        """Whether the output so far was given under conditions."""
 
     def read(self, statement: ast.stmt) -> list[JsonObject]:
-        """The calls that the statement is; all or none of them. Raises `NotAllowedError`."""
+        """Return the calls of the statement; all or none of them. Raises `NotAllowedError`."""
         top = self._top
         top.calls, top.guards = [], []
         before = self.outputs, self.output, self._in_branches
@@ -409,7 +412,7 @@ class ScriptPlan:
         )
 
     def _change(self, node: ast.Call, func: ast.Attribute, block: Block) -> None:
-        """`xs.append(x)`, which gives the name a new list."""
+        """Plan `xs.append(x)`, which assigns a new list to the name."""
         name = root(func.value)
         known = isinstance(func.value, ast.Name) and func.attr in ("append", "extend") and len(node.args) == 1
         if not known or node.keywords:
@@ -449,7 +452,7 @@ class ScriptPlan:
             block.emit({**raw, "_outputPath": block.target(targets)}, value)
 
     def _fill(self, target: ast.Subscript, value: ast.expr, block: Block) -> None:
-        """`loads[host.name] = load(host)`."""
+        """Plan `loads[host.name] = load(host)`."""
         names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
         if not isinstance(target.value, ast.Name) or target.value.id in names:
             raise NotAllowedError(target, NOT_CHANGED.format(name=root(target)))
@@ -457,7 +460,7 @@ class ScriptPlan:
         self._add(target.value, pair, "pair", block)
 
     def _check_itself(self, targets: list[ast.expr], value: ast.expr, block: Block) -> None:
-        """`x = x + 1` is only read in a `while`, whose rounds follow each other."""
+        """Refuse `x = x + 1` outside a `while`, whose iterations run one after the other."""
         names = {root(target) for target in targets} & {
             each.id for each in ast.walk(value) if isinstance(each, ast.Name)
         }
@@ -486,7 +489,8 @@ class ScriptPlan:
         self._assign([node.target], written_out(node), block)
 
     def _add(self, target: ast.expr, value: ast.expr, how: Adding, block: Block) -> None:
-        """`xs.append(v)`: a list with one more; in a `for`, where no round sees another, a list of all after the loop."""
+        """Plan `xs.append(v)`: a list with one more item; in a `for`, where iterations are independent, a list of all
+        after the loop."""
         assert isinstance(target, ast.Name)
         name = target.id
         if block.kind != "for" or name in block.written:
@@ -532,7 +536,7 @@ class ScriptPlan:
             raise NotAllowedError(call, str(error)) from None
         if (
             under and not self._in_branches
-        ):  # nothing, where no branch with an output is taken; and nothing of an earlier answer
+        ):  # null if no branch with an output is taken, and nothing of an earlier answer
             held, block.guards = block.guards, []
             block.let("_output", None, call)
             block.guards = held
@@ -573,7 +577,7 @@ class ScriptPlan:
         self._collect(inner, block, node)
 
     def _collect(self, inner: Block, block: Block, node: ast.AST) -> None:
-        """What was appended to in a loop, as the list that it is after it."""
+        """Add the values that a loop appends, as one list after the loop."""
         for name, each in inner.collected.items():
             if each.how == "pair":
                 pairs = {
@@ -602,7 +606,7 @@ class ScriptPlan:
         condition = block.values.formula(test)
         inner = block.inside("while")
         self._body(without_continue(node.body), inner)
-        if asked:  # asked again at the end of each round, under the same names
+        if asked:  # evaluated again at the end of each iteration, under the same names
             last, block.counter.last = block.counter.last, first
             self._calls.plain(copy.deepcopy(node.test), inner)
             block.counter.last = last

@@ -23,7 +23,7 @@ CONSTANTS: Final[Mapping[str, Json]] = {
     "false": False,
     "null": None,
 }
-"""Those of Python, and of JSON, which a model may fall into."""
+"""The constants of Python, and those of JSON, which a model may write too."""
 
 
 def write_calls(
@@ -31,7 +31,8 @@ def write_calls(
 ) -> list[str]:
     """Return each call of a list as a line of script, or as lines of it.
 
-    `names`: tool → how a script calls it; `kinds`: those that references can name. The line that a model wrote itself is kept.
+    `names`: tool → how a script calls it; `kinds`: those that references can name. The line that a model wrote itself
+    is kept.
     """
     written: list[str] = []
     assigned: set[str] = set()
@@ -69,7 +70,8 @@ def _write_call(call: JsonObject, assigned: Set[str], names: Mapping[str, str] |
 
 
 def _without_versions(call: JsonObject, assigned: Set[str]) -> JsonObject:
-    """Return the call without the order that its line has anyway, after those before that have `assigned` its names (R5.14)."""
+    """Return the call without the order that its line has anyway, after those before that have `assigned` its names
+    (R5.14)."""
     after = call.get("_after")
     if not isinstance(after, list):
         return call
@@ -90,7 +92,7 @@ def _assigned_names(call: JsonObject) -> set[str]:
 def _compound(
     call: JsonObject, tool: str, writer: _Writer, names: Mapping[str, str] | None, kinds: Iterable[str]
 ) -> str | None:
-    """A loop, with its body below it; `None` for what is written on one line."""
+    """Return a loop, with its body below it; `None` for a call that fits on one line."""
     body = call.get("_body")
     each = call.get("_each")
     if not isinstance(body, list) or not all(isinstance(inner, dict) for inner in body) or not _is_head(call.get(IF)):
@@ -121,7 +123,7 @@ _WHILE_KEYS: Final = frozenset({"_tool", "_while", "_body", IF})
 
 
 def write_output(output: Json, *, kinds: Iterable[str] = ()) -> str:
-    """The output as a line of script."""
+    """Return the output as a line of script."""
     writer = _Writer(kinds)
     if isinstance(output, dict) and output and all(map(plain, output)):
         return f"output({', '.join(f'{key}={writer.value(value)}' for key, value in output.items())})"
@@ -129,12 +131,12 @@ def write_output(output: Json, *, kinds: Iterable[str] = ()) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether Python takes it as a name, and as this one: it reads `ª` as `a`."""
+    """Whether Python accepts it as a name, and as this one: it reads `ª` as `a`."""
     return text.isidentifier() and not keyword.iskeyword(text) and unicodedata.normalize("NFKC", text) == text
 
 
 def plain(key: str) -> bool:
-    """Whether a script may name it so: a name of Python's, but none of its own special ones."""
+    """Whether a script may use it as a name: one of Python's names, but none of its own special ones."""
     return is_name(key) and not key.startswith("__")
 
 
@@ -143,7 +145,7 @@ class _Writer:
         self._kinds = {"input", "state", "output", *kinds}
 
     def argument(self, key: str, value: Json) -> str:
-        """What stands behind `key=`: a condition is a formula without being marked as one."""
+        """Return the text behind `key=`: a condition is a formula even without a mark."""
         if key != IF or not isinstance(value, str):
             return self.value(value)
         # Joined references are no formula: they stand as a text.
@@ -189,7 +191,7 @@ class _Writer:
         return f"{first}{_steps(path[1:])}" if bare else f"state{_steps(path)}"
 
     def target(self, output_path: Json) -> str | None:
-        """The names before `=`; empty without a path, `None` where only the path itself can say it."""
+        """Return the names before `=`; empty without a path, `None` if only the path itself can express it."""
         if output_path is None:
             return ""
         try:
@@ -207,7 +209,7 @@ class _Writer:
 
 
 def _looser(inner: Expression, outer: Expression) -> bool:
-    """Whether the inner one needs parentheses to be read as written."""
+    """Whether the inner expression needs parentheses inside the outer one."""
     return isinstance(inner, FirstOf) or isinstance(outer, AllOf)
 
 

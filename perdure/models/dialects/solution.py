@@ -49,7 +49,7 @@ Errors you are shown are yours to correct: answer with new calls. Do not repeat 
 
 
 class SolutionDialect:
-    """See the module."""
+    """The dialect `solution`: see the module."""
 
     how: Final = HOW_TO_PLAN
     control: Final = CONTROL
@@ -90,10 +90,10 @@ class SolutionDialect:
 
 
 class SolutionReader:
-    """Gives each element of `calls` once it has closed.
+    """A reader that returns each element of `calls` once it has closed.
 
-    While it streams it only looks ahead: where the text turns out to be no JSON it gives no more, and says nothing. What the
-    whole answer was is decided when it has ended. An answer that begins with words may be a thought whose beginning was
+    While it streams it only looks ahead: if the text turns out to be no JSON, it returns no more, and reports nothing.
+    The end of the answer decides what it was. An answer that begins with words may be a thought whose beginning was
     lost, so none of its calls start before it has ended.
     """
 
@@ -113,9 +113,7 @@ class SolutionReader:
         for source in self._calls.push(inner) if inner else ():
             try:
                 closed.append(loads_commented(source))
-            except (
-                JsonError
-            ):  # from the first call on that cannot be carried none is given: the order must not have holes
+            except JsonError:  # none from the first call on that cannot be carried: the order must not have holes
                 self._calls.stopped = True
                 break
         self._given += closed
@@ -148,7 +146,7 @@ class SolutionReader:
 
 
 def parse_solution(text: str, finish_reason: str | None = None) -> Solution:
-    """The Solution that a finished answer holds. Never raises: whatever a model can write is an answer to it."""
+    """Return the Solution of a finished answer. Never raises: every text of a model is an answer to it."""
     text = _document(fence_removed(without_thoughts(text)), cut=finish_reason == "length")
     if not text:
         return _no_solution("empty_answer", "the answer was empty")
@@ -175,14 +173,14 @@ def parse_solution(text: str, finish_reason: str | None = None) -> Solution:
 
 _KEYS: Final = frozenset({"calls", "output"})
 _MOST_BRACES: Final = 100
-"""Braces around the document that are looked at, in prose: more are no answer."""
+"""Braces in prose around the document that are tried: more are no answer."""
 
 
 def _document(text: str, *, cut: bool) -> str:
-    """The JSON document in a finished answer, without what stands around it; the text itself where there is none.
+    """Return the JSON document of a finished answer, without the text around it; the text itself if there is none.
 
-    Where words stand before it, it is the last that is a Solution. One that never closes hides all behind it: what is inside
-    it must not be taken for the answer.
+    With words before it, it is the last document that is a Solution. One that never closes hides all text behind it: a
+    part of it must not be taken for the answer.
     """
     at, found, other = text.find("{"), "", ""
     for _ in range(_MOST_BRACES):
@@ -208,7 +206,7 @@ _DECODER: Final = json.JSONDecoder()
 
 
 def _object(text: str, at: int) -> tuple[JsonObject | None, int | None]:
-    """The object that begins at a place and where it ends; `None` for what is none, or never ends."""
+    """Return the object that begins at a place and its end; `None` if it is no object, or never ends."""
     with suppress(ValueError, RecursionError):
         return _DECODER.raw_decode(text, at)
     if end := end_of_object(text, at, comments=True):

@@ -30,14 +30,14 @@ from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, dumps, loads, loads_commented
 
 _AROUND_NAME: Final = re.compile(r"^\s*(?:functions?[.:/])?|:\d+\s*$|\s*<[|｜].*$|\s+$", re.DOTALL)
-"""What servers leave around a function's name: a namespace, a number, the mark of a channel."""
+"""The marks that servers leave around a function's name: a namespace, a number, the mark of a channel."""
 
 _OUTPUT_PATH: Final = re.compile(r'"_outputPath"\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
 @dataclass(slots=True)
 class _Piece:
-    """One native call as far as it has come."""
+    """The part of one native call that has come so far."""
 
     id: str = ""
     name: str = ""
@@ -51,7 +51,7 @@ class _Piece:
     beside: JsonObject = field(default_factory=dict)
 
     def push(self, text: str) -> None:
-        """Take in a piece of the arguments; they are closed with the brace that closes their object."""
+        """Add a piece of the arguments; they are closed with the brace that closes their object."""
         self._push(self.comments.push(text))
 
     def _push(self, text: str) -> None:
@@ -68,7 +68,7 @@ class _Piece:
 
 
 class ToolsReader:
-    """Gives each native call once its arguments have closed."""
+    """A reader that returns each native call once its arguments have closed."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
@@ -77,10 +77,10 @@ class ToolsReader:
         self._given: list[Json] = []
         self._text: list[str] = []
         self._said = 0
-        """Pieces of the text that were looked at for `said`."""
+        """The number of pieces of the text that `said` has read."""
         self._prose = ProseText()
         self._known = ""
-        """What is known of the text and was not asked for."""
+        """The known text that `said` has not returned."""
 
     def push(self, text: str) -> list[Json]:
         self._text.append(text)
@@ -106,7 +106,8 @@ class ToolsReader:
         return self._closed()
 
     def _piece(self, delta: ToolDelta) -> _Piece:
-        """The call that a piece belongs to. Some servers leave out the index or the id, or give every call index 0."""
+        """Return the call that a piece belongs to. Some servers leave out the index or the id, or give every call index
+        0."""
         last = self._pieces[-1] if self._pieces else None
         piece = last if delta.index is None else self._by_index.get(delta.index)
         begins = (
@@ -125,7 +126,7 @@ class ToolsReader:
         return piece
 
     def _closed(self, *, all: bool = False) -> list[Json]:
-        """The calls that follow those already given and are closed; with `all` also what never closed."""
+        """Return the closed calls that follow those already returned; with `all` also those that never closed."""
         new: list[Json] = []
         for piece in self._pieces[len(self._given) :]:
             if not (all or (piece.closed and (not piece.empty or piece is not self._pieces[-1]))):
@@ -170,7 +171,7 @@ class ToolsReader:
 
 
 def _claimed(arguments: str) -> JsonObject:
-    """Where a call that cannot be read would have written: nobody may read there what was there before it (R5.1)."""
+    """Return the output paths of a call that cannot be parsed: no reader may see an older value there (R5.1)."""
     found = _OUTPUT_PATH.search(arguments)
     try:
         return {} if found is None else {"_outputPath": loads(found.group(1), source="it")}
@@ -194,7 +195,7 @@ _LONGEST_NAME: Final = 64
 
 
 class ToolsDialect:
-    """See the module."""
+    """The dialect `tools`: see the module."""
 
     how: Final = HOW_TO_CALL
     control: Final = CONTROL
@@ -212,7 +213,7 @@ class ToolsDialect:
         return plan_text(calls)
 
     def parameters(self, ask: DialectRequest) -> JsonObject:
-        """`tools`, or for an output alone the form that it has to have."""
+        """Return `tools`, or the output's format if only an output is allowed."""
         if ask.final and ask.output not in (True, {}):
             schema = {"name": "answer", "schema": compose({}, ask.output, final=True)}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
@@ -237,7 +238,7 @@ class ToolsDialect:
 
 
 def function_names(tools: Iterable[str]) -> dict[str, str]:
-    """Tools by the name under which they are offered: letters, digits, `_` and `-`, at most 64 of them."""
+    """Return tools by the name under which they are offered: letters, digits, `_` and `-`, at most 64 of them."""
     names: dict[str, str] = {}
     for tool in tools:
         plain = base = _NAME.sub("_", tool)[:_LONGEST_NAME]
@@ -249,10 +250,10 @@ def function_names(tools: Iterable[str]) -> dict[str, str]:
 
 
 def turn_messages(turn: JsonObject, names: Mapping[str, str], server: str = "") -> list[JsonObject]:
-    """One answer of the model and what became of its calls, as chat messages for a `server`.
+    """Return one answer of the model, and the results of its calls, as chat messages for a `server`.
 
-    `turn` is `{"type": "turn", "text", "calls": [{"id", "tool", "arguments", "result"}]}`; `names` says how tools are written.
-    What stands `beside` turn and calls goes back to the server that it came from, and to no other.
+    `turn` is `{"type": "turn", "text", "calls": [{"id", "tool", "arguments", "result"}]}`; `names` maps tools to their
+    written names. The extras `beside` turn and calls go back to the server that sent them, and to no other.
     """
     own = turn.get("server") == server
     said: JsonObject = {"role": "assistant", "content": turn["text"] or None}
