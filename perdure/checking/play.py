@@ -29,7 +29,7 @@ from perdure.values.json import Json, shorten
 
 
 def judge(task: Task, view: RunView) -> list[str]:
-    """What is wrong, each in one line; nothing where the task was done."""
+    """Return what is wrong, each problem in one line; none if the task was done."""
     if view.status != "completed":
         return [view.error or f"the run {view.status}"]
     if view.stop_reason not in ("output", "answer", "task_complete"):

@@ -1,4 +1,4 @@
-"""What came of the tasks: a row for each model and dialect, and which `config` follows from them."""
+"""The report on the tasks: a row for each model and dialect, and the `config` that follows from them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class Row:
-    """All tasks of one model in one dialect."""
+    """The results of all tasks of one model in one dialect."""
 
     model: str
     dialect: str
@@ -102,7 +102,7 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Everything that was found."""
+    """The results of all models and dialects."""
 
     fast: str
     smart: str
@@ -124,7 +124,7 @@ class CheckReport:
 
 
 def understanding(rows: Sequence[Row], found: JsonObject) -> JsonObject:
-    """What a model's server understands, from its rows and from what it was found not to (`Endpoints.not_understood`)."""
+    """Return what a model's server understands, from its rows and from what it was found not to understand (`Endpoints.not_understood`)."""
     played = [each for row in rows for each in row.played]
     native = [each for each in played if each.dialect == "tools"]
     unknown = found["unknown"]

@@ -65,7 +65,7 @@ def open_ticket(title: str) -> dict[str, str]:
 
 @tool(safe=True, retries=0)
 def count_pages(document: str) -> dict[str, int]:
-    """How many pages a document has, by its exact name."""
+    """Count the pages of a document, by its exact name."""
     if document not in DOCUMENTS:
         raise ToolError("no_such_document", f"there is no {document!r}; there are: {', '.join(DOCUMENTS)}")
     return {"pages": DOCUMENTS[document]}
@@ -115,7 +115,7 @@ def save_note(title: str, text: str) -> dict[str, int]:
 
 @tool(safe=True, retries=0)
 def read_log(day: str) -> list[str]:
-    """All lines of a day's log."""
+    """Read all lines of a day's log."""
     return [
         f"{day} {n // 60:02}:{n % 60:02} {'ERROR' if n % 7 == 3 else 'INFO'} request {n} to /orders/{n * 37 % 1000} took {n % 90} ms"
         for n in range(LOG_LINES)
@@ -124,7 +124,7 @@ def read_log(day: str) -> list[str]:
 
 @tool(safe=True, retries=0)
 def count_lines(lines: list[str], word: str) -> int:
-    """How many of the lines hold a word."""
+    """Count the lines that hold a word."""
     return sum(word in line for line in lines)
 
 

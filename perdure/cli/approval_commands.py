@@ -97,7 +97,7 @@ def _whole_row(one: Any) -> list[str]:
 
 
 def _shown(offer: Any) -> JsonObject:
-    """What a call would run with: its parameters, and what it would run for each of."""
+    """Return the parameters of a call, and the items of its loop."""
     return offer.params if offer.items is None else {**offer.params, "_each": offer.items}
 
 
@@ -217,7 +217,7 @@ def _find(run_id: str, call: str) -> Any:
 
 
 def _edited(one: Any) -> tuple[Any, str]:
-    """What somebody makes of it in an editor, and the digest of what they were shown."""
+    """Return the parameters that somebody has edited, and the digest of what they were shown."""
     before = dumps(one.offer.params if one.offer.calls is None else one.offer.calls, indent=2)
     with one_line_errors():
         after = click.edit(before + "\n", extension=".json")

@@ -159,7 +159,7 @@ class Chat:
     # What waits for a person.
 
     def _decision(self, text: str) -> Any:
-        """What a line decides; `None`: it is something to say."""
+        """Return the decision in a line; `None`: the line is a message."""
         waits = next(iter(self.picture.waits.values()))
         word, _, reason = text.partition(" ")
         if waits.question:
@@ -243,7 +243,9 @@ async def chat(perdure: Perdure, session: Session, sender: str) -> int:
 
 
 def _lines() -> asyncio.Queue[str | None]:
-    """What comes in, and at its end `None`: read by a thread that nobody waits for, so that Ctrl-C ends the chat while nothing comes."""
+    """Return a queue of the typed lines, with `None` at their end. A thread that nobody waits for reads them, so that Ctrl-C ends the chat while
+    nothing is typed.
+    """
     found: asyncio.Queue[str | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 

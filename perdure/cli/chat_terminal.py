@@ -116,7 +116,7 @@ class _Terminal:
         return max(20, size.columns), max(4, size.rows)
 
     def _below(self) -> ANSI:
-        """What changes, and the place to type."""
+        """Return the live lines, and the input line."""
         width, height = self._size()
         text = io.StringIO()
         paint = Console(

@@ -27,7 +27,7 @@ _CALLS: Final = 6
 
 @dataclass
 class PendingApproval:
-    """What waits for a person."""
+    """An approval request that waits for a person."""
 
     run_id: str
     call: str
@@ -81,13 +81,13 @@ class ChatView:
         return bool(self.run_id)
 
     def take(self, event: Event) -> list[Text]:
-        """What stays of an event."""
+        """Return the lasting lines for an event."""
         self.trouble = ""
         take: Callable[[Event], Iterator[Text]] | None = getattr(self, f"_{event.topic}", None)
         return [] if take is None else list(take(event))
 
     def decided(self, waits: PendingApproval) -> None:
-        """It waits no longer."""
+        """Remove an approval request that has been decided."""
         self.waits.pop((waits.run_id, waits.call), None)
 
     def _lifecycle(self, event: Event) -> Iterator[Text]:
@@ -261,7 +261,7 @@ def wrapped(text: Text, width: int) -> list[Text]:
 
 
 def offer_lines(waits: PendingApproval) -> Iterator[Text]:
-    """What is to be decided, whole as far as it suits a terminal."""
+    """Yield the lines of an approval request, cut to fit a terminal."""
     view = waits.view
     if waits.question:
         yield _whole(f"? {waits.reason}", "bold yellow")
@@ -309,7 +309,7 @@ def _problem(problem: Any) -> str:
 
 
 def _ending(status: str, data: JsonObject) -> tuple[str, str]:
-    """What came of a call, and how that is painted."""
+    """Return the words for a call's end, and their style."""
     error: Any = data.get("error") or {}
     why = (error.get("message") if isinstance(error, dict) else error) or data.get("reason")
     if status != "done":

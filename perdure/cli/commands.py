@@ -1,4 +1,4 @@
-"""What commands do that is more than one call of the Python API."""
+"""Commands that need more than one call of the Python API."""
 
 from __future__ import annotations
 

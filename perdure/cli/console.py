@@ -23,7 +23,7 @@ _PLAIN: Final = {"…": "...", "–": "-", "·": "-", "→": "->", "†": "+", "
 
 
 def screen(*, stderr: bool = False) -> Console:
-    """As rich has it; into a pipe without the blanks that fill a terminal's lines."""
+    """Return rich's console; for a pipe one that does not pad lines to a terminal's width."""
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty() or "FORCE_COLOR" in os.environ:
         return Console(stderr=stderr, highlight=False)
@@ -112,7 +112,7 @@ def table(
 
 
 def wait_line(wait: ModelWait) -> str:
-    """What a run waits for, with the time of day of this machine's zone."""
+    """Return a sentence about the provider that a run waits for, with the time in this machine's zone."""
     return wait.text(datetime.fromisoformat(wait.since).astimezone().strftime("%H:%M"))
 
 

@@ -62,7 +62,7 @@ _STYLES: Final = {"error": "red", "superseded": "yellow", "snapshot": "yellow", 
 
 
 def _words(event: Event) -> str:
-    """What happened, in a line; empty: what the text above has said."""
+    """Return a line about an event; empty if the text above it has the same content."""
     tell: Callable[[str, JsonObject, Event], str] = _TOLD[event.topic]
     return tell(event.phase, event.data, event)
 

@@ -1,4 +1,4 @@
-"""How every command that talks to a server runs: on an event loop, with a user's mistake as one line."""
+"""Execution of every command that needs a server: on an event loop, with a user's mistake as one line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def connected(do: Callable[[Perdure], Coroutine[Any, Any, T]]) -> T:
-    """What a command does with Perdure's Python API, and with nothing else of a server (R13.3)."""
+    """Run a command with Perdure's Python API, and with no other access to the server (R13.3)."""
 
     async def start() -> T:
         # Temporal's client: a fifth of a second that `plan`, `--help` and a typing error need not wait.

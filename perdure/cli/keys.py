@@ -20,7 +20,7 @@ def read_key() -> str:
 
 
 async def next_key() -> str:
-    """The same while an event loop goes on: nothing else stands still, and a cancellation leaves nobody reading."""
+    """Return one key while the event loop continues. After a cancellation no thread reads on."""
     loop = asyncio.get_running_loop()
     pressed: asyncio.Future[str] = loop.create_future()
     terminal = sys.stdin.fileno()

@@ -203,7 +203,7 @@ def policy(
 async def _of_many(
     perdure: Perdure, chosen: Selection, verb: str, act: Callable[[], Awaitable[int]], *, yes: bool
 ) -> int:
-    """How many it was done to; none where the person at the terminal does not want it after all."""
+    """Do something to many runs, and return how many there were; none if the person at the terminal declines."""
     return await act() if confirm(await perdure.count_runs(chosen), verb, yes=yes) else 0
 
 

@@ -1,4 +1,4 @@
-"""How the program ends: `perdure …`, `python -m perdure …` and `python client.py …` are the same."""
+"""The program's entry point and exit: `perdure …`, `python -m perdure …` and `python client.py …` are the same."""
 
 from __future__ import annotations
 

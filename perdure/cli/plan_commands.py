@@ -253,7 +253,7 @@ def _print_simulation(simulation: Simulation) -> None:
 
 
 def _round(step: SimulatedCall) -> str:
-    """How often a loop goes round, and what one round is."""
+    """Return how many iterations a loop has, and what one of them does."""
     assert step.inside is not None
     inner = ", ".join(f"{each.call.id} {each.call.tool_name}" for each in step.inside.steps)
     if step.guessed:

@@ -103,7 +103,7 @@ def _plan_in(agent: Agent, path: Path, run_input: Json) -> Json:
 
 
 def _tool_problems(tools: Iterable[str | JsonObject], known: Mapping[str, JsonObject]) -> list[str]:
-    """What a worker with these tools would refuse the agent for."""
+    """Return the reasons for which a worker with these tools would refuse the agent."""
     problems = []
     for tool in tools:
         try:

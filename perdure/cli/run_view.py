@@ -109,7 +109,7 @@ def _calls_table(calls: list[CallView], view: RunView, width: int) -> Renderable
 
 
 def _lines(call: CallView, run_id: str, with_client: set[str]) -> list[Text]:
-    """What ran, what came of it, and why it did not end well; each cut to the terminal's width but for the last."""
+    """Return the lines of a call: what ran, its result, and the reason of a failure. All but the last are cut to the terminal's width."""
     lines = []
     if call.started_at is not None or call.approval is not None:
         params = shorten(call.params, 300) if call.params else ""
@@ -209,7 +209,7 @@ def _tokens(usage: Usage) -> str:
 
 
 def print_run(console: Console, view: RunView) -> None:
-    """Everything about a run, as `show` prints it."""
+    """Print the whole run, as `show` does."""
     console.print(run_table(view, console.width))
     if view.state:
         console.print(Text.assemble(("state ", "bold"), shorten(without_media(view.state), 2000)))
@@ -231,7 +231,7 @@ _KEPT = 2
 
 
 class FittedView:
-    """What is too high for the terminal is shown from its newest line up, and said to be."""
+    """Lines in a terminal that is too low for them: the newest ones, and how many are above."""
 
     def __init__(self, view: RunView) -> None:
         self._view = view
@@ -332,7 +332,7 @@ def _answer(answer: RequestResult) -> str:
 
 
 def _not_strict(context: RequestContext) -> list[str]:
-    """What keeps the composed schema from OpenAI's strict mode (R9.3)."""
+    """Return the parts of the composed schema that OpenAI's strict mode does not allow (R9.3)."""
     schema = context.parameters.get("response_format", {}).get("json_schema", {})
     return [] if not schema or schema.get("strict") else make_strict(schema["schema"])[1]
 

@@ -420,7 +420,7 @@ def _sender(name: str | None) -> str:
 
 
 def _say_aside(receipt: Receipt) -> None:
-    """What the receipt says beside its run, for people."""
+    """Print to stderr what a message did, and why that was less than its mode asked for."""
     if receipt.why is not None:
         print(f"perdure: {receipt.done}: {receipt.why}", file=sys.stderr)
 

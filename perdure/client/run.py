@@ -197,12 +197,10 @@ class Run(Generic[OutputT]):
         events name the run to follow.
 
         `from_`: the `cursor` of the last event that was read, by any reader. The events after it come once and in order. By default the stream
-        starts at the
-        beginning; with `"now"` it starts with new events. `topics`: only these. Without `assistant` and `reasoning` the run does not learn
-        that somebody watches. A slow reader delays nobody (R10.15). A reader that has missed events that are no longer kept gets one `lifecycle` `snapshot`.
-        Raises
-        `CursorError`, `ProtocolError` for an invalid topic, and `NoWorkerError` if no worker answers at the beginning. A worker that is lost
-        later is waited for.
+        starts at the beginning; with `"now"` it starts with new events. `topics`: only these. Without `assistant` and `reasoning` the run does
+        not learn that somebody watches. A slow reader delays nobody (R10.15). A reader that has missed events that are no longer kept gets one
+        `lifecycle` `snapshot`. Raises `CursorError`, `ProtocolError` for an invalid topic, and `NoWorkerError` if no worker answers at the
+        beginning. A worker that is lost later is waited for.
         """
         with clear_errors(self._client, self.id):
             kinds, _ = wanted(topics), place(from_, session=False)

@@ -1,4 +1,4 @@
-"""What the demo's scripted model answers. It reads the prompt that it is sent, as a real model would, but it is a script."""
+"""The answers of the demo's scripted model. It reads the prompt that it is sent, as a real model would, but it is a script."""
 
 from __future__ import annotations
 

@@ -38,11 +38,11 @@ class Agents:
         self._read: dict[str, tuple[tuple[int, int], Agent[Any] | None]] = {}
 
     def names(self) -> list[str]:
-        """Those whose files can be used."""
+        """Return the names of all agents whose files can be used."""
         return [name for name in self._files() if self._find(name) is not None]
 
     def by_name(self) -> dict[str, Agent[Any]]:
-        """The same, whole, by the name that they are asked for by."""
+        """Return all agents whose files can be used, by name."""
         return {name: agent for name in self._files() if (agent := self._find(name)) is not None}
 
     def get(self, name: str) -> Agent[Any]:
@@ -102,7 +102,7 @@ class Adapter:
 
 
 class Gateway:
-    """What doors are given: the Python API, the agents, who asks, and what bounds them."""
+    """The gateway as its adapters see it: the Python API, the agents, the tokens, and the bounds."""
 
     def __init__(self, perdure: Perdure, settings: Settings, guards: Guards) -> None:
         self.perdure = perdure
@@ -140,7 +140,7 @@ class Gateway:
 
 @asynccontextmanager
 async def _alike() -> AsyncIterator[None]:
-    """What is not found takes as long as what is somebody else's: the one is looked for once, the other twice."""
+    """Delay `RunNotFoundError`, so that an unknown id takes as long as another tenant's: the first costs one lookup, the second two."""
     clock = asyncio.get_running_loop().time
     until = clock() + ALIKE
     try:

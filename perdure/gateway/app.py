@@ -97,7 +97,9 @@ class _OneLength:
 
 
 def _for_pages_of(origins: Sequence[str]) -> list[Middleware]:
-    """What has browsers let pages of these sites ask, and read what they are told; with a token, for cookies are not sent along."""
+    """Return the middleware that lets pages of these sites send requests and read the answers. They need a token, because cookies are not sent
+    along.
+    """
     if not origins:
         return []
     cors = Middleware(
@@ -111,7 +113,7 @@ def _for_pages_of(origins: Sequence[str]) -> list[Middleware]:
 
 
 def tokens_of(settings: Settings) -> Tokens | None:
-    """Those that the settings name. Raises `SettingsError`."""
+    """Return the tokens that the settings name. Raises `SettingsError`."""
     if settings.gateway_tokens is not None and settings.gateway_token is not None:
         raise SettingsError("gateway_token and gateway_tokens: say one of them")
     if settings.gateway_tokens is not None:
@@ -176,7 +178,9 @@ class _Framed(BaseRoute):
             self._log(scope, started, caller, id, time.monotonic() - began)
 
     def _caller(self, request: Request) -> Caller:
-        """Who asks. Raises `HttpError` for nobody, for one who asks too often, and for a page of another site that asks in their name."""
+        """Return the caller. Raises `HttpError` for an unknown caller, for too many requests, and for a page of another site that sends requests
+        in the caller's name.
+        """
         guards = self._gateway.guards
         if self.door.access == "open":
             return Caller("", "", frozenset(), "")

@@ -1,4 +1,4 @@
-"""How much anybody may ask for: bytes of a body, requests a minute, streams at once."""
+"""Bounds of each caller: bytes of a body, requests a minute, streams at once."""
 
 from __future__ import annotations
 
@@ -108,8 +108,9 @@ class OpenRequests:
 
 
 class BoundedBody:
-    """What a request's body is received by: so many bytes at most, and within `SENT_WITHIN` seconds. Raises `HttpError` (413, 408) for more, as
-    soon as it comes, and for one that does not."""
+    """A `receive` that accepts so many bytes at most, within `SENT_WITHIN` seconds. Raises `HttpError` (413) as soon as more arrives, and (408)
+    when the time is over.
+    """
 
     def __init__(self, receive: Receive, most: int) -> None:
         self._receive = receive

@@ -1,4 +1,4 @@
-"""Who asks: what their token says of them, never what they say themselves (R10.2, R10.9)."""
+"""Callers: tenant, sender and rights come from their token, never from a body (R10.2, R10.9)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RIGHTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever has shown a token."""
+    """A caller whose token is known."""
 
     tenant: str
     """Whose runs and sessions there are for it; another tenant's are not found (R10.2). Empty: those of no tenant."""
@@ -62,6 +62,6 @@ class Caller:
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks, as the frame has found it before the route was called."""
+    """Return the caller, whom the frame has identified before the route was called."""
     caller: Caller = request.state.caller
     return caller

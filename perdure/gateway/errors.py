@@ -81,7 +81,7 @@ class HttpError(Exception):
 
     @property
     def title(self) -> str:
-        """What every problem of the kind is called."""
+        """Return the title that all problems of the kind share."""
         return self.kind.replace("-", " ").capitalize()
 
     def as_json(self) -> JsonObject:
@@ -91,7 +91,7 @@ class HttpError(Exception):
 
 
 def problem_of(error: Exception) -> HttpError | None:
-    """What is said of an error; `None`: it is a bug, of which nothing is."""
+    """Return the problem that clients read for an error; `None`: the error is a bug, and clients learn nothing about it."""
     if isinstance(error, HttpError):
         return error
     if isinstance(error, HTTPException):
@@ -122,7 +122,7 @@ def problem_of(error: Exception) -> HttpError | None:
 
 
 def as_problem_json(problem: HttpError) -> Response:
-    """As `application/problem+json`."""
+    """Return a response of the type `application/problem+json`."""
     return Response(dumps(problem.as_json()), problem.status, problem.headers, "application/problem+json")
 
 

@@ -1,4 +1,4 @@
-"""Who may look and decide: the token, sessions, the CSRF token, and the headers that keep other sites out."""
+"""Guards: tokens, sign-in sessions, the CSRF token, and the headers that keep other sites out."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class TooManyGuessesError(Exception):
         self.seconds = seconds
 
     def as_problem(self) -> HttpError:
-        """As HTTP says it."""
+        """Return the error as an HTTP problem."""
         return HttpError(429, str(self), headers={"Retry-After": str(int(self.seconds) + 1)})
 
 
 def local_caller() -> Caller:
-    """Whoever reaches a server that asks for no token: somebody on this machine, who may do everything."""
+    """Return the caller of a server without tokens: a person on this machine, who has all rights."""
     try:
         return Caller("", getpass.getuser(), frozenset({EVERYTHING}), LOCAL)
     except (OSError, KeyError):  # a user without a name
@@ -114,9 +114,9 @@ class Guards:
         return self.caller(request) is not None
 
     def caller(self, request: Request) -> Caller | None:
-        """Who asks, by a bearer or a session; `None`: nobody that is known. Raises `TooManyGuessesError`.
+        """Return the caller, by a bearer token or a sign-in session; `None`: unknown. Raises `TooManyGuessesError`.
 
-        On a server without tokens a person sees all tenants, and looks at the one that they have chosen.
+        On a server without tokens a person sees all tenants, and works in the one that they have chosen.
         """
         caller = self.signed_in(request) or self.bearer(request)
         if caller is not None and self.sees_all_tenants(caller):
@@ -132,14 +132,14 @@ class Guards:
         self._set_cookie(request, response, TENANT, quote(tenant, safe=""))
 
     def bearer(self, request: Request) -> Caller | None:
-        """Who asks, by a bearer alone. Raises `TooManyGuessesError`."""
+        """Return the caller by a bearer token alone. Raises `TooManyGuessesError`."""
         if self._tokens is None:
             return local_caller()
         kind, _, text = request.headers.get("authorization", "").partition(" ")
         return self.caller_with(text.strip(), request) if kind.lower() == "bearer" else None
 
     def signed_in(self, request: Request) -> Caller | None:
-        """Who asks, by the session that signing in has given their browser, while it goes on and the token is let in."""
+        """Return the caller by the session that sign-in has given their browser, while the session lasts and its token is valid."""
         named, _, signature = request.cookies.get(self._cookie, "").rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._sign(self._cookie, named).encode()):
             return None
@@ -151,8 +151,9 @@ class Guards:
         return self._tokens is None or self._tokens.named(caller.token) is not None
 
     def caller_with(self, text: str, request: Request) -> Caller | None:
-        """Whose token this is. A wrong one counts for its address and for the token's id; a right one is let in whatever others guess from
-        there, but for a word that can be guessed. Raises `TooManyGuessesError` for one that comes too soon."""
+        """Return the owner of this token. A wrong token counts for its address and for the token's id. A right one is accepted however often
+        others guess from that address, unless it is a word that can be guessed. Raises `TooManyGuessesError` for a guess that comes too soon.
+        """
         if self._tokens is None:
             return None
         now, form = self._clock(), FORM.fullmatch(text)
@@ -193,7 +194,7 @@ class Guards:
         return session, self._sign(SESSION, session)
 
     def sign_words(self, request: Request, words: str) -> str:
-        """What goes along with words in an address that this browser is sent to."""
+        """Return the signature of words in an address to which this browser is sent."""
         return self._sign("words", f"{request.cookies.get(SESSION, '')}:{words}")
 
     def own_words(self, request: Request, words: str, signature: str) -> str:

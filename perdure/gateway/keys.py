@@ -47,7 +47,9 @@ class Key:
         return f"key-{digest(self.wanted.run_id)}"
 
     async def answer(self) -> str | None:
-        """Where the answer to this request is, `""` where that was not known beforehand; `None`: it is new. Raises `HttpError` (409)."""
+        """Return the place of the answer to this request, `""` if it was not known beforehand; `None`: the request is new. Raises `HttpError`
+        (409).
+        """
         with _reused(), clear_errors(self.perdure.client):
             return await self.wanted.answer(self.perdure.client)
 

@@ -116,7 +116,7 @@ async def tell_start(hooks: HookRegistry, address: str) -> None:
 
 
 async def tell_stop(hooks: HookRegistry, address: str) -> None:
-    """It does not listen any more, and has answered whom it still could."""
+    """Run the hooks after the server has stopped listening, and has answered all clients that it could."""
     await _tell(hooks, "gateway_stop", GatewayStop(address=address, at=_now()))
 
 

@@ -122,7 +122,7 @@ class _Coming:
             raise error
 
     def taken(self) -> str | None:
-        """What has come, while the next is on its way; `None`: there is no more. What went wrong is the last."""
+        """Return the next part, and begin to read the one after it; `None`: there is no more. An error comes last."""
         if self.next.cancelled():
             return None
         error = self.next.exception()

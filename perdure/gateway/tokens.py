@@ -37,13 +37,13 @@ def check_token(token: str | None) -> None:
 
 
 class Tokens(Protocol):
-    """Those that are let in."""
+    """The tokens that are valid."""
 
     def find(self, text: str) -> Caller | None:
-        """Whose token this is; `None`: nobody's. Takes as long for any."""
+        """Return the owner of this token; `None`: it is unknown. Takes as long for any token."""
 
     def named(self, id: str) -> Caller | None:
-        """Whose the token of this id is, while it is let in."""
+        """Return the owner of the token with this id, while it is valid."""
 
 
 class OneToken:
@@ -108,7 +108,7 @@ def new_token(
 
 
 def digest(text: str) -> str:
-    """What stands for a token, in hexadecimal digits."""
+    """Return the digest of a token, in hexadecimal digits."""
     return sha256(text.encode(errors="replace")).hexdigest()
 
 

@@ -46,7 +46,7 @@ def pages(gateway: Gateway) -> Adapter:
 
 
 def sign_in(gateway: Gateway) -> Adapter:
-    """What is there for whoever has shown no token yet: the form for it, and what pages look like."""
+    """Return the adapter for browsers that have shown no token yet: the sign-in form, and the styles of the pages."""
     site = _site(gateway)
     return Adapter("sign-in", [*signing_in(site), Mount("/static", STATIC)], access="open", problem=site.problem)
 

@@ -71,7 +71,7 @@ class CodecServer:
         )
 
     async def _decode(self, request: Request) -> Response:
-        """What cannot be read stays as it is, beside what can."""
+        """Decode payloads. One that cannot be read is returned as it is, beside the others."""
         found = await self._asked(request)
         if isinstance(found, Response):
             return found

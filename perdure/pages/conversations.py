@@ -63,7 +63,7 @@ class ConversationFrames:
         """Whether it could not be asked what waits."""
 
     async def offers(self, view: SessionView) -> list[WaitingRequest]:
-        """What waits for a person in the run under way; nothing where nobody answers for it, as when it has just ended."""
+        """Return the approval requests of the active run; none if nobody answers for it, as when it has just ended."""
         try:
             return await self._offers(view)
         except PerdureError:
@@ -74,8 +74,11 @@ class ConversationFrames:
         return [WaitingRequest(str(view.run_id), offer) for offer in await self._session.waiting(view)]
 
     async def frames(self, after: int, offered: str, cursor: str | None) -> AsyncGenerator[str, None]:
-        """What is new behind the entry `after`, in place of what is `offered` (as `named` says it), and behind an event; without one, what the
-        run under way has done so far, and what follows."""
+        """Yield the parts that are new: entries after `after`, approval requests other than `offered` (a digest of `named`), and what follows an
+        event's `cursor`.
+
+        Without a cursor they begin with what the active run has done so far.
+        """
         view = await self._session.show()
         await prepare_answers(answers_of(view))
         self._offered = offered
@@ -134,7 +137,7 @@ class ConversationFrames:
         return self._site.part("calls.html", calls=list(self._calls.values()))
 
     async def _waiting(self) -> list[tuple[str, str]]:
-        """What waits, if that is other than what the page shows: in its forms somebody may be typing."""
+        """Return the approval requests, if they differ from those on the page: somebody may be typing in their forms."""
         try:
             offers = await self._offers(await self._session.show())
             self._unsure = False
@@ -171,7 +174,7 @@ def last_entry(view: SessionView) -> int:
 
 
 def named(offers: list[WaitingRequest]) -> str:
-    """What waits, in a word that is another one when something else does."""
+    """Return a digest of the approval requests, which changes when they change."""
     return digest([[each.run_id, each.offer.call, each.offer.digest] for each in offers])
 
 
@@ -261,7 +264,7 @@ class Conversations:
         )
 
     async def _live(self, request: Request) -> Response:
-        """What happens, as parts of the page."""
+        """Stream what happens, as parts of the page."""
         caller = caller_of(request)
         caller.check("read", "look at conversations")
         session = self._session(caller, request)

@@ -1,4 +1,4 @@
-"""What runs cost, by day and agent."""
+"""Costs of runs, by day and agent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DailyCost:
 
 
 def added_up(runs: Iterable[ListedRun]) -> list[DailyCost]:
-    """By the day on which a run began (UTC), the newest first, and in it by cost."""
+    """Sum the costs by the day on which a run began (UTC), the newest day first, and by cost within a day."""
     found: dict[tuple[str, str], list[ListedRun]] = defaultdict(list)
     for run in runs:
         if run.cost is not None or run.tokens:

@@ -136,7 +136,7 @@ async def decide(run: Run, form: Mapping[str, str], *, by: str | None) -> str:
 
 
 async def offer_of(run: Run, call: str) -> WaitingRequest | None:
-    """What waits there, whole; `None`: it does not."""
+    """Return the approval request of a call in full; `None`: it does not wait."""
     return next((WaitingRequest(run.id, offer) for offer in await run.waiting(call)), None)
 
 

@@ -43,7 +43,7 @@ def _stream(_: Caller, events: AsyncGenerator[str, None]) -> Response:
 
 
 class Inbox:
-    """What waits for a person, in a tenant's runs; with `everywhere` in the whole namespace, for those who may do everything."""
+    """The approval requests of a tenant's runs; with `everywhere` of the whole namespace, for callers with all rights."""
 
     def __init__(
         self, perdure: Perdure, site: Site, find: Find, *, streamed: Streamed = _stream, everywhere: bool = False
@@ -156,7 +156,7 @@ class Inbox:
     async def _chosen(
         self, caller: Caller, listed: list[WaitingRow], wanted: Mapping[str, str]
     ) -> WaitingRequest | None:
-        """What is asked for; without being asked, the oldest. Only its run is asked."""
+        """Return the approval request that is `wanted`, or by default the oldest one. Only its run is queried."""
         if "run" in wanted:
             return await offer_of(await self._find(caller, wanted["run"]), wanted.get("call", ""))
         for one in listed[:_TRIED]:
@@ -166,7 +166,7 @@ class Inbox:
         return None
 
     async def _last_message(self, chosen: WaitingRequest) -> JsonObject | None:
-        """What was said last in the conversation that a run belongs to; `None`: nothing, or nobody answers for it."""
+        """Return the last message of the conversation that a run belongs to; `None`: there is none, or nobody answers for it."""
         try:
             view = await self._perdure.session_of(chosen.run_id).show()
         except PerdureError:
@@ -174,7 +174,7 @@ class Inbox:
         return next((entry for entry in reversed(view.entries) if entry["type"] == "message"), None)
 
     async def _elsewhere(self, request: Request, caller: Caller) -> dict[str, int]:
-        """How much waits by tenant, for a caller who may see all of them and looks at another."""
+        """Count the waiting runs by tenant, for a caller who may see all tenants and works in one of the others."""
         if self._everywhere or not self._site.guards.sees_all_tenants(caller):
             return {}
         try:

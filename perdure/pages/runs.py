@@ -49,7 +49,7 @@ class TimelineBar(NamedTuple):
 
 
 def bars(view: RunView) -> list[TimelineBar]:
-    """Of each call that was begun; one that goes on ends with the last thing that is known of the run."""
+    """Return a bar for each call that has begun. The bar of a running call ends with the last thing that is known of the run."""
     begun = [(call, _seconds(call.started_at), call.ended_at) for call in view.calls if call.started_at is not None]
     if not begun:
         return []
@@ -110,7 +110,7 @@ _SEARCH: Final = ("agent", "status", "sender", "since")
 
 
 class RunMessages(NamedTuple):
-    """What a run's page shows of its conversation."""
+    """The messages of its conversation that a run's page shows."""
 
     messages: list[JsonObject]
     """Those that the run has answered, or answers."""
@@ -247,7 +247,7 @@ async def _prepare(view: RunView) -> None:
 
 
 def shown(view: RunView, origin: RunOrigin, talk: RunMessages | None) -> dict[str, Any]:
-    """What the page tells of a run."""
+    """Return the values that the run's template shows."""
     drawn = 0 < len(view.calls) <= DRAWN
     ways: dict[str, list[str]] = {}
     for line in run_ways(view):

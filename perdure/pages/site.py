@@ -1,4 +1,4 @@
-"""What all pages have: templates, who looks, their forms, and how a page says that something was refused."""
+"""Parts that all pages share: templates, callers, forms, and the way in which a page shows a refusal."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ class Site:
         return self._templates.get_template(template).render(**values)
 
     def fragment(self, request: Request, template: str, **values: Any) -> Response:
-        """The same as an answer."""
+        """Return a part of a page as a response."""
         return self.guards.finish(request, HTMLResponse(self.part(template, **values)))
 
     def csrf(self, request: Request) -> str:
-        """What the forms of this browser's pages carry."""
+        """Return the CSRF token of this browser's forms."""
         return self.guards.csrf(request)[1]
 
     def go_to(self, request: Request, address: str) -> Response:
-        """What follows a form that was taken."""
+        """Redirect the browser after a form was accepted."""
         return self.guards.finish(request, RedirectResponse(address, 303))
 
     def said(self, request: Request, words: str) -> str:
@@ -90,7 +90,7 @@ class Site:
         return urlencode({"said": words, "by": self.guards.sign_words(request, words)})
 
     def said_of(self, request: Request) -> str:
-        """What such a query says, where it is ours."""
+        """Return the words in such a query, if this server has signed them."""
         query = request.query_params
         return self.guards.own_words(request, query.get("said", ""), query.get("by", ""))
 
@@ -118,7 +118,7 @@ class Site:
         return response
 
     def ask_for_token(self, request: Request, problem: str = "") -> Response:
-        """Where a token is shown."""
+        """Return the page that asks for a token."""
         return self.page(request, "sign_in.html", status=401, problem=problem)
 
     def sign_in(self, request: Request, caller: Caller, back: str) -> Response:
@@ -167,7 +167,7 @@ def clock(time: str) -> str:
 
 
 def spent(dollars: float | None, tokens: int | None, *, both: bool = False) -> str:
-    """What something cost: dollars, and tokens where no price is known; `both`: these are tokens of other runs."""
+    """Return a cost in words: dollars, or tokens if no price is known. `both`: the tokens are of other runs than the dollars."""
     known = [] if dollars is None else [f"${dollars:.4f}"]
     return " and ".join([*known, *([f"{tokens:,} tokens"] if tokens and (both or dollars is None) else [])])
 

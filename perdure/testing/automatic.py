@@ -17,11 +17,12 @@ _ENDS_THE_RUN: Final = ("task_complete",)
 
 
 class AutoModel(ScriptedModel):
-    """Of each run it calls every tool once in its first answer, and gives an output in the second; both fit their schemas.
+    """A model that needs no script. In each run it calls every tool once in its first answer, and gives an output in the second; both match their
+    schemas.
 
-    `values`: by tool, parameters that are not to be made up; those beside them are made where they are required. `skip`: tools that are not to be called. `output`: in place of one made from the
-    agent's schema. `seed`: the same values for the same seed. Delegates that the agent was given are answered in the same way.
-    Raises `CannotMakeError` for a schema of which it finds no value.
+    `values`: by tool, parameters that are not made up; those beside them are made where they are required. `skip`: tools that are not called.
+    `output`: used in place of one made from the agent's schema. `seed`: the same values for the same seed. Delegates that the agent was given are
+    answered in the same way. Raises `CannotMakeError` for a schema for which it finds no value.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class AutoModel(ScriptedModel):
         self._root: Agent[Any] | None = None
 
     def bind(self, agent: Agent[Any] | None, tools: Mapping[str, JsonObject]) -> None:
-        """As `ScriptedModel.bind`; what is asked for is called with values for these definitions."""
+        """Set the agent and the definitions as `ScriptedModel.bind` does; calls get values for these definitions."""
         super().bind(agent, tools)
         self._root, self._definitions = agent, tools
         self._delegates = {} if agent is None else agent.delegates()
@@ -92,7 +93,7 @@ class AutoModel(ScriptedModel):
 
 
 def _beside(given: JsonObject, schema: JsonObject) -> JsonObject:
-    """What is left to be made of parameters of which some are given: those that are required."""
+    """Return the schema of the parameters that are still to be made, beside those that are given: the required ones."""
     if not given:
         return schema
     required = [name for name in schema.get("required", []) if name not in given]

@@ -56,7 +56,9 @@ def _node(call: CallView) -> JsonObject:
 
 
 def differences(before: JsonObject, after: JsonObject) -> list[str]:
-    """What is not in both, a line each: `-` was, `+` is. Calls go by their ids; an edge is a writer, a reader, and what is read."""
+    """Return the differences, a line each: `-` was, `+` is. Calls are named by their ids; an edge is a writer, a reader, and the path that is
+    read.
+    """
     lines: list[str] = []
     old, new = ({call["id"]: call for call in each["calls"]} for each in (before, after))
     for call_id in sorted({**old, **new}, key=_place):
@@ -72,7 +74,7 @@ def differences(before: JsonObject, after: JsonObject) -> list[str]:
 
 
 def _compared(call: JsonObject | None) -> Json:
-    """What of a call is the plan's: words of errors and reasons may become better."""
+    """Return the parts of a call that must stay the same. Words of errors and reasons may become better."""
     if call is None:
         return None
     code = (call.get("error") or {}).get("code")
@@ -164,7 +166,7 @@ async def record_run(client: Client, run_id: str) -> Case:
 
 
 def case_text(case: Case) -> str:
-    """As indented JSON."""
+    """Return the case as indented JSON."""
     return json.dumps(case, ensure_ascii=False, indent=2)
 
 
@@ -191,7 +193,7 @@ def check_case(case: Any, source: str) -> Case:
 
 
 def _definitions(tools: Iterable[Tool]) -> JsonObject:
-    """Of the tools that code carries out: not the engine's own, and not what the model writes itself."""
+    """Return the definitions of the tools that have code, without the engine's own and the latent ones."""
     return {
         tool.name: tool.definition()
         for tool in tools
@@ -229,7 +231,7 @@ def _written(view: RunView, exchanges: list[Exchange], taken: _Taken) -> JsonObj
 
 
 def _answer(exchange: Exchange) -> JsonObject:
-    """What the model said: word for word where that was kept whole, else as it was understood."""
+    """Return the model's answer: word for word if it was kept in full, else as it was parsed."""
     answer = exchange.answer
     assert answer is not None
     code = None if answer.problem is None else answer.problem.get("code")
@@ -249,7 +251,7 @@ def _answer(exchange: Exchange) -> JsonObject:
 
 @dataclass
 class _Taken:
-    """What the histories of one run tell beside its Requests."""
+    """The data of one run's histories, beside its Requests."""
 
     client: Client
     input: RunInput | None = None
@@ -290,7 +292,7 @@ class _Taken:
             self._decide(scheduled.call, await self._read(result, object))
 
     def _decide(self, call: str, said: Json) -> None:
-        """What a program decided; on a replay it is said as a person's."""
+        """Record a program's decision; a replay sends it as a person's."""
         decision = {"decision": said} if isinstance(said, str) else said
         if isinstance(decision, dict) and decision.get("decision") in KINDS:
             self.decisions.append({"call": call, **_without_digest(decision)})
@@ -365,7 +367,7 @@ async def replay(
 
 
 async def _compared_replaying(client: Client, record: _Record, view: RunView) -> list[str]:
-    """What differs of the run and of those below it, a line each."""
+    """Return the differences of the run and of those below it, a line each."""
     lines: list[str] = []
     for path, before in record.runs.items():
         where = f"run {path}: " if path else ""
@@ -380,7 +382,7 @@ async def _compared_replaying(client: Client, record: _Record, view: RunView) ->
 
 
 class _Record:
-    """What the recorded runs tell the one that is played: each thing once."""
+    """The data of the recorded runs for the run that is replayed: each item is used once."""
 
     def __init__(self, case: Case, run_id: str) -> None:
         self.run_id = run_id
@@ -409,7 +411,7 @@ class _Record:
         return Turn(says, dialect=dialect, fault=cut, usage=True if usage is None else (usage[0], usage[1]))
 
     async def recorded_result(self, context: ToolContext, **params: Any) -> Any:
-        """What the recorded call of the same tool and parameters got; of several the one of the same id."""
+        """Return the result of the recorded call with the same tool and parameters; of several the one with the same id."""
         path = self._path(context.idempotency_key.rpartition("/")[0])
         results = self._results.get(path, {})
         same = [
@@ -454,7 +456,7 @@ def _definitions_replaying(case: Case, agent: Agent[Any], tools: Iterable[ToolLi
 
 
 def _own(definition: JsonObject) -> JsonObject:
-    """As a worker has it, whatever name the agent gave it."""
+    """Return the definition under the name that the worker's tool has, whatever name the agent gave it."""
     kept = {key: value for key, value in definition.items() if key not in ("_activity", "_taskQueue")}
     return {**kept, "name": definition.get("_activity", definition["name"])}
 

@@ -72,7 +72,7 @@ def inline_tools(agent: Agent[Any]) -> dict[str, JsonObject]:
 
 @dataclass(frozen=True)
 class Checked:
-    """What is known of a plan before it runs. Calls go by their ids, `1.0`, `1.1`, … in the order in which they are written."""
+    """The facts about a plan that are known before it runs. Calls are named by their ids, `1.0`, `1.1`, … in the order in which they are written."""
 
     problems: list[str]
     """Everything that is wrong, one line each; empty for a plan that can run."""

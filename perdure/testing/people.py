@@ -54,7 +54,7 @@ class Person:
         return self.tool in (None, offer.tool)
 
     def decision(self, offer: WaitingView) -> JsonObject:
-        """What it sends, bound to what was shown."""
+        """Return the decision that this person sends, bound to what they were shown."""
         return {"call": offer.call, "decision": self.kind, "digest": offer.digest, **self.more}
 
     def __str__(self) -> str:

@@ -36,7 +36,7 @@ class CannotMakeError(ValueError):
 
 
 class Chooser(Protocol):
-    """Where a value could be one or another."""
+    """A source of choices, where a value could be one or another."""
 
     def integer(self, low: int, high: int) -> int: ...
 
@@ -44,7 +44,7 @@ class Chooser(Protocol):
 
 
 class Seeded:
-    """The same choices for the same seed."""
+    """A source of choices that makes the same ones for the same seed."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)  # noqa: S311 - nothing secret is made of it

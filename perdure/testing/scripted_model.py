@@ -65,7 +65,7 @@ class ChatRequest:
 
     @property
     def shown(self) -> str:
-        """Everything that the model was shown, native calls and their results too, as JSON where it is not text."""
+        """Return everything that the model was shown, also native calls and their results, as JSON if it is not text."""
         calls = [
             f"{call['function']['name']} {call['function']['arguments']}"
             for message in self.messages
@@ -75,7 +75,7 @@ class ChatRequest:
 
     @property
     def text(self) -> str:
-        """Everything that the model was shown, as one text."""
+        """Return the texts that the model was shown, as one text."""
         return "\n".join(str(message.get("content") or "") for message in self.messages)
 
 
@@ -91,7 +91,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong once `after` characters of the answer were sent.
+    """A fault that happens once `after` characters of the answer were sent.
 
     `cut` drops the connection, `hang` sends nothing more until the client goes away; `silent` sends nothing at all.
     """
@@ -162,7 +162,7 @@ def refusal(reason: str) -> Turn:
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """What a model says: text, native calls as name and arguments in JSON, why it refuses, and what it thinks before."""
+    """An answer of the model: text, native calls as name and arguments in JSON, a refusal, and the reasoning before them."""
 
     text: str = ""
     tool_calls: tuple[tuple[str, str], ...] = ()
@@ -368,7 +368,7 @@ class ScriptedModel:
             raise AssertionError("; ".join(problems))
 
     def left_over(self) -> list[str]:
-        """What of the script was not asked for."""
+        """Return a line about the turns of the script that no Request has used."""
         if callable(self.script) or len(self.requests) >= len(self.script):
             return []
         return [f"{len(self.script) - len(self.requests)} of {len(self.script)} turns were not asked for"]

@@ -64,7 +64,7 @@ class CuttableRelay:
         self._is_cut = False
 
     async def open(self) -> str:
-        """Its address."""
+        """Open the relay, and return its address."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         port: int = self._server.sockets[0].getsockname()[1]
         return f"127.0.0.1:{port}"
@@ -306,7 +306,7 @@ class Toolbox:
         return _Telling(self.complaints)
 
     def _fault(self, tool: str) -> Kill | None:
-        """What is to happen at this call."""
+        """Return the fault that is to happen at this call."""
         for fault in self.faults:
             if fault.tool == tool and not fault.happened:
                 fault.seen += 1
@@ -351,7 +351,7 @@ def _takes_context(value: Any) -> bool:
 
 
 def _definition(name: str, inline: JsonObject | None, real: Mapping[str, ToolFunction]) -> JsonObject:
-    """What the faked tool says of itself: its parameters, whether it is dangerous, what it returns."""
+    """Return the faked tool's definition: its parameters, whether it is dangerous, what it returns."""
     if inline is None:
         return real[name].definition if name in real else {"name": name, "additionalProperties": True}
     activity = inline.get("_activity", name)

@@ -50,7 +50,7 @@ _CLOSED: Final = frozenset(
 
 @dataclass
 class WaitingState:
-    """What some runs, and those below them, wait for at one moment."""
+    """The waits of some runs, and of those below them, at one moment."""
 
     open: dict[str, int] = field(default_factory=dict)
     """Workflow ids of those that have not ended, and how many events each has: another look with the same has seen the same."""
@@ -158,7 +158,7 @@ def _next_attempt(activity: PendingActivityInfo, policy: RetryPolicy | None) -> 
 
 @dataclass
 class _Pending:
-    """What one execution's history has begun and not ended."""
+    """The work that one execution's history has begun and not ended."""
 
     timers: dict[int, datetime] = field(default_factory=dict)
     activities: set[int] = field(default_factory=set)
@@ -323,10 +323,10 @@ class _Waiter:
 
 @dataclass
 class TestRuns:
-    """All runs and sessions of one test, and the people in it.
+    """The runs and sessions of one test, and the people in it.
 
-    However many wait at once, one task looks, has people decide and lets time pass: nobody decides twice, and no time passes before all who
-    wait have seen what there is.
+    One task serves all waits of the test: it reads the state, has people decide, and lets time pass. So nobody decides twice, and no time passes
+    before all waiters have seen the present state.
     """
 
     client: Client
@@ -446,7 +446,7 @@ class TestRuns:
             raise AssertionError("; ".join([*problems, await self._running()]))
 
     async def _people_decide(self, look: WaitingState) -> datetime | None:
-        """Those whose time has come; when that of the next comes."""
+        """Let the people decide whose time has come; return the time of the next one."""
         if not self.people:
             return None
         now, dues = await self.clock.now(), []
@@ -467,7 +467,7 @@ class TestRuns:
         return min(dues, default=None)
 
     async def _offers_of(self, run_id: str, events: int) -> list[WaitingView]:
-        """What waits in a run, asked once for each state of its history; nothing where it cannot say now."""
+        """Return the approval requests of a run, queried once for each state of its history; none if the run cannot answer now."""
         known = self._offers.get(run_id)
         if known is None or known[0] != events:
             try:
@@ -517,7 +517,7 @@ def _unlike_done(call: CallView) -> str:
 
 
 async def offers_of(client: Client, run_id: str) -> list[WaitingView]:
-    """What waits for a person in a run; nothing where it cannot say."""
+    """Return the approval requests of a run; none if the run cannot answer."""
     try:
         return await _ask_offers(client, run_id)
     except (RPCError, WorkflowQueryFailedError):

@@ -141,7 +141,7 @@ _log: Final = logging.getLogger("perdure.gateway")
 
 @dataclass(frozen=True, slots=True)
 class RunStream:
-    """What is followed, and how it is told."""
+    """The stream of one run, and its form as AG-UI's events."""
 
     run: Run[object]
     session: Session

@@ -72,7 +72,7 @@ class MessageTexts:
         yield from self._write(name, text[len(self._written) - start :])
 
     def whole(self, name: str, text: str) -> Iterator[BaseEvent]:
-        """All of it; then it is closed."""
+        """Write the whole text, and close the message."""
         if self._message is None and any(each["content"] == text for each in self._of(self._base(name), "-")):
             return
         yield from self._write(name, text[len(self._written) :])
@@ -101,7 +101,7 @@ class MessageTexts:
         return bool(ids)
 
     def close(self) -> Iterator[BaseEvent]:
-        """It is whole."""
+        """Close the open message."""
         if self._message is not None:
             id = str(self._message["id"])
             self._known.add(id)
@@ -230,7 +230,7 @@ NOT_COUNTED: Final = "perdure.not_counted"
 
 
 class AguiEvents:
-    """What one input is answered with. `run`: the end of the run's id; `before`: Requests up to this number are told of no more."""
+    """The events that answer one input. `run`: the end of the run's id. `before`: Requests up to this number are not reported."""
 
     def __init__(self, asked: AguiRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
         self._asked = asked
@@ -258,7 +258,7 @@ class AguiEvents:
         )
 
     def take(self, event: Event) -> Iterator[BaseEvent]:
-        """What is told of an event of the run."""
+        """Yield AG-UI's events for an event of the run."""
         tell: Callable[[str, Mapping[str, Any]], Iterator[BaseEvent]] | None = {
             "request": self._request,
             "assistant": self._assistant,
@@ -306,7 +306,7 @@ class AguiEvents:
             yield RunErrorEvent(message=words, code=str(view.stop_reason or view.status))
 
     def done(self) -> BaseEvent:
-        """Of what takes no run: a command."""
+        """Return the last event of an input that needs no run: a command."""
         return self._finished(outcome=RunFinishedSuccessOutcome())
 
     def _finished(self, **more: Any) -> BaseEvent:

@@ -20,7 +20,7 @@ _INTERRUPT: Final = re.compile(r"([0-9a-f]{6}-[0-9]{1,9})/([0-9.\[\]]{1,60})/([0
 
 @dataclass(frozen=True, slots=True)
 class InterruptAnswer:
-    """What a person has said to an interrupt, as the decision that it is."""
+    """A person's answer to an interrupt, as a decision."""
 
     interrupt: str
     """Its id."""
@@ -46,7 +46,7 @@ class AguiRequest:
     """Data of its page: what each is, and its value."""
 
     def settings(self, document: JsonObject, source: str) -> JsonObject:
-        """What of the agent file is another in the message's own run: behind its context stands the page's data, from this source (R15.2)."""
+        """Return the keys of the agent file that differ in the message's own run: the page's data follows its context, from this source (R15.2)."""
         if not self.context or self.answers:  # beside answers a message goes to the run that they are given to
             return {}
         told: JsonObject = {"_sources": [source]} if source else {}

@@ -13,7 +13,7 @@ from perdure.values.json import JsonObject
 
 
 def shown(agent: Agent[Any]) -> JsonObject:
-    """What one has to know to use it."""
+    """Return what a client has to know to use the agent."""
     document = agent.document()
     inputs = [each.get("schema", True) for each in document["context"] if each.get("type") == "input"]
     return {

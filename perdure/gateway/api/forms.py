@@ -1,4 +1,4 @@
-"""What bodies and queries of the API hold, and what it answers that is no form of the engine's own."""
+"""Forms of the API: bodies and queries, and answers that are no type of the engine's own."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Redeliver(WireModel):
 
 
 class Fork(WireModel):
-    """Where another session is to begin."""
+    """The place where another session is to begin."""
 
     at: str = Field(max_length=100, description="A run's number, or a Request's, `R.N`.")
     session: str | None = Field(
@@ -157,7 +157,7 @@ class DeliveredMessage(WireModel):
 
 
 class ReplyBody(WireModel):
-    """What answers a message; `null`: there is nothing to say."""
+    """The reply to a message; `null`: there is none."""
 
     reply: str | None
 

@@ -45,7 +45,7 @@ def paged(rows: str) -> Mapping[str, Any]:
 
 
 class EmptyForm(WireModel):
-    """Of what has no body, or no query."""
+    """The form of an operation without a body, or without a query."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ApiRequest(Generic[BodyT, QueryT]):
     query: QueryT
 
     def named(self, place: str) -> str:
-        """What stands in the path."""
+        """Return a parameter of the path."""
         return str(self.request.path_params[place])
 
     @property
@@ -74,7 +74,7 @@ class ApiRequest(Generic[BodyT, QueryT]):
 
 @dataclass(frozen=True)
 class Operation:
-    """What may be asked; `right` is needed for it, and judged before anything is looked at."""
+    """An operation of the API. The caller needs `right`, which is checked before anything is read."""
 
     name: str
     """In the document, and in clients that are made of it."""
@@ -90,7 +90,7 @@ class Operation:
     media: str = "application/json"
 
     def route(self, gateway: Gateway) -> Route:
-        """As starlette has it. Ids and keys may hold slashes."""
+        """Return the operation as a route of starlette. Ids and keys may hold slashes."""
 
         async def answer(request: Request) -> Response:
             caller = caller_of(request)
@@ -123,7 +123,7 @@ async def waited(asked: ApiRequest[Any, Any], wait: Callable[[float], Awaitable[
 
 
 async def until_stopping(asked: ApiRequest[Any, Any], what: Awaitable[Any]) -> Any:
-    """What it gives; `None` where the gateway is about to end."""
+    """Return the result of `what`; `None` if the gateway is about to end."""
     task, stops = asyncio.ensure_future(what), asyncio.ensure_future(asked.gateway.stopping.wait())
     try:
         await asyncio.wait([task, stops], return_when=asyncio.FIRST_COMPLETED)

@@ -67,7 +67,7 @@ async def show(asked: ApiRequest) -> Response:
 
 
 async def wait(asked: ApiRequest[Paged, WaitQuery]) -> Response:
-    """Of a session's run also before it has begun."""
+    """Wait for the end of a run; of a session's run also before it has begun."""
     id, gateway = asked.named("run"), asked.gateway
     if id.startswith(SESSION_PREFIX):
         session = await gateway.own_session_of(asked.caller, id)

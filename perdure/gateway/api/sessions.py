@@ -36,7 +36,7 @@ def _who(asked: ApiRequest[Any, Any]) -> dict[str, Any]:
 
 
 def _of(asked: ApiRequest[Any, Any]) -> str:
-    """Whose message the path names: an id belongs to its sender (R10.1)."""
+    """Return the sender of the message that the path names: an id belongs to its sender (R10.1)."""
     return str(asked.query.sender or asked.caller.sender)
 
 

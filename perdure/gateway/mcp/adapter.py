@@ -189,7 +189,7 @@ class Methods:
             return written(await self._task(context, params.task_id))
 
     async def task_result(self, context: Context, params: types.GetTaskPayloadRequestParams) -> dict[str, Any]:
-        """What `tools/call` would have answered, once there is something."""
+        """Return the answer that `tools/call` would have given, as soon as there is one."""
         with _as_mcp():
             run = await self._own(context, params.task_id)
             result = result_of(await run.wait())
@@ -268,7 +268,7 @@ class Methods:
 
 @contextmanager
 def _as_mcp() -> Iterator[None]:
-    """What goes wrong, as MCP says it."""
+    """Translate errors into MCP's."""
     try:
         yield
     except RunNotFoundError:
@@ -278,7 +278,7 @@ def _as_mcp() -> Iterator[None]:
 
 
 def _beginning(caller: Caller, session: str, request_id: object) -> str:
-    """Of the id of the run of a call: nobody else can say it. Empty: no session says whose request that is."""
+    """Return the beginning of a call's run id, which no other caller can produce. Empty: no session identifies the request."""
     if not session or not isinstance(request_id, str | int):
         return ""
     return f"mcp-{digest([caller.tenant, caller.sender, session, str(request_id)])}-"
@@ -290,7 +290,7 @@ def _session(context: Context) -> str:
 
 
 def _caller(context: Context) -> Caller:
-    """As the gateway's frame has found it before this was called."""
+    """Return the caller, whom the gateway's frame has identified."""
     assert context.request is not None
     caller: Caller = context.request.state.caller
     return caller

@@ -42,7 +42,7 @@ def tool_of(name: str, agent: Agent[Any]) -> types.Tool:
 
 
 def result_of(view: RunView) -> types.CallToolResult:
-    """What a run that has ended gives; one that failed is an error that the calling model reads."""
+    """Return the result of a run that has ended. A failed run is an error that the calling model reads."""
     if view.status != "completed":
         words = view.error or f"the run {view.run_id} is {view.status}"
         return _result(words, is_error=True)
@@ -96,18 +96,18 @@ def _last(view: RunView, created: str) -> str:
 
 
 def now() -> str:
-    """As tasks say times."""
+    """Return the present time in the form of tasks."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class TaskProgress:
-    """How far a call is: one more with each thing that happened, and in words what."""
+    """The progress of a call: a number that grows with each event, and the event in words."""
 
     def __init__(self) -> None:
         self.steps = 0.0
 
     def of(self, event: Event) -> str | None:
-        """What to tell of an event; `None`: nothing."""
+        """Return the words for an event; `None`: it is not reported."""
         words = _words(event.topic, event.phase, event.data)
         if words is not None:
             self.steps += 1

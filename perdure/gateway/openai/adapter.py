@@ -189,7 +189,7 @@ def openai_adapter(gateway: Gateway) -> Adapter:
 
 
 class Routes:
-    """What each address does."""
+    """The handlers of all addresses."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -306,7 +306,7 @@ class Routes:
         return await self._stored(caller, id)
 
     async def delete(self, request: Request) -> Response:
-        """Of a response that is all of its conversation."""
+        """Delete a response that is the whole of its conversation."""
         caller = caller_of(request)
         caller.check("delete", "delete responses")
         id = _id(request)
@@ -333,7 +333,7 @@ class Routes:
         return JSONResponse(conversation_object(await session.begin(body.metadata())))
 
     async def conversations(self, request: Request) -> Response:
-        """Those of the tenant, the last that did something first."""
+        """List the tenant's conversations, the most recently active first."""
         caller = caller_of(request)
         caller.check(READ, "look at conversations")
         return JSONResponse(await conversations(self._gateway.perdure, caller, request.query_params))
@@ -345,7 +345,7 @@ class Routes:
         return JSONResponse(await conversation(self._gateway.perdure, caller, request.path_params["id"]))
 
     async def update_conversation(self, request: Request) -> Response:
-        """Its `metadata` take the place of those it had; nothing else of it can be changed."""
+        """Replace the conversation's `metadata`; nothing else of it can be changed."""
         caller = caller_of(request)
         caller.check(SEND, "change conversations")
         body = RequestBody(await read_json(request))
@@ -355,7 +355,7 @@ class Routes:
         return JSONResponse(await conversation(self._gateway.perdure, caller, id, given))
 
     async def conversation_items(self, request: Request) -> Response:
-        """What was said and answered, page by page."""
+        """List messages and answers of a conversation, page by page."""
         caller = caller_of(request)
         caller.check(READ, "look at conversations")
         items = await conversation_items(self._gateway.perdure, caller, request.path_params["id"])

@@ -19,7 +19,7 @@ METADATA: Final = "openai"
 
 
 class Record(WireModel):
-    """What of a request its run keeps, to be told again by any gateway."""
+    """A request as its run records it, so that any gateway can return it again."""
 
     echo: JsonObject
     """What the response object repeats."""
@@ -57,7 +57,7 @@ class Record(WireModel):
 
     @property
     def names(self) -> set[str]:
-        """Of the tools that the client runs."""
+        """Return the names of the tools that the client runs."""
         return {str(tool["name"]) for tool in self.tools}
 
 
@@ -105,7 +105,7 @@ def new_record(
 
 
 def history_of(said: ClientInput) -> list[JsonObject]:
-    """All messages of a request that says the whole history."""
+    """Return all messages of a request that holds the whole history."""
     return [*said.before, *({"role": "user", "content": text} for text in said.texts)]
 
 
@@ -131,7 +131,7 @@ def with_history(document: JsonObject, said: ClientInput, source: str = "") -> J
 
 
 def told_by(record: Record, answer: str, met: Sequence[str]) -> list[JsonObject]:
-    """All that a run by itself was about, with its answer, which may hold whatever the run has `met` that others wrote."""
+    """Return all messages of a run without a session, with its answer. The answer's sources are those of others that the run has `met`."""
     said = written_by(record.source, history_of(read_input(record.items, follows=False)[0]))
     return [*said, *([{"role": "assistant", "content": answer, "_sources": [*met]}] if answer else [])]
 
@@ -168,7 +168,7 @@ def changed_agent(
 
 
 def settings_of(document: JsonObject, changed: JsonObject) -> JsonObject:
-    """What of the agent file is another in the run of one request: a session's own agent stays as it is (R10.9)."""
+    """Return the keys of the agent file that differ in the run of one request. A session's own agent stays as it is (R10.9)."""
     return {key: changed[key] for key in SETTINGS if key in changed and changed[key] != document.get(key)}
 
 

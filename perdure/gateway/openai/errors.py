@@ -1,4 +1,4 @@
-"""How these doors say that something was refused: OpenAI's form, `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors in OpenAI's form: `{"error": {"message", "type", "param", "code"}}`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AS_BAD: Final = frozenset({409, 415, 422})
 
 
 def refused(message: str, param: str | None = None, code: str | None = None, *, status: int = 400) -> HttpError:
-    """What a request says and cannot have, in one line; `param`: where it says it."""
+    """Return the error for a part of a request that is refused, in one line. `param`: the path of that part."""
     return HttpError(status, message, more={"param": param, "code": code})
 
 
@@ -63,7 +63,7 @@ def after_start(error: Exception, id: object) -> HttpError:
 
 
 def not_found(id: str, what: str = "response") -> HttpError:
-    """The same for what there is not and for what is another's (R10.2)."""
+    """Return the same error for a missing object and for another tenant's (R10.2)."""
     return refused(f"there is no {what} {id!r}", f"{what}_id", "not_found", status=404)
 
 

@@ -68,7 +68,7 @@ class ResponseEvents:
         return sum(last for number, last in self._answered.items() if number < request) + attempt - 1
 
     def drop(self) -> Iterator[JsonObject]:
-        """What was written does not count."""
+        """Drop the text that was written: it does not count."""
         if self._open:
             yield from self._end_text("incomplete")
             self._index += 1
@@ -91,7 +91,7 @@ class ResponseEvents:
             yield from self._delta(len(new))
 
     def end(self, response: JsonObject) -> Iterator[JsonObject]:
-        """All that is left to tell of a response that has ended."""
+        """Yield the remaining events of a response that has ended."""
         items = list(response["output"])
         answer = items.pop(0) if items and items[0]["type"] == "message" and not _refuses(items[0]) else None
         text = "" if answer is None else answer["content"][0]["text"]
@@ -255,7 +255,7 @@ async def _events(
 
 
 def _told_of(happening: Event, telling: ResponseEvents, before: int, record: Record) -> Iterator[JsonObject]:
-    """What of an event of the run is one of the response. `before`: the last Request that counts for the response before it."""
+    """Yield the response's events for an event of the run. `before`: the last Request that belongs to the response before it."""
     topic, phase, data = happening.topic, happening.phase, happening.data
     if topic == "request" and phase == "end":
         telling.answered(int(data["number"]), int(data.get("attempt") or 1))

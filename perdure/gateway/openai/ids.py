@@ -31,13 +31,13 @@ def new_key() -> str:
 
 
 def key_of(*said: str) -> str:
-    """The same key for the same words: of a request that says an idempotency key."""
+    """Return the same key for the same words: for requests with an idempotency key."""
     return digest(list(said), 24)
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseId:
-    """Where a response is found: by the session's `key` and the end of its `run`'s id; without a `run` it is a run by itself."""
+    """The address of a response: the session's `key` and the end of its `run`'s id. Without a `run` it is a run without a session."""
 
     key: str
     run: str = ""
@@ -53,7 +53,7 @@ class ResponseId:
 
     @property
     def completion(self) -> str:
-        """As the id of a chat completion."""
+        """Return the id of a chat completion."""
         return f"{COMPLETION}{self._rest}"
 
     @property
@@ -76,7 +76,7 @@ class ResponseId:
         return "_".join(filter(None, (kind, self._rest, slug(what))))
 
     def call(self, call: str) -> str:
-        """What the client says the result of a call to: the same for all legs of the run."""
+        """Return the id to which the client sends the result of a call: the same for all legs of the run."""
         return "_".join(filter(None, ("call", self.key, self.run, slug(call))))
 
 
@@ -87,7 +87,7 @@ def response_id(text: str, prefix: str = RESPONSE) -> ResponseId | None:
 
 
 def of_call(text: str) -> ResponseId | None:
-    """Of which run a call is, as the client was told of it: its first leg. `None` for what is none of ours."""
+    """Return the first leg of the run of a call, by the call's id at the client. `None`: no gateway made this id."""
     found = _CALL.fullmatch(text)
     return None if found is None else ResponseId(found[1], found[2] or "")
 

@@ -33,7 +33,7 @@ _DONE: Final = (None, "output", "answer", "task_complete")
 
 @dataclass(frozen=True, slots=True)
 class RequiredAction:
-    """What a response ends with that its client has to see to: a call to carry out, or one to approve."""
+    """An item at the end of a response that its client has to act on: a call to execute, or one to approve."""
 
     offer: str
     """The offer's id: a call's, or a Request's number for its whole plan; in a delegate's run behind that run's path, `1.0/2.0`."""
@@ -54,7 +54,7 @@ class RequiredAction:
 
     @property
     def call(self) -> str:
-        """What a decision of that run names."""
+        """Return the call's id as a decision of that run names it."""
         return self.offer.rpartition("/")[2]
 
     @property
@@ -113,7 +113,7 @@ class FoundRun:
         return next((each for each in view.calls if each.id == ask.call), None) if view is not None else None
 
     def status(self, leg: int) -> Status:
-        """Of a response. One that waits is `completed`: what it waits for are its last items."""
+        """Return the status of a response. One that waits is `completed`: its last items are what it waits for."""
         if leg < self.leg or (self.view.status == "running" and self.pauses):
             return "completed"
         if self.view.status == "running":
@@ -125,7 +125,7 @@ class FoundRun:
         return "cancelled" if self.view.status == "cancelled" else "failed"
 
     def asks(self, leg: int) -> list[RequiredAction]:
-        """What the response ends with, in the order in which it was offered."""
+        """Return the items that the response ends with, in the order of their approval requests."""
         asks = {offer: ask for each, ask in self._settled() if each == leg + 1 for offer in [ask.offer]}
         if leg == self.leg and self.view.status == "running":
             asks |= {ask.offer: ask for ask in self._waiting()}
@@ -199,7 +199,7 @@ def _decided(view: RunView) -> list[tuple[int, str]]:
 
 
 def via(id: ResponseId, offer: str) -> str:
-    """What a decision says that comes by this response."""
+    """Return the `via` of a decision that arrives by this response."""
     return f"{VIA}/{id.leg}/{offer}"
 
 
@@ -258,7 +258,7 @@ def function_of(ask: RequiredAction) -> tuple[str, str]:
 
 
 def approval_item(id: ResponseId, ask: RequiredAction, agent: str) -> JsonObject:
-    """What is to be approved. The item is that of approvals of MCP's tools, for there is no other: the label is the agent's name."""
+    """Return the item of an approval. It has the type of approvals of MCP's tools, because OpenAI has no other; its label is the agent's name."""
     about = {"id": id.item("mcpr", ask.offer), "name": ask.name, "server_label": agent}
     return about | {"type": "mcp_approval_request", "arguments": dumps(ask.arguments)}
 
@@ -405,14 +405,14 @@ class Chunks:
         return self._chunk({"role": "assistant", "content": "", "refusal": None})
 
     def take(self, event: JsonObject) -> Iterator[JsonObject]:
-        """Those of an event. Raises `HttpError` where something was written that does not count."""
+        """Yield the chunks of an event. Raises `HttpError` if text was written that does not count."""
         if event["type"] == "response.output_text.delta":
             yield self._chunk({"content": event["delta"]})
         elif event["type"] == "response.output_item.done" and event["item"].get("status") == "incomplete":
             raise ended_badly(SUPERSEDED, "superseded")
 
     def end(self, completion: JsonObject) -> Iterator[JsonObject]:
-        """Those behind the text, of the whole completion."""
+        """Yield the chunks after the text, for the whole completion."""
         choice = completion["choices"][0]
         if refusal := choice["message"]["refusal"]:
             yield self._chunk({"refusal": refusal})

@@ -97,7 +97,7 @@ APPROVAL_TOOL: Final = "perdure_approval"
 
 @dataclass(frozen=True, slots=True)
 class ClientInput:
-    """What a request's input comes to."""
+    """The content of a request's input."""
 
     before: list[JsonObject] = field(default_factory=list)
     """Messages in the chat form that stand before what is said now."""
@@ -113,7 +113,7 @@ class ClientInput:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How the run of a request differs from what the agent's file says."""
+    """The differences between the agent's file and the run of a request."""
 
     instructions: str | None = None
     tools: list[JsonObject] = field(default_factory=list)
@@ -253,7 +253,7 @@ def read_schema(format: Any, param: str) -> JsonObject | None:
 
 
 def read_sampling(body: RequestBody, tokens: int | None, effort: str | None) -> JsonObject:
-    """How the run's models are to write (R9.8)."""
+    """Return how the run's models are to write (R9.8)."""
     found = {
         "temperature": body.number("temperature", 0, 2),
         "top_p": body.number("top_p", 0, 1),
@@ -268,7 +268,7 @@ MOST_ITEMS: Final = 2_000
 
 
 def read_input(value: Json, *, follows: bool) -> tuple[ClientInput, list[JsonObject]]:
-    """What an `input` says, and its items as they are listed. `follows`: there is a conversation before it."""
+    """Return the content of an `input`, and its items in the form of a list. `follows`: a conversation precedes it."""
     if value is None:
         raise refused("'input' is missing: a text, or a list of items", "input", "missing_required_parameter")
     written = [{"role": "user", "content": value}] if isinstance(value, str) else value
@@ -286,7 +286,7 @@ def _item(item: Any, at: int) -> JsonObject:
 
 
 def _following(items: list[JsonObject]) -> ClientInput:
-    """Of a conversation that is there: what is said now, and what calls that waited have come to."""
+    """Return the new texts, and the results of calls that waited, for a conversation that exists."""
     said = ClientInput()
     for at, item in enumerate(items):
         where, kind = f"input[{at}]", item["type"]
@@ -304,7 +304,7 @@ def _following(items: list[JsonObject]) -> ClientInput:
 
 
 def _say(said: ClientInput, message: JsonObject) -> None:
-    """Its text is what is said; its pictures stand before that."""
+    """Add a message: its text is new input; its pictures go before that."""
     content = message["content"]
     if isinstance(content, str):
         said.texts.append(content)
@@ -474,7 +474,7 @@ _NO_LOGPROBS: Final = "message.output_text.logprobs"
 
 
 def read_request(json: JsonObject) -> ClientRequest:
-    """What a body asks for. Raises `HttpError` (400) naming what cannot be had."""
+    """Parse the body of a response. Raises `HttpError` (400) that names what is not supported."""
     body = RequestBody(json)
     body.check(HONOURED, HINTS, NEUTRAL)
     if not (model := body.text("model")):
@@ -538,7 +538,7 @@ def _conversation(body: RequestBody) -> str | None:
 
 
 def _echo(body: RequestBody, model: str) -> JsonObject:
-    """What of a request its response repeats, also what was left out."""
+    """Return the parameters that the response repeats, also those that the request left out."""
     text = body.object("text")
     named = ("instructions", "max_output_tokens", "previous_response_id", "safety_identifier", "prompt_cache_key")
     tools = [{"description": None, "parameters": None, "strict": None, **tool} for tool in body.list("tools")]
@@ -622,7 +622,7 @@ _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 
 
 def read_chat(json: JsonObject) -> ClientRequest:
-    """What a body asks for. Raises `HttpError` (400) naming what cannot be had."""
+    """Parse the body of a chat completion. Raises `HttpError` (400) that names what is not supported."""
     body = RequestBody(json)
     body.check(CHAT_HONOURED, CHAT_HINTS, CHAT_NEUTRAL)
     if not (model := body.text("model")):

@@ -93,14 +93,14 @@ def must_call(asked: ClientRequest, found: FoundRun, answered: set[str]) -> list
 
 
 def _decision(ask: RequiredAction, verdict: JsonObject) -> JsonObject:
-    """What a person answers is a decision on a call; of a question the reason is the answer."""
+    """Return a person's answer as a decision on a call. For a question, the reason is the answer."""
     if ask.question and verdict["decision"] == "approve":
         return {"decision": "answer", "answer": verdict["reason"]}
     return verdict
 
 
 def read_verdict(said: Json, *, question: bool) -> JsonObject:
-    """What a tool that asks for approval has given: `approve`, `reject`, or `{"approve", "reason"}`; of a question the answer."""
+    """Return the result of a tool that asks for approval: `approve`, `reject`, or `{"approve", "reason"}`; for a question the answer."""
     approve = said.get("approve") if isinstance(said, dict) else _WORDS.get(str(said).strip().lower())
     reason = said.get("reason") if isinstance(said, dict) else None
     if question and not isinstance(said, dict):
@@ -159,7 +159,7 @@ class RunFinder:
         return found
 
     async def stored(self, tenant: str, id: ResponseId) -> FoundRun | None:
-        """The same of one that may be asked for later; of a session that was deleted it is not, though the server still has the run."""
+        """Find a run as `find` does, if it may be read later. The run of a deleted session may not, though the server still has it."""
         found = await self.find(tenant, id)
         if found is None:
             return None
@@ -191,9 +191,9 @@ class RunFinder:
         return found
 
     async def watch(self, tenant: str, id: ResponseId, found: FoundRun, *, text: bool) -> AsyncGenerator[Event, None]:
-        """What happens in the run, and what had happened before, until the response has ended. `text`: also what is being written.
+        """Yield the events of the run, past and present, until the response has ended. `text`: also text while it is written.
 
-        Only what may have ended it has the run looked at.
+        The run is read again only after events that may have ended the response.
         """
         last = found.last_request(id.leg) if is_settled(found, id) else None
         topics = _TOPICS | ({"assistant"} if text else set())
@@ -372,7 +372,7 @@ class RunStarter:
         return await self._say(caller, asked, key, record, "followup", idempotency), record
 
     async def _answered(self, caller: Caller, idempotency: Idempotency | None) -> tuple[ResponseId, Record] | None:
-        """As what a run went on when this request came before; `None`: it has not, also where that request broke off."""
+        """Return the response that this request began when it came before; `None`: it is new, or it broke off then."""
         told = None if idempotency is None else await idempotency.owned.answer()
         if not told or (id := response_id(told)) is None:
             return None
