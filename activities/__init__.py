@@ -1,1 +1,1 @@
-"""Everything with an effect: asking the model, running tools, reading what the worker has."""
+"""Activities: requests to models, tools, hooks, queries, and the worker's own records."""

@@ -25,16 +25,16 @@ from perdure.plan.retry import BEGUN, INTERRUPTED, NOT_BEGUN
 from perdure.values.json import Json
 
 _SAID: Final[ContextVar[list[Json]]] = ContextVar("begun")
-"""What the activity has said of its beginning; shared with the tasks and threads that it starts."""
+"""Details by which the activity has reported its beginning, shared with its tasks and threads."""
 
 
 def not_begun() -> None:
-    """The activity has not begun what may not be done twice."""
+    """Report that the activity has not begun any work that must not happen twice."""
     _SAID.set([])
 
 
 def said_begun() -> list[Json]:
-    """What a heartbeat without details says in their place: without any it would take back what was said."""
+    """Return details for a heartbeat without any: an empty one would withdraw the report."""
     return _SAID.get([])
 
 
@@ -45,9 +45,10 @@ def is_only_attempt() -> bool:
 
 
 async def say_begun() -> None:
-    """Return when an attempt that is the only one may begin: its server has it that it did (`BEGUN`). An Action, and milliseconds.
+    """Return when an only attempt may begin: the server has its report (`BEGUN`). It costs an Action, and milliseconds.
 
-    Raises an `ApplicationError` of type `NOT_BEGUN` where it is not taken: the attempt was taken for lost meanwhile, or nobody answers.
+    Raise an `ApplicationError` of type `NOT_BEGUN` where the server rejects it: the attempt counts as lost, or nobody
+    answers.
     """
     if not is_only_attempt():
         return
@@ -66,10 +67,10 @@ async def say_begun() -> None:
 
 @dataclass
 class ActiveExecution:
-    """An activity that is carried out."""
+    """An activity that is being executed."""
 
     begun: bool = True
-    """Whether what may not be done twice may have been done."""
+    """Whether work that must not happen twice may have begun."""
 
 
 class ActiveExecutions:
@@ -81,25 +82,28 @@ class ActiveExecutions:
 
     @property
     def titles(self) -> list[str]:
-        """What runs, oldest first."""
+        """Return the titles of active executions, oldest first."""
         return list(self._tasks.values())
 
     def hand_over(self) -> None:
-        """Wait for nothing more: what runs is cut off, and run again by another worker."""
+        """Stop waiting: active executions are cancelled, and another worker runs them again."""
         self._handing_over = True
         for task in self._tasks:
             task.cancel()
 
     @property
     def interrupted(self) -> bool:
-        """Whether the activity that asks is cut off because its worker ends, and not because anybody gave it up."""
+        """Whether the calling activity is cancelled because its worker ends, and not by its caller."""
         details = activity.cancellation_details()
         return self._handing_over or (details is not None and details.worker_shutdown)
 
     @asynccontextmanager
     async def working(self, title: str) -> AsyncIterator[ActiveExecution]:
-        """Carry out an activity. Cut off by its worker's end, it fails as `INTERRUPTED`, or as `NOT_BEGUN` where the work says so: no
-        failure of its own, and no attempt used."""
+        """Execute an activity. Where its worker's end cancels it, it fails as `INTERRUPTED`, or as `NOT_BEGUN` by its
+        own report.
+
+        Neither is a failure of its own, and neither uses an attempt.
+        """
         task = asyncio.current_task()
         assert task is not None
         self._tasks[task] = title
@@ -117,12 +121,12 @@ class ActiveExecutions:
 
 
 POLLS_WITHIN: Final = timedelta(seconds=75)
-"""Since its last poll, which lasts a minute, a worker is taken for one that is there."""
+"""Time since its last poll, which lasts a minute, within which a worker counts as present."""
 _TIMEOUT: Final = timedelta(seconds=5)
 
 
 async def others_poll() -> bool:
-    """Whether further workers take runs from the queue of the activity under way; not where that cannot be asked."""
+    """Whether other workers poll the activity's queue for runs; `False` where that cannot be queried."""
     client, info = activity.client(), activity.info()
     queue, kind = TaskQueue(name=info.task_queue), TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
     asked = DescribeTaskQueueRequest(namespace=client.namespace, task_queue=queue, task_queue_type=kind)
@@ -136,14 +140,14 @@ async def others_poll() -> bool:
 
 
 LAST_MOMENTS: Final = 2.0
-"""Seconds that a thread is given to end once it was told to, where its result still counts."""
+"""Seconds for a cancelled thread to end, where its result still counts."""
 
 
 async def in_thread(work: Callable[[], Any], name: str, *, tell: Callable[[], None], counts: Callable[[], bool]) -> Any:
-    """What the function returns or raises. It starts at once: as many threads as the worker takes calls.
+    """Return or raise the function's result. It starts at once: there are as many threads as the worker takes calls.
 
-    Nothing can end a thread. When the call is given up, `tell` tells it; where its result still `counts` then, it has
-    `LAST_MOMENTS` to come to its end. A thread that goes on holds nobody up, nor the worker's own end.
+    Nothing can end a thread. When the call is cancelled, `tell` informs it; where its result still `counts` then, it
+    has `LAST_MOMENTS` to end. A thread that goes on delays nobody, not even the worker's own end.
     """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
@@ -177,7 +181,7 @@ async def in_thread(work: Callable[[], Any], name: str, *, tell: Callable[[], No
 
 
 class AttemptTrace:
-    """By one attempt of an activity. `content`: whether what it was given is wanted, too."""
+    """A trace of one attempt of an activity. `content`: whether to include its input."""
 
     def __init__(self, *, content: bool) -> None:
         self.content = content

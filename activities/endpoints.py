@@ -1,4 +1,4 @@
-"""The servers that models answer from, and what each of them does not understand (R9.1, R9.4)."""
+"""Servers of models, and the features that each of them does not support (R9.1, R9.4)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ IDLE_TIMEOUT = 120.0
 
 
 REMEMBERED: Final = 1000
-"""Schemas of which it is remembered what was refused of them."""
+"""Schemas whose refused features are remembered."""
 
 
 class Endpoints:
-    """`default` is a client to ask with; without one it is made from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
+    """The servers of models. Without a `default` client, one is made from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
 
     `more` are further servers by name: the model `llama-3@backup` is `llama-3` of the server `backup`.
     """
@@ -39,15 +39,15 @@ class Endpoints:
             keep_secret(default.api_key)
         self._more = dict(more or {})
         self._unknown: dict[str, set[str]] = {}
-        """Model → what its server does not know at all."""
+        """Features that a model's server does not know at all, by model."""
         self._refused: dict[tuple[str, str], set[str]] = {}
-        """Model and schema → what was refused of this schema alone."""
+        """Features that a server refused for one schema alone, by model and schema."""
 
     @asynccontextmanager
     async def ask(self, model: str, body: JsonObject) -> AsyncIterator[httpx2.Response]:
-        """A chat completion, or its stream, as it comes; without what the server refused before (`learn`).
+        """Yield a chat completion, or its stream, without the features that the server refused before (`learn`).
 
-        Raw: building the client's objects of every chunk costs many times what reading it does.
+        The answer is raw: building the client's objects of every chunk costs many times what reading it does.
         """
         name, client = self._client(model)
         async with AsyncExitStack() as stack:
@@ -65,15 +65,16 @@ class Endpoints:
             yield answered.http_response
 
     def fitted(self, model: str, body: JsonObject) -> JsonObject:
-        """The body as it is sent now: without what the server is known not to understand."""
+        """Return the body to send now, without features that the server does not support."""
         unknown, refused = self._unknown.get(model, set()), self._refused.get((model, _schema_key(body)), set())
         return without(body, unknown | refused)
 
     def learn(self, model: str, body: JsonObject, sent: JsonObject, refusal: Refusal) -> bool:
-        """Remember what of the body the server does not understand; whether it is worth asking again, without it.
+        """Record which features of the body the server refused; return whether to send it again without them.
 
-        What a server does not know is left out from then on, what it refused of one schema is left out with that schema. The
-        refusal is of what was `sent`: of two Requests at once that are refused the same, the second takes no further step.
+        An unknown feature is left out from then on. A feature that was refused for one schema is left out with that
+        schema. The refusal is of the body that was `sent`: the second of two Requests that are refused alike changes
+        nothing more.
         """
         step = step_down(refusal, sent)
         if step is None:
@@ -88,12 +89,12 @@ class Endpoints:
         return True
 
     def not_understood(self, model: str) -> dict[str, list[str]]:
-        """What was found so far: `{"unknown": […], "refused": […]}`, of the server and of single schemas."""
+        """Return the refused features: `{"unknown": […], "refused": […]}`, of the server and of single schemas."""
         refused = {feature for (name, _), features in self._refused.items() if name == model for feature in features}
         return {"unknown": sorted(self._unknown.get(model, ())), "refused": sorted(refused)}
 
     def setting(self, model: str) -> str:
-        """Where the address of the model's server comes from, for a message to the user."""
+        """Return the name of the setting that holds the address of the model's server, for a message to the user."""
         endpoint = model.rpartition("@")[2]
         return f"{endpoint!r} of PERDURE_ENDPOINTS" if "@" in model and endpoint in self._more else "OPENAI_BASE_URL"
 
@@ -106,7 +107,7 @@ class Endpoints:
         return name, self._clients[endpoint]
 
     def _connect(self, endpoint: str) -> AsyncOpenAI:
-        # Retrying is Temporal's: an attempt that waits inside the client would be invisible and unbounded.
+        # Temporal retries: an attempt that waits inside the client would be invisible and unbounded.
         options: dict[str, Any] = {"max_retries": 0, "timeout": openai.Timeout(IDLE_TIMEOUT, connect=10.0)}
         if endpoint:
             known = self._more[endpoint]

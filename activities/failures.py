@@ -1,4 +1,4 @@
-"""What a failure means for retrying: the one place that decides (R9.7, R12.3)."""
+"""Retry decisions by failure: the one module that makes them (R9.7, R12.3)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from perdure.runs.wire import CONTEXT_TOO_LONG
 from perdure.values.limits import MAX_MESSAGE
 
 _LONGEST_WAIT: Final = 3600.0
-"""Seconds. A server that asks for more is not waited for longer at a time."""
+"""Seconds. A server that requests a longer wait is not waited for longer at a time."""
 
 _FINAL: Final[Mapping[int, str]] = {
     400: "BadRequestError",
@@ -36,16 +36,16 @@ _FINAL: Final[Mapping[int, str]] = {
     415: "BadRequestError",
     422: "UnprocessableEntityError",
 }
-"""Statuses that the same request would be answered with again, and the type of the failure."""
+"""Statuses that the same request would receive again, with the type of the failure."""
 
 
 _UNREACHABLE: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol, httpx2.ProxyError)
 
 
 def model_failure(error: Exception, *, setting: str = "OPENAI_BASE_URL") -> ApplicationError:
-    """A provider's failure: given up at once, waited for as the server says, or retried with backoff.
+    """Return a provider's failure: final, delayed as the server requests, or retried with backoff.
 
-    `setting` names where the server's address comes from, for a server that cannot be reached.
+    `setting` names the variable that holds the server's address, for a server that cannot be reached.
     """
     kind = type(error).__name__
     refusal = refusal_in(error)
@@ -70,7 +70,9 @@ def model_failure(error: Exception, *, setting: str = "OPENAI_BASE_URL") -> Appl
 
 
 def context_failure(error: Exception) -> ApplicationError:
-    """The run could not say what a Request is told: too much for one answer of Temporal's counts as too much for the model."""
+    """Return the failure of a run that could not send a context: too large for Temporal counts as too long for the
+    model.
+    """
     refusal = refusal_of(500, str(error))
     assert refusal is not None
     if refusal.kind == "too_long":
@@ -81,7 +83,7 @@ def context_failure(error: Exception) -> ApplicationError:
 
 
 def refusal_in(error: Exception) -> Refusal | None:
-    """What a server said, if the error is its refusal; `None` where nobody answered."""
+    """Return the server's refusal that an error holds; `None` where no server answered."""
     if isinstance(error, RefusalError):
         refusal: Refusal = error.refusal
         return refusal
@@ -99,7 +101,7 @@ def refusal_in(error: Exception) -> Refusal | None:
 
 
 def _failure(message: str, *details: Any, **options: Any) -> ApplicationError:
-    """All failures are made here: none tells a key that the worker was configured with. Each says last which attempt failed."""
+    """Create a failure without the worker's secrets. Its last detail is the number of the attempt that failed."""
     attempt = (activity.info().attempt,) if activity.in_activity() else ()
     return ApplicationError(_text(masked(message)), *details, *attempt, **options)
 
@@ -121,14 +123,14 @@ def _refused(refusal: Refusal, headers: Mapping[str, str]) -> ApplicationError:
 
 
 def _away(reason: str, message: str, *, next_retry_delay: timedelta | None = None, **options: Any) -> ApplicationError:
-    """A failure that waiting may mend: the run can say what it waits for (R20.5)."""
+    """Return a failure that waiting may mend, with the reason for the run to show (R20.5)."""
     pause = None if next_retry_delay is None else next_retry_delay.total_seconds()
     details = ProviderAway(reason=reason, pause=pause).as_json()
     return _failure(message, details, next_retry_delay=next_retry_delay, **options)
 
 
 def within_patience(failure: ApplicationError, request: RequestInput) -> ApplicationError:
-    """The failure of an attempt, as far as the Request's patience allows another one (R20.5).
+    """Return the failure of an attempt, final where the Request's patience allows no other attempt (R20.5).
 
     The times are the server's: a worker's clock may differ. The last attempt comes when the patience ends.
     """
@@ -145,51 +147,58 @@ def within_patience(failure: ApplicationError, request: RequestInput) -> Applica
 
 
 def _unreachable(error: Exception, setting: str) -> str:
-    """That nobody answers, where that was, and which variable says so."""
+    """Return the words for a server that cannot be reached: its address, and the variable that holds it."""
     reason = str(error.__cause__ or error) or type(error).__name__
     return f"the model cannot be reached{_at(error)} ({reason[:200]}): is its server up, and is {setting} right?"
 
 
 def _at(error: Exception) -> str:
-    """The address that was asked, without what may be secret in it."""
+    """Return the address of the request, without its secret parts."""
     if not isinstance(error, openai.APIConnectionError | openai.APIStatusError):
         return ""
     return f" at {error.request.url.copy_with(query=None, username=None, password=None)}"
 
 
 def tool_failure(error: Exception) -> ApplicationError:
-    """A tool's failure: final if the tool says so, else retried by the tool's policy; its class name is the code."""
+    """Return a tool's failure: final if the tool says so, else retried by the tool's policy. Its class name is the
+    code.
+    """
     if isinstance(error, ToolError):
-        # Benign: what a tool says by itself is an answer, not a fault of the worker to fill its log with.
+        # Benign: a tool's own error is an answer, and no fault of the worker that should fill its log.
         return _failure(
             error.message,
             type=_own_code(_text(error.code)),
             non_retryable=not error.retry,
             category=ApplicationErrorCategory.BENIGN,
         )
-    # What cannot be encoded or decoded is no better the next time.
+    # A value that cannot be encoded or decoded fails again the next time.
     final = isinstance(error, UnicodeError | RecursionError)
     return _failure(str(error) or type(error).__name__, type=_own_code(type(error).__name__), non_retryable=final)
 
 
 def _own_code(code: str) -> str:
-    """A tool's, which says nothing of its worker."""
+    """Return a tool's code, which must not look like the engine's own."""
     return f"tool.{code}" if code in RESERVED_CODES else code
 
 
 def tellable(error: Exception) -> Exception | None:
-    """The error, if a failure can carry its whole story as its cause: it is text (see `_text`)."""
+    """Return the error if it may be a failure's cause: all of it is text (see `_text`)."""
     story = "".join(traceback.format_exception(error))
     return error if _text(story) == story else None
 
 
 def _text(words: str) -> str:
-    """What a failure can carry: no more than anybody reads, and text that is none, an unpaired surrogate, would keep the failure itself from being told."""
+    """Return the text of a failure: cut, and encodable. An unpaired surrogate would keep the failure from being
+    reported.
+    """
     return words[:MAX_MESSAGE].encode("utf-8", "replace").decode()
 
 
 def _retry_after(headers: Mapping[str, str], said: float | None) -> timedelta | None:
-    """What the `retry-after-ms` or `retry-after` header or the words ask for, in seconds; a date is left to the backoff."""
+    """Return the wait that a header or the words request; a date is left to the backoff.
+
+    The headers are `retry-after-ms` and `retry-after`.
+    """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers[name]) * unit

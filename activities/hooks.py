@@ -41,7 +41,7 @@ from perdure.values.limits import MAX_PAYLOAD
 
 
 class HookRegistry:
-    """Hooks by event and name. The same function, imported by several modules, is one hook."""
+    """A registry of hooks by event and name. One function, imported by several modules, is one hook."""
 
     def __init__(self, functions: Iterable[HookFunction] = ()) -> None:
         self._functions: dict[tuple[str, str], HookFunction] = {}
@@ -49,7 +49,9 @@ class HookRegistry:
             self.add(function)
 
     def add(self, function: HookFunction) -> None:
-        """One that is there already keeps its place; of two of one name the later counts, as in a module that is loaded anew."""
+        """Add a hook. One that is there already keeps its place; of two of one name the later counts, as after a
+        reload.
+        """
         self._functions[function.ref.event, function.ref.name] = function
 
     def __iter__(self) -> Iterator[HookFunction]:
@@ -59,18 +61,18 @@ class HookRegistry:
         return len(self._functions)
 
     def recorded(self, where: Where) -> list[HookRef]:
-        """What a run, a session or a gateway records of them."""
+        """Return the hooks that a run, a session or a gateway records."""
         return [each.ref for each in self if HOOKS[each.ref.event].where == where]
 
     def lacking(self, wanted: Sequence[HookRef]) -> list[HookRef]:
-        """Those of the recorded ones that this worker does not have."""
+        """Return the recorded hooks that this worker lacks."""
         return [each for each in wanted if (each.event, each.name) not in self._functions]
 
     def get(self, wanted: HookRef) -> HookFunction | None:
         return self._functions.get((wanted.event, wanted.name))
 
     def own(self, event: str, tools: Collection[str], wanted: Sequence[HookRef]) -> list[HookRef]:
-        """Those of an event for a tool that this worker has beside the recorded ones."""
+        """Return the hooks of an event for a tool that this worker has beside the recorded ones."""
         known = {each.name for each in wanted if each.event == event}
         mine = (each.ref for each in self if each.ref.event == event and each.ref.name not in known)
         return [each for each in mine if matches(each, tools)]
@@ -81,9 +83,9 @@ _LOG: Final = logging.getLogger("perdure.hooks")
 
 
 async def call_hooks(registry: HookRegistry, hooks: Sequence[HookRef], event: HookEvent) -> HookedEvent:
-    """What these hooks, in their order, make of the event. Raises only what cancels it.
+    """Call these hooks in their order, and return the event with their changes. Raise only a cancellation.
 
-    What a hook raised stands in the worker's log, with its traceback; what is told of it is the class of the exception.
+    The worker's log holds a hook's error with its traceback; the caller receives the class of the exception.
     """
     hearing = HookedEvent(event, MAX_PAYLOAD)
     for hook in hooks:
@@ -102,7 +104,7 @@ def _place(event: HookEvent) -> dict[str, Any]:
 
 
 async def _call(function: HookFunction, hook: HookRef, hearing: HookedEvent) -> str | None:
-    """Call one, and take in what it says; what is wrong with it."""
+    """Call one hook and apply its answer; return its problem."""
     given = hearing.event.model_copy(deep=True)  # what it changes in place is its own
     work = asyncio.create_task(_work(function, given))
     try:
@@ -140,14 +142,16 @@ async def _work(function: HookFunction, event: HookEvent) -> Any:
 
 
 class HookActivity:
-    """`registry`: the worker's."""
+    """The activity that calls hooks. `registry`: the worker's."""
 
     def __init__(self, registry: HookRegistry) -> None:
         self._registry = registry
 
     @activity.defn(name=HOOK_ACTIVITY)
     async def run(self, wanted: HookInput) -> HookAnswer:
-        """What the hooks make of the event. Nothing that a hook does makes it fail; where this worker lacks one, another is asked for."""
+        """Return the answer of the hooks. A hook's fault never fails the activity; a worker that lacks one passes it
+        on.
+        """
         lacking = self._registry.lacking(wanted.hooks)
         if lacking and await others_poll():
             words = f"this worker has no hook {lacking[0].name!r}"
@@ -169,7 +173,7 @@ class HookActivity:
 
     @activity.defn(name=SESSION_HOOKS_ACTIVITY)
     async def of_sessions(self) -> list[HookRef]:
-        """What an execution of a session records."""
+        """Return the hooks that an execution of a session records."""
         return self._registry.recorded("session")
 
 
@@ -177,7 +181,7 @@ _NONE: Final = CallHookRefs()
 
 
 class ResultHooks:
-    """Those for one call: what its run has recorded, and behind them what this worker has of its own."""
+    """The hooks of one call's result: those that its run has recorded, and behind them this worker's own."""
 
     def __init__(self, registry: HookRegistry, call: ToolInput) -> None:
         self._registry, self._call = registry, call
@@ -186,21 +190,25 @@ class ResultHooks:
         self._after = self._all(AFTER, names)
         self._persist = self._all(PERSIST, names) if self._given.records else []
         self.unheard: list[HookProblem] = []
-        """Those that failed and were gone past."""
+        """Hooks that failed and were ignored."""
 
     def _all(self, event: str, names: Sequence[str]) -> list[HookRef]:
         recorded = [each for each in self._given.hooks if each.event == event]
         return [*recorded, *self._registry.own(event, names, recorded)]
 
     def check(self) -> None:
-        """Raises `ApplicationError`, before the call is made, where this worker lacks one without which its result would be withheld."""
+        """Raise `ApplicationError`, before the call runs, where this worker lacks a hook without which its result is
+        withheld.
+        """
         lacking = [each for each in self._registry.lacking([*self._after, *self._persist]) if each.closed]
         if lacking:  # the run asks again: see `perdure.workflows.dispatch`
             words = f"this worker has no hook {lacking[0].name!r}"
             raise ApplicationError(words, activity.info().attempt, type=NO_SUCH_HOOK, non_retryable=True)
 
     async def look(self, reads: ToolReads, value: Json) -> tuple[Json, list[Json] | None]:
-        """The result as it is to be, and where that is another what a transcript keeps. Raises `ToolError` where it is withheld."""
+        """Return the result as hooks change it, and what a transcript keeps where that differs. Raise `ToolError` to
+        withhold it.
+        """
         kept: list[Json] | None = None
         if self._after:
             event = AfterToolCall(

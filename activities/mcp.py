@@ -29,14 +29,14 @@ from perdure.values.media import describe, without_media
 from perdure.values.schemas import Schema
 
 CONTENT: Final = "_content"
-"""Where blocks stand that came beside structured content or text: its schema is the tool's own."""
+"""Key of blocks that came beside structured content or text; the schema is the tool's own."""
 
 
 def value_of(tool: str, result: CallToolResult, schema: Schema | None) -> Json:
-    """Structured content, or the text; with all that came beside it under `_content`. Raises `ToolError`.
+    """Return structured content, or the text, with further blocks under `_content`. Raise `ToolError`.
 
-    Texts that only repeat the structured content, as the standard wants it for older clients, are not repeated. Images, sounds
-    and other files are described (R10.18).
+    Texts that only repeat the structured content, as the standard wants it for older clients, are left out. Images,
+    sounds and other files are described (R10.18).
     """
     texts = [without_media(block.text) for block in result.content if isinstance(block, TextContent)]
     others = [_block(block) for block in result.content if not isinstance(block, TextContent)]
@@ -61,7 +61,7 @@ def value_of(tool: str, result: CallToolResult, schema: Schema | None) -> Json:
 
 
 def _block(block: ContentBlock) -> JsonObject:
-    """A block as data: links and texts whole, of files what they are."""
+    """Return a block as data: links and texts whole, files by their description."""
     if isinstance(block, ImageContent | AudioContent):
         return {"type": block.type, "mimeType": block.mime_type, "data": describe(block.mime_type, block.data)}
     plain: JsonObject = block.model_dump(
@@ -78,7 +78,7 @@ def _block(block: ContentBlock) -> JsonObject:
 
 
 def _news(texts: Iterable[Json], structured: Json) -> list[Json]:
-    """The texts that say something else than the structured content, its only member, or that one's items."""
+    """Return the texts that do not repeat the structured content, its only member, or that one's items."""
     inner = next(iter(structured.values())) if isinstance(structured, dict) and len(structured) == 1 else structured
     known = [structured, inner, *(inner if isinstance(inner, list) else [])]
     said = [str(value) for value in known]
@@ -98,7 +98,7 @@ def _words(value: Json) -> str:
 TRY_AGAIN: Final = 30.0
 """Seconds until a server that could not be used is tried again."""
 _CONTEXT: Final = "†context"
-"""What a tool's function is given its context as: no parameter is called so."""
+"""Name of the parameter for a tool's context; no tool's own parameter has it."""
 
 
 @asynccontextmanager
@@ -152,7 +152,7 @@ class _Server:
         await self._connection.close()
 
     def _offer(self, offered: list[Tool]) -> None:
-        """Have these tools and no others of this server in the registry."""
+        """Put these tools of the server into the registry in place of its earlier ones."""
         found: dict[str, ToolFunction] = {}
         problems: list[str] = []
         for one in offered[:MAX_MCP_TOOLS]:
@@ -203,7 +203,9 @@ def _tool(name: str, server: McpServer, connection: Connection, offered: Tool) -
 
 
 def _definition(name: str, server: McpServer, offered: Tool) -> JsonObject:
-    """In MCP's form with our meta-properties beside it: what stands in the schema is a parameter's, whatever it is called."""
+    """Return a tool's definition in MCP's form with Perdure's meta-properties beside it. Names in the schema are
+    parameters'.
+    """
     definition: dict[str, Any] = {
         "name": f"{name}.{offered.name}",
         "description": offered.description or offered.title or "",
@@ -213,7 +215,7 @@ def _definition(name: str, server: McpServer, offered: Tool) -> JsonObject:
         definition["_output"] = offered.output_schema
     if (rule := server.rule(offered.name)) is not None:
         definition["_approval"] = rule
-    # The standard's defaults: what says nothing destroys, and may not be done twice.
+    # The standard's defaults: without hints a tool is destructive, and must not run twice.
     hints = offered.annotations
     if hints is None or not (hints.read_only_hint or hints.destructive_hint is False):
         definition["_dangerous"] = True

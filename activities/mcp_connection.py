@@ -71,7 +71,7 @@ class McpConfig(BaseModel):
 
 
 def check_servers(config: McpConfig) -> Mapping[str, str]:
-    """What is wrong with which entry."""
+    """Return the problem of each invalid entry, by name."""
     return {
         name: "it needs a 'command' or a 'url', one of them"
         for name, server in config.mcpServers.items()
@@ -80,7 +80,7 @@ def check_servers(config: McpConfig) -> Mapping[str, str]:
 
 
 def expand(text: str) -> str:
-    """`${NAME}` and `${NAME:-default}` from the environment, as other programs read these files."""
+    """Replace `${NAME}` and `${NAME:-default}` by the environment's values, as other programs do for these files."""
 
     def value(found: re.Match[str]) -> str:
         return os.environ.get(found[1], found[2] or "")
@@ -103,41 +103,43 @@ def _few(blocks: Any) -> Any:
 
 
 class BoundedResult(CallToolResult):
-    """A result of so many blocks at most, counted before they are looked at."""
+    """A result with a bounded number of blocks, counted before they are parsed."""
 
     content: Annotated[list[ContentBlock], BeforeValidator(_few)]
 
 
 @dataclass
 class ServerAllowance:
-    """What one server may send now."""
+    """The bounds of what one server may send now."""
 
     end: Callable[[], None]
-    """Called where a program prints more: the client reads and drops what comes after it, and would do so for ever."""
+    """Function that ends a program which prints more: the client would read and drop its output for ever."""
     calls: int = 0
-    """Calls under way: each may give a large result."""
+    """Calls under way: each may return a large result."""
 
     @property
     def message(self) -> int:
-        """Bytes of one message."""
+        """Return the bytes that one message may have."""
         return MAX_MCP_MESSAGE if self.calls else MAX_MCP_LIST
 
 
 allowance: ContextVar[ServerAllowance] = ContextVar("allowance")
-"""That of the server whose client is being made: the client decodes what a program prints, and knows nothing else of us."""
+"""Allowance of the server whose client is being created: the client decodes a program's output, and has no other
+access.
+"""
 
 
 class Messages:
-    """Counts what comes on one connection."""
+    """A counter of the messages of one connection."""
 
     def __init__(self, allowed: ServerAllowance, clock: Callable[[], float] = time.monotonic) -> None:
         self._allowed, self._clock = allowed, clock
         self._left, self._since = float(BURST), clock()
         self._bytes = 0
-        """Of the message that is still coming."""
+        """Bytes of the unfinished message."""
 
     def take(self, size: int, ended: int = 0) -> None:
-        """`size` bytes of a message, after `ended` others. Raises `BrokenResourceError` for more than a server may send."""
+        """Count `size` bytes of a message, after `ended` others. Raise `BrokenResourceError` above the server's bounds."""
         self._bytes = size + (0 if ended else self._bytes)
         if ended:
             now = self._clock()
@@ -148,7 +150,7 @@ class Messages:
 
 
 class _Lines(codecs.BufferedIncrementalDecoder):
-    """UTF-8 by whole lines: the client joins what it is given of a line anew with each piece."""
+    """A decoder of UTF-8 by whole lines: the client joins a partial line anew with each piece."""
 
     def __init__(self, errors: str = "strict") -> None:
         super().__init__(errors)
@@ -183,7 +185,11 @@ codecs.register(_find)
 
 
 class BoundedTransport(httpx2.AsyncHTTPTransport):
-    """A transport over HTTP that keeps the bounds: a body, or an event of a stream, has so many bytes at most; none is compressed, for a few bytes may hold any number."""
+    """A transport over HTTP that keeps the bounds.
+
+    A body, or an event of a stream, has a bounded number of bytes. None is compressed: a few bytes could hold any
+    number.
+    """
 
     def __init__(self, allowed: ServerAllowance) -> None:
         super().__init__()
@@ -229,7 +235,9 @@ _SHOWN: Final = 300
 
 
 class StderrTail:
-    """Each line goes to the log as `perdure.mcp.NAME`, at the level of a detail; the last is kept."""
+    """A reader of a program's stderr. Each line goes to the log as `perdure.mcp.NAME`, at debug level; the last is
+    kept.
+    """
 
     def __init__(self, name: str) -> None:
         self._log = logging.getLogger(f"perdure.mcp.{name}")
@@ -237,13 +245,13 @@ class StderrTail:
 
     @property
     def last(self) -> str:
-        """The last line that says something, in printable characters."""
+        """Return the last line with any content, in printable characters."""
         lines = [line.strip() for line in self._tail.decode(errors="replace").splitlines() if line.strip()]
         return "".join(c if c.isprintable() else " " for c in lines[-1])[:_SHOWN] if lines else ""
 
     @asynccontextmanager
     async def listened(self) -> AsyncIterator[TextIO]:
-        """A file for a program's stderr, read for as long as the context lasts."""
+        """Yield a file for a program's stderr, read for as long as the context lasts."""
         self._tail = b""
         reading, writing = os.pipe()
         reader = asyncio.StreamReader()
@@ -282,13 +290,14 @@ logging.getLogger("mcp").addHandler(logging.NullHandler())
 
 
 class UnusableServerError(Exception):
-    """A server cannot be used; `str()` says why, in one line."""
+    """The failure of a server that cannot be used; `str()` is the reason, in one line."""
 
 
 class Connection:
-    """A client of one server. Its context is entered and left by one task, as the library wants it.
+    """A client of one server. One task enters and leaves its context, as the library requires.
 
-    `on_tools` is given the server's tools whenever they were read: at each connection, and when the server says that they changed.
+    `on_tools` receives the server's tools whenever they were read: at each connection, and after the server reports a
+    change.
     """
 
     def __init__(self, name: str, server: McpServer, on_tools: Callable[[list[Tool]], None]) -> None:
@@ -315,7 +324,9 @@ class Connection:
             raise UnusableServerError(f"the MCP server {self.name!r} cannot be used: {reason}") from None
 
     async def call(self, tool: str, params: JsonObject, progress: ProgressFnT) -> CallToolResult:
-        """Raises `ToolError`; a lost connection is made anew by the next call. Other calls on it are not disturbed."""
+        """Call a tool. Raise `ToolError`; the next call reconnects a lost connection. Other calls on it are not
+        disturbed.
+        """
         try:
             client = await asyncio.wait_for(self._get(), CONNECT_TIMEOUT)
         except Exception as error:
@@ -350,7 +361,7 @@ class Connection:
         raise ToolError("connection_lost", f"{said}; whether it was done is not known", retry=True)
 
     async def _is_lost(self, client: Client, error: MCPError) -> bool:
-        """Whether an error is the connection's, not the call's: over HTTP a server that forgot us, or is gone, says odd things."""
+        """Whether an error is the connection's, not the call's: over HTTP a server that is gone returns various errors."""
         if error.error.code == CONNECTION_CLOSED:
             return True
         if self._server.url is None:
@@ -393,7 +404,7 @@ class Connection:
             self._changed.set()
 
     async def _follow(self, client: Client, done: asyncio.Event) -> None:
-        """Read the tools again whenever the server says that they changed, until the connection is to end."""
+        """Read the tools again whenever the server reports a change, until the connection ends."""
         listening = asyncio.create_task(self._listen(client))
         try:
             while not done.is_set():
@@ -415,7 +426,7 @@ class Connection:
             await asyncio.gather(listening, return_exceptions=True)
 
     async def _listen(self, client: Client) -> None:
-        """Newer servers say what changed only to those who listen; older ones say it unasked."""
+        """Subscribe to changes: newer servers report them only to subscribers, older ones always."""
         while True:
             try:
                 async with client.listen(tools_list_changed=True) as events:
@@ -458,7 +469,7 @@ class Connection:
         self._client = self._task = self._current = None
 
     def _reason(self, error: BaseException) -> str:
-        """The innermost words of an error, of a group the first, and what the server itself said last."""
+        """Return the innermost message of an error, of a group the first, and the server's own last words."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         said = f"no answer within {CONNECT_TIMEOUT:g} s" if isinstance(error, TimeoutError) else _first_line(error)

@@ -21,14 +21,18 @@ from perdure.values.json import JsonObject, check
 
 
 class NamedFunctions:
-    """`modules`: what `--functions` or `PERDURE_FUNCTIONS` lists. Only what is defined in such a module can be named: not what
-    it imports."""
+    """The functions of `modules`, which `--functions` or `PERDURE_FUNCTIONS` lists.
+
+    Only functions that such a module defines can be named, not those that it imports.
+    """
 
     def __init__(self, modules: Collection[str] = ()) -> None:
         self._modules = frozenset(modules)
 
     def find(self, name: str, where: str) -> Callable[..., Any]:
-        """The function behind `module:function`; `where` names it in the agent file. Raises `ApplicationError` (`Refused`)."""
+        """Return the function `module:function`; `where` is its place in the agent file. Raise `ApplicationError`
+        (`Refused`).
+        """
         module, _, function = name.partition(":")
         if module not in self._modules:
             known = ", ".join(sorted(self._modules)) or "none"
@@ -44,7 +48,7 @@ class NamedFunctions:
         return found
 
     async def call(self, name: str, where: str, argument: Any) -> Any:
-        """What the function gives for the argument; one that is not async runs in a thread."""
+        """Return the function's result for the argument; a sync function runs in a thread."""
         function = self.find(name, where)
         given = await in_thread(lambda: function(argument), name, tell=lambda: None, counts=lambda: False)
         return await given if inspect.isawaitable(given) else given
@@ -58,7 +62,9 @@ class ApproveActivity:
 
     @activity.defn(name=APPROVE_ACTIVITY)
     async def approve(self, wanted: ApproveInput) -> Any:
-        """What `config.approval.approver` says of an offer, as it said it; recorded, so a replay never asks again."""
+        """Return the answer of `config.approval.approver` to an approval request. It is recorded: a replay never
+        repeats the call.
+        """
         offer = wanted.offer if wanted.offer is not None else await _offer(wanted.call)
         answer = await self._functions.call(wanted.approver, "config.approval.approver", offer)
         try:
@@ -69,7 +75,9 @@ class ApproveActivity:
 
 
 async def _offer(call: str) -> JsonObject:
-    """What is too large to be sent. What cannot even be asked for whole is left to a person: a part of it may look harmless."""
+    """Query an approval request that is too large to be sent. A person decides on one that does not fit: a part could
+    mislead.
+    """
     waiting: list[WaitingView] = await ask_run(WAITING_QUERY, call, list[WaitingView])
     if not waiting:
         raise ApplicationError(f"{call} does not wait any more", type="not_waiting", non_retryable=True)
@@ -90,13 +98,13 @@ class ChooseActivity:
 
     @activity.defn(name=CHOOSE_ACTIVITY)
     async def choose(self, wanted: ChooseInput) -> ModelChoice:
-        """What the worker's own policy says; its answer is recorded, so a replay never asks again."""
+        """Return the choice of the worker's own policy. It is recorded: a replay never repeats the call."""
         given = await self._functions.call(wanted.policy, "config.models.policy", wanted.situation)
         return read_choice(given, wanted)
 
 
 def read_choice(given: Any, wanted: ChooseInput) -> ModelChoice:
-    """A policy may give a model, or model and reason; `fast` and `smart` stand for the agent's."""
+    """Return the choice that a policy's model, or model and reason, name; `fast` and `smart` stand for the agent's."""
     model, reason = (given, f"policy {wanted.policy}") if isinstance(given, str) else (None, None)
     if isinstance(given, tuple | list) and len(given) == 2:
         model, reason = given

@@ -44,7 +44,7 @@ from perdure.values.problems import close_names
 
 
 class AgentFolder:
-    """`<name>.json` in one folder; names hold no path, which `Tool` checks. `None`: there are none."""
+    """The agent files `<name>.json` in one folder; names hold no path, which `Tool` checks. `None`: there are none."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -52,9 +52,9 @@ class AgentFolder:
     def collect(
         self, tools: Iterable[str | JsonObject], known: Mapping[str, JsonObject]
     ) -> tuple[dict[str, JsonObject], dict[str, str]]:
-        """All that the tools delegate to, however far down, and why some of it cannot be used.
+        """Return all agent files that the tools delegate to, at any depth, and why some cannot be used.
 
-        What is `known`, from the run above, is taken as it is: an edited file does not change a running run.
+        A document that the parent run has `known` is taken unchanged: an edited file does not change a running run.
         """
         found: dict[str, JsonObject] = {}
         problems: dict[str, str] = {}
@@ -72,7 +72,7 @@ class AgentFolder:
         return found, problems
 
     def _read(self, name: str) -> JsonObject:
-        """Raises `ProtocolError`."""
+        """Return an agent file. Raise `ProtocolError`."""
         path = None if self._path is None else self._path / f"{name}.json"
         if path is None or not path.is_file():
             raise ProtocolError(f"the worker's agents folder has no {name!r}{self._hint(name)}")
@@ -122,12 +122,12 @@ class PrepareActivity:
 
     @activity.defn(name=LIMITED_ACTIVITY)
     async def limited(self) -> Limited:
-        """What this worker holds to a rate by now."""
+        """Return this worker's rate limits as of now."""
         return self._limited
 
     @activity.defn(name=PREPARE_ACTIVITY)
     async def prepare(self, wanted: PrepareInput) -> Packed:
-        """The run's tools, its models with the worker's defaults (R9.4), and what it is told of skills and files (R10.19)."""
+        """Return the run's tools, its models with the worker's defaults (R9.4), and its skills and files (R10.19)."""
         definitions = self._registry.definitions()
         if lacking := [name for name in wanted.tools if isinstance(name, str) and name not in definitions]:
             await _leave_to_another(lacking[0])
@@ -177,21 +177,23 @@ class PrepareActivity:
         return packed
 
     def _recall(self, definitions: Mapping[str, JsonObject]) -> Tool | None:
-        """The tool that comes with Perdure; `None` where the worker has another of that name."""
+        """Return Perdure's own recall tool; `None` where the worker has another tool of that name."""
         function = self._registry.get(recall.__name__)
         if function is None or function.function is not recall:
             return None
         return self._declared(resolve_tools([recall.__name__], definitions)[recall.__name__])
 
     def _declared(self, tool: Tool) -> Tool:
-        """The tool with what the worker says of it by its name, or by that of its code (R15.2)."""
+        """Return the tool with the worker's declarations for its name, or for that of its code (R15.2)."""
         if self._untrusted.isdisjoint({tool.name, tool.activity, tool.delegate}):
             return tool
         declared: Tool = tool.model_copy(update={"code_untrusted": True})
         return declared
 
     def _known_prices(self, models: Models, wanted: PrepareInput) -> dict[str, Price]:
-        """Those of the models that the run names; a policy of the worker's may name any. Refuses a budget without prices."""
+        """Return the prices of the models that the run names; a worker's own policy may name any. Refuse a budget
+        without prices.
+        """
         prices = {**self._prices, **wanted.prices}
         named = [models.fast, models.smart, *models.fallback]
         known = {name: prices[name] for name in named if name in prices}
@@ -204,14 +206,14 @@ class PrepareActivity:
 
 
 async def _leave_to_another(lacking: str) -> None:
-    """Where further workers take runs from the queue one may have the tool, as in a deploy: raises `NO_SUCH_TOOL` for it to be asked."""
+    """Raise `NO_SUCH_TOOL` if other workers poll the queue: one may have the tool, as in a deploy."""
     if await others_poll():
         words = f"the worker has no tool {lacking!r}, nor had another in time"
         raise ApplicationError(words, type=NO_SUCH_TOOL, non_retryable=activity.info().is_local)
 
 
 async def _check_endpoints(tools: Mapping[str, Tool]) -> None:
-    """A call to an endpoint that the server does not know would fail the run's task, again and again; the run is refused instead."""
+    """Check that the server knows the endpoints of calls: otherwise the run's task would fail again and again."""
     for tool in tools.values():
         if tool.calls is None or tool.calls.kind != "operation":
             continue

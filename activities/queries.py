@@ -33,24 +33,25 @@ from perdure.tools.invocation import ToolReads
 from perdure.values import limits
 
 TIMEOUT: Final = timedelta(seconds=limits.QUERY_TIMEOUT)
-"""For one question."""
+"""Time of one query."""
 BESIDE: Final = 0.3
-"""Of its time, after which a question is asked once more beside itself: whoever replays a long history first may need all of it."""
+"""Part of that time after which a query is sent once more: a worker may first replay a long history."""
 _PAUSE: Final = 0.05
-"""Seconds until a question that the server took back is asked again; twice as long each time."""
+"""Seconds until a query that the server took back is sent again; twice as long each time."""
 _TAKEN_BACK: Final = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
 _NOT_YET: Final = "not scheduled yet"
-"""What the server says of an execution whose first task it puts off, as that of one that has just gone on as new."""
+"""Server's words on an execution whose first task it delays, as of one that has just continued as new."""
 _PASSING: Final = ("[TMPRL1100]", "[TMPRL1101]")
-"""What a worker says that was given a question with a history which grew meanwhile, or that had no processor time for two seconds; and of a
-workflow that it cannot replay or that takes too long, each time."""
+"""Words of a worker that received a query with a history which grew meanwhile, or that had no processor time for two
+seconds; also of a worker that cannot replay a workflow, or takes too long, each time.
+"""
 _ENOUGH: Final = 3
-"""Times that a worker has to say so."""
+"""Times that a worker has to repeat it."""
 
 
 @contextmanager
 def cancellable() -> Iterator[None]:
-    """Raise `CancelledError` where a caller cancels an update, or its time limit is over: the SDK reports that as if the server had done it."""
+    """Raise `CancelledError` where a caller cancels an update, or its time is over: the SDK blames the server for it."""
     try:
         yield
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:
@@ -66,10 +67,11 @@ async def answer_of(
     result_type: Any = None,
     within: timedelta | None = None,
 ) -> Any:
-    """The first answer to a question that is asked as often as it takes, `within` 10 s by default.
+    """Return the first answer to a query that is repeated as often as needed, `within` 10 s by default.
 
-    A worker that leaves, as in every deploy, may leave with questions in hand. The server gives them to no other: it says that they were
-    cancelled, or nothing until their time is over. Raises what `WorkflowHandle.query` raises, and where nobody answers its `RPCError`.
+    A worker that leaves, as in every deploy, may leave with queries in hand. The server gives them to no other worker:
+    it reports them as cancelled, or nothing until their time is over. Raise what `WorkflowHandle.query` raises; without
+    an answer, its `RPCError`.
     """
     loop, seconds, pause = asyncio.get_running_loop(), (within or TIMEOUT).total_seconds(), _PAUSE
     ends = loop.time() + seconds
@@ -99,7 +101,7 @@ async def answer_of(
 
 
 async def execution_before(client: Client, handle: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:
-    """The execution that this one went on from. Raises `RPCError` where it is not kept any more."""
+    """Return the execution before continue-as-new. Raise `RPCError` where it is not kept any more."""
     async for event in handle.fetch_history_events(page_size=1):
         started = event.workflow_execution_started_event_attributes
         if started.continued_execution_run_id:
@@ -123,26 +125,26 @@ _LASTING: Final = {
     RPCStatusCode.UNIMPLEMENTED,
 }
 OWN_CLIENT: Final[ContextVar[Client]] = ContextVar("client")
-"""With Perdure's converter, where the worker's own client has another."""
+"""Client with Perdure's converter, where the worker's own client has another."""
 _Run: TypeAlias = WorkflowHandle[Any, Any]
 
 
 def own_run() -> _Run:
-    """The execution that this activity belongs to."""
+    """Return the execution that this activity belongs to."""
     info = activity.info()
     assert info.workflow_id is not None
     return client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
 
 
 def client() -> Client:
-    """The worker's, with Perdure's converter."""
+    """Return the worker's client, with Perdure's converter."""
     return OWN_CLIENT.get(None) or activity.client()
 
 
 async def ask_run(query: str, argument: Any, result_type: Any) -> Any:
-    """The answer of the activity's own run, asked again while nobody answers.
+    """Return the answer of the activity's own run; repeat the query without an answer.
 
-    Raises `RPCError` when nobody did, `WorkflowQueryFailedError` when the run refuses.
+    Raise `RPCError` without any answer, `WorkflowQueryFailedError` when the run rejects the query.
     """
     return await _ask(own_run(), query, argument, result_type)
 
@@ -160,7 +162,7 @@ async def _ask(run: _Run, query: str, argument: Any, result_type: Any) -> Any:
 
 
 async def ask_reads(call_id: str) -> ToolReads:
-    """What a call's tool is given. Calls of one run that ask at the same time are asked for together."""
+    """Return the input of a call's tool. Simultaneous queries of one run share one query."""
     reads: ToolReads | None = await _line(PARAMETERS_QUERY, dict[str, ToolReads | None]).ask(call_id)
     if reads is None:
         raise ApplicationError(f"call {call_id} is not running", type="not_running", non_retryable=True)
@@ -169,16 +171,18 @@ async def ask_reads(call_id: str) -> ToolReads:
 
 @dataclass(frozen=True, slots=True)
 class AttemptState:
-    """What the server says of an attempt."""
+    """The state of an attempt, as the server reports it."""
 
     wanted: bool = False
-    """Whether it still has it as one that works: not cancelled or paused, and its run open. `False` too where nobody answers."""
+    """Whether the attempt still counts: not cancelled or paused, and its run open. `False` too without an answer."""
     events: int = 0
-    """Of its run's history."""
+    """Events of its run's history."""
 
 
 async def look() -> AttemptState:
-    """Look at what the server has of this attempt: no Action is billed. Activities of one run that look at the same time do so together."""
+    """Look at the server's state of this attempt, without a billed Action. Simultaneous looks of one run share one
+    request.
+    """
     info = activity.info()
     key = (info.workflow_id or "", info.workflow_run_id or "")
     try:
@@ -192,14 +196,14 @@ async def look() -> AttemptState:
 
 
 def _looked(key: tuple[str, str], looking: asyncio.Task[tuple[dict[str, int], int]]) -> None:
-    """A look is over, also where it has failed and nobody waits for it any more."""
+    """End a look, also where it has failed and nobody waits for it any more."""
     _looks.pop(key, None)
     if not looking.cancelled():
         looking.exception()
 
 
 async def _look(run: _Run) -> tuple[dict[str, int], int]:
-    """The attempts that work, by the ids of their activities; the events of the run's history."""
+    """Return the active attempts by the ids of their activities, and the events of the run's history."""
     described = await run.describe(rpc_timeout=TIMEOUT)
     working = {
         each.activity_id: each.attempt
@@ -210,24 +214,26 @@ async def _look(run: _Run) -> tuple[dict[str, int], int]:
 
 
 async def ask_granted(call_id: str) -> bool:
-    """Whether the call's claim was granted: waits until its turn has come."""
+    """Wait for the turn of the call's claim; return whether it was granted."""
     granted: bool = await _line(CLAIM, dict[str, bool]).ask(call_id)
     return granted
 
 
 async def ask_given(wanted: GivenInput) -> Any:
-    """What a run below was given by the one above. All that ask in this process do so one after the other: it may be large."""
+    """Return a child run's input from its parent. This process sends such queries one after the other: inputs may be
+    large.
+    """
     above = client().get_workflow_handle(wanted.above, run_id=wanted.execution)
     return await _line(GIVEN_QUERY, dict[str, Any], above).ask(wanted.name)
 
 
 async def ask_other(run_id: str, query: str, result_type: Any, *arguments: Any) -> Any:
-    """What another run answers, whether it still runs or not."""
+    """Query another run, whether it still runs or not."""
     return await answer_of(other_run(run_id), query, *arguments, result_type=result_type)
 
 
 def other_run(run_id: str) -> _Run:
-    """Another run, by its id."""
+    """Return another run, by its id."""
     return client().get_workflow_handle(run_id)
 
 
@@ -237,7 +243,7 @@ def _line(query: str, answers: Any, run: _Run | None = None) -> _Line:
 
 
 class _Line:
-    """The calls of one run in this process that wait for its answer to one query: asked by one at a time, for all of them."""
+    """The calls of one run in this process that wait for one query: a single one at a time serves them all."""
 
     def __init__(self, run: _Run, query: str, answers: Any) -> None:
         self._run, self._query, self._answers = run, query, answers
@@ -252,7 +258,7 @@ class _Line:
         return await asyncio.shield(answer)
 
     async def _ask_all(self) -> None:
-        """The run answers for some of them; the others are asked for again."""
+        """Query the run, which answers for some of them; repeat for the others."""
         pause = limits.SHORTEST_PAUSE
         try:
             while self._wanted:
@@ -274,12 +280,12 @@ _lines: dict[tuple[str, str | None, str], _Line] = {}
 
 
 _GONE: Final = "gone"
-"""Type of the failure where there is no such run any more: nobody asks again."""
+"""Type of the failure where the run does not exist any more: nobody retries."""
 
 
 @activity.defn(name=GIVEN_ACTIVITY)
 async def given(wanted: GivenInput) -> Any:
-    """The input of a run below, as the run above has it; recorded in the history of the one below."""
+    """Return a child run's input from its parent; the child's history records it."""
     try:
         found = await ask_given(wanted)
     except RPCError as error:
@@ -292,7 +298,7 @@ async def given(wanted: GivenInput) -> Any:
 
 @activity.defn(name=SPENT_ACTIVITY)
 async def spent(run_id: str) -> SpentBudget:
-    """What a run has used that could not tell it by its end: it was cancelled or terminated, or has timed out."""
+    """Return the usage of a run whose end did not hold it: it was cancelled or terminated, or has timed out."""
     try:
         found: SpentBudget = await ask_other(run_id, SPENT_QUERY, SpentBudget)
     except (RPCError, WorkflowQueryFailedError) as error:
@@ -303,13 +309,13 @@ async def spent(run_id: str) -> SpentBudget:
 
 _TIMEOUT: Final = timedelta(seconds=5)
 _LOOK: Final = 10.0
-"""Seconds between two heartbeats of a turn: that its session has given it up is seen no sooner."""
+"""Seconds between two heartbeats of a turn: a session's cancellation is noticed no sooner."""
 UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
 
 
 @activity.defn(name=AFTER_ACTIVITY)
 async def after(run_id: str) -> RunResult:
-    """What a run that was cancelled or terminated, or has timed out, has done: it knows that when it has ended, too."""
+    """Return the result of a run that was cancelled or terminated, or has timed out: it knows that after its end too."""
     try:
         view: RunView = await ask_other(run_id, RUN_QUERY, RunView)
     except (RPCError, WorkflowQueryFailedError) as error:
@@ -320,7 +326,7 @@ async def after(run_id: str) -> RunResult:
 
 @activity.defn(name=TURN_ACTIVITY)
 async def turn(run_id: str) -> None:
-    """Tell the session that there is room for its run, and hold the place until that has ended (R10.3)."""
+    """Signal the session that there is room for its run, and hold the place until the run has ended (R10.3)."""
     await own_run().signal(TURN, run_id)
     run, pause = other_run(run_id), 0.05
     while True:
@@ -342,7 +348,7 @@ async def turn(run_id: str) -> None:
 
 @activity.defn(name=SAY_ACTIVITY)
 async def say(saying: RunUpdate) -> RunUpdateResult:
-    """An update of a run of this session, and its answer."""
+    """Send an update to a run of this session, and return its answer."""
     try:
         with cancellable():
             answer: Any = await other_run(saying.run_id).execute_update(

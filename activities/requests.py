@@ -37,15 +37,16 @@ from perdure.runs.wire import CALLS_SIGNAL, CONTEXT_QUERY, REQUEST_ACTIVITY
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import MAX_EVENT
 
-# Nothing is taken on trust: a byte order mark, any line ends, `retry:` and comments, lines without an empty one between them, no end. It costs what its bytes cost, and holds one event at a time.
+# The parser accepts a byte order mark, any line ends, `retry:` and comments, lines without an empty one between them,
+# and no end. Its cost grows with the bytes, and it holds one event at a time.
 
 _SHOWN: Final = 20_000
-"""Bytes that are kept of what is neither, to say what it was."""
+"""Bytes that are kept of an answer that is neither, to show what it was."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 
 class EventTooLongError(Exception):
-    """More than `MAX_EVENT` bytes, and no end of the event."""
+    """An event of more than `MAX_EVENT` bytes without an end."""
 
     def __init__(self) -> None:
         super().__init__(f"it sent {MAX_EVENT:,} bytes without the end of an event")
@@ -58,21 +59,23 @@ class ServerSentEvent:
 
 
 class Events:
-    """Pushed bytes, gives events. With `document` the whole is one; it is also where it begins as JSON does."""
+    """A parser of bytes into events. With `document` the whole answer is one event; so is an answer that begins as JSON
+    does.
+    """
 
     def __init__(self, *, document: bool = False) -> None:
         self.strange = b""
-        """The beginning of what was no event, where there was such."""
+        """Beginning of bytes that were no event, if there were any."""
         self._document: bool | None = document or None
         self._rest: list[bytes] = []
-        """Pieces of a line that has not ended, or of the document."""
+        """Pieces of an unfinished line, or of the document."""
         self._data: list[bytes] = []
         self._name = ""
         self._size = 0
         self._after_cr = False
 
     def push(self, piece: bytes) -> list[ServerSentEvent]:
-        """The events that end with this piece. Raises `EventTooLongError`."""
+        """Return the events that end with this piece. Raise `EventTooLongError`."""
         self._size += len(piece)
         if self._size > MAX_EVENT:
             raise EventTooLongError
@@ -96,7 +99,7 @@ class Events:
         return events
 
     def end(self) -> list[ServerSentEvent]:
-        """What was not finished when the connection ended."""
+        """Return the events that were unfinished when the connection ended."""
         events: list[ServerSentEvent] = []
         whole = b"".join(self._rest)
         self._rest = []
@@ -108,7 +111,7 @@ class Events:
         return events
 
     def _begin(self, piece: bytes) -> bytes:
-        """Tell a document from events by its first byte; the bytes from there on."""
+        """Detect a document by its first byte; return the bytes from there on."""
         piece = b"".join([*self._rest, piece])
         self._rest = []
         head = piece.removeprefix(_BOM).lstrip()
@@ -133,7 +136,7 @@ class Events:
 
 
 Send = Callable[[int, list[Json]], Awaitable[None]]
-"""Sends calls, the first of which has this index in the list."""
+"""Function that sends calls, the first of which has this index in the list."""
 
 
 GATHERED: Final = 0.1
@@ -141,10 +144,11 @@ GATHERED: Final = 0.1
 
 
 class Deliverer:
-    """Sends calls as they come: the first at once, later ones together, after as long as two calls take to be written.
+    """A sender of calls as they arrive: the first at once, later ones together, after the time in which two calls are
+    written.
 
-    Leaving the context waits for a delivery under way; what was not sent by then, the activity's result carries. A delivery
-    that fails is not tried again, for the same reason.
+    Leaving the context waits for a delivery under way. The activity's result carries calls that were not sent by then,
+    so a failed delivery is not retried.
     """
 
     def __init__(self, send: Send) -> None:
@@ -177,7 +181,7 @@ class Deliverer:
         self._sending = None
 
     def _pause(self) -> float:
-        """Seconds from one delivery to the next: a call is held back no longer than two others take to be written."""
+        """Return the seconds between deliveries: a call waits no longer than two others take to be written."""
         if self._begun is None or len(self._calls) < 2:
             return GATHERED
         each = (asyncio.get_running_loop().time() - self._begun) / (len(self._calls) - 1)
@@ -195,37 +199,37 @@ class Deliverer:
 
     @property
     def calls(self) -> list[Json]:
-        """Everything that has closed: what was not delivered the result carries, also that of an answer which breaks off."""
+        """Return all closed calls. The result carries those that were not delivered, also of an answer that breaks off."""
         return self._calls
 
 
 UNWATCHED: Final = 0.25
-"""Seconds that the first text waits where nobody watches: an answer that is whole by then is told by its result alone."""
+"""Seconds that the first text waits without watchers: the result alone reports an answer that is complete by then."""
 _NOTHING_YET: Final = 0.05
 """Seconds between two looks for the first text: calls may be written before it."""
 _SHORTEST: Final = 0.25
 _LONGEST: Final = 1.0
-"""Seconds from one telling to the next while somebody watches, at the beginning and later: each is an Action."""
+"""Seconds between reports while somebody watches, at the beginning and later: each is an Action."""
 _SHARE: Final = 0.05
-"""Of the time since the first: how they grow from one to the other."""
+"""Part of the time since the first report by which the pauses grow."""
 _SHARE_UNWATCHED: Final = 0.25
-"""The same while nobody watches, from `_LONGEST` on: who comes then sees what there is, and is seen to have come."""
+"""Part without watchers, from `_LONGEST` on: a new watcher sees the text so far, and is noticed."""
 
 
 def next_telling(written: float, *, watched: bool) -> float:
-    """Seconds until the next telling, of an answer whose first text was told so many seconds ago."""
+    """Return the seconds until the next report, `written` seconds after the first one."""
     if watched:
         return min(_LONGEST, max(_SHORTEST, written * _SHARE))
     return max(_LONGEST, written * _SHARE_UNWATCHED)
 
 
 class WritingReporter:
-    """Tells what one attempt knows of its answer."""
+    """A reporter of one attempt's text, by heartbeats."""
 
     def __init__(
         self, heart: Heartbeat, writing: TextWriter, seen: asyncio.Task[AttemptState], watched_until: float
     ) -> None:
-        """`seen`: the history that is known to say until when somebody watches, a time as `time.time()` has it."""
+        """Create the reporter; the `seen` history holds until when somebody watches, as `time.time()` counts."""
         self._heart = heart
         self._writing = writing
         self._seen = seen
@@ -238,20 +242,20 @@ class WritingReporter:
         self._asking = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.told = False
-        """Whether anything was."""
+        """Whether anything was reported."""
 
     def note(self) -> None:
-        """More of the answer has come."""
+        """Note that more of the answer has arrived."""
         if not self._news.is_set():
             self._news.set()
 
     async def supersede(self) -> None:
-        """What an attempt before this one has told does not count any more."""
+        """Withdraw the text that an earlier attempt has reported."""
         await self._heart.say(self._writing.written())
 
     @asynccontextmanager
     async def of(self, answer: ResponseStream) -> AsyncIterator[None]:
-        """Tell what of the answer is known, while the context lasts."""
+        """Report the answer while the context lasts."""
         self._answer = answer
         self._heart.on_look, self._heart.renew = self._looked, self._renewed
         self._start(self._tell())
@@ -285,7 +289,7 @@ class WritingReporter:
             await self._more(_SHORTEST)
 
     async def _more(self, pause: float) -> None:
-        """Until there is more to tell, looked for no more often than so many seconds."""
+        """Wait until there is more to report; look no more often than every `pause` seconds."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -294,7 +298,7 @@ class WritingReporter:
             await asyncio.sleep(pause)
 
     def _take(self) -> bool:
-        """Take over what is known of the answer; whether there is more of it than was told."""
+        """Take the answer's new text; return whether there is more than was reported."""
         return self._answer is not None and self._writing.add(self._answer.said(), self._answer.thought())
 
     def _written(self) -> WrittenText:
@@ -302,7 +306,7 @@ class WritingReporter:
         return self._writing.written()
 
     async def _wait(self, due: Callable[[], float], now: float) -> None:
-        """Until it is due, which may be put off meanwhile; at once where somebody has begun to watch."""
+        """Wait until the next report is due, which may change meanwhile. Return at once when somebody begins to watch."""
         while now < due():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due()):
@@ -312,7 +316,7 @@ class WritingReporter:
         self._woken.clear()
 
     def _renewed(self) -> tuple[WrittenText, ...]:
-        """What a heartbeat tells that goes out anyway."""
+        """Return the text for a heartbeat that is sent anyway."""
         return (self._written(),) if self._take() or self.told else ()
 
     def _looked(self, look: AttemptState) -> None:
@@ -322,7 +326,7 @@ class WritingReporter:
             self._start(self._find_out(look))
 
     async def _find_out(self, look: AttemptState) -> None:
-        """Something has happened in the run: somebody may have begun to watch it."""
+        """Query the watchers after an event in the run: somebody may have begun to watch it."""
         self._asking = True
         with contextlib.suppress(RPCError, WorkflowQueryFailedError):
             self._watched_until = max(self._watched_until, await ask_run(WATCHED, None, float))
@@ -333,7 +337,10 @@ class WritingReporter:
 
 
 class RequestActivity:
-    """Asks an OpenAI-compatible endpoint: `OPENAI_BASE_URL` and `OPENAI_API_KEY`, or those that `endpoints` knows."""
+    """The activity that sends a Request to an OpenAI-compatible server.
+
+    Its address and key are `OPENAI_BASE_URL` and `OPENAI_API_KEY`, or those that `endpoints` knows.
+    """
 
     def __init__(self, endpoints: Endpoints | None = None, underway: ActiveExecutions | None = None) -> None:
         self._endpoints = endpoints or Endpoints()
@@ -341,10 +348,11 @@ class RequestActivity:
 
     @activity.defn(name=REQUEST_ACTIVITY)
     async def request(self, request: RequestInput) -> RequestResult:
-        """The model's Solution; its calls are delivered to the run as they close (R6.3).
+        """Return the model's Solution; its calls are delivered to the run as they close (R6.3).
 
-        A failure before any call was released is raised as `model_failure` says, and a retry asks again. After that nothing
-        is asked again: the Request ends as interrupted with what was released (R6.7).
+        A failure before any call was released is raised as `model_failure` returns it, and a retry sends the Request
+        again. After that the Request is never repeated: it ends as interrupted, with the calls that were released
+        (R6.7).
         """
         run = own_run()
         attempt = request.earlier_attempts + activity.info().attempt
@@ -356,7 +364,8 @@ class RequestActivity:
         title = f"Request {request.number} of {activity.info().workflow_id}"
         async with self._underway.working(title), supervised_heartbeat() as heart:
             looking = asyncio.create_task(look())
-            # Asked of the run itself: a query is not history, so history does not grow with every context (R6.8).
+            # The context comes by a query: a history does not hold queries, so it does not grow with every context
+            # (R6.8).
             try:
                 context: RequestContext = await ask_run(CONTEXT_QUERY, request.number, RequestContext)
             except (RPCError, WorkflowQueryFailedError) as error:
@@ -401,7 +410,7 @@ class RequestActivity:
 
 
 def _masked(result: RequestResult) -> RequestResult:
-    """A server may say a key back in an answer too; each call as it was delivered."""
+    """Return the result without secrets that a server repeats; each call stays as it was delivered."""
     names = ("calls", "output", "text", "reasoning", "problem", "refusal")
     said = {name: getattr(result, name) for name in names} | {"beside": result.beside and result.beside.as_json()}
     clean = masked_value(said)
@@ -431,7 +440,9 @@ async def read_answer(
     deliverer: Deliverer | None = None,
     telling: WritingReporter | None = None,
 ) -> None:
-    """Take the answer in as it comes. Raises what `model_failure` knows where there is none, or where it breaks off."""
+    """Read the answer as it arrives. Raise an error that `model_failure` accepts without an answer, or where it breaks
+    off.
+    """
     events = Events(document="json" in response.headers.get("content-type", ""))
     try:
         async for piece in response.aiter_bytes():
@@ -454,7 +465,9 @@ async def read_answer(
 
 
 def _take(events: list[ServerSentEvent], answer: ResponseStream, deliverer: Deliverer | None) -> bool:
-    """Take in what has come; whether it was the last. Raises `RefusalError` for an error in an answer's place."""
+    """Process events; return whether the last one was among them. Raise `RefusalError` for an error in an answer's
+    place.
+    """
     for event in events:
         if event.data.strip() == b"[DONE]":
             answer.whole = True
@@ -471,7 +484,9 @@ def _take(events: list[ServerSentEvent], answer: ResponseStream, deliverer: Deli
 
 
 def _documents(event: ServerSentEvent) -> list[Json]:
-    """What an event says: a JSON document, or one a line; text where that means an error. Anything else is nothing."""
+    """Return an event's JSON documents, one for the event or one for each line; text where that is an error, else
+    nothing.
+    """
     try:
         return [from_json(event.data)]
     except ValueError:

@@ -1,6 +1,6 @@
 """Secrets of a worker, masked in everything that leaves it.
 
-A server may say back what it was sent ("incorrect API key: sk-…"): what it says goes into failures, histories, logs and traces.
+A server may repeat what it received ("incorrect API key: sk-…"). Its words reach failures, histories, logs and traces.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from perdure.values.json import Json, dumps
 
 MASK: Final = "[masked]"
 _SHORTEST: Final = 10
-"""Characters. What is shorter is no key, and stands in ordinary words."""
+"""Characters. A shorter value is no key, and may be part of ordinary words."""
 _NAMES: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 _known: set[str] = set()
 
 
 def keep_secret(*values: str) -> None:
-    """Mask these from now on, beside the values of the environment's variables that are called a key, token, secret or password."""
+    """Mask these values from now on, beside those of variables whose names say key, token, secret or password."""
     _known.update(part for value in values for part in (value, value.rpartition(" ")[2]) if len(part) >= _SHORTEST)
 
 
@@ -36,14 +36,14 @@ def looks_secret(name: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """The text with every secret that is known replaced."""
+    """Return the text with every known secret replaced."""
     for secret in known_secrets():
         text = text.replace(secret, MASK)
     return text
 
 
 def masked_value(value: Json) -> Json:
-    """The value with every secret in its texts replaced; the same one where it holds none."""
+    """Return the value with every secret in its texts replaced; the same object if it holds none."""
     text = dumps(value)
     if not any(dumps(secret)[1:-1] in text for secret in known_secrets()):
         return value
@@ -51,7 +51,9 @@ def masked_value(value: Json) -> Json:
 
 
 def masked_details(details: Any) -> Any:
-    """The same of what a tool says while it works or with its failure, which may be anything that can be written as JSON."""
+    """Return a tool's heartbeat or failure details with every secret replaced; details that are no JSON stay as they
+    are.
+    """
     try:
         plain = to_jsonable_python(details, fallback=str)
         found = masked_value(plain)
@@ -71,14 +73,14 @@ def _walk(value: Json) -> Json:
 
 
 def known_secrets() -> list[str]:
-    """As they are, and as JSON writes them inside a text; the longest first: one may hold another."""
+    """Return the secrets, plain and as JSON escapes them, longest first: one may contain another."""
     ours = {value for name, value in os.environ.items() if looks_secret(name) and len(value) >= _SHORTEST}
     secrets = _known | ours
     return sorted(secrets | {dumps(secret)[1:-1] for secret in secrets}, key=len, reverse=True)
 
 
 class Masking(worker.Interceptor):
-    """Of every activity of a worker, whatever raised or said it: a tool, the library that it uses, or a program that decides."""
+    """An interceptor that masks secrets in the errors and heartbeats of every activity of a worker."""
 
     def intercept_activity(self, next: worker.ActivityInboundInterceptor) -> worker.ActivityInboundInterceptor:
         return _Inbound(next)
@@ -103,7 +105,7 @@ class _Outbound(worker.ActivityOutboundInterceptor):
 
 
 def masked_error(error: Exception) -> Exception:
-    """The error itself where it tells no key; else one that means the same, without its causes and where it was raised."""
+    """Return the error if it holds no secret; else an equivalent one, without its causes and traceback."""
     story = "".join(traceback.format_exception(error))
     if masked(story) == story and not any(map(_tells, _chain(error))):
         return error
@@ -123,7 +125,7 @@ def masked_error(error: Exception) -> Exception:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """It and its causes."""
+    """Yield the error and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -132,7 +134,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _tells(error: BaseException) -> bool:
-    """Whether there is a key in what a traceback does not show."""
+    """Whether attributes that a traceback does not show hold a secret."""
     details = [*error.details] if isinstance(error, ApplicationError | CancelledError) else []
     kind = error.type or "" if isinstance(error, ApplicationError) else ""
     return masked(kind) != kind or any(masked_details(each) is not each for each in details)

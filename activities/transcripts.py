@@ -65,7 +65,7 @@ from perdure.values.json import Json, JsonObject, ValuePage
 from perdure.values.limits import MAX_DELEGATES_DEEP
 
 _ROOMS: Final = (320_000, 80_000, 20_000)
-"""Characters of what is summarised: 80,000 tokens, and less for a model that takes less."""
+"""Characters of the text to summarise: 80,000 tokens, and less for a model that accepts less."""
 _TRIES: Final = 2
 _HOW: Final = """\
 You keep the memory of an assistant. Below is the beginning of its conversation: what people said, what it called, what that gave and what it \
@@ -77,7 +77,7 @@ _AGAIN: Final = "That cannot be used: {problem}. Write it again."
 
 
 class SummaryActivity:
-    """Asks the same servers as a Request does. `models` are the worker's own defaults."""
+    """The activity that has a summary written, by the servers of Requests. `models` are the worker's own defaults."""
 
     def __init__(self, endpoints: Endpoints, models: Mapping[str, str], underway: ActiveExecutions) -> None:
         self._endpoints = endpoints
@@ -86,9 +86,10 @@ class SummaryActivity:
 
     @activity.defn(name=SUMMARY_ACTIVITY)
     async def summarize(self, wanted: SummaryInput) -> SummaryResult:
-        """The summary, or why there is none that can be used; what it has cost in any case.
+        """Return the summary, or the reason for none, and its cost in any case.
 
-        A server's failure is raised as `model_failure` says, but for a context that is too long: then less is summarised.
+        A server's failure is raised as `model_failure` returns it. After a context that is too long, less is
+        summarised.
         """
         summary = SummaryResult(model=Models.model_validate(self._models | wanted.models).fast)
         async with self._underway.working(f"compaction of {activity.info().workflow_id}"), supervised_heartbeat():
@@ -140,24 +141,24 @@ class SummaryActivity:
 
 
 class SessionReader:
-    """Asks one session, its segments and its runs."""
+    """A reader that queries one session, its segments and its runs."""
 
     def __init__(self, client: Client, session: str) -> None:
         self._client = client
         self._session = session
 
     async def at_hand(self, after: int) -> HeldEntries:
-        """The entries that it has itself. Raises `RunError` where nobody answers."""
+        """Return the entries that the session has itself. Raise `RunError` without an answer."""
         found: HeldEntries = await self._ask(self._session, ENTRIES_QUERY, HeldEntries, after)
         return found
 
     async def segment(self, id: str) -> EntryList:
-        """Those of a segment. Raises `RunError` where it is gone."""
+        """Return the entries of a segment. Raise `RunError` where it is gone."""
         found: EntryList = await self._ask(id, SEGMENT_ENTRIES_QUERY, EntryList)
         return found
 
     async def whole(self, run_id: str, what: str) -> Json:
-        """A value of a run, as it shows it whole. Raises `RunError` where its history is gone, or it does not have it."""
+        """Return a whole value of a run. Raise `RunError` where its history is gone, or it lacks the value."""
         parts: list[str] = []
         offset: int | None = 0
         while offset is not None:
@@ -255,8 +256,11 @@ async def recall(what: str, page: int = 1) -> JsonObject:
 
 
 async def _of_own_run(what: str, page: int) -> JsonObject:
-    """What the run itself has; a call that it made before it went on as new is asked of the execution that made it. A part of a long loop
-    asks the run that the loop is in."""
+    """Return a value of the run itself.
+
+    The execution before continue-as-new answers for a call that it made. For a part of a long loop, the loop's run
+    answers.
+    """
     run = own_run()
     while True:
         try:
@@ -290,7 +294,7 @@ _NONE: Final = ToolError(
 
 
 async def _own_session() -> str:
-    """The session that this call's run belongs to: what the server says of its parents, not what its id looks like (R10.2)."""
+    """Return the session of this call's run, by the server's record of its parents, not by its id (R10.2)."""
     run = own_run()
     for _ in range(2 * MAX_DELEGATES_DEEP + 2):
         described = await run.describe(rpc_timeout=TIMEOUT)
@@ -304,8 +308,10 @@ async def _own_session() -> str:
 
 @activity.defn(name=ARCHIVE_ACTIVITY)
 async def archive(wanted: ArchiveInput) -> Archived:
-    """Start the next segment of the session that asks; one that is there already, from an attempt before, stays as it is. Fails where a segment of
-    the session, as it was before a reset, holds other entries: then these stay at hand."""
+    """Start the next segment of the calling session; one that an earlier attempt has started stays as it is.
+
+    Fail where a segment of the session, from before a reset, holds other entries: then these stay at hand.
+    """
     number = wanted.span.segments + 1
     name = wanted.span.id(number)
     try:
@@ -339,7 +345,7 @@ async def archive(wanted: ArchiveInput) -> Archived:
 
 @activity.defn(name=FIND_ACTIVITY)
 async def find(wanted: FindInput) -> FoundEntry:
-    """A message's entry, wherever it lies: a few questions, however many segments there are."""
+    """Return a message's entry from any segment, with a few queries, however many segments there are."""
     try:
         return FoundEntry(entry=await SessionReader(client(), "").find(wanted.spans, wanted.message_id, wanted.sender))
     except RunError as error:

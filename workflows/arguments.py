@@ -1,4 +1,4 @@
-"""What anybody sends, read without raising anything that would fail a workflow task again and again (R18.6)."""
+"""Arguments of handlers and workflows, read without an error that would fail a workflow task repeatedly (R18.6)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ W = TypeVar("W", bound=WireModel)
 
 
 def only(said: Sequence[Json]) -> Json:
-    """The one argument of a signal or an update. Raises `DecisionError` when there is none, or more than one."""
+    """Return the one argument of a signal or an update. Raise `DecisionError` for none, or more than one."""
     if len(said) != 1:
         raise DecisionError(f"one JSON object is expected, not {len(said) or 'no'} arguments")
     return said[0]
 
 
 def read_one(kind: type[W], said: Sequence[Json]) -> W | None:
-    """The one argument of what only the engine itself sends; `None` for what it cannot have sent."""
+    """Return the one argument of a handler that only the engine calls; `None` for one that the engine cannot have sent."""
     try:
         return kind.model_validate(said[0]) if len(said) == 1 else None
     except ValidationError:
@@ -34,9 +34,9 @@ def read_one(kind: type[W], said: Sequence[Json]) -> W | None:
 
 
 def read_input(kind: type[W], given: Sequence[Any]) -> W:
-    """The input of a workflow. Raises `ApplicationError` of type `Refused` for what is none.
+    """Return the input of a workflow. Raise `ApplicationError` of type `Refused` for an invalid one.
 
-    What the engine has sent itself, and what is encrypted, is waited for instead: by a task that fails until it can be read.
+    An input of the engine itself, or an encrypted one, is waited for: the task fails until it can be read.
     """
     try:
         if len(given) != 1:

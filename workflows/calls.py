@@ -68,9 +68,10 @@ with workflow.unsafe.imports_passed_through():
 async def run_existing(
     call: Call, existing: Existing, sender: Dispatcher, begin: Callable[[Call], Awaitable[None]]
 ) -> Outcome:
-    """What it returns, or its failure as the call's. Its result needs no room kept: the server takes none above 2 MB.
+    """Run a user's activity, workflow or Nexus operation; return its result, or its failure as the call's.
 
-    `begin` is waited for just before it is sent.
+    Its result needs no reserved room: the server accepts none above 2 MB. `begin` is awaited just before it is
+    scheduled.
     """
     tool = call.tool
     assert tool is not None
@@ -160,7 +161,7 @@ def _failure(tool: Tool, existing: Existing, cause: BaseException) -> CallError:
 
 
 async def sleep_until(params: JsonObject, alarm: Alarm) -> Outcome:
-    """A durable timer, one for all that sleep: no worker is held, however long it takes."""
+    """Sleep on a durable timer that all sleeping calls share: no worker is held, however long it takes."""
     now = workflow.now()
     slept = sleep_seconds(params, now.timestamp(), _read_time)
     if isinstance(slept, CallError):
@@ -183,9 +184,10 @@ T = TypeVar("T")
 
 
 class CallLoop:
-    """Runs the calls of the Request whose plan `run` has just opened, and of those that its plan goes on under (`go_on`).
+    """The calls of the Request whose plan `run` has just opened, and of Requests under which its plan goes on
+    (`go_on`).
 
-    `on_change` is told whenever a call has arrived, started or ended.
+    `on_change` is called whenever a call has arrived, started or ended.
     """
 
     def __init__(
@@ -206,7 +208,7 @@ class CallLoop:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
         self._fault: BaseException | None = None
-        """No outcome of a call's: a cancellation, a Request that failed, or a fault of the engine's."""
+        """Error that is no call's outcome: a cancellation, a Request that failed, or a fault of the engine."""
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
         self._hooks = CallHooks(run, hooking, self.loop, sender, on_change)
         self._began = workflow.time()
@@ -214,7 +216,7 @@ class CallLoop:
         """Seconds until the first call started; `None` while none has."""
         self._told: set[str] = set()  # calls of whose end operators know
         self._forsaken: set[str] = set()
-        """Tasks that are given up: how they end is nobody's fault."""
+        """Cancelled tasks whose end is no fault."""
         self._purse = BudgetShare(
             run.shares,
             usage=lambda: run.progress.usage,
@@ -223,27 +225,31 @@ class CallLoop:
         )
 
     async def run(self, answer: Coroutine[Any, Any, RequestResult]) -> RequestResult:
-        """Run what is delivered and what the answer holds until the plan has settled, or goes on under the next Request; the answer
-        as it stands then.
+        """Run the delivered calls and the answer's, until the plan has settled, or goes on under the next Request.
 
-        Raises what the answer raises, unless calls have been released: then the Request is interrupted, and they stand.
+        Return the answer as it stands then. Raise the answer's error, unless calls have been released: then the Request
+        is interrupted, and they stay.
         """
         self._start(REQUEST, self._ask(answer))
         await self._run_on()
         return self.loop.result
 
     def go_on(self) -> None:
-        """The run's plan has begun another Request: what runs goes on, and `run` is to be called anew (R10.5)."""
+        """Go on with the plan under another Request: running calls go on, and the caller calls `run` again (R10.5)."""
         self.loop.go_on()
         self._began, self.first_call = workflow.time(), None
 
     def steer(self) -> None:
-        """A new message has come: nothing that is not safe starts any more, and the Request ends (R10.5)."""
+        """Accept a new message: only safe calls start from now on, and the Request ends (R10.5)."""
         self.loop.steer()
         self._news.set()
 
     async def come_to_end(self, limit: Limit) -> None:
-        """No Request follows that could keep what is held: it is not run. What runs comes to its end, unless there is no time (R9.5)."""
+        """Let running calls end, unless there is no time; held calls do not run, because no Request follows that could
+        keep them.
+
+        See R9.5.
+        """
         if limit.reason == "deadline":
             await self._cancel_all()
             self.loop.stop(limit, _now())
@@ -253,7 +259,7 @@ class CallLoop:
         await self._run_on()
 
     async def break_off(self, reason: str) -> None:
-        """The run ends while calls may run (R10.6)."""
+        """End the run while calls may run (R10.6)."""
         await self._cancel_all()
         self.loop.break_off(reason, _now())
 
@@ -285,24 +291,26 @@ class CallLoop:
                 await self._cancel_all()
 
     def rest(self, rests: bool) -> None:
-        """The model's provider is away, or is there again (R20.5)."""
+        """Record that the model's provider is away, or is back (R20.5)."""
         self.loop.model_away = rests
         self._keep_time()
 
     def deliver(self, delivery: CallDelivery) -> None:
-        """Calls have closed in the model's stream (R6.3)."""
+        """Deliver calls that have closed in the model's stream (R6.3)."""
         if self.loop.model_away:
             self.rest(False)
         self.loop.deliver(delivery)
         self._news.set()
 
     def stop(self, limit: Limit) -> None:
-        """Run nothing more: what runs is cancelled and has failed, what waits is skipped (R9.5)."""
+        """Stop: running calls are cancelled and have failed, waiting calls are skipped (R9.5)."""
         self.loop.report(LimitReached(limit))
         self._news.set()
 
     def reads(self, call_ids: list[str]) -> dict[str, ToolReads | None]:
-        """What the tools of these calls are given, of the first ones that fit together; `None` for one that does not run."""
+        """Return the inputs of these calls' tools, of the first ones that fit together; `None` for a call that does not
+        run.
+        """
         running = [(call_id, self.loop.running.get(call_id)) for call_id in call_ids]
         return self._sender.fitting(
             {
@@ -312,7 +320,7 @@ class CallLoop:
         )
 
     async def _take_in(self) -> None:
-        """Wait for something to happen, or for the next task where something was left for it, and have it taken in."""
+        """Wait for an event, or for the next task where work was left for it, and process it."""
         if self.loop.behind:
             await next_task()
         else:
@@ -342,7 +350,9 @@ class CallLoop:
         self._fault = None
 
     async def _give_up_forsaken(self) -> None:
-        """What nobody waits for any more: the answer that a message has ended, and offers of what is dropped."""
+        """Cancel tasks that nobody waits for: an answer that a message has ended, and approval requests of dropped
+        calls.
+        """
         names, self.loop.forsaken = self.loop.forsaken, []
         tasks = [self._tasks[name] for name in names if name in self._tasks]
         self._forsaken.update(names)
@@ -353,21 +363,21 @@ class CallLoop:
         self._forsaken.clear()
 
     def _keep_time(self) -> None:
-        """Set the clock where 0.1.0 set it: its runs go on by that. Those of today have `timers.watch`, which misses no change."""
+        """Set the clock where 0.1.0 set it, for its runs. Present runs have `timers.watch`, which misses no change."""
         if self.loop.waits:
             self._clock.pause(workflow.time())
         else:
             self._clock.work(workflow.time())
 
     def _tell(self, calls: list[Call]) -> None:
-        """Tell operators of calls that have ended, whether they ran or not."""
+        """Record metrics and log lines of ended calls, whether they ran or not."""
         for call in calls:
             if call.id not in self._told:
                 self._told.add(call.id)
                 tell(metrics.call_ended(call))
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Nobody may wait for ever for what does not come to its end: its fault is the Request's."""
+        """Start a task whose fault becomes the Request's, so that nobody waits for ever."""
 
         async def watched() -> None:
             try:
@@ -409,7 +419,7 @@ class CallLoop:
         self.loop.report(CallEnded(call, ran if isinstance(outcome, Failed) else await self._hooks.after(call, ran)))
 
     async def _asked(self, call: Call, offer: ApprovalRequest | None) -> Outcome | None:
-        """Ask, where somebody is to be asked; the outcome if that is all."""
+        """Ask a person, where one has to decide; return the outcome, if there is one now."""
         verdict = None if offer is None else await self._people.verdict(offer)
         if verdict is not None and verdict.outcome is None and is_answered(call):  # a question was put in its place
             question = self._people.desk.offer_question(self.loop.plan.home(call), call, _now())
@@ -444,21 +454,21 @@ class CallLoop:
             return await self._sender.run_tool(call, plan.values(call), self._begin)
 
     async def _gate(self, call: Call) -> None:
-        """Wait until the call may be sent: it was approved while another one runs, or a message has come before it was sent."""
+        """Wait until the call may be scheduled: it was approved while another one runs, or a message came before."""
         while not self.loop.may_begin(call):
             with self._resting(call):
                 await workflow.wait_condition(lambda: self.loop.may_begin(call))
         self.loop.plan.home(call).resume(call, _now())
 
     async def _begin(self, call: Call) -> None:
-        """The same for one that is sent now: nothing holds it from here on."""
+        """Wait as `_gate` does, for a call that is scheduled now: nothing holds it from here on."""
         await self._gate(call)
         call.queued = False
 
     async def _run_delegate(self, call: Call) -> Outcome:
-        """Its share of the budget is reserved until it has ended. Its time is counted then: as much as it worked (R18.7)."""
+        """Run a delegate with a reserved share of the budget; at its end count the time that it worked (R18.7)."""
         run = self._agent_run
-        # What asks no model needs none of the budget.
+        # A loop that calls no model needs no share of the budget.
         free = call.loop is not None and not any(each.tool and each.tool.delegate for each in call.written())
         share = Budget() if free else await self._rest(call, self._purse.take(call.id))
         if isinstance(share, Limit):
@@ -481,14 +491,14 @@ class CallLoop:
                 self._purse.settle(call.id, used)
 
     async def _rest(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for what is not this run's own work."""
+        """Await work that is not the run's own."""
         with self._resting(call):
             self._keep_time()
             return await work
 
     @contextmanager
     def _resting(self, call: Call) -> Iterator[None]:
-        """Meanwhile the call's time does not count; it may rest already, for more than this."""
+        """Exclude the call's time from the run's work meanwhile; an outer context may exclude it already."""
         rests = call.id in self.loop.resting
         self.loop.resting.add(call.id)
         try:

@@ -22,23 +22,23 @@ with workflow.unsafe.imports_passed_through():
 
 
 class ChildRuns:
-    """Those that run now, by their ids."""
+    """The active child runs, by their ids."""
 
     def __init__(self) -> None:
         self._running: dict[str, ChildWorkflowHandle[Any, Any]] = {}
         self._changes: list[JsonObject] = []
         self._raised: dict[str, Budget] = {}
-        """Shares that were raised before those that have them were running."""
+        """Shares that were raised before their child runs were active."""
         self._telling: set[asyncio.Task[None]] = set()
 
     @property
     def told(self) -> int:
-        """How many changes there have been: a child is started with these, and told of those that come meanwhile."""
+        """The number of changes: a child starts with those, and receives later ones by signal."""
         return len(self._changes)
 
     @contextmanager
     def running(self, child: ChildWorkflowHandle[Any, Any], told: int) -> Iterator[None]:
-        """Tell this child of every change from the `told`-th on, until it has ended."""
+        """Signal every change from the `told`-th on to this child, until it has ended."""
         self._running[child.id] = child
         for change in self._changes[told:]:
             self._start(child, POLICY, change)
@@ -56,7 +56,7 @@ class ChildRuns:
             self._start(child, POLICY, change)
 
     def raise_budget(self, name: str, budget: Budget) -> None:
-        """Tell the run `<this run>/<name>` that its share of the budget is larger now (R18.7)."""
+        """Signal the run `<this run>/<name>` that its share of the budget is larger now (R18.7)."""
         id = f"{workflow.info().workflow_id}/{name}"
         if id in self._running:
             self.tell_one(id, BUDGET, budget)
@@ -64,7 +64,7 @@ class ChildRuns:
             self._raised[id] = budget
 
     def tell_one(self, id: str, signal: str, what: Any = None) -> None:
-        """Send one of them a signal, if it is a child that runs."""
+        """Signal one of them, if it is an active child."""
         if (child := self._running.get(id)) is not None:
             self._start(child, signal, what)
 
@@ -83,10 +83,10 @@ Share: TypeAlias = Budget | Limit
 
 
 class BudgetShare:
-    """Gives shares in the order in which they are asked for.
+    """Shares of a budget, in the order of requests for them.
 
-    `usage` tells what was used so far, `worked` the seconds, and `rivals` how many may run at once and have no share yet: `None` while
-    that is not known, because calls may still arrive.
+    `usage` returns the usage so far, `worked` the seconds. `rivals` returns how many may run at once and have no share
+    yet; `None` while calls may still arrive.
     """
 
     def __init__(
@@ -103,30 +103,32 @@ class BudgetShare:
         self._asking: deque[tuple[str, asyncio.Future[Share]]] = deque()
 
     async def take(self, name: str) -> Share:
-        """A share, once there is one; `settle` it. A `Limit` when the budget is spent: then there is nothing to settle."""
+        """Return a share, once there is one, for the caller to `settle`; a `Limit`, without settling, when the budget
+        is spent.
+        """
         given: asyncio.Future[Share] = asyncio.get_running_loop().create_future()
         self._asking.append((name, given))
         self.hand_out()
         return await given
 
     def settle(self, name: str, used: RunUsage | None) -> None:
-        """It has ended: what it did not use is for the others. `None` when nobody can tell what it used."""
+        """Settle a share at its taker's end: what is left goes to others. `None` when the usage is unknown."""
         self._shares.settle(name, used)
         self.hand_out()
 
     def level(self) -> dict[str, Budget]:
-        """The answer is whole: give what can be given. Who had a share before has more now: how much."""
+        """Give out what is left when the answer is complete; return each raised share."""
         raised = self._shares.level(self._usage(), beside=self._rivals() or 0) if self._shares.limited else {}
         self.hand_out()
         return raised
 
     def raise_to(self, budget: Budget) -> None:
-        """There is more to give than there was."""
+        """Raise the budget."""
         self._shares.budget = budget
         self.hand_out()
 
     def hand_out(self) -> None:
-        """Give what can be given, to those who asked first."""
+        """Give out what is left, in the order of requests."""
         rivals = self._rivals() if self._asking and self._shares.limited else 1
         while self._asking:
             name, given = self._asking[0]

@@ -27,14 +27,14 @@ with workflow.unsafe.imports_passed_through():
 
 _ONE_ATTEMPT: Final = timedelta(minutes=2)
 _PATIENCE: Final = timedelta(minutes=5)
-"""A run above that does not answer by then has ended, or takes what comes."""
+"""Time for the parent run to answer. After that it has ended, or accepts what arrives."""
 
 
 I = TypeVar("I", RunInput, LoopInput)  # noqa: E741
 
 
 async def whole(argument: I) -> I:
-    """The input with what was too large to be sent. It is recorded here then: the run above may end, or be replayed, later."""
+    """Return the input with its large values. They are recorded here: the parent run may end, or be replayed, later."""
     if not argument.asks:
         return argument
     info = workflow.info()
@@ -65,18 +65,20 @@ def _name(above: str) -> str:
 
 
 class ParentClaims:
-    """What one run below another asks of it."""
+    """The claims of a run on its parent's history."""
 
     def __init__(self) -> None:
         self._granted: bool | None = None
 
     def note(self, answer: Sequence[Any]) -> None:
-        """The run above has decided."""
+        """Record the parent run's decision."""
         if (grant := read_one(SpaceGrant, answer)) is not None:
             self._granted = grant.granted
 
     async def refusal(self, run: Run, result: RunResult, free: int) -> tuple[str, str] | None:
-        """Why a run's output cannot come in, and the code of that: it is all that the run above reads, whole or not at all (R18.3)."""
+        """Return why the parent cannot receive a run's output, and the code for it. The parent reads all of it or
+        nothing (R18.3).
+        """
         if workflow.info().parent is None:
             return None
         size, most = run.sizes.of(run.output), run.prepared.max_payload
@@ -90,7 +92,9 @@ class ParentClaims:
         return None if no_room is None else (no_room, HISTORY_FULL)
 
     async def why_not(self, size: int, free: int) -> str | None:
-        """Wait until a result of so many bytes may come; why it may not, in words. A run that has none above may always."""
+        """Wait until a result of so many bytes may be returned; return why it may not. A run without a parent always
+        may.
+        """
         info = workflow.info()
         if info.parent is None or size <= free:
             return None
@@ -108,7 +112,7 @@ class ParentClaims:
 
 
 class RunFamily:
-    """What a workflow answers to those below it and the one above it: an agent's run, and a loop."""
+    """The handlers of an agent's run and of a loop for their child runs and their parent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,22 +120,24 @@ class RunFamily:
         self._upward = ParentClaims()
         self._late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._raised: Budget | None = None
-        """A share of the budget above that has grown; told before the run was ready, too."""
+        """Raised share of the parent's budget; the signal may come before the run is ready."""
 
     @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
     def claim(self, *said: Any) -> None:
-        """An activity, or a run below, has a result that is larger than its share of the history (R18.4)."""
+        """Record the claim of an activity, or a child run, for a result above its share of the history (R18.4)."""
         if self._sender is not None and (claim := read_one(SpaceClaim, said)) is not None:
             self._sender.claim(claim)
 
     @workflow.signal(name=GRANTED, description="The engine's own: what the run above has decided of this one's output")
     def granted_above(self, *answer: Any) -> None:
-        """The answer to a claim of this run."""
+        """Record the answer to a claim of this run."""
         self._upward.note(answer)
 
     @workflow.signal(name=BUDGET, description="The engine's own: this run's share of the budget above is larger now")
     def raise_budget(self, *said: Any) -> None:
-        """The answer of the run above is whole, and fewer than there might have been share its budget (R18.7)."""
+        """Raise this run's share of the budget: the parent's answer is complete, and fewer runs share the budget
+        (R18.7).
+        """
         if (budget := read_one(Budget, said)) is not None:
             self._raised = budget
             if self._sender is not None:
@@ -142,11 +148,13 @@ class RunFamily:
 
     @workflow.signal(name=LATE, description="The engine's own: the time has passed that this run may work for")
     def late(self, *_: Any) -> None:
-        """The run above has kept the time (R9.5). What this one has waited for people meanwhile it adds itself."""
+        """Record that the deadline has come by the parent's time (R9.5). This run adds the time that it waited for
+        people.
+        """
         if not self._late.done():
             self._late.set_result(None)
 
     @workflow.query(name=GIVEN_QUERY)
     def given_below(self, names: list[str]) -> dict[str, Any]:
-        """What runs below were given, for them to ask where it is too large to be sent (R18.2); `None`: it does not run."""
+        """Return the inputs of child runs that were too large to be sent (R18.2); `None` for one that does not run."""
         return dict.fromkeys(names) if self._sender is None else self._sender.given(names)

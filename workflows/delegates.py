@@ -48,15 +48,15 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.limits import HISTORY_FULL, INLINE_INPUT, MAX_ID, MAX_PAYLOAD
 
 OnSpent: TypeAlias = Callable[[SpentBudget], None]
-"""Told what a delegate has used, and the seconds that it worked."""
+"""Function that receives a delegate's usage, and the seconds that it worked."""
 
 ENDS_WITHIN: Final = timedelta(seconds=10)
-"""From when a run below was told to end until nobody waits any longer for it to say what it has used."""
+"""Time for a cancelled child run to report its usage."""
 _TELLS_WITHIN: Final = timedelta(seconds=30)
 
 
 class NotStartedError(Exception):
-    """A child that cannot be started: the code and the words of its call's error."""
+    """The failure of a child that cannot be started: the code and the words of its call's error."""
 
     def __init__(self, code: str, why: str) -> None:
         super().__init__(why)
@@ -65,7 +65,7 @@ class NotStartedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChildHandle:
-    """A run below this one, `<this run>/<name>`."""
+    """A child run, `<this run>/<name>`."""
 
     name: str
     who: str
@@ -74,7 +74,7 @@ class ChildHandle:
     task_queue: str | None = None
     timeout: float | None = None
     begin: Callable[[], Awaitable[None]] | None = None
-    """Waited for just before it is started."""
+    """Function that is awaited just before the child is started."""
 
     @property
     def id(self) -> str:
@@ -90,9 +90,10 @@ async def run_delegate(
     on_spent: OnSpent,
     begin: Callable[[Call], Awaitable[None]],
 ) -> Outcome:
-    """The delegate's output, or its failure as the call's, within its share of the budget; `begin` is waited for just before it starts.
+    """Run a delegate within its share of the budget; return its output, or its failure as the call's.
 
-    `on_spent` is told what it cost, also when it failed or was cancelled (R9.6); it is not told where nobody can tell.
+    `begin` is awaited just before it starts. `on_spent` receives its usage, also after a failure or a cancellation
+    (R9.6), unless nobody knows the usage.
     """
     tool = call.tool
     assert tool is not None
@@ -123,7 +124,7 @@ async def run_delegate(
 async def run_iteration(
     child: ChildHandle, argument: RunInput, sender: Dispatcher, on_spent: OnSpent
 ) -> Returned | Failed:
-    """One run of a loop: its output, or what became of it."""
+    """Run one iteration of a loop; return its output, or its failure."""
     ended = await _run(child, lambda: argument, sender, on_spent)
     assert not isinstance(ended, LoopState)
     return ended
@@ -146,9 +147,10 @@ async def _run(
 async def _result(
     child: ChildHandle, given: Callable[[], RunInput | LoopInput], sender: Dispatcher, on_spent: OnSpent
 ) -> Any:
-    """Raises `ChildWorkflowError` for whatever became of the child; if this run itself is cancelled, the cancellation.
+    """Return the child's result.
 
-    Raises `NotStartedError` when the child cannot even be told what to do.
+    Raise `ChildWorkflowError` for its failure, `NotStartedError` when it cannot be started, and a cancellation of this
+    run.
     """
     if (length := len(child.id.encode())) > MAX_ID:
         why = f"{child.who} cannot be run: its id would have {length:,} bytes, and {MAX_ID:,} is the most"
@@ -202,7 +204,7 @@ async def _result(
 
 
 async def _keep_time(child: ChildHandle, deadline: float, sender: Dispatcher) -> None:
-    """Tell it when it may have worked for as long as it may: one timer for all that run below, in place of one in each (R9.5)."""
+    """Signal the child when its deadline has come: one timer serves all child runs, in place of one in each (R9.5)."""
     ring = sender.alarm.at(workflow.time() + deadline, "deadlines of what runs below")
     try:
         await ring
@@ -212,7 +214,7 @@ async def _keep_time(child: ChildHandle, deadline: float, sender: Dispatcher) ->
 
 
 async def _end_of(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, on_spent: OnSpent) -> Any:
-    """What it returns. Where this run is cancelled it is too, and its end waited for: then it knows what it has used (R9.6)."""
+    """Return the child's result. A cancellation of this run cancels the child, and waits for its usage (R9.6)."""
     try:
         await workflow.wait([handle])
     except asyncio.CancelledError:
@@ -225,7 +227,9 @@ async def _end_of(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatc
 
 
 async def _tell(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, on_spent: OnSpent) -> None:
-    """What it has used: its result or its failure says so; else it is asked, for it knows that when it has ended, too."""
+    """Report the child's usage, from its result or its failure. Otherwise query the child, which knows it after its end
+    too.
+    """
     spent = _said(handle) if handle.done() else None
     if spent is None:
         await sender.room(0)
@@ -246,7 +250,7 @@ async def _tell(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatche
 
 
 def _said(handle: asyncio.Task[Any]) -> SpentBudget | None:
-    """What the end of a child tells of what it has used."""
+    """Return the usage that a child's result or failure holds."""
     failure = handle.exception()
     if failure is None:
         result: RunResult | LoopState = handle.result()
@@ -261,7 +265,7 @@ def _said(handle: asyncio.Task[Any]) -> SpentBudget | None:
 
 
 def _met(failure: ChildWorkflowError) -> frozenset[str]:
-    """Where what the words of its failure may hold comes from, as it says itself (R15.1)."""
+    """Return the sources that the words of the child's failure may hold, as the failure names them (R15.1)."""
     details = failure.cause.details if isinstance(failure.cause, ApplicationError) else ()
     said = details[0].get("sources") if details and isinstance(details[0], dict) else None
     return frozenset(str(each) for each in said) if isinstance(said, list) else frozenset()

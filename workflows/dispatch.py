@@ -37,27 +37,28 @@ with workflow.unsafe.imports_passed_through():
 
 
 WAIT: Final = timedelta(seconds=QUEUE_TIMEOUT)
-"""For a turn in such a queue; then the workers are asked whether they still have it."""
+"""Time for a turn in such a queue; then the workers are queried for whether they still have it."""
 
 
 class Routing:
-    """The queues of one run. What the worker recorded at its start holds until nobody takes anything up there."""
+    """The task queues of one run. The worker's record at its start holds, until nobody polls such a queue any more."""
 
     def __init__(self, run: Run) -> None:
         self._agent_run = run
 
     def model(self, model: str) -> str | None:
-        """The queue of a limited model; `None`: the run's own."""
+        """Return the queue of a limited model; `None` for the run's own."""
         return self._limited.of_model(workflow.info().task_queue, model)
 
     def tool(self, tool: Tool) -> str | None:
-        """The queue of a limited tool; `None`: where its other calls go."""
+        """Return the queue of a limited tool; `None` for the queue of its other calls."""
         return self._limited.of_tool(tool.task_queue or workflow.info().task_queue, tool.activity or tool.name)
 
     async def lifted(self, error: ActivityError, tool: Tool | None = None) -> bool:
-        """Whether to send it once more, as its turn has not come: to where the workers say by now.
+        """Whether to schedule an activity again whose turn has not come, on the queue that the workers name now.
 
-        A tool of another queue has workers of its own, which may be gone: it is sent again only where it is limited no more.
+        A tool of another queue has its own workers, which may be gone: it is scheduled again only if no limit holds any
+        more.
         """
         if not not_taken_up(error):
             return False
@@ -70,7 +71,7 @@ class Routing:
 
 
 async def ask_limited() -> Limited:
-    """What the workers hold to a rate by now."""
+    """Return the rate limits of the workers as of now."""
     found: Limited = await workflow.execute_local_activity(
         LIMITED_ACTIVITY, result_type=Limited, start_to_close_timeout=timedelta(seconds=30)
     )
@@ -79,20 +80,23 @@ async def ask_limited() -> Limited:
 
 _SOON = timedelta(milliseconds=1)
 _RINGS = timedelta(seconds=1)
-"""A server's timers ring by the second."""
+"""Resolution of a server's timers."""
 _BACK = timedelta(seconds=10)
 _QUICK = timedelta(seconds=QUICK)
 _COMES_WITHIN = timedelta(seconds=5)
-"""From when a result was let in until it is there."""
+"""Time for a result to arrive after it was let in."""
 
 
 class Dispatcher:
-    """The sums of one execution. `sizes` knows how large its values are, `max_payload` is the most that one may have."""
+    """The dispatcher of one execution: it counts bytes and commands.
+
+    `sizes` knows the sizes of its values, `max_payload` is the most that one may have.
+    """
 
     def __init__(
         self, sizes: Sizes, max_payload: int, children: ChildRuns | None = None, routing: Routing | None = None
     ) -> None:
-        """`routing`: of a run, whose calls may go to queues of their own."""
+        """Create the dispatcher; `routing`: of a run, whose calls may go to queues of their own."""
         self.sizes = sizes
         self._routing = routing
         self.children = children or ChildRuns()
@@ -102,30 +106,32 @@ class Dispatcher:
         self._pause: asyncio.Task[None] | None = None
         self._history = HistoryRoom()
         self.again: Callable[[Call, str], None] = lambda _call, _why: None
-        """Told when a call is tried again, and why."""
+        """Function that learns of a call's retry, and of the reason."""
         self.alarm = Alarm()
-        """For all that wait for a time in this execution."""
+        """Alarm of all tasks that wait for a time in this execution."""
         self.turn = asyncio.Lock()
-        """Of those that wait for `room`: who prepares what it sends in its turn holds it, and takes what it needs with `take`."""
+        """Lock of tasks that wait for `room`. A task that prepares a payload in its turn holds it, and reserves with
+        `take`.
+        """
         self._given: dict[str, tuple[RunInput | LoopInput, int]] = {}
         self._turning: asyncio.Task[None] | None = None
         self.hooks_of: Callable[[Tool], CallHookRefs | None] | None = None
-        """What looks at a tool's results, in a run that has hooks."""
+        """Function that returns the hooks of a tool's results, in a run that has hooks."""
         self.unheard: Callable[[Call, Sequence[HookProblem]], None] | None = None
-        """Told which of them were gone past."""
+        """Function that learns which of them failed and were ignored."""
 
     async def room(self, size: int) -> None:
-        """Wait until a command of so many bytes may be sent: now, or with one of the next tasks, in the order of asking."""
+        """Wait until a command of so many bytes may be sent: now, or with a later task, in the order of calls to this."""
         async with self.turn:
             await self.take(size)
 
     async def take(self, size: int) -> None:
-        """The same for whoever holds the `turn`."""
+        """Reserve bytes as `room` does, for a task that holds the `turn`."""
         while not self._sending.take(task_number(), size, self._quick.count(workflow.time())):
             await self._next_task()
 
     async def _next_task(self) -> None:
-        """Whatever brings it: a call that is back, or a timer. A server fires that up to a second late."""
+        """Wait for the next task: a call's result or a timer starts it. A server fires a timer up to a second late."""
         if self._pause is None or self._pause.done():
             self._pause = asyncio.create_task(
                 workflow.sleep(_QUICK, summary="the rest goes with one of the next tasks")
@@ -134,17 +140,17 @@ class Dispatcher:
         await workflow.wait_condition(lambda: task_number() != before)
 
     def keep_given(self, name: str, argument: RunInput | LoopInput, size: int) -> None:
-        """A run below will ask for its input, of `size` bytes, until it is settled."""
+        """Keep a child run's input of `size` bytes, which it will query, until it is settled."""
         self._given[name] = argument, size
 
     def given(self, names: Iterable[str]) -> dict[str, Any]:
-        """What these runs below were given, of the first ones that fit together; `None` for one that does not ask."""
+        """Return the inputs of child runs, of the first ones that fit together; `None` for one that does not need it."""
         found = {name: self._given.get(name, (None, 0)) for name in names}
         fitting = first_fitting((200 + size for _, size in found.values()), self.max_payload)
         return {name: argument for name, (argument, _) in islice(found.items(), fitting)}
 
     def fitting(self, found: Mapping[str, ToolReads | None]) -> dict[str, ToolReads | None]:
-        """As many of these as one answer holds, in their order, the first in any case."""
+        """Return as many of these as one answer holds, in their order, and always the first."""
         sizes = (200 + (0 if reads is None else self._size_of(reads)) for reads in found.values())
         return dict(islice(found.items(), first_fitting(sizes, self.max_payload)))
 
@@ -152,27 +158,27 @@ class Dispatcher:
         return sum(map(self.sizes.of, (reads.call, reads.params, reads.definition, reads.messages)))
 
     def claim(self, claim: SpaceClaim) -> None:
-        """A result is larger than its share: whether the history has room for it is decided when those before it have come."""
+        """Record a claim for a result above its share. It is decided when earlier results have arrived."""
         self._history.claim(claim.call_id, claim.size)
         self._decide()
 
     def granted(self, call_ids: Iterable[str]) -> dict[str, bool]:
-        """What was decided of these calls' claims."""
+        """Return the decisions on these calls' claims."""
         found = {call_id: self._history.granted(call_id) for call_id in call_ids}
         return {call_id: granted for call_id, granted in found.items() if granted is not None}
 
     def free(self, call_id: str) -> int:
-        """Bytes that the call's result may have without asking. It is under way from now on, until it is settled."""
+        """Return the bytes that the call's result may have without a claim. The call is under way until it is settled."""
         self._quick.begin(call_id, workflow.time())
         return self._history.free(call_id, _history_size())
 
     def holds_child(self) -> bool:
-        """Whether the history has room for a child's start, which was just sent with this task, and for what it gives back."""
+        """Whether the history has room for the start of a child, which this task has sent, and for the child's result."""
         sent = self._sending.bytes if self.max_payload <= MAX_PAYLOAD else COMMAND  # else it travels outside
         return self._history.holds(sent, _history_size())
 
     def settle(self, call_id: str) -> None:
-        """The call's result has come in, or none will."""
+        """Record that the call's result has arrived, or that none will."""
         self._quick.end(call_id)
         self._history.settle(call_id)
         self._given.pop(call_id, None)
@@ -185,7 +191,7 @@ class Dispatcher:
             self._turning = asyncio.create_task(self._let_on())
 
     async def _let_on(self) -> None:
-        """Nobody waits for long for a result that does not come: its worker may be gone."""
+        """Let later results in when one does not arrive in time: its worker may be gone."""
         while self._history.turns:
             before = set(self._history.coming)
             await workflow.sleep(_COMES_WITHIN, summary="large results come one after the other")
@@ -198,16 +204,17 @@ class Dispatcher:
             self.tell(call_id)
 
     def tell(self, call_id: str) -> None:
-        """Tell the call's delegate what was decided of its claim, if it runs; its claim may be here before its start is."""
+        """Signal the decision on its claim to the call's delegate, if it runs. Its claim may arrive before its start."""
         if (granted := self._history.granted(call_id)) is not None:
             self.children.tell_one(f"{workflow.info().workflow_id}/{call_id}", GRANTED, SpaceGrant(granted=granted))
 
     async def run_tool(
         self, call: Call, base: Mapping[str, Json], begin: Callable[[Call], Awaitable[None]] | None = None
     ) -> Outcome:
-        """One tool call as a Temporal activity under the tool's own name, with its own timeouts and retries (R12.1).
+        """Run one tool call as a Temporal activity under the tool's own name, with its own timeouts and retries
+        (R12.1).
 
-        `begin` is waited for just before it is sent the first time.
+        `begin` is awaited just before the activity is scheduled for the first time.
         """
         tool = call.tool
         assert tool is not None
@@ -269,9 +276,9 @@ class Dispatcher:
 
 
 def tool_reads(call: Call, base: Mapping[str, Json]) -> ToolReads:
-    """What the call's tool is given; `base` is the context's data by kind."""
+    """Return the input of the call's tool; `base` is the context's data by kind."""
     assert call.tool is not None
-    # Not validated: it is the run's own data, however large.
+    # The input is not validated: it is the run's own data, however large.
     return ToolReads.model_construct(
         call=call.raw,
         params=call.params,
@@ -284,7 +291,7 @@ async def _execute(call: Call, argument: ToolInput, attempts: int, limited: str 
     tool = call.tool
     assert tool is not None
     target = f" → {call.target}" if call.paths else ""
-    # What its hooks take is not the tool's time.
+    # The time of its hooks is not the tool's time.
     looking = 0.0 if argument.hooks is None else sum(hook.timeout for hook in argument.hooks.hooks)
     result: ToolResult = await workflow.execute_activity(
         tool.name,
@@ -295,7 +302,7 @@ async def _execute(call: Call, argument: ToolInput, attempts: int, limited: str 
         start_to_close_timeout=timedelta(seconds=tool.attempt_timeout + looking),
         schedule_to_start_timeout=timedelta(seconds=tool.queue_timeout) if limited or tool.task_queue else None,
         heartbeat_timeout=timedelta(seconds=tool.heartbeat_timeout),
-        # A lost worker uses up no retry: `Patience` says what becomes of the call.
+        # A lost worker uses up no retry: `RetryState` decides on the call.
         retry_policy=RetryPolicy(maximum_attempts=attempts, non_retryable_error_types=["TemporalTimeout:Heartbeat"]),
         summary=line(f"{call_line(call.params)}{target}"),
     )
@@ -303,12 +310,12 @@ async def _execute(call: Call, argument: ToolInput, attempts: int, limited: str 
 
 
 def full(part: float = OVER) -> str | None:
-    """Why this execution's history can take no more than a last Request; `None` while it can (R18.4)."""
+    """Return why this execution's history can take no more than a last Request; `None` while it can (R18.4)."""
     return history_full(workflow.info().get_current_history_length(), _history_size(), part)
 
 
 async def next_task() -> None:
-    """Wait for the next task. An activity brings it at once, where a timer takes up to a second; what becomes of it does not matter."""
+    """Wait for the next task. An activity starts it at once, where a timer takes up to a second; its result is ignored."""
     words = "what is left goes with the next task"
     if not workflow.patched(SHORT_TASKS):
         await workflow.sleep(_SOON, summary=words)
@@ -327,7 +334,7 @@ async def next_task() -> None:
 
 
 def task_number() -> int:
-    """A number of the workflow task under way: each finds a longer history than the one before."""
+    """Return a number for the current workflow task: each task has a longer history than the one before."""
     return workflow.info().get_current_history_length()
 
 
@@ -336,7 +343,11 @@ def _history_size() -> int:
 
 
 class EagerStartInterceptor(worker.Interceptor):
-    """A worker takes up itself, "eagerly", what its own workflow tasks send, which is fast; what it lacks would come back to it each time."""
+    """An interceptor that disables eager start for calls that this worker may lack.
+
+    A worker takes up "eagerly" what its own workflow tasks schedule, which is fast. A call that it lacks would return
+    each time.
+    """
 
     def workflow_interceptor_class(self, _: worker.WorkflowInterceptorClassInput) -> type[_Inbound]:
         return _Inbound

@@ -1,4 +1,4 @@
-"""How a tool's activity ended, as data for the plan: the one place that reads Temporal's failures."""
+"""Outcomes of a tool's activity as data for the plan: the one module that reads Temporal's failures."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _TIMEOUTS = {
 }
 
 _MANY = 1000
-"""Attempts of an activity that may make any number, where its failure does not say how many it made."""
+"""Attempts of an activity without a maximum, where its failure does not count them."""
 
 
 def failed(call: Call, error: ActivityError, attempts: int) -> tuple[int, Failed]:
-    """The failure of a call's activity, and how many of its `attempts` began, as far as the failure tells (R6.6)."""
+    """Return the number of begun `attempts`, as far as the failure tells, and the failure of a call's activity (R6.6)."""
     tool, cause = call.tool, error.cause
     assert tool is not None
     if isinstance(cause, ApplicationError):
@@ -48,7 +48,7 @@ def failed(call: Call, error: ActivityError, attempts: int) -> tuple[int, Failed
 
 
 def _lost(call: Call, cause: TimeoutError) -> tuple[int, Failed] | None:
-    """What became of its worker, where that gave no sign of life (`perdure.plan.retry`)."""
+    """Return the failure of a call whose worker sent no heartbeat (`perdure.plan.retry`)."""
     tool = call.tool
     assert tool is not None
     if cause.type is not TimeoutType.HEARTBEAT:
@@ -63,13 +63,13 @@ def _lost(call: Call, cause: TimeoutError) -> tuple[int, Failed] | None:
 
 
 def _begun(details: Sequence[Any]) -> int | None:
-    """The attempt that was said last to have begun; 1 where a sign of life said something else, `None` where none was given."""
+    """Return the attempt that the last heartbeat named; 1 where the heartbeat holds something else, `None` without one."""
     attempts = [each.get(BEGUN) for each in details if isinstance(each, dict)]
     return next((each for each in attempts if isinstance(each, int)), 1) if details else None
 
 
 def _own(call: Call, cause: ApplicationError) -> CallError:
-    """What the activity says, and what it means where the engine does not try again."""
+    """Return the activity's own error, with its meaning where the engine does not retry."""
     assert call.tool is not None
     if cause.type in (NO_SUCH_TOOL, NO_SUCH_HOOK):
         return CallError(cause.type, f"{cause.message}, nor did another within {call.tool.queue_timeout:g} s")
@@ -80,8 +80,10 @@ def _own(call: Call, cause: ApplicationError) -> CallError:
 
 
 def attempts_of(error: ActivityError, most: int) -> int:
-    """How many attempts the activity may have made, of `most` (0: any number): as many as its failure says, so that the next attempt's number is
-    no older one's."""
+    """Return how many attempts the activity may have made, of `most` (0: any number).
+
+    The failure's own count has precedence. So the next attempt's number is never one that was used.
+    """
     cause = error.cause
     made = (
         (detail for detail in cause.details if isinstance(detail, int)) if isinstance(cause, ApplicationError) else ()
@@ -90,20 +92,20 @@ def attempts_of(error: ActivityError, most: int) -> int:
 
 
 def not_taken_up(error: ActivityError) -> bool:
-    """Whether it was never begun: no worker took it from its queue in time."""
+    """Whether the activity was never begun: no worker took it from its queue in time."""
     return isinstance(error.cause, TimeoutError) and error.cause.type is TimeoutType.SCHEDULE_TO_START
 
 
 def away_of(error: ActivityError) -> ProviderAway | None:
-    """What it says of a provider that is away; `None`: it says something else (R20.5)."""
+    """Return the failure's report on a provider that is away; `None` for another failure (R20.5)."""
     return read_away(error.cause.details) if isinstance(error.cause, ApplicationError) else None
 
 
 def message_of(error: ActivityError) -> str:
-    """The activity's own message, without Temporal's frame around it."""
+    """Return the activity's own message, without Temporal's frame around it."""
     return error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause or error)
 
 
 def kind_of(error: ActivityError) -> str | None:
-    """The type of the activity's own failure."""
+    """Return the type of the activity's own failure."""
     return error.cause.type if isinstance(error.cause, ApplicationError) else type(error.cause).__name__

@@ -64,28 +64,30 @@ with workflow.unsafe.imports_passed_through():
 
 
 ANOTHER_WITHIN: Final = timedelta(minutes=1)
-"""For which other workers are asked whether they have a hook, and one that was lost is waited for."""
+"""Time for which other workers may take an activity: one that lacks the hook passes it on, and a lost one is waited
+for.
+"""
 AT_ONCE: Final = 50
-"""Points of an execution at which hooks are under way: their activities count beside those of the calls (R18.2)."""
+"""Points of an execution at which hooks run at once: their activities count beside those of the calls (R18.2)."""
 _MARGIN: Final = 5.0
-"""Seconds that an attempt has beside its hooks' own, so that they are told to have hung, and not their activity."""
+"""Seconds that an attempt has beyond its hooks' timeouts, so that a hung hook is reported, and not its activity."""
 _LONG: Final = 30.0
-"""Seconds from which on a lost worker is noticed by heartbeats."""
+"""Seconds from which on heartbeats detect a lost worker."""
 _ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
-"""What a hook does is data and is never tried again; what is, is a lost worker, or one that lacks the hook."""
+"""Retry policy for a lost worker, or one that lacks the hook. A hook's own result is data and is never retried."""
 
 
 class ExecutionHooks:
-    """One execution's, once it knows which hooks were recorded."""
+    """The hooks of one execution, once it knows which were recorded."""
 
     def __init__(self) -> None:
         self.hooks = Hooks()
         self.room: Callable[[int], Awaitable[None]] | None = None
-        """Waited for before so many bytes are sent."""
+        """Function that waits until so many bytes may be sent."""
         self.note: Callable[[str, str, str, str, str], None] | None = None
-        """Told for whoever watches what was refused, or failed: `refused` or `failed`, event, hook, call, reason."""
+        """Function that notes a refusal or a failure for readers: `refused` or `failed`, event, hook, call, reason."""
         self._given: dict[str, HookEvent] = {}
-        """By its key what is under way and was too large to be sent."""
+        """Events under way that were too large to be sent, by key."""
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def ask(
@@ -96,8 +98,11 @@ class ExecutionHooks:
         *holds: Json,
         sizes: Sizes | None = None,
     ) -> HookAnswer | None:
-        """What the hooks of an event say; `None`: there are none. `holds`: its values that may be large, which `sizes` measures once:
-        what is large is not even encoded here (R18.1). Raises only what cancels it."""
+        """Return the answer of an event's hooks; `None` if there are none.
+
+        `holds` are its values that may be large, which `sizes` measures once: a large value is not even encoded here
+        (R18.1). Raise only a cancellation.
+        """
         if not (wanted := self.hooks.of(name, tools)):
             return None
         async with self._slots:
@@ -115,7 +120,7 @@ class ExecutionHooks:
         return answer
 
     def tell_failed(self, name: str, problem: HookProblem, call: str) -> None:
-        """A hook has failed, and was gone past."""
+        """Record that a hook has failed and was ignored."""
         tell(metrics.hook_failed(name, problem.hook))
         if self.note is not None:
             self.note("failed", name, problem.hook, call, problem.problem)
@@ -151,7 +156,7 @@ class ExecutionHooks:
         return answer
 
     def given(self, key: str) -> JsonObject:
-        """What is under way by this key. Raises `ValueError` where nothing is."""
+        """Return the event under way by this key. Raise `ValueError` if there is none."""
         event = self._given.get(key)
         if event is None:
             raise ValueError("no hook waits for this")
@@ -159,7 +164,7 @@ class ExecutionHooks:
 
 
 class HookQueries:
-    """The question of hooks that were not sent what they are given. `_hooking`: the execution's."""
+    """The query of hooks whose event was too large to be sent. `_hooking`: the execution's hooks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +172,7 @@ class HookQueries:
 
     @workflow.query(name=HOOK_QUERY)
     def hook_given(self, *said: Any) -> dict[str, Any]:
-        """What hooks are given at a point that is under way, by its key: asked by their activity (R18.2)."""
+        """Return the event of a point that is under way, by its key, for the hooks' activity (R18.2)."""
         return self._hooking.given(str(said[0]) if said else "")
 
 
@@ -177,7 +182,10 @@ END: Final = "agent_end"
 
 
 async def begin(hooking: ExecutionHooks, run_input: RunInput, agent: str, system: str) -> RunInput | None:
-    """What the run is given instead, where a hook has changed its input or its `system` text. Fails with `refused_by_hook` where one refuses."""
+    """Return the run's input where a hook has changed it or its `system` text, else `None`.
+
+    Fail with `refused_by_hook` where a hook refuses.
+    """
     run_id = workflow.info().workflow_id
     answer = await hooking.ask(
         START,
@@ -202,7 +210,7 @@ async def begin(hooking: ExecutionHooks, run_input: RunInput, agent: str, system
         run_input = run_input.model_copy(update={"agent": with_system_text(run_input.agent, text)})
     if dumps(answer.changed["input"]) == dumps(run_input.input):
         return run_input
-    # A hook has seen all of it: whatever it gave may come from any of what the run above has told of it (R15.1).
+    # A hook has seen all of the input: each value that it returns may come from any of the input's sources (R15.1).
     told = {reference: names for reference, names in run_input.sources.items() if not _of_input(reference)}
     mixed = sorted({name for reference, names in run_input.sources.items() if _of_input(reference) for name in names})
     sources = {**told, **({"†input": mixed} if mixed else {})}
@@ -212,8 +220,11 @@ async def begin(hooking: ExecutionHooks, run_input: RunInput, agent: str, system
 async def bootstrap(
     hooking: ExecutionHooks, run_input: RunInput, agent: str, prepared: PreparedWorker
 ) -> PreparedWorker:
-    """What the worker recorded, with the files of the prompt as hooks have made them: once a run, so that they go along with it, over
-    continue-as-new too (R10.19). Fails with `refused_by_hook` where one refuses."""
+    """Return the worker's record, with the prompt's files as hooks have changed them.
+
+    Hooks see the files once for each run, so that the files stay the same over continue-as-new too (R10.19). Fail with
+    `refused_by_hook` where a hook refuses.
+    """
     run_id = workflow.info().workflow_id
     answer = await hooking.ask(
         BOOTSTRAP,
@@ -238,7 +249,10 @@ async def bootstrap(
 async def ended(
     work: Coroutine[Any, Any, RunResult], hooking: ExecutionHooks, run: Callable[[], Run | None]
 ) -> RunResult:
-    """What the work gives, or raises; hooks are told that the run has ended. One that could not begin has no end, nor one that goes on as new."""
+    """Return the work's result, or raise its error, after hooks have seen the run's end.
+
+    A run that could not begin has no end, nor one that continues as new.
+    """
     try:
         result = await work
     except (FailureError, asyncio.CancelledError) as error:
@@ -296,12 +310,12 @@ Ask: TypeAlias = "Callable[[Call, ApprovalRequest], Awaitable[Outcome | None]]"
 
 
 def of_run(run: Run) -> dict[str, str]:
-    """What every event says of the run that it is of."""
+    """Return the fields that every event has of its run."""
     return {**run.whose.model_dump(), "agent": run.agent.name}
 
 
 class CallHooks:
-    """Those of the calls of one run."""
+    """The hooks of one run's calls."""
 
     def __init__(
         self, run: Run, hooking: ExecutionHooks, loop: RequestLoop, sender: Dispatcher, on_change: Callable[[], None]
@@ -311,13 +325,13 @@ class CallHooks:
         self._rounds: dict[str, int] = {}
 
     def look_before(self, call: Call) -> bool:
-        """Whether a hook is to see the call before it is made."""
+        """Whether a hook has to see the call before it runs."""
         return call.tool is not None and call.loop is None and bool(self._hooking.hooks.of(BEFORE, known_as(call.tool)))
 
     async def passed(self, call: Call, offer: ApprovalRequest | None, ask: Ask) -> tuple[Outcome | None, bool]:
-        """Let hooks see the call, then `ask` where somebody is to be asked; what a person has changed, hooks see again.
+        """Show the call to hooks, then `ask` where a person decides. Hooks see a person's edit again.
 
-        Its outcome if that is all, and whether it was put off for it.
+        Return its outcome, if there is one now, and whether the call waited for a person.
         """
         seen: JsonObject | None = None
         was_offered = False
@@ -336,7 +350,7 @@ class CallHooks:
             offer = None
 
     async def _before(self, call: Call, *, decided: bool) -> Outcome | ApprovalRequest | None:
-        """What becomes of the call; `decided`: a person has, and it is as that person has changed it."""
+        """Return the hooks' decision on a call; with `decided`, a person has decided on it, and perhaps edited it."""
         assert call.tool is not None
         number = self._rounds[call.id] = self._rounds.get(call.id, 0) + 1
         usage = self._agent_run.progress.usage
@@ -356,7 +370,7 @@ class CallHooks:
         return self._loop.let_pass(call, answer, workflow.now().isoformat(timespec="milliseconds"), decided=decided)
 
     def of_results(self, tool: Tool) -> CallHookRefs | None:
-        """What the worker of a tool is to call when it has run."""
+        """Return the hooks that a tool's worker calls after the tool."""
         run, hooks = self._agent_run, self._hooking.hooks
         found = [*hooks.of(AFTER, known_as(tool)), *(hooks.of(PERSIST, known_as(tool)) if run.records else [])]
         if not found and not run.records:
@@ -364,12 +378,14 @@ class CallHooks:
         return CallHookRefs(hooks=found, of=of_run(run), records=run.records)
 
     def unheard(self, call: Call, problems: Sequence[HookProblem]) -> None:
-        """Hooks that its worker has gone past."""
+        """Record failures of hooks that the call's worker has ignored."""
         for problem in problems:
             self._hooking.tell_failed(AFTER, problem, call.id)
 
     async def after(self, call: Call, outcome: Outcome) -> Outcome:
-        """How a call ends by what hooks say of its result: those of a call on a worker were called there, where it came to one."""
+        """Return the outcome of a call after hooks saw its result; on a worker, that worker called them for a
+        successful call.
+        """
         if call.tool is None or call.loop is not None or not isinstance(outcome, Returned | Failed):
             return outcome
         if isinstance(outcome, Failed) and outcome.error.code == REFUSED_BY_HOOK:
@@ -439,7 +455,7 @@ class CallHooks:
 
 
 def _on_worker(tool: Tool) -> bool:
-    """Whether the tool's code is a worker's, called by Perdure."""
+    """Whether the tool's code runs on a worker of Perdure."""
     return not (tool.latent or tool.delegate is not None or tool.calls is not None or tool.activity == SLEEP_UNTIL)
 
 
@@ -450,29 +466,31 @@ _SECONDS: Final = timedelta(seconds=10)
 
 
 class SessionHooks(HookQueries):
-    """What a session's workflow asks its hooks. Where its worker has none of a session's, nothing is recorded, asked or waited for."""
+    """The hooks of a session's workflow. Where its worker has none, nothing is recorded or scheduled."""
 
     OFFERS_HOOKS: ClassVar[bool] = False
-    """Whether this worker has any: said by the class that it registers, so that only who has some asks which."""
+    """Whether this worker has session hooks. The class that it registers sets this, so that only a worker with hooks
+    queries.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._has_hooks: bool | None = None
         self._began = False
         self._one_by_one = asyncio.Lock()
-        """So that messages are accepted in the order in which they came in."""
+        """Lock that keeps messages in the order of their arrival."""
         self._who: Callable[[], tuple[str, str, str, bool]] = lambda: ("", "", "", False)
-        """The session's key, its agent's name, its tenant, and whether it begins with this execution."""
+        """Session's key, its agent's name, its tenant, and whether it begins with this execution."""
 
     def has_hooks(self) -> bool:
-        """Whether this execution has hooks. A marker says so in the history, and none that there are not."""
+        """Whether this execution has hooks. A marker in the history records that; without hooks there is no marker."""
         if self._has_hooks is None:
             asks = self.OFFERS_HOOKS or workflow.unsafe.is_replaying()
             self._has_hooks = asks and workflow.patched(_PATCH)
         return self._has_hooks
 
     async def begin_hooks(self) -> None:
-        """Record which there are, once for an execution, and tell them that a session begins."""
+        """Record the hooks, once for an execution, and report that a session begins."""
         if not self.has_hooks():
             return
         async with self._one_by_one:
@@ -489,14 +507,14 @@ class SessionHooks(HookQueries):
             await self._ask("session_start", SessionStart, workflow.info().first_execution_run_id)
 
     async def end_hooks(self) -> None:
-        """The session is deleted."""
+        """Report that the session is deleted."""
         if self.has_hooks():
             await self._ask("session_end", SessionEnd, workflow.info().first_execution_run_id)
 
     async def received(self, message_id: str, sender: str, text: str, **more: Any) -> str:
-        """The text of a message as it is to be accepted. Raises `MessageRefusedError` where a hook refuses it.
+        """Return the text of a message as hooks accept it. Raise `MessageRefusedError` where a hook refuses it.
 
-        Called within `in_turn`.
+        Call it within `in_turn`.
         """
         of = {"sender": sender, "message_id": message_id, "text": text, **more}
         answer = await self._ask("message_received", MessageReceived, _place(sender, message_id), lambda: of)
@@ -505,13 +523,15 @@ class SessionHooks(HookQueries):
         return text if answer is None or answer.changed is None else str(answer.changed["text"])
 
     async def commanded(self, message_id: str, sender: str, command: str) -> None:
-        """A command was accepted."""
+        """Report that a command was accepted."""
         if self.has_hooks():
             of = {"sender": sender, "message_id": message_id, "command": command}
             await self._ask("command", Command, _place(sender, message_id), lambda: of)
 
     async def may_compact(self, reason: str, tokens: int, text: Callable[[], str]) -> tuple[str | None, str]:
-        """Why the conversation is not to be compacted now, and what is to stand behind its summary. `text` gives what is compacted."""
+        """Return why hooks refuse a compaction now, and their addition to its summary. `text` returns the compacted
+        text.
+        """
         if not self.has_hooks():
             return None, ""
         of = {"reason": reason, "tokens": tokens}
@@ -526,7 +546,7 @@ class SessionHooks(HookQueries):
             await self._ask("after_compaction", AfterCompaction, self._time(), lambda: of)
 
     async def sending(self, delivery: ReplyDelivery) -> tuple[str, str | None]:
-        """The text of a reply as it is to be delivered, and why it is not."""
+        """Return the text of a reply as hooks deliver it, and why they refuse it."""
         text = delivery.text
         if not self.has_hooks():
             return text, None
@@ -536,7 +556,7 @@ class SessionHooks(HookQueries):
         return (text if answer.changed is None else str(answer.changed["text"])), None
 
     async def sent(self, delivery: ReplyDelivery, text: str, status: str) -> None:
-        """What became of a reply: `delivered`, `refused` or `unknown`."""
+        """Report the outcome of a reply: `delivered`, `refused` or `unknown`."""
         if self.has_hooks():
             of = _of_reply(delivery, text) | {"status": status}
             await self._ask("message_sent", MessageSent, delivery.key, lambda: of)
@@ -544,7 +564,7 @@ class SessionHooks(HookQueries):
     async def _ask(
         self, name: str, event: type[E], what: str, fields: Callable[[], dict[str, Any]] = dict
     ) -> HookAnswer | None:
-        """Ask at the point that `what` names, once in the session."""
+        """Call hooks at the point that `what` names, once in the session."""
         if not self._began:
             await self.begin_hooks()
         key, agent, tenant, _ = self._who()
@@ -560,7 +580,7 @@ class SessionHooks(HookQueries):
 
 
 def _place(sender: str, message_id: str) -> str:
-    """Name a message: its id is its sender's, and may be another's as well."""
+    """Return the name of a message: its id belongs to its sender, and another sender may use the same one."""
     return f"{dumps(sender)}/{message_id}" if sender else message_id
 
 

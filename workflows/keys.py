@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn(name=KEY_WORKFLOW)
 class KeyWorkflow:
-    """Takes nothing and does nothing: its id is made of the key, its memo holds a digest of the request."""
+    """A workflow without input or action: its id is made of the key, its memo holds a digest of the request."""
 
     @workflow.run
     async def run(self, *_: Any) -> None:

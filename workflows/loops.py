@@ -34,17 +34,17 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class LoopWorkflow(RunFamily):
-    """Iterations of one delegate; each is a run of its own, named after the loop and its index."""
+    """The iterations of one delegate. Each is a run of its own, named after the loop and its index."""
 
     def __init__(self) -> None:
         super().__init__()
         self._children = ChildRuns()
         self._change = Policy()
-        """What has changed of the policy since this execution began."""
+        """Policy changes since this execution began."""
 
     @workflow.signal(name=POLICY)
     def change_policy(self, *said: Any) -> None:
-        """A change of policy, for the iterations that run and for those to come (R7.7). What is none changes nothing."""
+        """Change the policy of iterations that run and of later ones (R7.7). An invalid change has no effect."""
         try:
             change = parse_policy(only(said))
         except DecisionError:
@@ -61,14 +61,14 @@ class LoopWorkflow(RunFamily):
 
     @workflow.run
     async def run(self, *given: Any) -> LoopState:
-        """All that the iterations have given, and what went wrong with which. Takes one `LoopInput`."""
+        """Run all iterations; return their results and failures. The argument is one `LoopInput`."""
         loop = await whole(read_input(LoopInput, given))
         self._loop, self._state = loop, loop.state
         shares = BudgetPool(loop.budget, loop.state.expected)
         self._purse = BudgetShare(
             shares,
             usage=lambda: self._state.usage,
-            # As many as run at once at most, and as there are left.
+            # At most the iterations that run at once, and at most those that are left.
             rivals=lambda: max(1, min(loop.lanes, loop.count - self._state.done) - len(shares.takers)),
         )
         self._sizes = Sizes()
@@ -96,7 +96,7 @@ class LoopWorkflow(RunFamily):
 
     @workflow.query(name=SPENT_QUERY)
     def spent(self) -> SpentBudget:
-        """What the iterations have used so far (R9.6)."""
+        """Return the usage of the iterations so far (R9.6)."""
         return SpentBudget(usage=RunUsage() if self._sender is None else self._state.usage, sent=self._state.sent)
 
     async def _lanes(self) -> None:
@@ -111,7 +111,7 @@ class LoopWorkflow(RunFamily):
             raise
 
     def _give_up(self, words: str) -> None:
-        """Run no more iterations, and return what there is."""
+        """Run no further iterations, and return the results so far."""
         state = self._state
         while not self._over:
             self._loop.keep_error(state.next, HISTORY_FULL, f"not run: {words}")
@@ -127,9 +127,9 @@ class LoopWorkflow(RunFamily):
         return self._state.satisfied or self._state.next >= self._loop.count
 
     async def _lane(self) -> None:
-        """One iteration after the other, as long as there are any and this execution's history is not too long.
+        """Run iterations in turn, while there are any and this execution's history is not too long.
 
-        One in any case: where a new execution finds itself too long at once, the loop still gets on (R8.7).
+        One always runs: the loop makes progress even where a new execution is too long at once (R8.7).
         """
         while not self._over:
             index = self._state.next
@@ -139,7 +139,7 @@ class LoopWorkflow(RunFamily):
                 return
 
     async def _until(self) -> None:
-        """The same, one after another."""
+        """Run iterations of an until-loop in turn, as `_lane` does."""
         while not self._over:
             index = self._state.next
             output = await self._iterate(index)
@@ -191,7 +191,7 @@ class LoopWorkflow(RunFamily):
         )
 
     async def _record(self) -> None:
-        """Record once what all iterations have alike. Where they cannot be run, each is refused by itself."""
+        """Record the common preparation of all iterations. Where they cannot run, each is refused by itself."""
         loop = self._loop
         if loop.prepared is not None or self._over:
             return
@@ -203,7 +203,7 @@ class LoopWorkflow(RunFamily):
             loop.prepared = packed
 
     def _note(self, index: int, outcome: Returned | Failed) -> Json:
-        """What an iteration has given, or how it failed, as the state keeps it."""
+        """Record an iteration's result, or its failure; return it as the state keeps it."""
         loop, value = self._loop, None
         self._state.sources = sorted({*self._state.sources, *outcome.sources})
         if isinstance(outcome, Failed):

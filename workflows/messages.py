@@ -30,18 +30,18 @@ class Mailbox:
         self._refuse: Refuse
         self._steer: Callable[[], None]
         self._came = 0.0
-        """When the last one came, as `workflow.time` has it."""
+        """Time of the last message, by `workflow.time`."""
         self._revised: float | None = None
-        """When the run went on last with messages that had come; `None`: with none."""
+        """Time when the run last went on with new messages; `None` if it never has."""
 
     def open(self, run: Run, refuse: Refuse, steer: Callable[[], None]) -> None:
-        """The run is made. `refuse` keeps what is no message; `steer` ends the running Request."""
+        """Open the mailbox of a run. `refuse` keeps invalid messages; `steer` ends the running Request."""
         self._run, self._refuse, self._steer = run, refuse, steer
         for said in self._early:
             self.take(said)
 
     def take(self, said: tuple[Any, ...]) -> None:
-        """Accept a message; the running Request ends, unless it is the last: nothing would come after it."""
+        """Accept a message. It ends the running Request, unless that is the last: nothing would follow it."""
         if self._run is None:
             self._early.append(said)
             return
@@ -58,7 +58,7 @@ class Mailbox:
             self._steer()
 
     async def lull(self) -> None:
-        """Messages that come close upon one that has ended an answer are told together: no Request is asked for each."""
+        """Wait for messages that closely follow one that has ended an answer, so that one Request holds them all."""
         assert self._run is not None
         now = workflow.time()
         before, self._revised = self._revised, now if self._run.progress.inbox else None
@@ -69,7 +69,7 @@ class Mailbox:
         self._revised = workflow.time()
 
     def withdraw(self, id: Json) -> JsonObject:
-        """Take the message back. Raises `DecisionError`."""
+        """Withdraw a message. Raise `DecisionError`."""
         taken = context.withdraw(self.progress, id)
         if self._run is not None:
             self._run.notes.withdrawn(str(taken["id"]))
@@ -77,14 +77,14 @@ class Mailbox:
 
     @property
     def progress(self) -> RunProgress:
-        """Of the run. Raises `DecisionError` before there is one."""
+        """The run's progress. Raises `DecisionError` before there is a run."""
         if self._run is None:
             raise DecisionError("the run has not started yet")
         return self._run.progress
 
 
 class MessageHandlers:
-    """The handlers of a workflow that takes messages while it works. They take whatever anybody sends (R18.6)."""
+    """The handlers of a workflow that accepts messages while it works. They accept whatever anybody sends (R18.6)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,12 +92,14 @@ class MessageHandlers:
 
     @workflow.signal(name=STEER, description='A new message for the run while it works: {"id": "m1", "text": "…"}')
     def steer(self, *said: Any) -> None:
-        """`{"id", "text", "sender"?, "at"?}` (R10.5). What is none is kept where `show` finds it."""
+        """Accept `{"id", "text", "sender"?, "at"?}` (R10.5). `show` prints invalid ones."""
         self._mail.take(said)
 
     @workflow.update(name=WITHDRAW)
     def withdraw(self, *said: Any) -> dict[str, Any]:
-        """Take back the message of this id: `{"id", "withdrawn": true}`, or why that cannot be (R10.7)."""
+        """Withdraw the message of this id; return `{"id", "withdrawn": true}`, or the reason why it cannot be withdrawn
+        (R10.7).
+        """
         return self._mail.withdraw(only(said))
 
     @withdraw.validator

@@ -31,13 +31,13 @@ with workflow.unsafe.imports_passed_through():
 
 
 MOST_VALUES: Final = 500
-"""Values of a label that one worker tells apart; the rest are `other`. Whoever starts runs may name agents as they like."""
+"""Values of a label that one worker keeps apart; others are `other`. Agents may have any names."""
 _LOG: Final = logging.getLogger("perdure.run")
 _seen: dict[str, set[str]] = {}
 
 
 def tell(told: Observation) -> None:
-    """Count it and write its line, unless the run is only replayed. A task that is done again counts again."""
+    """Count an observation and log it, unless the run is replayed. A task that is repeated counts again."""
     if workflow.unsafe.is_replaying():
         return
     meter = workflow.metric_meter()
@@ -53,7 +53,7 @@ def tell(told: Observation) -> None:
 
 
 def tell_request(run: Run, number: int, result: RequestResult, first_call: float | None) -> None:
-    """A Request is closed; one of number 0 asked no model. `first_call`: seconds until its first call started."""
+    """Count a closed Request; number 0 called no model. `first_call`: seconds until its first call started."""
     if number:
         tell(request_ended(run.agent.name, run.past.log[-1], result, first_call))
 
@@ -70,30 +70,34 @@ def _bounded(labels: Labels) -> Labels:
 
 
 _FIRST_TASK: Final = 3
-"""Events of a history when its first task begins, unless that task has failed before, as in an execution that is reset to it."""
+"""Events of a history when its first task begins, unless that task has failed, as after a reset to it."""
 
 
 def now() -> str:
-    """The workflow's time in words: ISO 8601, UTC."""
+    """Return the workflow's time as text: ISO 8601, UTC."""
     return workflow.now().isoformat(timespec="milliseconds")
 
 
 def page_of(journal: EventJournal, said: Sequence[Any]) -> EventsPage:
-    """What was asked for: from which number on, and how many at most; both may be left out. Raises `ValueError` for anything else."""
+    """Return the page from a number on, with at most so many events; both are optional. Raise `ValueError` for other
+    arguments.
+    """
     if len(said) > 2 or not all(isinstance(each, int) and not isinstance(each, bool) for each in said):
         raise ValueError("events are asked for by the number of the first, and how many at most: 0, 1000")
     return journal.page(*said)
 
 
 def _may_be_reset_to_its_start(info: workflow.Info) -> bool:
-    """Whether a reset execution begins with its first task done again: of a reset to that task no other sign follows, of a later one its own.
-    Of an execution that went on as new nothing says it."""
+    """Whether a reset execution may begin with its first task again.
+
+    A reset to that task leaves no other sign; a reset to a later one does. Continue-as-new leaves none.
+    """
     is_reset = info.run_id != info.first_execution_run_id and info.continued_run_id is None
     return is_reset and info.get_current_history_length() > _FIRST_TASK
 
 
 class JournalQueries:
-    """A run's journal, from its workflow's first task on, also once it has ended."""
+    """The query for a run's journal, from its workflow's first task on, also after its end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,39 +107,41 @@ class JournalQueries:
 
     @workflow.query(name=EVENTS_QUERY)
     def events(self, *said: Any) -> EventsPage:
-        """What has happened: an `EventsPage` from a number on, and with at most so many."""
+        """Return an `EventsPage` from a number on, with at most so many events."""
         return page_of(self._notes.journal, said)
 
 
 _AGENT: Final = SearchAttributeKey.for_keyword(AGENT_ATTRIBUTE)
 
 OFTEN: Final = 2
-"""Refusals in a row. One may be the network's; a namespace that has lost a search attribute refuses for ever."""
+"""Rejections in a row. One may be the network's; a namespace that has lost a search attribute rejects for ever."""
 _refused: dict[str, int] = {}
-"""By execution, how often the server has refused what its task did since it was last taken; of those that this worker holds."""
+"""Rejections of an execution's task results by the server since the last success, for this worker's executions."""
 
 
 def note_refused(execution: str) -> None:
-    """The server did not take what the execution's task did; it is done again."""
+    """Record that the server rejected an execution's task result; the task is repeated."""
     _refused[execution] = _refused.get(execution, 0) + 1
 
 
 def note_gone(execution: str) -> None:
-    """The execution is put out of memory for another reason."""
+    """Record that the execution is evicted for another reason."""
     _refused.pop(execution, None)
 
 
 def may_list(what: str) -> bool:
-    """Whether search attributes are set here; that they are not is recorded. Asked once a task, of `what`."""
+    """Whether search attributes are set here; a negative answer is recorded. Called once a task, for `what`."""
     info = workflow.info()
     if workflow.unsafe.is_replaying() or _refused.get(info.run_id, 0) >= OFTEN:
-        # The SDK remembers what it has answered once: each task asks by a name of its own.
+        # The SDK keeps a patch's first answer, so each task uses its own patch name.
         return not workflow.patched(f"unlisted-{what}-{info.get_current_history_length()}")
     return True
 
 
 def list_agent(name: str, known: Sequence[str], *, below: bool) -> None:
-    """Set the agent's name for lists where nobody has at the start, as in a run that a user's own workflow has started."""
+    """Set the agent's name for lists, where the start did not set it, as in a run that a user's own workflow has
+    started.
+    """
     info = workflow.info()
     if (
         below
@@ -149,7 +155,7 @@ def list_agent(name: str, known: Sequence[str], *, below: bool) -> None:
 
 
 def whose() -> TypedSearchAttributes | None:
-    """For whom a run below this one runs: as this one, so that a tenant finds what waits there (R10.2)."""
+    """Return the owner attributes for a child run: this run's own, so that a tenant finds its waiting requests (R10.2)."""
     said = [
         each
         for each in workflow.info().typed_search_attributes
@@ -163,7 +169,9 @@ _COST: Final = SearchAttributeKey.for_float(COST_ATTRIBUTE)
 
 
 def end(run: Run, error: BaseException | None, *, below: bool) -> None:
-    """Tell it, whatever ends the run; `below`: it is a delegate's, and is not told twice where telling is a billed Action."""
+    """Report a run's end, with any outcome. With `below` it is a delegate's: no second report where it is a billed
+    Action.
+    """
     if isinstance(error, GeneratorExit):  # it is only put out of memory
         return
     if run.progress.usage.by_model and not below:
@@ -188,7 +196,7 @@ def end(run: Run, error: BaseException | None, *, below: bool) -> None:
 
 
 def _list(run: Run, reason: str | None) -> None:
-    """Keep for lists why it ended and what it cost, where the namespace knows such attributes; one Action."""
+    """Set, for lists, why the run ended and its cost, where the namespace has such attributes; one Action."""
     known, cost = run.prepared.attributes, run.progress.usage.cost
     updates: list[SearchAttributeUpdate[Any]] = []
     if STOP_ATTRIBUTE in known and reason is not None:
@@ -200,7 +208,7 @@ def _list(run: Run, reason: str | None) -> None:
 
 
 class WatchHandlers:
-    """A workflow that is told by those who watch it."""
+    """The handlers of a workflow that knows whether somebody watches it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,10 +216,10 @@ class WatchHandlers:
 
     @workflow.signal(name=WATCHED, description="Somebody watches: what a model writes is told more often for a while")
     def watched(self, *_: Any) -> None:
-        """Said once a minute while there are readers; it is kept until when that counts."""
+        """Record that there are readers. They repeat the signal once a minute."""
         self._watched_until = workflow.time() + WATCH_LASTS
 
     @workflow.query(name=WATCHED)
     def watched_until(self, *_: Any) -> float:
-        """Until when somebody watches, in seconds since 1970; 0 for nobody."""
+        """Return until when somebody watches, in seconds since 1970; 0 for nobody."""
         return self._watched_until

@@ -32,32 +32,34 @@ with workflow.unsafe.imports_passed_through():
 
 
 _ANOTHER_WITHIN: Final = timedelta(minutes=1)
-"""For which workers are asked whether they have the tools of a run that begins."""
+"""Time for which workers may take the preparation of a run, if one lacks its tools."""
 _ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
 
 
 def begins_anew() -> bool:
-    """Whether this execution is to end for a new one: it is long, or pinned to a version that is not the current one any more (R13.7)."""
+    """Whether to continue as new: the history is long, or pinned to a version that is not the current one (R13.7)."""
     info = workflow.info()
     return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
 
 
 def go_on_anew(argument: RunInput | LoopInput | SessionInput) -> NoReturn:
-    """End this execution for one that stays with the version that is current now. A server without versions refuses the word."""
+    """Continue as new with the current version. A server without versions rejects that option."""
     changed = workflow.info().is_target_worker_deployment_version_changed()
     behavior = ContinueAsNewVersioningBehavior.AUTO_UPGRADE if changed else None
     workflow.continue_as_new(argument, initial_versioning_behavior=behavior)
 
 
 class ContinueAsNew:
-    """Whether one execution can go on as new: not where there is too much to carry on."""
+    """The continue-as-new of one execution, which may be too large to carry on."""
 
     def __init__(self) -> None:
         self._attempts = Attempts()
 
     def go_on(self, run_input: RunInput, run: Run, worked: float) -> None:
-        """Where Temporal suggests it, or workers of another version are current now, end this execution for a new one; return where what
-        there is to carry on is too large (R18.4)."""
+        """Continue as new where Temporal suggests it, or workers of another version are current now.
+
+        Return where the state is too large to carry on (R18.4).
+        """
         if not begins_anew():
             return
         most, size = run.prepared.max_payload, carried(run)
@@ -76,8 +78,10 @@ class ContinueAsNew:
 async def prepare(
     run_input: RunInput, people: RunApprovals, notes: RunJournal, hooking: ExecutionHooks
 ) -> tuple[RunInput, Run]:
-    """The run as its input has it, whether it begins or goes on, and the input as hooks may have changed it. Fails with `Refused` where it
-    cannot be run."""
+    """Return the input, as hooks may have changed it, and the run, whether it begins or continues.
+
+    Fail with `Refused` where it cannot run.
+    """
     try:
         run_input, run = await _prepare(run_input, people, notes, hooking)
     except ApplicationError as error:
@@ -116,9 +120,9 @@ async def _prepare(
 
 
 async def record(run_input: RunInput) -> Packed:
-    """What the worker has for such a run (R12.5); where it lacks a tool, another that takes runs from the queue, as in a deploy.
+    """Return the worker's record for such a run (R12.5); where the worker lacks a tool, another one's, as in a deploy.
 
-    Fails with `Refused` where it cannot be run.
+    Fail with `Refused` where it cannot run.
     """
     agent, context, change = _read(run_input)
     wanted = PrepareInput(
@@ -168,7 +172,7 @@ def _read(run_input: RunInput) -> tuple[Agent, Context, Policy]:
 def _set_guard(
     people: RunApprovals, agent: Agent, run_input: RunInput, prepared: PreparedWorker, change: Policy
 ) -> None:
-    """The policy's three layers; what a signal has changed before this stays. A delegate stands on the floor above it too."""
+    """Set the policy's three layers; earlier changes by signals stay. A delegate has its parent's floor too."""
     desk = people.desk
     desk.guard = Guard(
         agent.config.approval,

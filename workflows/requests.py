@@ -35,19 +35,19 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.limits import SHORTEST
 
 TIMEOUT: Final = timedelta(minutes=10)
-"""For one attempt: longer than any answer takes to be written."""
+"""Time of one attempt: longer than any answer takes."""
 AFTER_DEADLINE: Final = timedelta(minutes=2)
-"""For the last Request of a run that has come to its deadline, with all attempts."""
+"""Time of the last Request of a run at its deadline, with all attempts."""
 HEARTBEAT: Final = timedelta(seconds=5)
 """A lost worker is noticed within five seconds. To notice one that is not lost costs little: see `perdure.models.response_stream`."""
 ATTEMPTS_BEFORE_FALLBACK: Final = 2
 
 _SAME_EVERYWHERE: Final = ("BadRequestError", "UnprocessableEntityError")
-"""Failures that another model would answer the same way."""
+"""Failures that another model would return too."""
 
 
 async def choose(situation: Situation) -> ModelChoice:
-    """The model of a Request, and why. A policy of the worker's own is asked there, and its answer recorded."""
+    """Choose the model of a Request. A worker's own policy runs on the worker, and its answer is recorded."""
     name = situation.models.policy
     if name in POLICIES:
         return POLICIES[name](situation)
@@ -62,9 +62,9 @@ async def choose(situation: Situation) -> ModelChoice:
 
 
 class Provider:
-    """How long one Request waits for models whose provider is away, and what the run says meanwhile (R20.5).
+    """The wait of one Request for models whose provider is away, and the run's report on it (R20.5).
 
-    `resting` is told whether nothing but that is waited for: such time is not work.
+    `resting` is called with whether the run waits for nothing else: such time is not work.
     """
 
     def __init__(self, run: Run, resting: Callable[[bool], None]) -> None:
@@ -75,11 +75,11 @@ class Provider:
         self._began = workflow.time()
         self._first: tuple[str, ProviderAway] | None = None
         self.waits = False
-        """Whether the quick attempts are over, and the run says that it waits."""
+        """Whether the quick attempts are over, and the run reports that it waits."""
 
     @property
     def left(self) -> float:
-        """Seconds of patience."""
+        """Return the seconds of patience that are left."""
         return max(0.0, self._patience - (workflow.time() - self._began))
 
     def note(self, model: str, error: ActivityError) -> None:
@@ -106,7 +106,7 @@ class Provider:
         return model
 
     def over(self) -> None:
-        """The Request is answered, or given up: the run waits for nobody."""
+        """End the wait: the Request is answered, or given up."""
         if self._agent_run.wait is not None:
             self._agent_run.wait = None
             self._resting(False)
@@ -116,9 +116,10 @@ class Provider:
 async def ask(
     run: Run, request: RequestInput, released: Callable[[], bool], resting: Callable[[bool], None]
 ) -> RequestResult:
-    """The model's answer; a fallback's where the model is down. Raises `ActivityError` when nobody answers in time.
+    """Return the model's answer, or a fallback's where the model is down. Raise `ActivityError` without an answer in
+    time.
 
-    Once calls were `released` nobody else is asked: they stand (R6.7). `resting`: see `Provider`.
+    Once calls were `released` no other model is used: those calls stay (R6.7). `resting`: see `Provider`.
     """
     fallbacks = [model for model in run.prepared.models.fallback if model != request.model]
     asked, before, routing, provider = 0, 0, Routing(run), Provider(run, resting)
@@ -165,7 +166,10 @@ async def ask(
 async def _ask_one(
     run: Run, request: RequestInput, asked: int, before: int, attempts: int, provider: Provider, limited: str | None
 ) -> RequestResult:
-    """The answer of one activity; `before`: the attempts of those before it, `attempts`: how many it may make, 0 for any number."""
+    """Return the answer of one activity.
+
+    `before` counts the attempts of earlier activities, `attempts` is how many it may make, 0 for any number.
+    """
     late = run.limit is not None and run.limit.reason == "deadline"
     first_pause = WAITING_PAUSE if provider.waits else FIRST_PAUSE
     about = {

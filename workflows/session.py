@@ -75,7 +75,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 class SessionQueries(TranscriptTasks):
-    """The session's queries, over what it keeps and the run that is under way."""
+    """The session's queries, over its state and its active run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,32 +101,32 @@ class SessionQueries(TranscriptTasks):
 
     @workflow.query(name=GIVEN_SESSION)
     def given_session(self) -> SessionInput:
-        """What a fork of this session begins with, beside its transcript (R10.20)."""
+        """Return the input of a fork of this session, without its transcript (R10.20)."""
         return self._open().given
 
     @workflow.query(name=DESCRIBE)
     def about(self) -> SessionInfo:
-        """What the session is, without what was said."""
+        """Return the session's metadata, without its messages."""
         return self._open().about
 
     @workflow.query(name=SHOW)
     def view(self) -> SessionView:
-        """The session as it stands."""
+        """Return the session as it stands."""
         return self._open().view()
 
     @workflow.query(name=EVENTS_QUERY)
     def events(self, *said: Any) -> EventsPage:
-        """What has happened: an `EventsPage` from a number on, and with at most so many; also once it was deleted (R10.14)."""
+        """Return an `EventsPage` from a number on, with at most so many events, also after deletion (R10.14)."""
         return page_of(EventJournal() if self._kept is None else self._kept.notes.journal, said)
 
     @workflow.query(name=FATE)
     def fate(self, what: str, sender: str = "") -> Fate:
-        """What has become of a message, named by its id and its sender, or of a run of this session."""
+        """Return the fate of a message, by its id and its sender, or of a run of this session."""
         return self._open().fate(what, sender)
 
     @workflow.query(name=GIVEN_QUERY)
     def given_below(self, names: list[str]) -> dict[str, RunInput | None]:
-        """What the run under way was given, for it to ask where it is too large to be sent (R18.2)."""
+        """Return the active run's input, for a run whose input was too large to be sent (R18.2)."""
         child = self._child
         mine = None if child is None else child.id.removeprefix(f"{workflow.info().workflow_id}/")
         return {name: child.given if child is not None and name == mine else None for name in names}
@@ -142,16 +142,18 @@ class SessionQueries(TranscriptTasks):
 
 
 class SessionUpdates(SessionQueries):
-    """A session's updates that change what it does, and no message."""
+    """The updates of a session that change its behaviour, without messages."""
 
     def __init__(self) -> None:
         super().__init__()
         self._happened = 0
-        """Counts what came in, for whoever waits for anything to."""
+        """Number of arrivals, for tasks that wait for any."""
 
     @workflow.update(name=DECIDE_IN_SESSION, description="A decision on a call of the run under way")
     async def decide(self, *said: Any) -> dict[str, Any]:
-        """A `SessionDecision`, by whoever has the right `approve`; the run's own answer, or why it refuses (R10.9)."""
+        """Decide with a `SessionDecision` of a sender with the right `approve`; return the run's answer, or its refusal
+        (R10.9).
+        """
         self._happened += 1
         kept, asked = self._open(), read(SessionDecision, said)
         running = kept.lane.state.running
@@ -173,7 +175,7 @@ class SessionUpdates(SessionQueries):
 
     @workflow.update(name=COMPACT, description='Compact the conversation: {"sender": "ann", "rights": ["compact"]}')
     async def compact(self, *said: Any) -> dict[str, Any]:
-        """An `Ending`: what is older than the newest part is told in short from now on (R10.11). What was done, in words."""
+        """Compact: from now on a summary replaces all but the newest part (R10.11). Return the action in words."""
         self._happened += 1  # it is not to go on as new meanwhile
         kept, asked = self._open(), read(SessionDeletion, said)
         words = await self.tend(kept.models, "asked")
@@ -189,30 +191,34 @@ class SessionUpdates(SessionQueries):
 
 
 IDLE_EVENTS: Final = 12
-"""More than an execution has that has only begun, whatever became of its first task: one that has more goes on as new (R10.13).
+"""Events of a history: an execution that has more continues as new before it idles (R10.13).
 
-Below that a length says nothing: a task that only carried a refusal stands in no history, and its worker counted it."""
+No new execution has so many, whatever became of its first task. A smaller number proves nothing: the history does not
+hold a task that only carried a refusal, and its worker counted that task.
+"""
 
 
 LINGER: Final = timedelta(seconds=1)
-"""After which a session goes on as new to idle. A server puts off what goes on as new within a second of its beginning, so whoever says the
-next thing at once would wait for that."""
+"""Time after which a session continues as new before it idles.
+
+A server delays continue-as-new within a second of an execution's start. The sender of the next message would wait.
+"""
 
 
 @workflow.defn(name=SESSION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class SessionWorkflow(SessionUpdates):
     """A conversation that outlives its runs.
 
-    Handlers take whatever anybody sends, and judge it themselves: a validator's refusal writes no history (R18.6).
+    Handlers accept whatever anybody sends, and judge it themselves: a validator's refusal writes no history (R18.6).
     """
 
     @workflow.init
     def __init__(self, *given: Any) -> None:
         super().__init__()
         self._refusal: Exception | None = None
-        """What is wrong with the input: `run` says it, for a message may be looked at before that begins."""
+        """Problem of the input, which `run` raises: a handler may see a message before `run` begins."""
         self._stepped = False
-        """Whether this execution has done anything: then its history is not to be idled with."""
+        """Whether this execution has done anything, so that it must not idle with its history."""
         self._turns = RunTurns()
         self._replying: SessionReplies
         try:
@@ -233,7 +239,7 @@ class SessionWorkflow(SessionUpdates):
 
     @workflow.run
     async def run(self, *_: Any) -> None:
-        """Keep the lane, for ever. Takes one `SessionInput`."""
+        """Keep the queue, for ever. The argument is one `SessionInput`."""
         if self._kept is None:
             assert self._refusal is not None
             raise self._refusal
@@ -277,7 +283,7 @@ class SessionWorkflow(SessionUpdates):
             )
 
     async def _idle(self, kept: SessionState, seen: int) -> None:
-        """Wait for whatever comes in, with a history that is as short as it can be."""
+        """Wait for the next arrival, with a history as short as possible."""
         await workflow.wait_condition(
             lambda: (workflow.all_handlers_finished() and not self._replying.busy) or self._happened > seen
         )
@@ -292,7 +298,7 @@ class SessionWorkflow(SessionUpdates):
         await workflow.wait_condition(lambda: self._happened > seen)
 
     def _go_on(self, kept: SessionState) -> None:
-        """End this execution for a new one: never while a run or a reply is under way, which would be lost."""
+        """Continue as new, unless a run or a reply is under way: it would be lost."""
         if self._replying.busy:
             return
         if kept.lane.state.running is not None and kept.lane.state.running.begun:
@@ -302,7 +308,7 @@ class SessionWorkflow(SessionUpdates):
             go_on_anew(carried)
 
     async def _run(self, kept: SessionState, running: ActiveRun) -> None:
-        """One run, from its start to what it leaves in the transcript."""
+        """Run one run, from its start to its records in the transcript."""
         run_id = kept.lane.run_id(running.number)
         await self._turns.take(run_id, lambda: running.ending is None and kept.lane.state.running is running)
         if kept.lane.state.running is not running:  # all that it was to begin with was taken back
@@ -339,30 +345,30 @@ class SessionWorkflow(SessionUpdates):
         self._kept.delivered(delivery, became, text, now())
         self._show()
 
-    # What comes in.
+    # Handlers.
 
     @workflow.signal(name=TURN, description="The engine's own: a worker has room for this run")
     def turn(self, *said: Any) -> None:
-        """Where workers limit how many runs of sessions are under way (R10.3)."""
+        """Give a run its turn, where workers limit the number of active runs of sessions (R10.3)."""
         self._happened += 1
         if len(said) == 1 and isinstance(said[0], str):
             self._turns.give(said[0])
 
     @workflow.signal(name=WAITS, description="The engine's own: whether the run waits for a person")
     def run_waits(self, *said: Any) -> None:
-        """From the session's run (R10.4)."""
+        """Record the report of the session's run on whether it waits (R10.4)."""
         self._happened += 1
         if self._kept is not None and (told := read_one(RunWaits, said)) is not None:
             self._kept.lane.waits(told)
 
     @workflow.signal(dynamic=True)
     def anything(self, _: str, __: Sequence[RawValue]) -> None:
-        """No signal of the engine's: it changes nothing, and its history is left behind when the session idles (R10.13)."""
+        """Ignore a signal that is not the engine's. Its history is left behind when the session idles (R10.13)."""
         self._happened += 1
 
     @workflow.update(name=SEND, description='A message: {"messageId": "1", "sender": "ann", "text": "hello"}')
     async def send(self, *said: Any) -> dict[str, Any]:
-        """A `Message`; its receipt, the same for the same message (R10.1)."""
+        """Accept a `Message`; return its receipt, the same for the same message (R10.1)."""
         # Also where it is known or refused below: the history that it wrote is not to be idled with.
         self._happened += 1
         kept, message = self._open(), read(Message, said)
@@ -387,7 +393,7 @@ class SessionWorkflow(SessionUpdates):
         return await self._accepted(kept, message, text)
 
     async def _accepted(self, kept: SessionState, message: Message, text: str | None = None) -> dict[str, Any]:
-        """Its receipt; `text`: as hooks would have it."""
+        """Accept a message and return its receipt; `text`: the text that hooks have given it."""
         if message.document is not None and message.agent != kept.agent_digest:
             kept.change_agent(message)
         accepted = kept.lane.accept(message, workflow.time(), now(), text)
@@ -426,7 +432,7 @@ class SessionWorkflow(SessionUpdates):
 
     @workflow.update(name=WITHDRAW, description='Take a message back: {"messageId": "1", "sender": "ann"}')
     async def withdraw(self, *said: Any) -> dict[str, Any]:
-        """A `Withdrawal`, until a Request holds it (R10.7)."""
+        """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
         self._happened += 1
         kept, asked = self._open(), read(MessageWithdrawal, said)
         key = kept.lane.judge_withdrawal(asked)
@@ -448,7 +454,7 @@ class SessionWorkflow(SessionUpdates):
 
     @workflow.update(name=REDELIVER, description='Deliver a reply again: {"delivery": "RUN/1", "sender": "ann"}')
     def redeliver(self, *said: Any) -> dict[str, Any]:
-        """Deliver a reply, a `Redelivery`, of which nobody knows whether it arrived, once more under its key (R24.2)."""
+        """Deliver a reply whose arrival is unknown once more, under its key (R24.2). The argument is a `Redelivery`."""
         kept, asked = self._open(), read(Redelivery, said)
         self._replying.add([kept.redelivery(asked.delivery)])
         self._happened += 1
@@ -462,7 +468,7 @@ class SessionWorkflow(SessionUpdates):
 
     @workflow.update(name=DESCRIBE, description='Metadata that is kept with it: {"metadata": {"topic": "shoes"}}')
     def describe(self, *said: Any) -> dict[str, Any]:
-        """A `Description`, in place of what it had; its `About`."""
+        """Replace the session's metadata by a `Description`; return its `SessionInfo`."""
         kept = self._open()
         kept.describe(read(Description, said))
         self._happened += 1
@@ -475,7 +481,7 @@ class SessionWorkflow(SessionUpdates):
 
     @workflow.update(name=END, description='End the session: {"sender": "ann", "rights": ["delete"]}')
     def end(self, *_: Any) -> dict[str, Any]:
-        """An `Ending`: what runs is cancelled, and the session ends."""
+        """Cancel the active run, and end the session. The argument is a `SessionDeletion`."""
         kept = self._open()
         running = kept.lane.state.running
         if running is not None:

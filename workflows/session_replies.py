@@ -21,18 +21,21 @@ with workflow.unsafe.imports_passed_through():
 
 
 _ATTEMPT: Final = timedelta(seconds=60)
-"""For one attempt. No time bounds all of them: a delivery waits for a worker for as long as there is none (R24.2)."""
+"""Time of one attempt. The whole delivery has no timeout: it waits for a worker for as long as there is none (R24.2).
+"""
 _ALIVE: Final = timedelta(seconds=20)
 
 
 class SessionReplies:
-    """What is to be delivered, in its order, as `hooks` would have it. `on_end` is told what became of each, and what was delivered."""
+    """The replies of a session, delivered in their order as `hooks` change them. `on_end` receives each outcome and
+    text.
+    """
 
     def __init__(
         self, waiting: list[ReplyDelivery], hooks: SessionHooks, on_end: Callable[[ReplyDelivery, Delivered, str], None]
     ) -> None:
         self.waiting = waiting
-        """Those that are not delivered, the one under way first; the caller's own list."""
+        """Replies that are not delivered, the one under way first; the caller's own list."""
         self._hooks = hooks
         self._on_end = on_end
         self._task: asyncio.Task[None] | None = None
@@ -40,27 +43,27 @@ class SessionReplies:
 
     @property
     def busy(self) -> bool:
-        """Whether one is under way: a new execution would lose it."""
+        """Whether a delivery is under way, which a new execution would lose."""
         return self._task is not None and not self._task.done()
 
     def add(self, deliveries: Iterable[ReplyDelivery]) -> None:
-        """Deliver these after those before them."""
+        """Add deliveries behind the present ones."""
         self.waiting += deliveries
         self.start()
 
     def start(self) -> None:
-        """Go on with what waits."""
+        """Start to deliver the waiting replies."""
         self._paused = False
         if self.waiting and not self.busy:
             self._task = asyncio.create_task(self._deliver_all())
 
     async def pause(self) -> None:
-        """Begin no more, and wait for the one under way."""
+        """Begin no further delivery, and wait for the one under way."""
         self._paused = True
         await workflow.wait_condition(lambda: not self.busy)
 
     def cancel(self) -> None:
-        """Deliver nothing more."""
+        """Cancel all deliveries."""
         self.waiting.clear()
         if self._task is not None:
             self._task.cancel()
@@ -74,7 +77,7 @@ class SessionReplies:
             await self._hooks.sent(delivery, text, became.status)
 
     async def _one(self, delivery: ReplyDelivery) -> tuple[Delivered, str]:
-        """What became of it, and the text that it had."""
+        """Deliver one reply; return its outcome and its text."""
         text, refused = await self._hooks.sending(delivery)
         if refused is not None:
             return Delivered(status="refused", why=refused), text
@@ -82,7 +85,7 @@ class SessionReplies:
 
 
 async def _deliver(delivery: ReplyDelivery) -> Delivered:
-    """What became of it. A worker that is shut down meanwhile counts as no attempt."""
+    """Deliver a reply and return its outcome. An attempt whose worker is shut down does not count."""
     while True:
         try:
             return await _try(delivery)
@@ -97,7 +100,7 @@ async def _deliver(delivery: ReplyDelivery) -> Delivered:
 
 
 def _attempts(error: ActivityError) -> int:
-    """How often it was tried, as the worker that was shut down says."""
+    """Return the number of attempts, as the worker that was shut down reports it."""
     said = error.cause.details[:1] if isinstance(error.cause, ApplicationError) else ()
     return said[0] if said and isinstance(said[0], int) else 1
 

@@ -52,12 +52,12 @@ with workflow.unsafe.imports_passed_through():
 
 
 _TELLS_WITHIN: Final = timedelta(minutes=5)
-"""What a run has left that could not tell it by its end: a worker may have to be there first."""
+"""Time for the query of a run's result that its end did not hold: a worker may have to start first."""
 _ANSWERS_WITHIN: Final = timedelta(seconds=10)
 
 
 class ChildRun:
-    """One run of a session, from its start to what it leaves."""
+    """A run of a session, from its start to its result."""
 
     def __init__(self, run_id: str, given: RunInput, *, sender: str, tenant: str, searchable: bool) -> None:
         self.id = run_id
@@ -71,18 +71,18 @@ class ChildRun:
         self._ends = False
 
     def steer(self, message: Queued) -> None:
-        """Give it a message, in the order of acceptance; once it has started, where it has not yet."""
+        """Send it a message, in the order of acceptance; a run that has not started receives it afterwards."""
         self._to_say.append(message)
         self._say()
 
     def end(self) -> None:
-        """Tell it to end; what has been done stays done (R10.6)."""
+        """Cancel it; finished calls stay finished (R10.6)."""
         self._ends = True
         if self._handle is not None:
             self._handle.cancel()
 
     async def result(self, title: str) -> RunResult:
-        """Run it, and wait for what it leaves; it never raises for what became of the run."""
+        """Run it, and return its result; its failure is a result too."""
         asks = self._size() > INLINE_INPUT
         if (size := self._size()) > MAX_PAYLOAD:
             return self._without("failed", f"what it is given has {said(size)}, and {MAX_PAYLOAD:,} is the most")
@@ -168,7 +168,7 @@ class ChildRun:
         return left.model_copy(update={"status": status, "error": words, "output": None})
 
     async def _ask(self) -> RunResult | None:
-        """What it has done: it knows that also when it has ended."""
+        """Query the run's result, which it knows after its end too."""
         try:
             left: RunResult = await workflow.execute_activity(
                 AFTER_ACTIVITY,
@@ -190,7 +190,7 @@ class ChildRun:
 
 
 async def say(saying: RunUpdate) -> RunUpdateResult:
-    """Say something to a run that answers, through an activity: a workflow cannot itself."""
+    """Send an update to a run and return its answer, through an activity: a workflow cannot send an update itself."""
     try:
         answered: RunUpdateResult = await workflow.execute_activity(
             SAY_ACTIVITY,
@@ -215,8 +215,10 @@ def run_input(
     *,
     reasons: bool = False,
 ) -> RunInput:
-    """What a run is started with; `reasons`: what its model thinks is told. Its result may have any size that can come in: there is one at a
-    time."""
+    """Return the input of a run; with `reasons` its model's reasoning is recorded.
+
+    Its result may have any size that the workflow can receive: there is one at a time.
+    """
     given = {"agent": agent, "delegates": delegates, "sources": sources, "whose": whose}
     return RunInput(**given, records=True, reasons=reasons, free=MAX_STORED)
 
@@ -226,18 +228,20 @@ _LONGEST: Final = timedelta(days=365)
 
 
 class RunTurns:
-    """Those that this execution's runs wait for, or hold."""
+    """The turns of this execution's runs: those that wait for one, or hold one."""
 
     def __init__(self) -> None:
         self._given: set[str] = set()
         self._holding: asyncio.Task[None] | None = None
 
     def give(self, run_id: str) -> None:
-        """A worker has room for it."""
+        """Give a run its turn: a worker has room for it."""
         self._given.add(run_id)
 
     async def take(self, run_id: str, wanted: Callable[[], bool]) -> None:
-        """Wait until a worker has room for the run, or it is not `wanted` any more; at once where nothing is limited."""
+        """Wait until a worker has room for the run, or it is not `wanted` any more. Return at once where there is no
+        limit.
+        """
         while wanted() and (await ask_limited()).runs:
             holding = self._holding = asyncio.create_task(_hold(run_id))
             await self._until_given(run_id, holding, wanted)
@@ -248,14 +252,14 @@ class RunTurns:
         await workflow.wait_condition(lambda: run_id in self._given or holding.done() or not wanted())
 
     def leave(self) -> None:
-        """The run has ended, or will not begin."""
+        """Return the turn: the run has ended, or will not begin."""
         if self._holding is not None:
             self._holding.cancel()
             self._holding = None
 
 
 def _not_taken_up(holding: asyncio.Task[None]) -> bool:
-    """Whether nobody gives turns any more: then it is asked whether there is still a limit."""
+    """Whether no worker gives turns any more. The caller then queries whether there is still a limit."""
     error = None if holding.cancelled() else holding.exception()
     return isinstance(error, ActivityError) and not_taken_up(error)
 

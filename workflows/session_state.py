@@ -70,8 +70,10 @@ _SAID: Final = f"†{CONVERSATION}"
 
 
 class SessionState:
-    """All of a session but the run that is under way. `born` tells its runs from those of a session that had its key before; `at` says when
-    this execution has begun."""
+    """The state of a session, without its active run.
+
+    `born` separates its runs from those of an earlier session with its key. `at` is the time when this execution began.
+    """
 
     def __init__(self, argument: SessionInput, session_id: str, born: str, at: str) -> None:
         self._input = argument
@@ -84,24 +86,24 @@ class SessionState:
         )
         self.transcript = Transcript(None if snapshot is None else snapshot.transcript)
         self.remembered = MessageFilter("" if snapshot is None else snapshot.remembered)
-        """The messages that are known to segments alone."""
+        """Messages that only segments know."""
         self.state: JsonObject | None = None if snapshot is None else snapshot.state
-        """What its runs have written; `None`: nothing."""
+        """State that its runs have written; `None` if they have written nothing."""
         self.sources: dict[str, list[str]] = {} if snapshot is None else snapshot.sources
-        """Where the state and what was said come from, by reference (R15.1)."""
+        """Sources of the state and the conversation, by reference (R15.1)."""
         lane = QueueState(born=f"{born}-") if snapshot is None else snapshot.lane
         lane.known = self._by_sender(lane)
         self.lane = MessageQueue(session_id, argument.rules, lane)
         self.notes = SessionJournal(EventJournal(None if snapshot is None else snapshot.events))
-        """What has happened, for whoever reads it."""
+        """Journal of the session's events."""
         self.to_deliver: list[ReplyDelivery] = [] if snapshot is None else snapshot.replies
-        """Replies on their way, the first perhaps under way."""
+        """Replies on their way; the first may be under way."""
         self._read_agent()
         if not self.notes.journal.count:
             self.notes.began(self.agent, at)
 
     def _by_sender(self, lane: QueueState) -> dict[str, KnownMessage]:
-        """What is known of messages, by `message_key`: a session of Perdure 0.1.0 has it by their ids."""
+        """Return the known messages by `message_key`: Perdure 0.1.0 kept them by their ids."""
         entries: list[MessageEntry | CommandEntry | Queued] = [
             each for each in self.transcript.entries if is_said(each)
         ]
@@ -118,7 +120,7 @@ class SessionState:
         self.agent = agent.name
         self.lane.rules = self._input.rules.over(agent.config.session)
         self.models = agent.config.models.model_dump(exclude_unset=True)
-        """What the agent's file says of them."""
+        """Models, as the agent's file names them."""
         self.transcript.limit = min(self.transcript.limit, self.lane.rules.context_tokens or CONTEXT_TOKENS)
 
     @property
@@ -144,7 +146,7 @@ class SessionState:
 
     @property
     def tells_reasoning(self) -> bool:
-        """Whether people are told what its model thinks."""
+        """Whether replies include the model's reasoning."""
         return "reasoning" in (self.lane.rules.verbose or ())
 
     @property
@@ -152,17 +154,17 @@ class SessionState:
         return self._input.agent
 
     def whose(self, sender: str) -> RunOwner:
-        """What hooks of its runs are told."""
+        """Return the owner of its runs, for hooks."""
         return RunOwner(tenant=self.tenant, sender=sender, session=self.key)
 
     def change_agent(self, message: Message) -> None:
-        """From the next run on the message's agent file answers."""
+        """Answer with the message's agent file from the next run on."""
         given = {"agent": message.agent, "document": message.document, "delegates": message.delegates}
         self._input = self._input.model_copy(update=given)
         self._read_agent()
 
     def describe(self, description: Description) -> None:
-        """Keep this metadata in place of what it had."""
+        """Replace the metadata."""
         self._input = self._input.model_copy(update={"metadata": description.metadata})
 
     @property
@@ -170,7 +172,7 @@ class SessionState:
         return SessionInfo(session=self.key, metadata=self._input.metadata, created_at=self._input.created_at)
 
     def carried(self) -> SessionInput:
-        """What a new execution goes on with."""
+        """Return the input of a new execution."""
         snapshot = SessionSnapshot(
             lane=self.lane.state,
             transcript=self.transcript.carried(),
@@ -184,19 +186,21 @@ class SessionState:
 
     @property
     def given(self) -> SessionInput:
-        """What a session of the same agent, and with the same rules, begins with."""
+        """Return the input of a new session with the same agent and rules."""
         return self._input.model_copy(update={"snapshot": None, "metadata": {}, "created_at": ""})
 
-    # What is not at hand any more.
+    # Entries that are not at hand any more.
 
     def forgot(self, message: Message) -> bool:
-        """Whether a message may have been accepted that nothing here knows any more (R10.1). Perdure 0.1.0 remembered ids alone."""
+        """Whether a message may have been accepted that only segments know (R10.1). Perdure 0.1.0 remembered ids alone."""
         if message.key in self.lane.state.known:
             return False
         return message.key in self.remembered or message.message_id in self.remembered
 
     def answer(self, message: Message, known: JsonObject) -> Receipt:
-        """The receipt of a message that a segment knows. Raises `MessageRefusedError` for another one of its id."""
+        """Return the receipt of a message that a segment knows. Raise `MessageRefusedError` for another message of its
+        id.
+        """
         self.lane.state.known[message.key] = KnownMessage.model_validate(known)
         try:
             receipt = self.lane.judge(message)
@@ -206,13 +210,13 @@ class SessionState:
         return receipt
 
     def put_away(self, entries: Iterable[Entry]) -> None:
-        """Say with what goes to a segment what it takes to answer for it."""
+        """Add to entries that are archived the data to answer for them."""
         for entry in filter(is_said, entries):
             if (known := self.lane.state.known.get(entry.key)) is not None:
                 entry.known = known.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
     def gone(self, entries: Iterable[Entry]) -> None:
-        """They are in a segment now, and known there. A command that still waits for its turn stays known here."""
+        """Drop entries that a segment holds now. A command that still waits for its turn stays known here."""
         waiting = {queued.key for queued in self.lane.state.queue}
         for entry in filter(is_said, entries):
             if entry.key in waiting:
@@ -220,10 +224,10 @@ class SessionState:
             self.lane.state.known.pop(entry.key, None)
             self.remembered.add(entry.key)
 
-    # What happens.
+    # Changes of the session.
 
     def write(self, accepted: AcceptedMessage, queued: Queued) -> None:
-        """A message that was accepted, or a command."""
+        """Write a message, or a command, that was accepted."""
         at, run_id = accepted.receipt.accepted_at, accepted.receipt.run_id
         self.notes.accepted(queued, accepted.receipt)
         if queued.number is None:
@@ -242,7 +246,7 @@ class SessionState:
         )
 
     def withdraw(self, asked: MessageWithdrawal, at: str) -> None:
-        """A message that was taken back; it stays in the transcript, and says so."""
+        """Record that a message was withdrawn; it stays in the transcript with that mark."""
         key = self.lane.judge_withdrawal(asked)
         if self.lane.withdraw(key) is not None:
             self.transcript.settle(key, reason := f"taken back by {asked.sender!r}")
@@ -252,14 +256,14 @@ class SessionState:
             )
 
     def carry_out(self, command: Queued, at: str) -> None:
-        """A command whose turn has come: its branch began when it was accepted; `/reset` forgets the state as well."""
+        """Execute a command. Its branch began when it was accepted; `/reset` forgets the state as well."""
         self.notes.carried_out(command, at)
         self.sources.pop(_SAID, None)
         if command.text == "/reset":
             self.state, self.sources = None, {}
 
     def never_ran(self, running: ActiveRun, at: str) -> None:
-        """A run that was told to end before it had begun."""
+        """Record that a run was cancelled before it had begun."""
         why = running.ending or "its run did not begin"
         for message in running.messages:
             self.transcript.settle(message.key, why)
@@ -267,14 +271,14 @@ class SessionState:
         self.lane.ended()
 
     def begun(self, running: ActiveRun, at: str) -> None:
-        """A run is started."""
+        """Record that a run is started."""
         self.lane.begun()
         self.notes.run_began(running, self.lane.run_id(running.number), self.agent, at)
 
     def ended(self, running: ActiveRun, result: RunResult, started: str, at: str) -> list[ReplyDelivery]:
-        """What a run has left: what held which message, its calls, its reply, its state; and what it has not answered begins the next.
+        """Record a run's end: its messages, calls, reply and state. Messages without an answer begin the next run.
 
-        What is to be said of it to people whose messages name a route.
+        Return the replies to deliver to the routes of its messages.
         """
         run_id = self.lane.run_id(running.number)
         held = {
@@ -310,12 +314,12 @@ class SessionState:
         return ReplyAuthor(run_id=run_id, session=self.key, tenant=self.tenant, agent=self.agent)
 
     def delivered(self, delivery: ReplyDelivery, became: Delivered, text: str, at: str) -> None:
-        """What became of a reply, and the text that it had in the end."""
+        """Record the outcome of a reply, and its final text."""
         self.transcript.append(delivery_entry(delivery, became, text, at))
         self.notes.delivered(delivery, became, at)
 
     def redelivery(self, key: str) -> ReplyDelivery:
-        """Return a delivery of which nobody knows whether it arrived, under the same key. Raises `MessageRefusedError` where there is none."""
+        """Return a delivery whose arrival is unknown, under the same key. Raise `MessageRefusedError` if there is none."""
         if any(each.key == key for each in self.to_deliver):
             raise MessageRefusedError(f"the delivery {key!r} is under way")
         run_id, _, number = key.rpartition("/")
@@ -358,20 +362,20 @@ class SessionState:
         said = self.sources.get(_SAID, [])
         self.sources = {**result.left, **({_SAID: said} if said else {})}
 
-    # What is told.
+    # Views of the session.
 
     def conversation(self, running: ActiveRun) -> list[JsonObject]:
-        """What was said before, in the branch that the run's messages belong to."""
+        """Return the earlier conversation, in the branch of the run's messages."""
         first = self.transcript.message(running.messages[0].key)
         return self.transcript.conversation(None if first is None else first.branch)
 
     def said(self, running: ActiveRun) -> list[str]:
-        """What the run is to answer, as a model reads it."""
+        """Return the messages that the run has to answer, as a model reads them."""
         found = [self.transcript.message(message.key) for message in running.messages]
         return [said(entry) for entry in found if entry is not None]
 
     def details(self) -> str:
-        """The session as Markdown, for the Web UI."""
+        """Return the session as Markdown, for the Web UI."""
         running = self.lane.state.running
         run_id = None if running is None else self.lane.run_id(running.number)
         return details(self.key, self.agent, self.lane.state, run_id, self.transcript.entries)
@@ -406,7 +410,7 @@ class SessionState:
         )
 
     def fate(self, what: str, sender: str = "") -> Fate:
-        """What has become of a message, or of a run of this session."""
+        """Return the fate of a message, or of a run of this session."""
         return fate(self.lane, self.transcript, what, sender)
 
 
@@ -414,12 +418,12 @@ W = TypeVar("W", bound=WireModel)
 
 
 def now() -> str:
-    """The workflow's time in words: ISO 8601, UTC."""
+    """Return the workflow's time as text: ISO 8601, UTC."""
     return datetime.fromtimestamp(workflow.time(), UTC).isoformat(timespec="milliseconds")
 
 
 def read(kind: type[W], said: tuple[Any, ...]) -> W:
-    """The one argument, as what it has to be. Raises `MessageRefusedError` for what it is not."""
+    """Parse the one argument as this type. Raise `MessageRefusedError` for anything else."""
     try:
         return kind.model_validate(only(said))
     except ValidationError as error:
@@ -429,9 +433,9 @@ def read(kind: type[W], said: tuple[Any, ...]) -> W:
 
 
 def judge_agent(message: Message, name: str) -> None:
-    """Check that the message's agent file may answer from now on: the session's agent, `name`, as it is now; another one takes a right (R10.2).
+    """Check that the message's agent file may answer from now on; another agent than `name` needs a right (R10.2).
 
-    Raises `MessageRefusedError`, or `AgentUnknown` where the file does not come with the message.
+    Raise `MessageRefusedError`, or `AgentUnknown` where the file does not come with the message.
     """
     if message.document is None:
         raise ApplicationError("the session does not have this agent file", type=UNKNOWN_AGENT)

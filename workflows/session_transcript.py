@@ -1,7 +1,7 @@
 """A session's transcript: compaction, and segments of old entries.
 
-Nothing here fails a session: what cannot be done is left for the next time, and what a model does not summarise is taken out of the
-messages themselves.
+Nothing here fails a session. An action that fails is tried again the next time. An extract of the messages replaces a
+summary that no model writes.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ with workflow.unsafe.imports_passed_through():
 
 
 _SUMMARY: Final = timedelta(minutes=2)
-"""For a summary with all attempts; the run that waits for it begins with an extract after that."""
+"""Time for a summary with all attempts; the run that waits for it begins with an extract after that."""
 _ARCHIVE: Final = timedelta(minutes=1)
 COMPACTED_SHOWN: Final = 320_000
-"""Characters of what is compacted that hooks are given: as many as a summary is made of."""
+"""Characters of the compacted text that hooks receive: as many as a summary is made of."""
 
 
 class TranscriptTasks(SessionHooks):
-    """What the session's workflow can do for its transcript, and the questions that those activities ask it."""
+    """The activities of a session's transcript, and the queries by which they read it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,28 +79,30 @@ class TranscriptTasks(SessionHooks):
         self._old: list[Entry] = []
         self._one_at_a_time = asyncio.Lock()
         self._held_back: str | None = None
-        """Why a hook did not let the conversation be compacted."""
+        """Reason why a hook refused the compaction."""
 
     @property
     def _transcript(self) -> Transcript | None:
-        """The session's, once there is one."""
+        """The session's transcript, once there is one."""
         raise NotImplementedError
 
     @property
     def _notes(self) -> SessionJournal:
-        """The same of its journal."""
+        """The session's journal, once there is one."""
         raise NotImplementedError
 
     def _put_away(self, entries: list[Entry]) -> None:
-        """What else is to be kept of entries that go to a segment now; called once more for those that did not."""
+        """Add further data to entries that are archived now; called again for those that were not."""
 
     def _gone(self, entries: list[Entry]) -> None:
-        """They are in a segment now."""
+        """Drop entries that a segment holds now."""
 
     async def tend(self, models: JsonObject, why: Why | None = None) -> str | None:
-        """Compact and archive what is due; with `why` compact in any case. What was done, in words; `None`: nothing was due.
+        """Compact and archive as far as due; with `why`, compact in any case. Return the action in words; `None`:
+        nothing was due.
 
-        `models` is the agent file's `config.models`. One call at a time does it, the others wait. Raises only what cancels it.
+        `models` is the agent file's `config.models`. One call at a time does it, others wait. Raise only a
+        cancellation.
         """
         async with self._one_at_a_time:
             return await self._tend(models, why)
@@ -162,7 +164,7 @@ class TranscriptTasks(SessionHooks):
         return entry
 
     async def _archive(self, transcript: Transcript) -> None:
-        """Put away what is old. Where that fails it stays at hand until the next time."""
+        """Archive old entries. Where that fails they stay at hand until the next time."""
         info = workflow.info()
         name = f"{info.workflow_id}/~{info.first_execution_run_id[:8]}-"
         while old := transcript.old():
@@ -192,7 +194,7 @@ class TranscriptTasks(SessionHooks):
         self._old = []
 
     async def find(self, message_id: str, sender: str = "") -> JsonObject:
-        """What was known of a message that is not at hand any more; empty: there is none. Raises `ActivityError` where that cannot be found out."""
+        """Return the data of a message that is not at hand any more; empty if there is none. Raise `ActivityError`."""
         transcript = self._transcript
         assert transcript is not None
         found: FoundEntry = await workflow.execute_activity(
@@ -207,19 +209,19 @@ class TranscriptTasks(SessionHooks):
 
     @workflow.query(name=SUMMARY_QUERY)
     def summary_source(self, room: int) -> SummarySource:
-        """What is to be summarised, in so many characters: asked by the activity, so that no history holds it."""
+        """Return the text to summarise, in `room` characters. The activity queries it, so that no history holds it."""
         if self._cut is None:
             raise ValueError("nothing is compacted now")
         return SummarySource(text=self._cut.source(room), most=self._cut.most_of_summary)
 
     @workflow.query(name=SEGMENT_QUERY)
     def segment_source(self, number: int) -> SegmentSource:
-        """What is to be archived as the segment of a number."""
+        """Return the entries to archive as the segment of a number."""
         return SegmentSource(segment=segment_of(number, self._old) if self._old else None)
 
     @workflow.query(name=ENTRIES_QUERY)
     def at_hand(self, after: int) -> HeldEntries:
-        """The entries at hand behind a place, as many as one answer holds, and where the older ones are."""
+        """Return the entries at hand behind a place, as many as one answer holds, and where the older ones are."""
         transcript = self._transcript
         if transcript is None:
             raise RunError("this session has no transcript: its input could not be read")
@@ -236,7 +238,7 @@ class TranscriptTasks(SessionHooks):
 
 @workflow.defn(name=SEGMENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class SegmentWorkflow:
-    """Takes one `Segment`, and holds it until it is deleted. Where it was evicted, a question brings it back."""
+    """A segment that holds its entries until it is deleted. A query loads it again where it was evicted."""
 
     def __init__(self) -> None:
         self._segment: Segment | None = None
@@ -244,33 +246,33 @@ class SegmentWorkflow:
 
     @workflow.run
     async def run(self, *given: Any) -> None:
-        """See the class."""
+        """Hold one `Segment` until it is deleted."""
         self._segment = read_input(Segment, given)
         workflow.set_current_details(f"entries {self._segment.first:,} to {self._segment.last:,}")
         await workflow.wait_condition(lambda: self._deleted)
 
     @workflow.signal(name=SEGMENT_DELETE, description="The engine's own: its session was deleted")
     def delete(self, *_: Any) -> None:
-        """Nobody needs it any more."""
+        """End the segment: nobody needs it any more."""
         self._deleted = True
 
     @workflow.query(name=SEGMENT_ENTRIES_QUERY)
     def entries(self) -> EntryList:
-        """All of its entries."""
+        """Return all of its entries."""
         return EntryList(entries=self._open().read)
 
     @workflow.query(name=SEGMENT_INDEX_QUERY)
     def index(self) -> str:
-        """The messages that it knows of."""
+        """Return the index of the messages that it knows."""
         return self._open().index
 
     @workflow.query(name=SEGMENT_FIND_QUERY)
     def find(self, message_id: str) -> list[int]:
-        """The numbers of the segments in which messages of an id stand, as far as this one knows, the newest first."""
+        """Return the numbers of segments that hold messages of an id, newest first, as far as this segment knows."""
         return Index(self._open().index).find_all(message_id)
 
     def _open(self) -> Segment:
-        """Return the segment. Raises `RunError` where its input could not be read: an empty answer would hide entries."""
+        """Return the segment. Raise `RunError` where its input could not be read: an empty answer would hide entries."""
         if self._segment is None:
             raise RunError("this segment has no entries: its input could not be read")
         return self._segment

@@ -18,13 +18,13 @@ with workflow.unsafe.imports_passed_through():
 
 
 _SHORT_GRAIN: Final = 0.1
-"""Seconds to which a wait of six seconds is rounded up; one of a minute to a whole one."""
+"""Seconds to which a wait of six seconds is rounded up; a wait of a minute is rounded up to whole seconds."""
 _FOLLOWS: Final = "clock-follows"
 """Patch: the clock is derived from the calls (R9.5)."""
 
 
 class Alarm:
-    """One timer, for the earliest of all that wait for a time."""
+    """A timer for the earliest time that anything waits for."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int, str, asyncio.Future[None]]] = []
@@ -34,8 +34,10 @@ class Alarm:
         self._setting = False
 
     def at(self, time: float, words: str = "") -> asyncio.Future[None]:
-        """Done at this `workflow.time()`, never before, and of a long wait up to a sixtieth of it, a second at most, after it: so those
-        that came shortly one after the other ring together. Cancel it when nobody waits for it any more.
+        """Return a future that is done at this `workflow.time()`, never before.
+
+        It is done up to a sixtieth of the wait later, a second at most, so that close times share one timer. Cancel it
+        when nobody waits for it any more.
         """
         grain = min(1.0, (time - workflow.time()) / 60)
         if grain >= _SHORT_GRAIN:
@@ -54,7 +56,7 @@ class Alarm:
             asyncio.get_running_loop().call_soon(self._set)
 
     def _set(self) -> None:
-        """See to it that there is a timer for the earliest, and none where nobody waits. One that rings too early does no harm."""
+        """Keep one timer for the earliest time, and none without waits. A timer that fires too early does no harm."""
         self._setting = False
         while self._waiting and self._waiting[0][-1].done():
             heapq.heappop(self._waiting)
@@ -83,11 +85,11 @@ def watch(
     on_reached: Callable[[Limit], None],
     told: Awaitable[None] | None,
 ) -> asyncio.Task[None]:
-    """Start the clock, and call `on_reached` when the run has worked for as long as it may. Cancel the task at the run's end.
+    """Start the clock, and call `on_reached` at the run's deadline of work. Cancel the task at the run's end.
 
-    The clock follows `waits`: it stands still while nothing of the run's own work is under way. One timer, which waits as long as the
-    run waits for people (R9.5). Where the run above keeps the time, which has one timer for all below it, none is needed before it has
-    `told` that so much has passed.
+    The clock follows `waits`: it stops while none of the run's own work is under way. There is one timer, which waits
+    as long as the run waits for people (R9.5). Where the parent run keeps the time, one timer serves all its child
+    runs. Then no timer starts here before the parent has `told` that the time has passed.
     """
     clock.work(workflow.time())
     return asyncio.create_task(_watch(run, clock, waits, on_reached, told))
@@ -109,7 +111,7 @@ async def _watch(
 
 
 async def _follow(clock: WorkClock, waits: Callable[[], bool]) -> None:
-    """Let the clock follow. Conditions are looked at behind everything that a task does, so no change is missed, whatever made it."""
+    """Update the clock. Conditions are evaluated after all other work of a task, so that no change is missed."""
     while True:
         await workflow.wait_condition(lambda: clock.paused != waits())
         if not workflow.patched(_FOLLOWS):
@@ -130,6 +132,6 @@ async def _until_late(
         await told
     while (limit := run.shares.budget.late(clock.worked(workflow.time()))) is None:
         await workflow.sleep(max(deadline - clock.worked(workflow.time()), SHORTEST), summary="deadline")
-        # What it waits for may take days: one timer then, not one after another.
+        # The wait may take days: one timer then, not one after another.
         await workflow.wait_condition(lambda: not clock.paused)
     on_reached(limit)

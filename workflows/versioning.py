@@ -1,6 +1,6 @@
-"""The workflows for workers with a deployment version.
+"""Workflows for workers with a deployment version.
 
-And the session's for workers that have hooks of sessions: an execution that begins there asks which (R10.17).
+They include the session's for workers that have session hooks: an execution that begins there queries which (R10.17).
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class UpgradedHookedSessionWorkflow(UpgradedSessionWorkflow):
 
 
 def session_workflow(*, versioned: bool, hooked: bool) -> type:
-    """The class that a worker registers."""
+    """Return the class that a worker registers."""
     if hooked:
         return UpgradedHookedSessionWorkflow if versioned else HookedSessionWorkflow
     return UpgradedSessionWorkflow if versioned else SessionWorkflow

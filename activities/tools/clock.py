@@ -1,4 +1,4 @@
-"""What time it is."""
+"""The tool that returns the current time."""
 
 from __future__ import annotations
 

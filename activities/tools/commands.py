@@ -29,7 +29,7 @@ ADDRESS_SPACE: Final = 4096
 _JAIL: Final = Path(__file__).with_name("jail.py")
 _PR_SET_DUMPABLE: Final = 4
 _jails: Final[set[int]] = set()
-"""Those of this process that live."""
+"""Jails of this process that are alive."""
 
 
 class Ended(TypedDict):
@@ -39,10 +39,10 @@ class Ended(TypedDict):
 
 
 def command_tools(commands: Sequence[str], folder: Path | None) -> list[Callable[..., Any]]:
-    """`run_command` for these programs, in this folder.
+    """Return `run_command` for these programs, in this folder.
 
-    It makes this process one whose memory and environment no other process of the same user can read (`/proc/<pid>/environ`): they
-    hold keys.
+    It makes this process's memory and environment unreadable for other processes of the same user
+    (`/proc/<pid>/environ`): they hold keys.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -71,7 +71,7 @@ def command_tools(commands: Sequence[str], folder: Path | None) -> list[Callable
 
 
 async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder: Path | None) -> Ended:
-    """In a process of its own that ends whatever the program has started: see `jail`."""
+    """Run a program in a jail, a process that ends whatever the program has started: see `jail`."""
     ours, theirs = socket.socketpair()
     jail = ["-I", "-S", str(_JAIL), str(theirs.fileno()), str(ADDRESS_SPACE)]
     with ours, theirs:
@@ -84,7 +84,7 @@ async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=folder,
-            # Of the worker's environment, which holds keys, nothing goes along but where programs are.
+            # The worker's environment holds keys: the program receives only the path of programs.
             env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
             pass_fds=[theirs.fileno()],
             start_new_session=True,
@@ -105,7 +105,8 @@ async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder
         except TimeoutError:
             raise ToolError("timeout", f"{argv[0]} ran for longer than {timeout:g} s, and was stopped") from None
         finally:
-            # It and whatever it has started, also when the call is cancelled: the jail sees that its socket is closed.
+            # The jail ends the program and its children, also when the call is cancelled: it sees that its socket is
+            # closed.
             ours.close()
             reading.cancel()
             await asyncio.shield(_ended(process, lost))
@@ -114,7 +115,7 @@ async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder
 
 
 async def _ended(process: asyncio.subprocess.Process, lost: bool) -> None:
-    """`lost`: the jail is gone without a word."""
+    """Wait for the jail's end; `lost`: it is gone without a word."""
     try:
         if not lost:
             await asyncio.wait_for(process.wait(), _GRACE)

@@ -33,7 +33,9 @@ class Entry(TypedDict):
 
 
 def file_tools(root: Path) -> list[Callable[..., Any]]:
-    """`read_file`, `write_file` and `list_files` for this folder. Raises `ToolDefinitionError` where there is none."""
+    """Return `read_file`, `write_file` and `list_files` for this folder. Raise `ToolDefinitionError` where there is
+    none.
+    """
     folder = root.resolve()
     if not folder.is_dir():
         raise ToolDefinitionError(f"the folder for files, {root}, does not exist")
@@ -82,7 +84,9 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
 
 
 def _put(parent: int, name: str, data: bytes) -> None:
-    """Beside it first, then put in its place: a reader sees the old text or the new, and a retry changes nothing."""
+    """Write a file beside its place, then rename it: a reader sees the old text or the new, and a retry changes
+    nothing.
+    """
     other = f".{uuid.uuid4().hex}.tmp"
     handle = os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=parent)
     try:
@@ -107,7 +111,7 @@ def _entry(entry: os.DirEntry[str]) -> Entry:
 
 
 def _refuse_odd(parent: int, name: str, path: str) -> None:
-    """Only a plain file is written over."""
+    """Raise `ToolError` unless the place is free or holds a plain file."""
     with contextlib.suppress(FileNotFoundError):
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
         if not stat.S_ISREG(mode):

@@ -18,7 +18,7 @@ from perdure.values.state import MARK
 def document(
     agent: JsonObject, conversation: Sequence[JsonObject], state: JsonObject | None, said: Sequence[str]
 ) -> JsonObject:
-    """The agent file of a run that is to answer `said`. `state`: what the session's state is now; `None`: what the file says."""
+    """Return the agent file of a run that answers `said`. `state` is the session's state; `None` keeps the file's."""
     context = agent.get("context") or []
     made = [_schema_only(message) if state is not None and _is_state(message) else message for message in context]
     made += conversation
@@ -35,7 +35,9 @@ def document(
 
 
 def with_settings(agent: JsonObject, settings: JsonObject) -> JsonObject:
-    """The agent file of the run that begins with a message of these settings (R10.9). Raises `MessageRefusedError` for what makes none of it."""
+    """Return the agent file of a run whose first message has these settings (R10.9). Raise `MessageRefusedError` for
+    bad ones.
+    """
     if unknown := sorted(settings.keys() - set(SETTINGS)):
         raise MessageRefusedError(f"a message sets {', '.join(SETTINGS)} for its run, not {shorten(unknown[0], 60)}")
     changed = agent | settings
@@ -45,7 +47,7 @@ def with_settings(agent: JsonObject, settings: JsonObject) -> JsonObject:
 
 
 RECALL: Final = "recall"
-"""The tool that reads again what a conversation tells cut, or in short (R10.12)."""
+"""Name of the tool that reads results and messages again that a conversation shows cut or summarised (R10.12)."""
 
 
 def _is_cut(conversation: Sequence[JsonObject]) -> bool:
@@ -63,9 +65,10 @@ def _is_recall(message: Json) -> bool:
 
 
 def input_name(agent: JsonObject) -> str | None:
-    """The property of the agent's input that takes what is said; `None`: its input, if it has any, needs nothing.
+    """Return the property of the agent's input that takes a message; `None` if its input, where it has one, needs
+    nothing.
 
-    Raises `MessageRefusedError` for an agent that no text alone can start, and for one that is none.
+    Raise `MessageRefusedError` for an agent that no text alone can start, and for an invalid one.
     """
     try:
         parsed: Agent = parse_agent(agent)
@@ -93,13 +96,13 @@ def _is_state(message: Json) -> bool:
 
 
 def _schema_only(message: JsonObject) -> JsonObject:
-    """A state message without its data: the session's own is the whole of it."""
+    """Return a state message without its data, which the session's own state replaces."""
     read = StateMessage.model_validate(message)
     return read.model_copy(update={"given": False}).as_json()
 
 
 def _state_messages(state: JsonObject) -> list[JsonObject]:
-    """The state as messages, that of each instance as one of its own (R8.8)."""
+    """Return the state as messages, with one for each instance (R8.8)."""
     own = {key: value for key, value in state.items() if not key.startswith(MARK)}
     below = {key[len(MARK) :]: value for key, value in state.items() if key.startswith(MARK)}
     return [

@@ -1,7 +1,8 @@
-"""Compaction: where a transcript is cut, which summary replaces it, and which identifiers must survive.
+"""Compaction: where a transcript is cut, which summary replaces the cut part, and which identifiers must survive.
 
-A cut lies between two Requests, so that no call is without its result. What is cut goes to a model as a text; what that makes of it is
-judged here, and where it is no good an extract takes its place: a session never waits for a summary that nobody can write.
+A cut lies between two Requests, so that each call keeps its result. A model summarises the cut part as one text. This
+module judges the summary. A bad one is replaced by an extract: a session never waits for a summary that no model can
+write.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from perdure.values.limits import AT_HAND, KEPT_TOKENS, MAX_IDENTIFIERS, MAX_SUM
 _WORD: Final = re.compile(r"[^\s\"'<>(){}\[\],;|`=]+")
 _ROUND: Final = ".:!?*#$€£~%+-_/\\&^†…"
 _LONGEST: Final = 120
-"""Characters. What is longer names nothing that a person or a model would write again."""
+"""Characters. A longer word is no name that a person or a model would write again."""
 _NUMBERED: Final = re.compile(r"\d+(st|nd|rd|th|x|s|ms|kb|mb|%)|\d{1,2}", re.IGNORECASE)
 
 
 def identifiers(text: str) -> dict[str, None]:
-    """Those in a text, each once, in their order. Costs what the text has."""
+    """Return the identifiers of a text, each once, in their order. The cost grows with the text alone."""
     found: dict[str, None] = {}
     for word in _WORD.findall(text):
         word = word.strip(_ROUND)
@@ -43,12 +44,12 @@ def _names(word: str) -> bool:
 
 
 def changed(summary: str, source: str) -> list[str]:
-    """Identifiers of a summary that its source does not have: a model has made them up, or changed them."""
+    """Return identifiers of a summary that its source lacks: a model has invented or changed them."""
     return [word for word in identifiers(summary) if word not in source]
 
 
 def listed(wanted: Iterable[str], text: Container[str], room: int) -> str:
-    """Those that a text does not have, the first ones, in so many characters; empty where it has all."""
+    """Return the first identifiers that a text lacks, in `room` characters; an empty text if it lacks none."""
     names: list[str] = []
     for word in wanted:
         if word in text:
@@ -61,52 +62,54 @@ def listed(wanted: Iterable[str], text: Container[str], room: int) -> str:
 
 
 Why: TypeAlias = Literal["tokens", "size", "refused", "asked"]
-"""What a compaction is for: the tokens, the bytes at hand, a refusal of the model's server (R9.7), or a person has asked."""
+"""Reason of a compaction: the tokens, the bytes at hand, a rejection by the model's server (R9.7), or a person's
+command.
+"""
 
 _SAVES: Final = 0.9
-"""Of a conversation at most so much is left, else it is left as it is."""
+"""Largest part of a conversation that a compaction may leave; otherwise the conversation stays as it is."""
 _TWICE: Final = 2
 """Compactions without a run between them: more would not help."""
 _LEAST: Final = 16
-"""Part of the context's tokens that what stands for the rest must have room for: what says less loses names."""
+"""Part of the context's tokens that a summary may always use: a shorter one loses names."""
 _TEXTS: Final = (16_000, 4_000, 1_000, 300, 80)
-"""Characters of one text in what is summarised: as many as there is room for."""
+"""Characters of one text in the source of a summary: as many as there is room for."""
 _PART: Final = re.compile(r"\S{0,120}$")
 _IDENTIFIERS: Final = "\nNamed there: "
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionCut:
-    """What of a conversation goes, and what is known of it."""
+    """The part of a conversation that a compaction cuts, and its figures."""
 
     why: Why
     place: Place
-    """Of the last step that goes."""
+    """Place of the last step that is cut."""
     before: int
-    """Tokens of the conversation, as thought."""
+    """Estimated tokens of the conversation."""
     kept: int
-    """Those that stay."""
+    """Estimated tokens that stay."""
     earlier: str
-    """What stood for the beginning until now."""
+    """Summary that stood for the beginning until now."""
     steps: Sequence[ConversationStep]
-    """Those that go."""
+    """Steps that are cut."""
     limit: int
     """Tokens that the context may have."""
     branch: int
-    """Whose conversation it is: another may begin while the summary is written."""
+    """Branch of the conversation: another may begin while the summary is written."""
 
     @property
     def most(self) -> int:
-        """Tokens that what stands for them may have: it saves a tenth at least, and is short in any case."""
+        """The most tokens of the summary: it saves a tenth at least, and is short in any case."""
         return min(MAX_SUMMARY, self.limit // 4, int(_SAVES * self.before) - self.kept - estimate(EARLIER))
 
     @property
     def most_of_summary(self) -> int:
-        """Those of a summary: the rest is for the names that it leaves out."""
+        """The most tokens of a model's summary: the rest is for the names that it leaves out."""
         return self.most * 3 // 4
 
     def source(self, room: int) -> str:
-        """What is to be summarised, in at most so many characters: of long texts the beginning, and then only the newest."""
+        """Return the text to summarise, in `room` characters: of long texts the beginning, and then only the newest."""
         text = ""
         for most in _TEXTS:
             text = "\n".join([*([self.earlier] if self.earlier else []), *_lines(self.steps, most)])
@@ -116,14 +119,14 @@ class CompactionCut:
 
 
 def due(transcript: Transcript) -> Why | None:
-    """Whether a conversation is so long that it should be compacted, and why."""
+    """Return why a conversation should be compacted now; `None` if it is short enough."""
     if transcript.tokens >= transcript.limit:
         return "tokens"
     return "size" if transcript.bytes >= AT_HAND else None
 
 
 def cut_of(transcript: Transcript, why: Why) -> CompactionCut | None:
-    """What is to be cut; `None` where it would not save a tenth, or was tried twice since the last run."""
+    """Return the part to cut; `None` where that would not save a tenth, or was tried twice since the last run."""
     if transcript.compactions_in_a_row >= _TWICE:
         return None
     steps = list(transcript.steps())
@@ -154,7 +157,7 @@ def cut_of(transcript: Transcript, why: Why) -> CompactionCut | None:
 
 
 def problem(summary: str, source: str, most: int) -> str | None:
-    """What is wrong with a summary of at most `most` tokens, in words that its model is told; `None`: it is good."""
+    """Return the problem of a summary of at most `most` tokens, in words for its model; `None` for a good summary."""
     summary = summary.strip()
     if not summary:
         return "it is empty"
@@ -168,9 +171,10 @@ def problem(summary: str, source: str, most: int) -> str | None:
 def compacted(
     cut: CompactionCut, summary: str | None, trouble: str | None, at: str, addition: str = ""
 ) -> CompactionEntry | None:
-    """The entry that stands for what was cut: the summary, or without one an extract; with the identifiers that it does not name.
+    """Return the entry that stands for the cut part: the summary or an extract, with the identifiers that it does not
+    name.
 
-    `addition`: what a hook adds, word for word, at its end. `None` where not even that saves a tenth.
+    A hook's `addition` stands word for word at its end. Return `None` where not even an extract saves a tenth.
     """
     room = cut.most * 3  # characters: a little less than so many tokens
     names_room = min(MAX_IDENTIFIERS, room // 2)
@@ -202,7 +206,9 @@ def compacted(
 
 
 def extract(cut: CompactionCut, room: int) -> str:
-    """What a program can take out of the messages: the beginning of what was known before, and then the newest lines, in so many characters."""
+    """Return an extract without a model, in `room` characters: the beginning of the earlier summary, then the newest
+    lines.
+    """
     head = _short(cut.earlier.partition(_IDENTIFIERS)[0], room // 3)
     lines: list[str] = []
     left = room - len(head) - 1
@@ -215,7 +221,7 @@ def extract(cut: CompactionCut, room: int) -> str:
 
 
 def _identifiers(cut: CompactionCut) -> dict[str, None]:
-    """The newest first; what people and the model have said before what tools have."""
+    """Return the identifiers, newest first; those of people and the model before those of tools."""
     found: dict[str, None] = {}
     results: dict[str, None] = {}
     for step in reversed(cut.steps):
@@ -243,7 +249,7 @@ def _told(message: JsonObject, most: int) -> Iterator[str]:
 
 
 def _short(text: str, most: int) -> str:
-    """The beginning of a text, without the part of a word at its end: half an order number is another one."""
+    """Return the beginning of a text, without a cut word at its end: half an order number is another one."""
     if len(text) <= most:
         return text
     end = text[:most]
@@ -254,22 +260,22 @@ SUMMARY_ACTIVITY: Final = "perdure.summary"
 ARCHIVE_ACTIVITY: Final = "perdure.archive"
 FIND_ACTIVITY: Final = "perdure.find"
 SUMMARY_QUERY: Final = "summary"
-"""What is to be summarised, asked by the activity that does it: a `SummarySource`."""
+"""Query by the activity that writes a summary: a `SummarySource`."""
 SEGMENT_QUERY: Final = "segment"
-"""What is to be archived: a `Segment`."""
+"""Query for the entries to archive: a `Segment`."""
 ENTRIES_QUERY: Final = "at_hand"
 """The entries that the session has itself, and where the older ones are: `AtHand`."""
 
 
 class SummaryInput(WireModel):
-    """What is given to the activity that has a summary written: all else it asks for."""
+    """The input of the activity that has a summary written. It queries everything else."""
 
     models: JsonObject = Field(default_factory=dict)
     """The agent file's `config.models`."""
 
 
 class SummarySource(WireModel):
-    """What is to be summarised."""
+    """The text to summarise."""
 
     text: str
     most: int
@@ -277,46 +283,46 @@ class SummarySource(WireModel):
 
 
 class SummaryResult(WireModel):
-    """What came of it."""
+    """The result of a summary."""
 
     text: str | None = None
-    """`None`: nothing that can be used."""
+    """Summary; `None` if there is none that can be used."""
     problem: str | None = None
-    """Why not."""
+    """Reason why there is none."""
     model: str = ""
     usage: Usage = Field(default_factory=Usage)
 
 
 class ArchiveInput(WireModel):
-    """What is given to the activity that archives: where."""
+    """The input of the activity that archives: the place of the archive."""
 
     span: Span
 
 
 class Archived(WireModel):
-    """The segment that is there now."""
+    """The segment that holds the entries now."""
 
     last: int
-    """The place of its last entry."""
+    """Place of its last entry."""
 
 
 class FindInput(WireModel):
-    """A message that may stand in a segment."""
+    """A search for a message that may stand in a segment."""
 
     message_id: str
     sender: str = ""
-    """Whose it is; empty: of whichever sender has one of this id, if one alone has."""
+    """Sender of the message; empty for any sender, if only one has a message of this id."""
     spans: list[Span]
 
 
 class FoundEntry(WireModel):
-    """The message's entry; `None`: there is none."""
+    """The message's entry; `None` if there is none."""
 
     entry: Entry | None = None
 
 
 class HeldEntries(WireModel):
-    """Entries of a session, from the first that it has itself; `more`: there are newer ones than these, for another question."""
+    """Entries that a session has itself. With `more`, newer ones follow in another query."""
 
     entries: list[Entry] = Field(default_factory=list)
     more: bool = False
@@ -327,6 +333,6 @@ class HeldEntries(WireModel):
 
 
 class SegmentSource(WireModel):
-    """What is to be archived; `None`: nothing any more."""
+    """The segment to archive; `None` if nothing is left to archive."""
 
     segment: Segment | None = None

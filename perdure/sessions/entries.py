@@ -28,22 +28,22 @@ _CALL: Final = 200
 
 class _Entry(WireModel):
     n: int = 0
-    """Its place in the session, from 1 on and without gaps, but for what a fork leaves out: the transcript says it."""
+    """Place in the session, from 1 on without gaps, unless a fork leaves entries out. The transcript sets it."""
     at: str
     """ISO 8601, UTC."""
 
     @model_serializer(mode="wrap")
     def _with_type(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
-        """The type stays where defaults are left out: it says how the entry is read."""
+        """Keep the type where defaults are left out: a reader needs it."""
         return {"type": self.type, **handler(self)}  # type: ignore[attr-defined]
 
     def as_json(self) -> JsonObject:
-        """As `session show --json` prints it: what says nothing is left out."""
+        """Return the entry as `session show --json` prints it, without default values."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 class MessageEntry(_Entry):
-    """What a sender said, once, in the order of acceptance."""
+    """A sender's message, once, in the order of acceptance."""
 
     type: Literal["message"] = "message"
     message_id: str
@@ -52,18 +52,20 @@ class MessageEntry(_Entry):
     text: str
     mode: str = "steer"
     run_id: str | None = None
-    """The run that it went to, once that is known."""
+    """Run that the message went to, once that is known."""
     request: int = 1
-    """The first Request of that run that held it."""
+    """First Request of that run that held it."""
     branch: int = 0
     why: str | None = None
-    """Why it has no answer: it was withdrawn, or stopped."""
+    """Reason why it has no answer: it was withdrawn, or stopped."""
     known: JsonObject = Field(default_factory=dict)
-    """What its lane needs to answer for it when it is sent once more, set when it goes to a segment; not printed."""
+    """Data with which the queue answers when the message is sent again; set when the entry is archived, and not
+    printed.
+    """
 
     @property
     def key(self) -> str:
-        """Its name in the session."""
+        """The name of the message in the session."""
         return message_key(self.sender, self.message_id)
 
     def as_json(self) -> JsonObject:
@@ -74,19 +76,19 @@ class MessageEntry(_Entry):
 
 
 class CallEntry(WireModel):
-    """A call with what became of it: there is none without."""
+    """A call with its outcome: every call has one."""
 
     id: str
     """`R.N`, as in its run."""
     tool: str
     params: JsonObject = Field(default_factory=dict)
-    """Resolved; of large ones the beginning."""
+    """Resolved parameters; of large ones the beginning."""
     status: str
-    """As a `CallView` has it, and `unknown`: nobody knows whether it has taken effect."""
+    """Status, as in a `CallView`, or `unknown`: nobody knows whether the call took effect."""
     result: str | None = None
-    """As text, without images, cut as R10.18 says."""
+    """Result as text without images, cut as R10.18 says."""
     wrote: list[WriteRecord] = Field(default_factory=list)
-    """Where its result was written, or its error."""
+    """Paths to which its result, or its error, was written."""
     reason: str | None = None
     error: JsonObject | None = None
 
@@ -98,7 +100,7 @@ class CallEntry(WireModel):
 
     @property
     def outcome(self) -> str:
-        """What a model reads as its result."""
+        """The text that a model reads as the call's result."""
         if self.status == "done":
             return "null" if self.result is None else self.result
         if self.error is not None:
@@ -107,7 +109,7 @@ class CallEntry(WireModel):
 
 
 class RunEntry(_Entry):
-    """A run that has ended, however it did."""
+    """A run that has ended, with any outcome."""
 
     type: Literal["run"] = "run"
     run_id: str
@@ -118,12 +120,12 @@ class RunEntry(_Entry):
     started_at: str | None = None
     requests: int = 0
     context_tokens: int = 0
-    """What the model's server counted in its last Request: what it was told, and its answer; 0: it did not say."""
+    """Tokens that the model's server counted in the last Request, its answer included; 0: the server reported none."""
     tight: bool = False
-    """Its context was too long for a model: the next is told less (R9.7)."""
+    """Whether the context was too long for a model: the next run's is shorter (R9.7)."""
     calls: list[CallEntry] = Field(default_factory=list)
     left_out: int = 0
-    """Calls before these that there was no room for."""
+    """Number of earlier calls for which there was no room."""
     branch: int = 0
 
     def as_json(self) -> JsonObject:
@@ -132,22 +134,22 @@ class RunEntry(_Entry):
 
 
 class ReplyEntry(_Entry):
-    """What a run said in the end."""
+    """The reply of a run."""
 
     type: Literal["reply"] = "reply"
     run_id: str
     text: str | None = None
-    """`None`: there is nothing to say (`NO_REPLY`), or the run has no answer; then `why` says why."""
+    """Text; `None` if there is nothing to send (`NO_REPLY`), or if the run has no answer, with the reason in `why`."""
     why: str | None = None
     sent: bool = False
-    """A message tool of the run has sent it already: it is not delivered once more."""
+    """Whether a message tool of the run has sent the text already, so that it is not delivered again."""
 
     def as_json(self) -> JsonObject:
         return super().as_json() | {"runId": self.run_id, "text": self.text}
 
 
 class DeliveryEntry(_Entry):
-    """What became of a reply that was to be delivered (R10.16)."""
+    """The outcome of a reply's delivery (R10.16)."""
 
     type: Literal["delivery"] = "delivery"
     run_id: str
@@ -158,9 +160,9 @@ class DeliveryEntry(_Entry):
     status: Status
     why: str | None = None
     text: str | None = None
-    """What was to be delivered, where it is not the run's answer as it stands; whole where it may be delivered once more."""
+    """Text of the delivery, where it is not the run's unchanged answer. It is whole if it may be delivered again."""
     message_ids: list[str] = Field(default_factory=list)
-    """Of an `unknown` one: the messages that it answers, and the sender of the first, for another delivery."""
+    """Messages that an `unknown` delivery answers, and the sender of the first one, for another delivery."""
     sender: str = ""
 
     def as_json(self) -> JsonObject:
@@ -168,46 +170,46 @@ class DeliveryEntry(_Entry):
 
 
 class CompactionEntry(_Entry):
-    """What stands for all that was before a Request (R10.11)."""
+    """The text that stands for all entries before a Request (R10.11)."""
 
     type: Literal["compaction"] = "compaction"
     text: str
     kind: Literal["summary", "extract"]
-    """By a model, or where that failed what was taken from the messages themselves."""
+    """Author of the text: a model, or, where that failed, an extract of the messages themselves."""
     why: str
-    """What it was for: `tokens`, `refused` or `asked`."""
+    """Reason of the compaction: `tokens`, `refused` or `asked`."""
     up_to: int
-    """The run, by its place in the session, in which the part that is left word for word begins."""
+    """Place in the session of the run in which the part begins that stays word for word."""
     request: int
-    """The last Request of it that the text stands for."""
+    """Last Request of that run that the text stands for."""
     before: int
-    """Tokens of the conversation, as thought, before and after."""
+    """Estimated tokens of the conversation before and after."""
     after: int
     problem: str | None = None
-    """Why it is an extract."""
+    """Reason why it is an extract."""
     model: str = ""
     usage: Usage = Field(default_factory=Usage)
-    """What that model has used for it, also where nothing came of it."""
+    """Usage of that model, also where it wrote nothing usable."""
     branch: int = 0
 
 
 class CommandEntry(_Entry):
-    """What a sender had the session do, or what was done with it."""
+    """A command of a sender, or an action on the session."""
 
     type: Literal["command"] = "command"
     command: str
     """`new`, `reset`, `stop`, `withdraw`, `compact` or `fork`."""
     message_id: str = ""
-    """Of the message that was this command."""
+    """Id of the message that was this command."""
     sender: str = ""
     text: str = ""
-    """What else there is to say of it."""
+    """Further words on it."""
     known: JsonObject = Field(default_factory=dict)
-    """As a message's."""
+    """Data as in `MessageEntry.known`."""
 
     @property
     def key(self) -> str:
-        """As a message's."""
+        """The name of the command in the session, as of a message."""
         return message_key(self.sender, self.message_id)
 
     def as_json(self) -> JsonObject:
@@ -220,11 +222,11 @@ Entry: TypeAlias = Annotated[
     MessageEntry | RunEntry | ReplyEntry | DeliveryEntry | CompactionEntry | CommandEntry, Field(discriminator="type")
 ]
 ENTRIES: Final[TypeAdapter[list[Any]]] = TypeAdapter(list[Entry])
-"""Reads a list of entries from JSON."""
+"""Adapter that reads a list of entries from JSON."""
 
 
 def run_entry(result: RunResult, at: str) -> RunEntry:
-    """A run as a transcript keeps it, in `MAX_RUN` bytes; each of its calls has an outcome, whatever has ended the run."""
+    """Return a run as a transcript keeps it, in `MAX_RUN` bytes. Each call has an outcome, whatever has ended the run."""
     calls = [_call_entry(call) for call in result.calls]
     return RunEntry(
         at=at,
@@ -263,7 +265,7 @@ def _call_entry(call: CallView) -> CallEntry:
 
 
 def fit_calls(calls: list[CallEntry], room: int) -> list[CallEntry]:
-    """The calls in so many bytes, more or less: the oldest lose most of their result, then the oldest are left out."""
+    """Return calls in about `room` bytes: the oldest lose most of their result, then the oldest are left out."""
     sizes = [_CALL + len(dumps([call.params, call.error]).encode()) for call in calls]
     results = [len((call.result or "").encode()) for call in calls]
     kept: list[CallEntry] = []
@@ -279,13 +281,16 @@ def fit_calls(calls: list[CallEntry], room: int) -> list[CallEntry]:
 
 
 def reply_of(output: Json) -> str | None:
-    """A run's output as a reply: its text, see `text_of`; `NO_REPLY` as the whole is none (R10.16)."""
+    """Return a run's output as the text of a reply, see `text_of`; `NO_REPLY` is no reply (R10.16)."""
     text = text_of(output)
     return None if output is None or is_silence(text) else text
 
 
 def delivery_entry(delivery: ReplyDelivery, became: Delivered, text: str, at: str) -> DeliveryEntry:
-    """An answer stands in the transcript already; anything else, and what hooks have made of it, is kept with what became of it."""
+    """Return the entry of a delivery's outcome, with its text where the transcript does not hold it yet.
+
+    The run's answer stands in the transcript already. Other texts, and texts that hooks have changed, are kept here.
+    """
     stands = delivery.kind == "answer" and text == delivery.text
     again = became.status == "unknown"
     return DeliveryEntry(
@@ -303,17 +308,17 @@ def delivery_entry(delivery: ReplyDelivery, became: Delivered, text: str, at: st
 
 
 Place: TypeAlias = tuple[int, int]
-"""A run by its place in the session, and a Request of it: what a step is up to."""
+"""Position of a step: a run's place in the session, and a Request of the run."""
 END: Final = 1_000_000
-"""In the place of a Request: what comes after the last one."""
+"""Number in place of a Request, for what follows the last one."""
 _NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _TOKEN: Final = 4
-"""Bytes of text that are thought to be one token, where no server has counted."""
+"""Bytes of text that count as one token, where no server has counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationStep:
-    """Messages that belong together: each call stands beside its result."""
+    """A step of a conversation: messages that belong together, with each call beside its result."""
 
     place: Place
     messages: list[JsonObject]
@@ -324,24 +329,24 @@ class ConversationStep:
 
 
 def tokens_of(message: JsonObject) -> int:
-    """Tokens of a chat message, as thought."""
+    """Return the estimated tokens of a chat message."""
     calls = message.get("tool_calls", ())
     texts = [message.get("content") or "", *(call["function"]["arguments"] for call in calls)]
     return estimate(*texts) + 8 * len(calls)
 
 
 def estimate(*texts: str) -> int:
-    """Tokens of texts, as thought."""
+    """Return the estimated tokens of texts."""
     return 4 + sum(len(text.encode(errors="replace")) for text in texts) // _TOKEN
 
 
 def said(message: MessageEntry) -> str:
-    """What a sender said, as a model reads it."""
+    """Return a sender's message as a model reads it."""
     return f"{message.sender}: {message.text}" if message.sender else message.text
 
 
 def steps_of(run: RunEntry, messages: Sequence[MessageEntry], reply: ReplyEntry | None) -> Iterator[ConversationStep]:
-    """A run that has ended, with what it was told and what it said: a step for each of its Requests that called anything."""
+    """Yield the steps of an ended run, with its messages and its reply: one for each Request that called anything."""
     requests: dict[int, list[CallEntry]] = {}
     for call in run.calls:
         requests.setdefault(call.request, []).append(call)
@@ -357,7 +362,7 @@ def steps_of(run: RunEntry, messages: Sequence[MessageEntry], reply: ReplyEntry 
 
 
 def call_id(n: int, call: CallEntry) -> str:
-    """What a conversation calls a call of the run in a place: `c12_1_0`."""
+    """Return the id of a call in a conversation, by the run's place: `c12_1_0`."""
     return f"c{n}_{_NAME.sub('_', call.id)}"[:60]
 
 

@@ -25,10 +25,10 @@ _AT: Final = re.compile(r"(\d{1,9})(?:\.(\d{1,9}))?")
 
 
 async def fork(reader: WorkflowReader, session: str, at: str, time: str) -> tuple[TranscriptSnapshot, JsonObject]:
-    """What a fork at `R`, or at `R.N`, begins with: its transcript, and its state.
+    """Return the transcript and the state with which a fork at `R`, or at `R.N`, begins.
 
-    `R` is a run's number in the session, as its id ends; `N` the last Request of it that is taken along, without one all of it and its
-    reply. Raises `RunError` where there is no such place, or somebody does not answer.
+    `R` is a run's number in the session, as its id ends. `N` is the last Request of it that the fork keeps; without `N`
+    it keeps the whole run and its reply. Raise `RunError` if there is no such place, or if a workflow does not answer.
     """
     number, request = _place(at)
     hand = await read_at_hand(reader)
@@ -60,7 +60,7 @@ def _place(at: str) -> tuple[int, int | None]:
 
 
 def run_number(run_id: str) -> int | None:
-    """The number with which a run's id ends."""
+    """Return the number at the end of a run's id."""
     digits = re.search(r"(\d+)$", run_id)
     return None if digits is None else int(digits[1])
 
@@ -71,7 +71,9 @@ def _run(entries: list[Entry], number: int) -> RunEntry | None:
 
 
 def _whole(entries: list[Entry], run: RunEntry) -> bool:
-    """Whether all is there that the conversation at this point is made of: from its branch's beginning on, or what its compaction keeps."""
+    """Whether all entries of the conversation are there: from the branch's beginning on, or those that its compaction
+    keeps.
+    """
     before = [entry for entry in entries if entry.n <= run.n]
     compaction = _compaction(before, run)
     first = entries[0].n
@@ -91,7 +93,9 @@ def _compaction(entries: list[Entry], run: RunEntry) -> CompactionEntry | None:
 
 
 async def _older(reader: WorkflowReader, spans: list[Span]) -> list[Entry] | None:
-    """The entries of the newest segment that was not read yet; it is taken out of the spans. `None`: there is none."""
+    """Return the entries of the newest segment that was not read yet, and remove it from `spans`; `None` if there is
+    none.
+    """
     while spans and not spans[-1].segments:
         spans.pop()
     if not spans:
@@ -103,7 +107,7 @@ async def _older(reader: WorkflowReader, spans: list[Span]) -> list[Entry] | Non
 
 
 def _spans(spans: list[Span], first: int) -> list[Span]:
-    """The segments before those that were read: what is at hand begins with entry `first`."""
+    """Return the segments before entry `first`, the oldest entry that was read."""
     left = [span for span in spans if span.segments]
     for span in left:
         span.last = min(span.last, first - 1)
@@ -111,7 +115,7 @@ def _spans(spans: list[Span], first: int) -> list[Span]:
 
 
 def _prefix(entries: list[Entry], run: RunEntry, request: int | None) -> list[Entry]:
-    """What was there when the run had come so far: nothing of runs that ended later, or was said to them."""
+    """Return the entries up to this point of the run, without later runs and their messages."""
     ended = {entry.run_id for entry in entries if isinstance(entry, RunEntry) and entry.n <= run.n}
     kept: list[Entry] = []
     for entry in entries:
@@ -130,7 +134,7 @@ def _prefix(entries: list[Entry], run: RunEntry, request: int | None) -> list[En
 
 
 async def _state(reader: WorkflowReader, kept: list[Entry], run: RunEntry, request: int | None) -> JsonObject:
-    """The state at that point: that of the run's end, or that of the run before it with what its calls have written."""
+    """Return the state at that point: at the run's end, or before the run with the writes of its calls."""
     if request is None and run.status == "forked":  # this session began in the middle of it
         request = END
     if request is None:
@@ -156,5 +160,5 @@ async def _written(reader: WorkflowReader, run: RunEntry, call: CallEntry) -> Js
 
 
 def _keeps_state(entry: Entry) -> bool:
-    """Whether it is what says which state a run began with: the run before it, or that it was forgotten."""
+    """Whether an entry sets the state with which a run began: an earlier run, or a command that forgot the state."""
     return isinstance(entry, RunEntry) or (isinstance(entry, CommandEntry) and entry.command == "reset")

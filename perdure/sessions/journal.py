@@ -13,22 +13,22 @@ from perdure.sessions.wire import Receipt
 
 
 class SessionJournal:
-    """The session's own journal. What happens inside a run stands in the run's; that it begins and ends is said here, however it did."""
+    """The session's own journal. A run's journal holds its events; the session reports only its start and its end."""
 
     def __init__(self, journal: EventJournal) -> None:
         self.journal = journal
 
     def began(self, agent: str, at: str) -> None:
-        """The session is there, and this agent answers in it."""
+        """Note that the session exists, and that this agent answers in it."""
         self.journal.note("lifecycle", "start", at, agent=agent)
 
     def ended(self, at: str) -> None:
-        """It was deleted."""
+        """Note that the session was deleted."""
         self.journal.note("lifecycle", "end", at, status="deleted")
         self.journal.ended = True
 
     def hooks(self, now: Callable[[], str]) -> Callable[[str, str, str, str, str], None]:
-        """Notes that a hook has refused something, or has failed and was gone past (R10.17)."""
+        """Return a function that notes a hook's refusal, or an ignored failure (R10.17)."""
 
         def note(phase: str, event: str, hook: str, call: str, reason: str) -> None:
             self.journal.note("hook", phase, now(), event=event, hook=hook, call=call or None, reason=reason)
@@ -36,7 +36,7 @@ class SessionJournal:
         return note
 
     def accepted(self, queued: Queued, receipt: Receipt) -> None:
-        """A message, or a command, was accepted; `/stop` is carried out by that."""
+        """Note that a message, or a command, was accepted; `/stop` takes effect with that."""
         at = receipt.accepted_at
         self.journal.note(
             "message",
@@ -54,22 +54,22 @@ class SessionJournal:
             self.carried_out(queued, at)
 
     def carried_out(self, command: Queued, at: str) -> None:
-        """Its turn has come."""
+        """Note that a command is executed."""
         self.journal.note("message", "taken", at, messageId=command.message_id, command=command.text)
 
     def withdrawn(self, message_ids: Iterable[str], reason: str, at: str) -> None:
-        """No run will take them."""
+        """Note that no run will take these messages."""
         for message_id in message_ids:
             self.journal.note("message", "withdrawn", at, messageId=message_id, reason=reason)
 
     def run_began(self, running: ActiveRun, run_id: str, agent: str, at: str) -> None:
-        """With the messages that it begins with."""
+        """Note that a run begins, with its messages."""
         self.journal.note("lifecycle", "start", at, run_id, agent=agent, number=running.number)
         for message in running.messages:
             self.journal.note("message", "taken", at, run_id, messageId=message.message_id, runId=run_id, request=1)
 
     def run_ended(self, running: ActiveRun, run_id: str, result: RunResult, why: str | None, at: str) -> None:
-        """However it did, also where it could not note so itself; `why` it has no output."""
+        """Note a run's end, also where the run could not note it itself; `why`: the reason for no output."""
         well = result.status == "completed"
         self.journal.note(
             "lifecycle",
@@ -84,7 +84,7 @@ class SessionJournal:
         )
 
     def delivered(self, delivery: ReplyDelivery, became: Delivered, at: str) -> None:
-        """What became of a reply that was to be delivered."""
+        """Note the outcome of a reply's delivery."""
         self.journal.note(
             "reply",
             "delivery",
@@ -98,15 +98,15 @@ class SessionJournal:
         )
 
     def replied(self, run_id: str, text: str | None, why: str | None, at: str) -> None:
-        """What the run answers; `why` it does not."""
+        """Note the run's reply; `why`: the reason for none."""
         self.journal.note("reply", "end", at, run_id, text=text, reason=why)
 
     def compacts(self, why: str, before: int, at: str) -> None:
-        """A summary is being written of what has so many tokens."""
+        """Note that a summary of `before` tokens is being written."""
         self.journal.note("compaction", "start", at, reason=why, before=before)
 
     def compacted(self, why: str, before: int, entry: CompactionEntry | None, at: str) -> None:
-        """It is there; `None`: nothing was to be saved."""
+        """Note the end of a compaction; `None`: it would have saved nothing."""
         self.journal.note(
             "compaction",
             "end",

@@ -1,7 +1,7 @@
 """The message queue of a session: accepted messages, modes, rights, and what runs next.
 
-A lane has at most one run. It is promised to its messages when they are accepted and begins when its workflow starts it; whatever waits
-while there is none waits for a time (`Until`). So there is never a message that waits for nothing.
+A session has at most one active run. A run is promised to its messages when they are accepted, and begins when the
+workflow starts it. Without an active run, messages wait until a time (`WaitUntil`). So no message waits for nothing.
 """
 
 from __future__ import annotations
@@ -41,106 +41,106 @@ class Queued(WireModel):
     mode: Mode
     route: str = ""
     seq: int
-    """Its number in the order of acceptance."""
+    """Number in the order of acceptance."""
     number: int | None = None
-    """Of the run that is to take it, with all that stand beside it under the same number; `None`: a command."""
+    """Number of the run that is to take it, with all messages of the same number beside it; `None` for a command."""
     at: float
     """Seconds since 1970, of its acceptance."""
     settings: JsonObject = Field(default_factory=dict)
-    """As the message has them."""
+    """Settings of the message."""
 
     @property
     def key(self) -> str:
-        """Its name in the session."""
+        """The name of the message in the session."""
         return message_key(self.sender, self.message_id)
 
     def joins(self, other: Queued) -> bool:
-        """Whether both may be one run's: what it may do, and where it answers, is the same (R10.4)."""
+        """Whether one run may take both messages: their rights and routes are the same (R10.4)."""
         own = bool(self.settings or other.settings)
         return set(self.rights) == set(other.rights) and self.route == other.route and not own
 
 
 class ActiveRun(WireModel):
-    """The run that is under way, or begins when a worker has room."""
+    """The active run, or the run that begins when a worker has room."""
 
     number: int
     rights: list[str]
-    """Its starter's (R10.9)."""
+    """Rights of the sender who started it (R10.9)."""
     messages: list[Queued]
-    """What it begins with."""
+    """Messages with which it begins."""
     steered: list[Queued] = Field(default_factory=list)
-    """What it was given since."""
+    """Messages that it received since."""
     begun: bool = False
     ending: str | None = None
-    """Why it was told to end."""
+    """Reason of its cancellation."""
     waits: bool = False
-    """Whether it waits for a person, as it has told last."""
+    """Whether it waits for a person, by its last report."""
     told: int = 0
-    """The count of that."""
+    """Number of that report."""
 
 
 class KnownMessage(WireModel):
-    """What is kept of every message: enough to answer when it is sent again, or taken back."""
+    """The record of a message: enough to answer when it is sent again, or withdrawn."""
 
     body: str
     at: str
-    """As its receipt says it."""
+    """Time of acceptance, as its receipt names it."""
     done: Done
     why: str | None = None
     position: int = 0
     promised: int | None = None
-    """The number of the run that its receipt names."""
+    """Number of the run that its receipt names."""
     number: int | None = None
-    """Of the run that has taken it, or is to."""
+    """Number of the run that has taken it, or is to take it."""
     request: int | None = None
-    """Of the Request that held it first, once that is known."""
+    """First Request that held it, once that is known."""
     withdrawn: bool = False
 
 
 class QueueState(WireModel):
-    """All that a lane carries on."""
+    """The state of a queue that continue-as-new carries on."""
 
     born: str = ""
-    """What tells this session's runs from those of one that had the same key before it."""
+    """Mark that separates this session's runs from those of an earlier session with the same key."""
     seq: int = 0
     number: int = 0
-    """Of the last run that was promised."""
+    """Number of the last promised run."""
     queue: list[Queued] = Field(default_factory=list)
     running: ActiveRun | None = None
     known: dict[str, KnownMessage] = Field(default_factory=dict)
-    """By `message_key`; Perdure 0.1.0 wrote them by the message's id."""
+    """Known messages by `message_key`; Perdure 0.1.0 wrote them by the message's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedMessage:
-    """What acceptance has done beside its receipt."""
+    """The effects of acceptance, with its receipt."""
 
     receipt: Receipt
     queued: Queued | None = None
-    """The message as it was taken in; `None`: it had been before."""
+    """Message as it was accepted; `None` if it was accepted earlier."""
     steer: bool = False
-    """It is to be given to the run."""
+    """Whether the active run receives it."""
     cancel: bool = False
-    """What runs is to be told to end."""
+    """Whether the active run is to be cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeginRun:
-    """This run is to be started."""
+    """The next step: start this run."""
 
     run: ActiveRun
 
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """This command's turn has come: it is carried out now."""
+    """The next step: execute this command, whose turn has come."""
 
     command: Queued
 
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Nothing is to be done before this time (seconds since 1970), but for what comes in."""
+    """The next step: wait until this time (seconds since 1970), unless a message arrives."""
 
     at: float
 
@@ -152,32 +152,32 @@ class RunActive:
 
 @dataclass(frozen=True, slots=True)
 class QueueIdle:
-    """Nothing waits and nothing runs."""
+    """The next step: none, for no message waits and no run is active."""
 
 
 Step: TypeAlias = BeginRun | RunCommand | WaitUntil | RunActive | QueueIdle
 
 
 def covers(rights: Iterable[str], wanted: Iterable[str]) -> bool:
-    """Whether who has these rights has all that are wanted."""
+    """Whether these rights include all wanted ones."""
     has = set(rights)
     return EVERYTHING in has or set(wanted) <= has
 
 
 def check_right(sender: str, rights: Iterable[str], wanted: str, what: str) -> None:
-    """Raises `MessageRefusedError` where `sender` may not."""
+    """Raise `MessageRefusedError` where `sender` lacks the right."""
     if not covers(rights, [wanted]):
         raise MessageRefusedError(f"{sender!r} may not {what}: it takes the right {wanted!r}")
 
 
 def check_command(message: Message) -> None:
-    """A command needs the right of its name. Raises `MessageRefusedError`."""
+    """Check the right that a command needs, which has its name. Raise `MessageRefusedError`."""
     if message.command is not None:
         check_right(message.sender, message.rights, message.command[1:], f"say {message.command}")
 
 
 def check_name(name: str, what: str) -> None:
-    """Whether a key, a sender or an id is one: some printable characters. Raises `MessageRefusedError`."""
+    """Check a key, a sender or an id: it has some printable characters. Raise `MessageRefusedError`."""
     if not name.strip():
         raise MessageRefusedError(f"{what} is empty")
     if not name.isprintable():
@@ -187,7 +187,10 @@ def check_name(name: str, what: str) -> None:
 
 
 def check_text(text: str) -> None:
-    """Whether it can be written as UTF-8 at all: bytes of a terminal that were none come as halves of characters. Raises `MessageRefusedError`."""
+    """Check that a text can be encoded as UTF-8. Raise `MessageRefusedError`.
+
+    Invalid bytes of a terminal arrive as halves of characters.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -197,7 +200,7 @@ def check_text(text: str) -> None:
 
 
 def says(message: Message) -> None:
-    """Whether it is a message that can be taken at all. Raises `MessageRefusedError`."""
+    """Check that a message can be accepted at all. Raise `MessageRefusedError`."""
     for each in (message.text, message.route, *message.rights):
         check_text(each)
     check_name(message.message_id, "the message's id")
@@ -219,7 +222,7 @@ def says(message: Message) -> None:
 
 
 class MessageQueue:
-    """`rules` are the session's over its agent's; `session` is its workflow's id."""
+    """The message queue. `rules` are the session's over its agent's; `session` is its workflow's id."""
 
     def __init__(self, session: str, rules: SessionRules, state: QueueState | None = None) -> None:
         self.session = session
@@ -227,11 +230,11 @@ class MessageQueue:
         self.state = state or QueueState()
 
     def run_id(self, number: int) -> str:
-        """A run's id: it names one run for good, also where the key is given again to a new session."""
+        """Return a run's id. It names one run for ever, also where a new session gets the same key."""
         return f"{self.session}/{self.state.born}{number}"
 
     def number_of(self, run_id: str) -> int | None:
-        """The number of a run of this session."""
+        """Return the number of a run of this session."""
         said = run_id.removeprefix(f"{self.session}/{self.state.born}")
         return int(said) if said != run_id and said.isdecimal() and len(said) < 10 else None
 
@@ -240,10 +243,10 @@ class MessageQueue:
         return CAP if self.rules.cap is None else self.rules.cap
 
     def judge(self, message: Message) -> Receipt | None:
-        """Its receipt, if it was accepted before; `None`: it may be. Changes nothing.
+        """Return the receipt of a message that was accepted before; `None` if it may be accepted now. Change nothing.
 
-        Raises `MessageRefusedError` for another message of the same id, for one more than may wait, for a command without the right to it, and
-        for one that is not to wait.
+        Raise `MessageRefusedError` for another message of the same id, for one above the cap, for a command without its
+        right, and for a message that must not wait.
         """
         says(message)
         if (known := self.state.known.get(message.key)) is not None:
@@ -272,7 +275,10 @@ class MessageQueue:
         return None
 
     def accept(self, message: Message, now: float, at: str, text: str | None = None) -> AcceptedMessage:
-        """Take it in. `at`: `now` in words; `text`: what it says where hooks have changed that, never a command. Raises as `judge` does; of one that was accepted before nothing changes."""
+        """Accept a message. Raise as `judge` does; a message that was accepted before changes nothing.
+
+        `at` is `now` in words. `text` replaces its text where hooks have changed that, and is never a command.
+        """
         if (receipt := self.judge(message)) is not None:
             return AcceptedMessage(receipt)
         self.state.seq += 1
@@ -301,7 +307,7 @@ class MessageQueue:
         return replace(accepted, receipt=receipt)
 
     def receipt(self, key: str) -> Receipt:
-        """Return that of a message that is known: word for word what it was (R10.1)."""
+        """Return the receipt of a known message, word for word as it was (R10.1)."""
         known = self.state.known[key]
         return Receipt(
             run_id=None if known.promised is None else self.run_id(known.promised),
@@ -317,11 +323,13 @@ class MessageQueue:
 
     @property
     def _is_asking(self) -> bool:
-        """Whether the run waits for a person: what is said next then follows it, and takes no approval away (R10.4)."""
+        """Whether the run waits for a person. The next message then follows it, and withdraws no approval request
+        (R10.4).
+        """
         return self.state.running is not None and self.state.running.waits
 
     def _steers(self, message: Message) -> tuple[bool, str | None]:
-        """Whether it goes to the run that is under way; why it does not although it was to."""
+        """Return whether a message goes to the active run, and why it does not although its mode wants it."""
         running = self.state.running
         if running is None or message.command:
             return False, None
@@ -373,7 +381,7 @@ class MessageQueue:
         return AcceptedMessage(self._receipt(queued, position, done, why), queued, cancel=cancel)
 
     def _collect(self, queued: Queued) -> str | None:
-        """Put it together with those at the end of the queue, where it may be; why it may not."""
+        """Join a message to those at the end of the queue, where allowed; return why it is not."""
         last = self.state.queue[-1] if self.state.queue else None
         if last is None or last.mode != "collect" or last.number is None:
             return None
@@ -417,7 +425,7 @@ class MessageQueue:
         return self.state.number
 
     def next(self, now: float) -> Step:
-        """What is to be done. A command that is returned is out of the queue."""
+        """Return the next step. A command that it returns has left the queue."""
         state = self.state
         if state.running is None and state.queue:
             if state.queue[0].number is None:
@@ -430,14 +438,17 @@ class MessageQueue:
         return RunActive() if state.running.begun else BeginRun(state.running)
 
     def _quiet_until(self) -> float:
-        """When the messages at the head of the queue may begin: those that are collected once it was quiet, unless no more can join them."""
+        """Return when the messages at the queue's head may begin.
+
+        Collected messages begin after a quiet time, unless no more can join them.
+        """
         head = self._head()
         if head[-1].mode != "collect" or len(head) < len(self.state.queue) or len(self.state.queue) >= self.cap:
             return 0.0
         return head[-1].at + (QUIET if self.rules.quiet is None else self.rules.quiet)
 
     def _head(self) -> list[Queued]:
-        """Those that begin one run together."""
+        """Return the messages at the queue's head that begin one run together."""
         number = self.state.queue[0].number
         count = next((n for n, each in enumerate(self.state.queue) if each.number != number), len(self.state.queue))
         return self.state.queue[:count]
@@ -449,20 +460,21 @@ class MessageQueue:
         self.state.running = ActiveRun(number=head[0].number, rights=head[0].rights, messages=head)
 
     def begun(self) -> None:
-        """The run was started: what comes now is given to it by signal."""
+        """Record that the run was started: it receives later messages by signal."""
         assert self.state.running is not None
         self.state.running.begun = True
 
     def waits(self, told: RunWaits) -> None:
-        """The run has said whether it waits for a person."""
+        """Record the run's report on whether it waits for a person."""
         running = self.state.running
         if running is not None and self.run_id(running.number) == told.run_id and told.count > running.told:
             running.waits, running.told = told.waits, told.count
 
     def ended(self, held: Mapping[str, int | None] | Collection[str] = ()) -> list[Queued]:
-        """The run has ended, however it did. `held`: what it was given since it began and a Request held, with that Request's number.
+        """Record the run's end, with any outcome. Return the messages that no Request held.
 
-        What no Request held goes back to where it stood in the order of acceptance, and begins the next run (R10.3); it is returned.
+        `held` names the messages that a Request held since the run began, with that Request's number. The others go
+        back to their place in the order of acceptance, and begin the next run (R10.3).
         """
         running = self.state.running
         assert running is not None
@@ -480,7 +492,7 @@ class MessageQueue:
         return lost
 
     def _promise_anew(self, lost: Collection[str]) -> None:
-        """A run for what was lost: one for those that stand side by side, and may be one run's."""
+        """Promise runs to lost messages: one for those that stand side by side and may share a run."""
         before: Queued | None = None
         for message in self.state.queue:
             if message.key not in lost:
@@ -496,9 +508,10 @@ class MessageQueue:
             known.request = request
 
     def resolve(self, message_id: str, sender: str = "") -> str | None:
-        """Return the key of a message that is known; without its sender, where one sender alone has a message of this id (R10.1).
+        """Return the key of a known message. Without its sender, one sender alone must have a message of this id
+        (R10.1).
 
-        Raises `MessageRefusedError` where several have.
+        Raise `MessageRefusedError` where several have.
         """
         if sender:
             key = message_key(sender, message_id)
@@ -509,9 +522,9 @@ class MessageQueue:
         return found[0] if found else None
 
     def judge_withdrawal(self, asked: MessageWithdrawal) -> str:
-        """Return the key of the message, which can be taken back as far as the lane knows.
+        """Return the key of a message that can be withdrawn, as far as the queue knows.
 
-        Raises `MessageRefusedError` with what holds it (R10.7).
+        Raise `MessageRefusedError` with the run or Request that holds it (R10.7).
         """
         key = self.resolve(asked.message_id, asked.of or asked.sender)
         if key is None and not asked.of:
@@ -532,20 +545,20 @@ class MessageQueue:
         return key
 
     def _where(self, key: str) -> Queued | None:
-        """The message, while it can be taken back."""
+        """Return the message, while it can be withdrawn."""
         running = self.state.running
         given = [] if running is None else [*running.steered, *([] if running.begun else running.messages)]
         return next((each for each in [*self.state.queue, *given] if each.key == key), None)
 
     def steered_into(self, key: str) -> int | None:
-        """The number of the run that was given it, and knows whether a Request holds it."""
+        """Return the number of the run that received it and knows whether a Request holds it."""
         running = self.state.running
         if running is not None and any(each.key == key for each in running.steered):
             return running.number
         return None
 
     def withdraw(self, key: str) -> Queued | None:
-        """Take it out; of one that is no more there nothing changes. A run that has lost all it was to begin with does not begin."""
+        """Withdraw a message that is still there. A run that has lost all its first messages does not begin."""
         message = self._where(key)
         if message is None:
             return None

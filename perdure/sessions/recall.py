@@ -1,7 +1,7 @@
-"""Recall in a session: results and messages that its model is no longer shown.
+"""Recall in a session: results and messages that its model no longer sees.
 
-`what` is a call's id as the conversation shows it (`c12_1_0`), an entry's place (`12`), or words to look for. Pure: who asks session and
-segments is given.
+`what` is a call's id as the conversation shows it (`c12_1_0`), an entry's place (`12`), or words to look for. The
+module is pure: a `WorkflowReader` queries session and segments.
 """
 
 from __future__ import annotations
@@ -28,31 +28,34 @@ from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.media import page_of, without_media
 
 HITS: Final = 20
-"""Entries that a search names on a page."""
+"""Entries that a page of a search names."""
 _AROUND: Final = 150
 """Characters shown before and after what was found."""
 _TRIES: Final = 10
-"""Readings of what a session has at hand, while it archives: it does so once in some hundred entries."""
+"""Readings of a session's entries while it archives, which it does once in some hundred entries."""
 _CALL: Final = re.compile(r"c(\d+)_(\w+)")
 
 
 class WorkflowReader(Protocol):
-    """Who can ask workflows."""
+    """A reader that queries workflows."""
 
     async def at_hand(self, after: int) -> HeldEntries:
-        """`ENTRIES_QUERY` of the session."""
+        """Send `ENTRIES_QUERY` to the session."""
 
     async def segment(self, id: str) -> EntryList:
-        """`SEGMENT_ENTRIES_QUERY` of a segment. Raises `RunError` where it is gone."""
+        """Send `SEGMENT_ENTRIES_QUERY` to a segment. Raise `RunError` where it is gone."""
 
     async def whole(self, run_id: str, what: str) -> Json:
-        """A value of a run, whole: `state`, or a call's `{"params", "result", …}`. Raises `RunError` where nobody has it any more."""
+        """Return a whole value of a run: `state`, or a call's `{"params", "result", …}`. Raise `RunError` where nobody
+        has it.
+        """
 
 
 async def recall(reader: WorkflowReader, what: str, page: int = 1) -> JsonObject:
-    """`{"what", "page", "pages", "text"}`, or of a search `{"what", "page", "found": [{"n", "type", "at", "text"}], "more"}`.
+    """Return `{"what", "page", "pages", "text"}`, or for a search its hits.
 
-    Raises `RunError` where there is nothing.
+    Hits are `{"what", "page", "found": [{"n", "type", "at", "text"}], "more"}`. Raise `RunError` where there is
+    nothing.
     """
     what, page = what.strip(), max(1, page)
     if not what:
@@ -103,7 +106,7 @@ async def _search(reader: WorkflowReader, what: str, page: int) -> JsonObject:
 
 
 def told(entry: Entry) -> str:
-    """An entry in words."""
+    """Return an entry in words."""
     if isinstance(entry, MessageEntry):
         return f"{entry.sender}: {entry.text}" + (f"\n[no answer: {entry.why}]" if entry.why else "")
     if isinstance(entry, ReplyEntry):
@@ -123,7 +126,7 @@ def _told_call(n: int, call: CallEntry) -> str:
 
 
 async def entry_at(reader: WorkflowReader, n: int) -> Entry | None:
-    """Return the entry of a place; `None`: there is none. Raises `RunError` where it cannot be read."""
+    """Return the entry of a place; `None` if there is none. Raise `RunError` where it cannot be read."""
     hand = await reader.at_hand(n - 1)
     if hand.entries and hand.entries[0].n == n:
         return hand.entries[0]
@@ -139,7 +142,7 @@ async def entry_at(reader: WorkflowReader, n: int) -> Entry | None:
 async def read_at_hand(reader: WorkflowReader) -> HeldEntries:
     """Return all entries that the session has itself, and its segments, as of one moment.
 
-    Raises `RunError` where the session archives entries each time while they are read.
+    Raise `RunError` where the session archives entries each time while they are read.
     """
     for _ in range(_TRIES):
         whole = page = await reader.at_hand(0)

@@ -19,29 +19,29 @@ from perdure.values.media import cut_text
 from perdure.values.messages import Told
 
 DELIVER_ACTIVITY: Final = "perdure.reply"
-"""Gives one reply, a `Delivery`, to the worker's function for its route: a `Delivered`."""
+"""Activity that passes one reply, a `ReplyDelivery`, to the worker's function for its route: a `Delivered`."""
 NO_SUCH_ROUTE: Final = "NoSuchRoute"
-"""Type of the failure of a worker that has not the route, where another may."""
+"""Type of the failure of a worker that lacks the route, where another may have it."""
 
 ATTEMPTS: Final = 6
-"""Of one delivery; one that a worker was shut down in does not count."""
+"""Attempts of one delivery, without those in which a worker was shut down."""
 
 Kind: TypeAlias = Literal["answer", "reasoning", "tools", "failure"]
 """`answer`: what the run says; before it, where `verbose` allows, its `reasoning` and a line for each call (`tools`). `failure`: there is
 nothing to say, and why."""
 Status: TypeAlias = Literal["delivered", "refused", "unknown"]
-"""`unknown`: it was tried, and nobody knows whether it has arrived."""
+"""Status; `unknown`: it was tried, and nobody knows whether it has arrived."""
 
 
 class ReplyDelivery(WireModel):
-    """One reply on its way."""
+    """A reply on its way."""
 
     key: str
     """`<run>/<reply>`, the replies of a run counted from 1: its idempotency key, the same at every attempt."""
     kind: Kind
     text: str
     route: str
-    """As the messages name it: `name`, or `name:address`."""
+    """Route, as the messages name it: `name`, or `name:address`."""
     run_id: str
     number: int
     """The reply's number in its run."""
@@ -53,51 +53,52 @@ class ReplyDelivery(WireModel):
     message_ids: list[str] = Field(default_factory=list)
     """The messages of this route that the run has answered, in the order of their acceptance."""
     sender: str = ""
-    """Of the first of them."""
+    """Sender of the first of these messages."""
     earlier: int = 0
     """Attempts of workers that were shut down meanwhile."""
 
 
 class Delivered(WireModel):
-    """What became of it."""
+    """The outcome of a delivery."""
 
     status: Status = "delivered"
     why: str | None = None
-    """Why it was refused, or why nobody knows."""
+    """Reason why it was refused, or why its outcome is unknown."""
 
 
 def name_of(route: str) -> str:
-    """The part of a route that names the function."""
+    """Return the part of a route that names the function."""
     return route.partition(":")[0]
 
 
 def address_of(route: str) -> str:
-    """The part behind it, which is the function's to read; `""`: there is none."""
+    """Return the part behind it, which the function parses; `""` if there is none."""
     return route.partition(":")[2]
 
 
 _MOST: Final = 30
-"""Calls of which a summary tells, the newest."""
+"""Calls of which a summary shows the newest."""
 _SHOWN: Final = 80
 """Characters of a parameter, a result or a failure in a summary."""
 _FAILURE: Final = 500
-"""Characters of a failure that is all there is to say."""
+"""Characters of a failure that is the whole reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing that is said."""
+    """A part of a reply, of one kind."""
 
     kind: Kind
     text: str
 
 
 def parts(result: RunResult, reply: str | None, told: Collection[Told] = ()) -> list[Part]:
-    """What is to be said of a run, in its order; empty: nothing. `reply`: its answer, `None` where it has none or wants to say nothing.
+    """Return the parts of a run's reply in their order; none if there is nothing to send.
 
-    What a message tool has sent already is not said again. Where nothing is left and a tool has failed, that is said, unless a message tool
-    has sent something that people see. That a run has failed is said in any case, and of a refused one the model's words; of one that
-    somebody has ended nothing is.
+    `reply` is the run's answer; `None` where it has none or wants to send nothing. A text that a message tool has sent
+    is not sent again. Where nothing is left and a tool has failed, the failure is sent, unless a message tool has sent
+    something that people see. The failure of a run is always sent, and so are the model's words of a refused run. A run
+    that somebody has ended sends nothing.
     """
     if reply is not None and not was_sent(reply, result.sent):
         thought = [Part("reasoning", result.reasoning)] if "reasoning" in told and result.reasoning.strip() else []
@@ -115,7 +116,7 @@ def parts(result: RunResult, reply: str | None, told: Collection[Told] = ()) -> 
 
 
 def failures(calls: Iterable[CallView]) -> list[str]:
-    """A line for each tool that has failed in the end: what was repeated and went well counts as well."""
+    """Return a line for each tool that failed in the end. A call that succeeded when repeated does not count."""
     last = {call.tool: call for call in calls if call.status in ("done", "failed")}
     return [
         f"{call.tool} failed: {(call.error or {}).get('message') or 'it did not say why'}"[:_FAILURE]
@@ -125,7 +126,7 @@ def failures(calls: Iterable[CallView]) -> list[str]:
 
 
 def summary(calls: list[CallView]) -> str:
-    """The calls of a run, a line each."""
+    """Return the calls of a run, one line each."""
     shown = calls[-_MOST:]
     before = [f"({len(calls) - len(shown)} calls before these)"] if len(calls) > len(shown) else []
     return "\n".join([*before, *map(_line, shown)])
@@ -148,7 +149,7 @@ def shorten_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReplyAuthor:
-    """Who says it."""
+    """The author of a reply."""
 
     run_id: str
     session: str
@@ -165,9 +166,10 @@ def deliveries(
     *,
     speaker: ReplyAuthor,
 ) -> list[ReplyDelivery]:
-    """What is said of a run, to each route that the messages it has answered name, in the order of their acceptance. No route: to nobody.
+    """Return the deliveries of a run's reply: to each route of its messages, in the order of acceptance; without routes
+    none.
 
-    `held`: what of the messages that it was given since it began a Request held.
+    `held`: keys of the messages that a Request held after the run began.
     """
     routes: dict[str, list[Queued]] = {}
     for message in [*running.messages, *(each for each in running.steered if each.key in held)]:
@@ -203,7 +205,7 @@ _LONGEST: Final = 100
 
 @dataclass(frozen=True)
 class Reply:
-    """What a route's function is given: one thing to say, for one route."""
+    """The argument of a route's function: one text to deliver, for one route."""
 
     key: str
     """`<run>/<reply>`: names this delivery, the same at every attempt. Who has delivered it under this key does not do so again."""
@@ -264,13 +266,13 @@ def reply_route(name: str, /) -> Callable[[F], F]:
 
 
 def routes_of(value: Any) -> list[RouteFunction]:
-    """The routes that a decorated function is registered for."""
+    """Return the routes that a decorated function is registered for."""
     found = getattr(value, REGISTERED, None)
     return found if isinstance(found, list) and all(isinstance(each, RouteFunction) for each in found) else []
 
 
 def reply_for_route(delivery: ReplyDelivery, attempt: int) -> Reply:
-    """What the function is given."""
+    """Return the argument of the route's function."""
     return Reply(
         key=delivery.key,
         text=delivery.text,
@@ -288,13 +290,16 @@ def reply_for_route(delivery: ReplyDelivery, attempt: int) -> Reply:
 
 
 class ReplyRoutes:
-    """Those that a worker has, by name. Two functions of one name are refused: which one delivers would be a matter of luck."""
+    """The reply routes of a worker, by name.
+
+    Two functions of one name are refused: which one delivers would be a matter of luck.
+    """
 
     def __init__(self) -> None:
         self._functions: dict[str, RouteFunction] = {}
 
     def add(self, route: RouteFunction) -> None:
-        """Raises `ToolDefinitionError` when another function already has the name."""
+        """Add a route. Raise `ToolDefinitionError` when another function already has the name."""
         known = self._functions.setdefault(route.name, route)
         if known.function is not route.function:
             raise ToolDefinitionError(
@@ -302,7 +307,7 @@ class ReplyRoutes:
             )
 
     def get(self, route: str) -> RouteFunction | None:
-        """Of a message's route, whatever stands behind its name."""
+        """Return the function for a message's route, by the route's name."""
         return self._functions.get(name_of(route))
 
     def __iter__(self) -> Iterator[RouteFunction]:

@@ -34,62 +34,65 @@ from perdure.values.media import cut_text
 
 SEGMENT_WORKFLOW: Final = "SessionSegment"
 SEGMENT_ENTRIES_QUERY: Final = "entries"
-"""Its entries: `Entries`."""
+"""Query for its entries: an `EntryList`."""
 SEGMENT_INDEX_QUERY: Final = "index"
-"""The messages that it knows of: the text of an `Index`."""
+"""Query for the messages that it knows: the text of an `Index`."""
 SEGMENT_FIND_QUERY: Final = "find"
-"""A message's id: the numbers of the segments that messages of it stand in, as far as this one knows, the newest first. In 0.1.0 one; 0: none."""
+"""Query, a message's id: the numbers of segments that hold such a message, as far as this one knows, newest first.
+
+In 0.1.0 one number; 0: none.
+"""
 SEGMENT_DELETE: Final = "delete"
 """Signal: the session was deleted."""
 SEGMENT_FORM: Final = 1
 _FORM: Final = SEGMENT_FORM
 _SPANS: Final = 64
-"""Segments that one knows the messages of at most: of 64 there are some ten thousand, in 200 kB."""
+"""Segments whose messages one segment knows, at most: 64 hold some ten thousand messages, in 200 kB."""
 _DIGEST: Final = 8
 SENT: Final = ("new", "reset", "stop")
-"""Commands that are messages: their id is their own."""
+"""Commands that are messages, with an id of their own."""
 _RECORD: Final = _DIGEST + 4
 """Bytes of a message in an index: the beginning of its id's digest, and its segment."""
 
 
 class Span(WireModel):
-    """Segments that were made of one session, one after the other: `name` followed by their number, from 1 on."""
+    """Segments of one session, one after the other: `name` followed by their number, from 1 on."""
 
     name: str
     segments: int = 0
     last: int = 0
-    """The place of the last entry of them that counts: a fork's may go on behind it."""
+    """Place of the last entry that counts: a fork's segment may go on behind it."""
 
     def id(self, number: int) -> str:
         return f"{self.name}{number}"
 
 
 class EntryList(WireModel):
-    """Some entries, in their order."""
+    """A list of entries, in their order."""
 
     entries: list[Entry] = Field(default_factory=list)
 
 
 class Segment(WireModel):
-    """The input of the workflow that holds it."""
+    """The input of the workflow that holds a segment."""
 
     number: int
     first: int
-    """The place of its first entry, and of its last."""
+    """Places of its first and last entry."""
     last: int
     entries: Packed
-    """`Entries`."""
+    """Entries, packed as an `EntryList`."""
     index: str = ""
     """An `Index`, as text."""
 
     @property
     def read(self) -> list[Entry]:
-        """Its entries. Raises `ProtocolError` where another version has written it."""
+        """Return its entries. Raise `ProtocolError` where another version has written them."""
         return self.entries.read(EntryList, _FORM, f"segment {self.number}").entries
 
 
 def segment_of(number: int, entries: Sequence[Entry]) -> Segment:
-    """A segment of these entries, which knows its own messages only."""
+    """Return a segment of these entries, which knows its own messages only."""
     packed = pack(EntryList(entries=list(entries)), _FORM)
     ids = [entry.message_id for entry in entries if is_said(entry)]
     return Segment(
@@ -98,12 +101,12 @@ def segment_of(number: int, entries: Sequence[Entry]) -> Segment:
 
 
 def is_said(entry: Entry) -> TypeGuard[MessageEntry | CommandEntry]:
-    """Whether it is what somebody has sent under an id: a message, or a command that was one."""
+    """Whether somebody has sent the entry under an id: a message, or a command that was one."""
     return isinstance(entry, MessageEntry) or (isinstance(entry, CommandEntry) and entry.command in SENT)
 
 
 def joined_below(number: int) -> Iterator[int]:
-    """The segments whose indexes that of segment `number` takes in beside its own."""
+    """Yield the segments whose indexes that of segment `number` includes beside its own."""
     step = 1
     while number % (2 * step) == 0 and 2 * step <= _SPANS:
         yield number - step
@@ -111,7 +114,7 @@ def joined_below(number: int) -> Iterator[int]:
 
 
 def asked(segments: int) -> Iterator[int]:
-    """The segments to ask for a message, that know of all up to `segments` together: the newest first."""
+    """Yield the segments to query for a message, newest first; together they know all up to `segments`."""
     while segments:
         yield segments
         step = 1
@@ -121,14 +124,14 @@ def asked(segments: int) -> Iterator[int]:
 
 
 class Index:
-    """Messages by the digest of their id, and the segment that each stands in."""
+    """An index of messages: the digest of each id, and the segment that holds the message."""
 
     def __init__(self, text: str = "") -> None:
         self._bytes = base64.b64decode(text)
 
     @classmethod
     def of(cls, ids: Iterable[str], segment: int) -> Index:
-        """Of the messages of one segment."""
+        """Return the index of one segment's messages."""
         return cls._made(_digest(id) + segment.to_bytes(4) for id in ids)
 
     @classmethod
@@ -148,16 +151,16 @@ class Index:
         return self._bytes[at * _RECORD : (at + 1) * _RECORD]
 
     def joined(self, other: Index) -> Index:
-        """This one with another."""
+        """Return this index joined with another."""
         each = [index._record(at) for index in (self, other) for at in range(len(index))]
         return self._made(each)
 
     def find(self, id: str) -> int:
-        """The newest segment of a message; 0: it is not here."""
+        """Return the newest segment of a message; 0 if it is not here."""
         return next(iter(self.find_all(id)), 0)
 
     def find_all(self, id: str) -> list[int]:
-        """The segments of the messages of an id, which several senders may have used, the newest first."""
+        """Return the segments of messages of an id, which several senders may have used, newest first."""
         wanted = _digest(id)
         first = bisect_left(range(len(self)), wanted, key=self._record)
         last = bisect_left(range(len(self)), wanted + b"\xff" * 5, key=self._record)
@@ -169,8 +172,11 @@ def _digest(id: str) -> bytes:
 
 
 class MessageFilter:
-    """Whether a message may have been accepted before: never wrong where it says no; wrong once in a hundred where it says yes, as long
-    as there are 100,000 messages. A Bloom filter of one size, whatever the session has: of more messages it says yes more often."""
+    """A Bloom filter of the messages that may have been accepted before.
+
+    It is never wrong where it says no. With 100,000 messages it is wrong once in a hundred where it says yes. Its size
+    is fixed; with more messages it says yes more often.
+    """
 
     def __init__(self, text: str = "") -> None:
         self._bits = bytearray(base64.b64decode(text)) if text else bytearray(_BYTES)
@@ -204,45 +210,45 @@ BRANCHES: Final = ("new", "reset")
 _LEAST_LIMIT: Final = 1_000
 """Tokens. No model takes less."""
 _SHOWN: Final = 50
-"""Entries that stay at hand in any case, for whoever looks."""
+"""Entries that always stay at hand, for readers."""
 EARLIER: Final = "# earlier in this conversation, in short; the tool `recall` reads it word for word\n"
 
 
 class TranscriptSnapshot(WireModel):
-    """What a transcript takes along into a new execution: part of the session's snapshot."""
+    """The transcript as a new execution continues it: part of the session's snapshot."""
 
     entries: list[Entry] = Field(default_factory=list)
-    """Those at hand: what is older is in segments (R10.13)."""
+    """Entries at hand: older ones are in segments (R10.13)."""
     last: int = 0
-    """The place of the last entry."""
+    """Place of the last entry."""
     branch: int = 0
     reported: int = 0
-    """Tokens that the model's server counted last; 0: it has not said."""
+    """Tokens that the model's server counted last; 0: it has not reported any."""
     thought: int = 0
-    """What was thought of the conversation then."""
+    """Estimated tokens of the conversation at that time."""
     limit: int = CONTEXT_TOKENS
-    """Tokens from which on it is compacted."""
+    """Tokens from which on the conversation is compacted."""
     spans: list[Span] = Field(default_factory=list)
-    """The segments before those at hand, the oldest first: of the sessions that it is a fork of, and its own."""
+    """Segments before the entries at hand, oldest first: of the sessions from which it was forked, and its own."""
 
 
 class Transcript:
-    """The entries that a session has at hand: those that its conversation is made of, and newer ones."""
+    """The entries that a session has at hand: those of its conversation, and newer ones."""
 
     def __init__(self, carried: TranscriptSnapshot | None = None) -> None:
         carried = carried or TranscriptSnapshot()
         self.last = carried.last
-        """The place of the last entry."""
+        """Place of the last entry."""
         self.branch = carried.branch
-        """The current one: the place of the command that began it; 0 from the session's beginning."""
+        """Current branch: the place of the command that began it; 0 from the session's beginning."""
         self.bytes = 0
-        """Of the entries at hand, as JSON."""
+        """Bytes of the entries at hand, as JSON."""
         self.limit = carried.limit
         """Tokens of the context from which on the conversation is compacted (R10.11)."""
         self.spans = carried.spans
-        """The segments that hold what is not at hand: the oldest first, the last are the session's own."""
+        """Segments that hold the other entries: oldest first, the session's own last."""
         self.compactions_in_a_row = 0
-        """Since the last run."""
+        """Compactions since the last run."""
         self._reported, self._thought = carried.reported, carried.thought
         self._entries: dict[int, Entry] = {}
         self._sizes: dict[int, int] = {}
@@ -252,28 +258,28 @@ class Transcript:
         self._runs: dict[int, RunEntry] = {}
         self._replies: dict[str, ReplyEntry] = {}
         self._compactions: dict[int, CompactionEntry] = {}
-        """By branch the last one."""
+        """Last compaction of each branch."""
         self._tokens: dict[int, int] = {}
-        """What a run has in the conversation, as thought, by its place."""
+        """Estimated tokens of each run in the conversation, by its place."""
         self._total: int | None = None
-        """Of the whole conversation; `None`: it is not known now."""
+        """Estimated tokens of the whole conversation; `None` if unknown now."""
         self._looked_at = 0
-        """Bytes at hand when nothing was found that is old."""
+        """Bytes at hand when the last search found no old entries."""
         for entry in carried.entries:
             self._keep(entry)
 
     @property
     def entries(self) -> list[Entry]:
-        """Those at hand, in their order."""
+        """The entries at hand, in their order."""
         return list(self._entries.values())
 
     @property
     def archived_through(self) -> int:
-        """The place of the last entry that is in a segment; 0: none is."""
+        """The place of the last entry that is in a segment; 0 if there is none."""
         return max((span.last for span in self.spans if span.segments), default=0)
 
     def append(self, entry: E) -> E:
-        """Add an entry as the last one; it says its own place from then on."""
+        """Append an entry and set its place."""
         self.last += 1
         entry.n = self.last
         if isinstance(entry, CommandEntry) and entry.command in BRANCHES:
@@ -299,7 +305,9 @@ class Transcript:
         return entry
 
     def refused(self) -> None:
-        """A model's server has refused the context as too long: from now on less is told, whatever was thought of it (R9.7)."""
+        """Record that a model's server rejected the context as too long: from now on it is shorter, whatever the
+        estimate (R9.7).
+        """
         self.limit = max(_LEAST_LIMIT, min(self.limit, self.tokens) * 6 // 10)
 
     def _keep(self, entry: Entry) -> None:
@@ -340,19 +348,19 @@ class Transcript:
         return self._messages.get(key)
 
     def deliveries(self, run_id: str) -> list[DeliveryEntry]:
-        """The deliveries of a run's replies at hand, the oldest first; one that was repeated has several."""
+        """Return the deliveries of a run's replies at hand, oldest first; a repeated one has several."""
         found = (entry for entry in self._entries.values() if isinstance(entry, DeliveryEntry))
         return [entry for entry in found if entry.run_id == run_id]
 
     def reply(self, run_id: str) -> str | None:
-        """What a run said, where that is at hand."""
+        """Return the text of a run's reply, where that is at hand."""
         entry = self._replies.get(run_id)
         return None if entry is None else entry.text
 
     def assign(self, key: str, run_id: str | None, request: int = 1) -> None:
-        """Say which run a message went to, and the first Request of it that held it; `None`: to none yet.
+        """Set the run that a message went to, and the first Request of it that held it; `None`: no run yet.
 
-        To be said before the run's own entry is appended. Of a message that is not at hand nothing is said.
+        Call it before the run's own entry is appended. It ignores a message that is not at hand.
         """
         if (entry := self._messages.get(key)) is not None:
             if entry.run_id is not None and (told := self._told.get(entry.run_id)):
@@ -361,7 +369,7 @@ class Transcript:
             self._tell(entry)
 
     def settle(self, key: str, why: str) -> None:
-        """Say why a message has no answer."""
+        """Set why a message has no answer."""
         self.assign(key, None)
         if (entry := self._messages.get(key)) is not None:
             entry.why = why
@@ -369,9 +377,9 @@ class Transcript:
     # What a model is told.
 
     def conversation(self, branch: int | None = None) -> list[JsonObject]:
-        """The runs that have ended, of the current branch or another, as chat messages; what was before in short first (R10.11).
+        """Return the ended runs of a branch as chat messages, behind the summary of earlier ones (R10.11).
 
-        Messages that no run has answered are not in it: whoever starts a run says them (`steps.said`).
+        Unanswered messages are not in it: the caller that starts a run adds them (`entries.said`).
         """
         compaction = self.compaction(branch)
         chat: list[JsonObject] = []
@@ -382,11 +390,11 @@ class Transcript:
         return chat
 
     def compaction(self, branch: int | None = None) -> CompactionEntry | None:
-        """What stands for the beginning of the branch, if anything does."""
+        """Return the compaction that stands for the beginning of the branch, if there is one."""
         return self._compactions.get(self.branch if branch is None else branch)
 
     def steps(self, branch: int | None = None) -> Iterator[ConversationStep]:
-        """The part of a branch that is told word for word."""
+        """Yield the part of a branch that stays word for word."""
         branch = self.branch if branch is None else branch
         compaction = self.compaction(branch)
         after: Place = (0, 0) if compaction is None else (compaction.up_to, compaction.request)
@@ -400,7 +408,7 @@ class Transcript:
 
     @property
     def tokens(self) -> int:
-        """Tokens that the next run's context has, as thought: what the server counted last, and what was added since (R10.11)."""
+        """Return the estimated tokens of the next run's context: the last count, and what was added since (R10.11)."""
         now = self._estimate()
         if not self._reported:
             return now
@@ -425,7 +433,11 @@ class Transcript:
     # What is carried on, and what is not needed at hand any more.
 
     def old(self) -> list[Entry]:
-        """The oldest entries, as many as make a segment, that neither a conversation nor an unanswered message needs; empty: too few (R10.13)."""
+        """Return the oldest entries, enough for a segment, that no conversation or unanswered message needs; none if
+        too few.
+
+        See R10.13.
+        """
         if self._looked_at and self.bytes < self._looked_at + LEAST_SEGMENT:
             return []
         needed = self._needed()
@@ -440,7 +452,7 @@ class Transcript:
         return found if size >= LEAST_SEGMENT else []
 
     def _needed(self) -> int:
-        """The place of the first entry that is to stay at hand."""
+        """Return the place of the first entry that must stay at hand."""
         ended = {run.run_id for run in self._runs.values()}
         waiting = [each for each in self._messages.values() if each.why is None and each.run_id not in ended]
         branches = {self.branch, *(message.branch for message in waiting)}
@@ -456,7 +468,7 @@ class Transcript:
         return needed
 
     def behind(self, place: int, room: int) -> tuple[list[Entry], bool]:
-        """The entries at hand behind a place, as many as have so many bytes and one in any case; whether there are more."""
+        """Return the entries behind a place, one at least and at most `room` bytes, and whether there are more."""
         found: list[Entry] = []
         for n, entry in self._entries.items():
             if n > place:
@@ -467,7 +479,7 @@ class Transcript:
         return found, False
 
     def let_go(self, last: int) -> None:
-        """Forget the entries up to a place: they are in a segment now."""
+        """Drop the entries up to a place, which are in a segment now."""
         for n in [n for n in self._entries if n <= last]:
             entry = self._entries.pop(n)
             self.bytes -= self._sizes.pop(n)
@@ -486,7 +498,7 @@ class Transcript:
                 del self._compactions[entry.branch]
 
     def carried(self) -> TranscriptSnapshot:
-        """What goes along into a new execution."""
+        """Return the snapshot for a new execution."""
         return TranscriptSnapshot(
             entries=self.entries,
             last=self.last,
@@ -499,21 +511,21 @@ class Transcript:
 
 
 SESSION_FORM: Final = 1
-"""Of a `SessionSnapshot`. A worker that does not know a snapshot's form fails its tasks until one that does takes over."""
+"""Form of a `SessionSnapshot`. A worker that does not know it fails its tasks until one that does takes over."""
 
 
 class SessionSnapshot(WireModel):
-    """A session between two runs."""
+    """A snapshot of a session between two runs."""
 
     lane: QueueState
     transcript: TranscriptSnapshot
     remembered: str = ""
-    """`Remembered`: the messages whose entries are in segments."""
+    """Text of a `MessageFilter`: the messages whose entries are in segments."""
     sources: dict[str, list[str]] = Field(default_factory=dict)
-    """Where its state and what was said come from, by reference (R15.1)."""
+    """Sources of its state and its conversation, by reference (R15.1)."""
     events: CarriedEvents = Field(default_factory=CarriedEvents)
-    """What has happened, as far as it goes along (R10.14)."""
+    """Events that the snapshot carries (R10.14)."""
     replies: list[ReplyDelivery] = Field(default_factory=list)
-    """Those that are not delivered yet (R10.16)."""
+    """Replies that are not delivered yet (R10.16)."""
     state: JsonObject | None = None
-    """What its runs have written; `None`: nothing yet, so that the agent file's counts."""
+    """State that its runs have written; `None` if they have written nothing, so that the agent file's counts."""

@@ -16,7 +16,7 @@ _MARKUP: Final = re.compile(r"[\\`*~\[<>|&]")
 
 
 def details(key: str, agent: str, lane: QueueState, running: str | None, entries: Sequence[Entry]) -> str:
-    """Markdown. `running`: the id of the run under way."""
+    """Return the session as Markdown. `running`: the id of the active run."""
     lines = [f"**{_cell(key)}**, answered by {_cell(agent)}", ""]
     run = lane.running
     if run is None:
@@ -55,12 +55,14 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    """The text as it is, whatever it looks like."""
+    """Return the text so that a table's cell shows it unchanged."""
     return _MARKUP.sub(r"\\\g<0>", text).replace("\n", " ").replace("\r", " ")
 
 
 def fate(lane: MessageQueue, transcript: Transcript, what: str, sender: str = "") -> Fate:
-    """Return what has become of a message, or of a run of this session. Raises `MessageRefusedError` as `Lane.resolve` does."""
+    """Return the fate of a message, or of a run of this session. Raise `MessageRefusedError` as `MessageQueue.resolve`
+    does.
+    """
     state, number = lane.state, lane.number_of(what)
     if number is None:
         key = lane.resolve(what, sender)
