@@ -126,7 +126,9 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
             end(run, sys.exception(), below=bool(run_input.lineage))
 
     async def _to_end(self, run: Run, run_input: RunInput) -> RunResult:
-        """What runs when the run ends before its plan has settled is not lost sight of (R10.6)."""
+        """Run the Requests. When the run fails or is cancelled, break off its calls, so that their records stay
+        (R10.6).
+        """
         try:
             return await self._requests(run, run_input)
         except (FailureError, asyncio.CancelledError) as error:
@@ -190,7 +192,7 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
             self._calls.steer()
 
     def _at_deadline(self, limit: Limit) -> None:
-        """The run has worked for long enough: what runs is cancelled, and the model asked for its best answer (R9.5)."""
+        """Stop at the deadline: running calls are cancelled, and the model gives its best answer (R9.5)."""
         assert self._run is not None
         if self._run.limit is None:
             self._run.limit = limit
@@ -205,7 +207,7 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
 
     @workflow.query(name=CONTEXT_QUERY)
     def context(self, number: int) -> RequestContext:
-        """What Request `number` is told: asked by its activity, which history does not record (R6.8)."""
+        """Return the context of Request `number`. Its activity queries it, and the history does not record it (R6.8)."""
         if self._run is None:
             raise ValueError("the run has not started yet")
         context = self._run.request_context(number)
@@ -218,26 +220,28 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
 
     @workflow.signal(name=CALLS_SIGNAL, description="The engine's own: calls that have closed in the model's stream")
     def deliver(self, *said: Any) -> None:
-        """Calls that have closed while the model is still writing; see `perdure.models.response_stream` for what is taken of them."""
+        """Deliver calls that have closed while the model still writes; see `perdure.models.response_stream`."""
         if self._calls is not None and (delivery := read_one(CallDelivery, said)) is not None:
             self._calls.deliver(delivery)
 
     @workflow.query(name=PARAMETERS_QUERY)
     def parameters(self, call_ids: list[str]) -> dict[str, ToolReads | None]:
-        """What the tools of running calls are given, asked by activities for what is too large to be sent (R18.2).
+        """Return the inputs of running calls' tools that were too large to be sent, for their activities (R18.2).
 
-        Of as many of them as one answer holds, the first in any case; `None`: it does not run.
+        The answer holds as many as fit, and always the first; `None` for a call that does not run.
         """
         return dict.fromkeys(call_ids) if self._calls is None else self._calls.reads(call_ids)
 
     @workflow.query(name=CLAIM)
     def granted(self, call_ids: list[str]) -> dict[str, bool]:
-        """Whether these may return it; of those that are not there yet nothing was decided."""
+        """Return whether these calls may return large results. A claim that has not arrived is left out."""
         return {} if self._sender is None else self._sender.granted(call_ids)
 
     @workflow.query(name=SPENT_QUERY)
     def spent(self) -> SpentBudget:
-        """What the run has used so far, with those below it: asked by the one above when it was cancelled, or worse (R9.6)."""
+        """Return the usage of the run and its child runs so far, for a parent whose child was cancelled or failed
+        (R9.6).
+        """
         if self._run is None:
             return SpentBudget(usage=RunUsage())
         used = self._run.progress
@@ -245,7 +249,8 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
 
     @workflow.query(name=WAITING_QUERY)
     def waiting(self, only: str | None = None, skip: int = 0) -> list[WaitingView]:
-        """What waits for a person, oldest first; with `only` that call, or that Request's plan, alone.
+        """Return the requests that wait for a person, oldest first; with `only` that call's, or that Request's plan,
+        alone.
 
         Where there is no room for all, the last says how many `more` there are: `skip` goes on behind it.
         """
@@ -253,7 +258,7 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
 
     @workflow.query(name=VALUE_QUERY)
     def value(self, what: str, offset: int = 0) -> ValuePage:
-        """What a view has cut, whole and page by page: `output`, `state`, `calls`, `errors`, a reference or a call's id."""
+        """Return a page of a cut value: `output`, `state`, `calls`, `errors`, a reference or a call's id."""
         return self._pages.page(self._run, what, offset, self._given)
 
     @workflow.query(name=RECALL_QUERY)
@@ -265,7 +270,7 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
 
     @workflow.query(name=RUN_QUERY)
     def view(self) -> RunView:
-        """The run as it stands, for `show` and `watch`."""
+        """Return the run as it stands, for `show` and `watch`."""
         run_id = workflow.info().workflow_id
         run = self._run
         return RunView(run_id=run_id) if run is None else fit(self._viewed(run_id), sizes=run.sizes, calls=run.count)
@@ -283,7 +288,7 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
 
     @property
     def tools(self) -> list[Tool]:
-        """Those that the run had recorded at its start, for whoever replays it."""
+        """Return the tools that the run recorded at its start, for replays."""
         return [] if self._run is None else list(self._run.prepared.tools)
 
     async def _choose(self, run: Run) -> ModelChoice:
@@ -362,7 +367,7 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
         return ApplicationError(message, details, type=kind, non_retryable=True)
 
     def _report(self) -> None:
-        """Keep what the Web UI shows of the run up to date (R12.8): once for all that happens together."""
+        """Update the run's details in the Web UI (R12.8), once for all simultaneous changes."""
         if not self._reporting:
             self._reporting = True
             asyncio.get_running_loop().call_soon(self._show)

@@ -59,7 +59,7 @@ _WAITING = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 
 
 class RunApprovals:
-    """What waits in one run, and the way that decisions take to it."""
+    """The approvals of one run: its waiting requests, and the handling of decisions."""
 
     def __init__(self) -> None:
         self.desk = ApprovalQueue()
@@ -131,7 +131,7 @@ class RunApprovals:
         tell(metrics.decided(offer.id, approval.decision, by, seconds))
 
     def _verdict_of(self, offer: ApprovalRequest) -> asyncio.Future[ApprovalVerdict]:
-        """What an offer waits for; a decision may come before anybody waits."""
+        """Return the future on which a request waits; a decision may come before anybody waits."""
         if offer.id not in self._verdicts:
             self._verdicts[offer.id] = asyncio.get_running_loop().create_future()
         return self._verdicts[offer.id]
@@ -166,7 +166,9 @@ class RunApprovals:
         self.report()
 
     async def _asked(self, approver: str, offer: ApprovalRequest) -> ApproveInput:
-        """What a program is asked, when its turn to be sent has come; a large offer it asks for itself (R18.2)."""
+        """Return the input of the approver, when its turn has come; the approver queries a large request itself
+        (R18.2).
+        """
         assert self.shown is not None
         assert self.sender is not None
         sizes, asked = self.sender.sizes, ApproveInput(approver=approver, call=offer.id)
@@ -195,7 +197,7 @@ class RunApprovals:
             raise
 
     def check_policy(self, said: Sequence[Json]) -> None:
-        """The same for a change of policy."""
+        """Check a change of policy as `check` does a decision."""
         try:
             parse_policy(only(said))
         except DecisionError:
@@ -273,7 +275,7 @@ class RunApprovals:
         return self.change_policy(change)
 
     async def note_policy(self, said: Sequence[Json]) -> None:
-        """The same by signal."""
+        """Change the policy by signal."""
         try:
             self.change_policy(await self.counted_policy(only(said)))
         except DecisionError as error:
@@ -383,7 +385,7 @@ class DecisionHandlers:
 
     @workflow.update(name=DECIDE, unfinished_policy=LEFT)
     async def decide_now(self, *said: Any) -> dict[str, Any]:
-        """The same, answering at once: `{"call", "decision"}`, or the reason why nothing changed (R7.3)."""
+        """Decide by update; return `{"call", "decision"}`, or the reason why nothing changed (R7.3)."""
         return await self._people.decide_now(said, _update_id())
 
     @decide_now.validator
@@ -399,7 +401,7 @@ class DecisionHandlers:
 
     @workflow.update(name=POLICY, unfinished_policy=LEFT)
     async def change_policy_now(self, *said: Any) -> dict[str, Any]:
-        """The same, answering with the policy as it stands then, or with what is wrong."""
+        """Change the policy by update; return the policy as it stands then, or the problem."""
         return await self._people.change_policy_now(said, _update_id())
 
     @change_policy_now.validator

@@ -1,8 +1,9 @@
-"""Whether Temporal has reset an execution, and which decisions came before that: they do not count after it (R7.2).
+"""Resets of an execution, and the decisions that came before them: they do not count after a reset (R7.2).
 
-The server puts signals and updates of the time behind the reset point into the new execution, before its first task. A workflow learns of a
-reset by its new random seed, in the same task, but possibly behind what came in. So each decision waits for a local activity, which its
-history records: after it the task is known to be that of a reset, or not.
+The server puts signals and updates from behind the reset point into the new execution, before its first task. A
+workflow learns of a reset by its new random seed, in the same task, but possibly behind those messages. So each
+decision waits for a local activity, which its history records. After it, the workflow knows whether its task is that of
+a reset.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _ASKED: Final = timedelta(seconds=10)
 
 
 class Resets:
-    """Those of one execution. `on_reset` is called in the first task after each."""
+    """The resets of one execution. `on_reset` is called in the first task after each."""
 
     def __init__(self, on_reset: Callable[[], None]) -> None:
         self.pending = 0

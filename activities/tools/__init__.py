@@ -19,7 +19,7 @@ from perdure.tools.decorator import ToolFunction, tool_function
 
 
 class ToolSettings(BaseModel):
-    """What the built-in tools may reach. What is not given is not offered."""
+    """The access of the built-in tools. A tool without access is not offered."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

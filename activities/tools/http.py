@@ -161,7 +161,7 @@ async def _ask(
 
 
 def _check_follows(url: str, method: str, following: httpx2.URL) -> None:
-    """What changes something was meant, and perhaps approved, for one server: another is not sent it because that one says so."""
+    """Check a redirect: a request that changes something was meant, and perhaps approved, for one server alone."""
     if method not in ("GET", "HEAD"):
         raise ToolError(
             "redirected", f"{url} sends a {method} on to {following}, another server; ask there if you mean it"

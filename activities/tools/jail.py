@@ -183,7 +183,7 @@ def _send(pid: int, number: int) -> None:
 
 
 def _descendants(spared: Collection[int] = ()) -> set[int]:
-    """By the parent of every process there is: an orphan's is this one. Without what descends from the `spared`."""
+    """Return the descendants of this process, orphans included, without the `spared` ones and their descendants."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdecimal():

@@ -28,16 +28,16 @@ ValueT = TypeVar("ValueT", default=Any)
 
 
 class JsonType(Generic[ValueT]):
-    """What a value has to be: a JSON Schema as it was given, or that of a type, which then reads the values too.
+    """The type of a value: a JSON Schema, or a Python type with its schema, which then reads the values too.
 
-    `wanted`: whatever pydantic's `TypeAdapter` takes, a JSON Schema (an object or a boolean), or `None` for any JSON. Raises
-    `AgentError` for what is neither; `where` names it.
+    `wanted`: whatever pydantic's `TypeAdapter` accepts, a JSON Schema (an object or a boolean), or `None` for any JSON.
+    Raises `AgentError` for anything else; `where` names it.
     """
 
     def __init__(self, wanted: Any, where: str) -> None:
         self._adapter: TypeAdapter[ValueT] | None = None
         self.schema: JsonObject | bool = {}
-        """`{}` takes any."""
+        """JSON Schema; `{}` accepts any value."""
         if isinstance(wanted, dict | bool):
             self.schema = wanted
         elif wanted is not None:
@@ -51,7 +51,7 @@ class JsonType(Generic[ValueT]):
                 ) from None
 
     def read(self, value: Json) -> ValueT:
-        """The value as the type has it; without a type as it is. Raises `OutputError`."""
+        """Return the value as the type reads it; without a type, unchanged. Raise `OutputError`."""
         if self._adapter is None:
             found: ValueT = value
             return found
@@ -147,13 +147,13 @@ class Agent(Generic[OutputT]):
         except PydanticSerializationError as error:
             raise AgentError(f"{where} cannot be written as JSON: {error}") from None
         self.parsed = parse_agent(self._document, source=where)
-        """As a run reads it."""
+        """Agent as a run parses it."""
         self._output = output
         self._functions: dict[str, ToolFunction] = {}
         self._delegates: dict[str, JsonObject] = {}
 
     def _add(self, tool: AgentTool, where: str) -> None:
-        """Take along what a document only names."""
+        """Add the functions and delegates that a document only names."""
         agent = tool if isinstance(tool, Agent) else None
         function = tool_function(tool)
         functions = agent._functions if agent else {function.name: function} if function else {}
@@ -174,10 +174,10 @@ class Agent(Generic[OutputT]):
 
     @classmethod
     def read(cls, path: str | Path, *, output: Any = None, folder: Path = AGENTS) -> Agent[Any]:
-        """An agent file, or by name one of the folder (`agents` here).
+        """Read an agent file, or an agent of the folder (`agents` here) by name.
 
-        `output`: the type that its outputs are read as; their schema is the file's, where it has one. Raises `SettingsError` when
-        there is no such file or it is no JSON, `AgentError` when it is no agent.
+        `output`: the type of its outputs; their schema is the file's, where it has one. Raise `SettingsError` when
+        there is no such file or it is not JSON, `AgentError` when it is not an agent.
         """
         return cls._read(path, output=output, folder=folder)
 
@@ -188,7 +188,7 @@ class Agent(Generic[OutputT]):
 
     @classmethod
     def read_to_run(cls, path: str | Path, *, folder: Path = AGENTS) -> Agent[Any]:
-        """The same of one that is run by itself, as a command line does: its policy may name no tool but its own."""
+        """Read an agent that runs by itself, as on a command line: its policy may name no tool but its own."""
         return cls._read(path, folder=folder, alone=True)
 
     @overload
@@ -205,7 +205,10 @@ class Agent(Generic[OutputT]):
 
     @classmethod
     def of(cls, document: Json, *, output: Any = None, name: str = "agent", source: str = "the agent") -> Agent[Any]:
-        """What the JSON of an agent file says; `name` is that of a document without one. `output` as in `read`. Raises `AgentError`."""
+        """Create an agent from the JSON of an agent file; `name` is for a document without one. Raise `AgentError`.
+
+        `output` as in `read`.
+        """
         wanted = JsonType[Any](output, f"{source}: output")
         document = agent_document(document, name)
         if isinstance(document, dict) and output is not None:
@@ -216,42 +219,45 @@ class Agent(Generic[OutputT]):
 
     @property
     def name(self) -> str:
-        """As lists and drawings show it; its runs' ids begin with it."""
+        """The name, as lists and drawings show it; the ids of its runs begin with it."""
         return self.parsed.name
 
     @property
     def description(self) -> str:
-        """What it is for, as a model reads it that may delegate to it."""
+        """The description, as a model reads it that may delegate to the agent."""
         return self.parsed.description
 
     @property
     def input_schema(self) -> JsonObject:
-        """The JSON Schema of its input, an object; of one that says nothing of it that of a `request`, as a delegate has it (R8.4)."""
+        """The JSON Schema of its input, an object. Without one it is that of a `request`, as a delegate has it (R8.4)."""
         inputs = merge_data(each for each in self.parsed.messages() if isinstance(each, InputMessage))
         schema = next((each.data_schema for each in inputs if each.data_schema and each.instance is None), None)
         return {"type": "object", **(_REQUEST if schema is None else schema)}
 
     @property
     def functions(self) -> list[ToolFunction]:
-        """The tools that it, and those it delegates to, were given as functions: what a worker of its own needs."""
+        """The functions that it and its delegates have as tools: a worker of its own needs them."""
         return list(self._functions.values())
 
     def document(self) -> JsonObject:
-        """The agent file: JSON, whoever changes it changes a copy."""
+        """Return a copy of the agent file's JSON."""
         return copy.deepcopy(self._document)
 
     def delegates(self) -> dict[str, JsonObject]:
-        """By name the agent files of those that it was given as tools, however far down; copies."""
+        """Return copies of the agent files of agents that it has as tools, at any depth, by name."""
         return copy.deepcopy(self._delegates)
 
     def check_policy(self) -> None:
-        """Whether the policy of an agent that is run by itself names no tool but its own (R7.1). Raises `AgentError`."""
+        """Check that the policy of an agent that runs by itself names no tool but its own (R7.1). Raise `AgentError`."""
         if problems := policy_problems(self._document):
             raise AgentError.of(problems, f"agent {self.name!r}")
 
     def check_input(self, input: Json = MISSING, *, told: bool = False) -> Json:
-        """A run's input as JSON, judged as the run would (R2.3); left out it stays so. `told`: a text, data or a plan has to say what
-        to do, and tools or a schema alone do not (R2.1). Raises `InputError`."""
+        """Return a run's input as JSON, validated as the run does (R2.3). A missing one stays missing.
+
+        With `told`, a text, data or a plan must say what to do; tools or a schema alone do not (R2.1). Raise
+        `InputError`.
+        """
         value = input
         if input is not MISSING:
             try:
@@ -264,7 +270,7 @@ class Agent(Generic[OutputT]):
         return value
 
     def read_output(self, value: Json) -> OutputT:
-        """A run's output as the type that this agent was given. Raises `OutputError` for what is none."""
+        """Return a run's output as this agent's type reads it. Raise `OutputError`."""
         return self._output.read(value)
 
     def __repr__(self) -> str:
@@ -272,7 +278,7 @@ class Agent(Generic[OutputT]):
 
 
 def _named(tool: AgentTool, where: str) -> str | JsonObject:
-    """How an agent file names it."""
+    """Return a tool as an agent file names it."""
     if isinstance(tool, str):
         return tool
     if isinstance(tool, Mapping):
@@ -288,7 +294,7 @@ def _named(tool: AgentTool, where: str) -> str | JsonObject:
 
 
 def _delegation(agent: Agent[Any], where: str) -> JsonObject:
-    """The agent as a tool of another, with the schemas of its input and output (R8.4)."""
+    """Return the agent as a tool of another, with the schemas of its input and output (R8.4)."""
     definition: JsonObject = {"name": agent.name, "description": agent.description, "_delegate": agent.name}
     definition["_resolution"] = "upfront"
     inputs = merge_data(message for message in agent.parsed.messages() if isinstance(message, InputMessage))

@@ -30,7 +30,7 @@ from perdure.values.state import State, Write
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan with all that is needed to judge it."""
+    """A plan with all data that validates it."""
 
     calls: list[Json]
     tools: dict[str, Tool]
@@ -41,7 +41,7 @@ class Planned:
     parallel: int | None = None
 
     def new_plan(self) -> Plan:
-        """An empty plan to play the calls on, as Request 1."""
+        """Return an empty plan on which the calls are simulated, as Request 1."""
         schema = self.context.state.data_schema
         return Plan(
             1,
@@ -56,7 +56,7 @@ class Planned:
         )
 
     def checked(self) -> Plan:
-        """The plan with all its calls, judged as far as can be before anything runs."""
+        """Return the plan with all its calls, validated as far as possible before a run."""
         plan = self.new_plan()
         for raw in self.calls:
             plan.add(raw)
@@ -64,13 +64,13 @@ class Planned:
         return plan
 
     def played(self) -> Plan:
-        """The same with what nothing can be known about as the tools' results."""
+        """Return the plan with unknown values as the results of its tools."""
         plan = self.new_plan()
         simulate(plan, self.calls)
         return plan
 
     def warnings(self, plan: Plan) -> list[str]:
-        """What is no error of the checked plan, but may not be what its author means: converted literals (R5.13), races (R5.14)."""
+        """Return warnings on a valid plan that its author may not intend: converted literals (R5.13), races (R5.14)."""
         converted = [
             f"{call.id} {form.tool_name}: {text}"
             for call in plan.calls
@@ -80,7 +80,7 @@ class Planned:
         return [*converted, *(plan.races() if self.parallel != 1 else [])]
 
     def hints(self, plan: Plan) -> list[str]:
-        """Dangerous tools of which two calls may run at once (R5.12)."""
+        """Return the dangerous tools of which two calls may run at once (R5.12)."""
         called = {form.tool.name: form.tool for call in plan.calls for form in call.written() if form.tool is not None}
         return [
             f"the tool {name!r} is dangerous, and two of its calls may run at once: exclusive=True, or _exclusive in its definition, prevents that"
@@ -89,12 +89,12 @@ class Planned:
         ]
 
     def ways(self) -> list[tuple[str, str]]:
-        """Call id and way of each parameter that is not written out in the plan (R15.7)."""
+        """Return the call id and provenance of each parameter that is not written out in the plan (R15.7)."""
         return list(plan_ways(self.played()))
 
 
 def call_problems(plan: Plan) -> list[str]:
-    """What is wrong with its calls, a line each."""
+    """Return the problems of a plan's calls, one line each."""
     return [
         f"{call.id} {call.tool_name}: {message}"
         for call in plan.calls
@@ -112,9 +112,9 @@ def plan_of(
     state: JsonObject | None = None,
     complete: bool = False,
 ) -> Planned:
-    """The calls with the tools of the context, and of the modules' `known` definitions; `state` is merged into the context's.
+    """Return the calls with the tools of the context, and of `known` definitions; `state` is merged into the context's.
 
-    `complete`: there are no other tools than those, so that a call of one is invalid, as it is in a run.
+    With `complete` there are no other tools: a call of one is invalid, as it is in a run.
     """
     given = context.state.value if context.state.exists else {}
     tools, unknown = _tools(context, [] if complete else calls, known)
@@ -124,7 +124,7 @@ def plan_of(
 def _tools(
     context: Context, calls: Iterable[Json], known: Mapping[str, JsonObject]
 ) -> tuple[dict[str, Tool], list[str]]:
-    """The tools as far as they are known here: from the file, and from the modules given with --tools."""
+    """Return the tools that are known here: from the file, and from the modules given with --tools."""
     wanted: list[str | JsonObject] = list(context.tools)
     if not wanted:
         # No list of tools to check against: those of the modules, and any other that a call names.
@@ -146,21 +146,21 @@ def _tools(
 
 
 def offline_tool(definition: JsonObject, known: Iterable[str]) -> Tool:
-    """Nobody can tell here which activities a worker will have; one that is named, or meant by the name, is taken to exist."""
+    """Return a tool for validation. No worker's activities are known here, so a named activity counts as existing."""
     activity = definition.get("_activity") or ("" if "_output" in definition else definition.get("name", ""))
     named = {"_activity": activity} if activity and "_delegate" not in definition else {}
     return parse_tool({**definition, **named}, activities=[*known, activity])
 
 
 AGENTS: Final = Path("agents")
-"""Where agents are found by name, unless a setting says otherwise."""
+"""Folder of agents that are named, unless a setting names another."""
 
 
 def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tuple[Agent, Json]:
-    """An agent by file, or by name in the folder: read, and as the document that it is.
+    """Read an agent by file, or by name in the folder; return it and its document.
 
-    `alone`: it is run by itself, so that all its tools are its own. Raises `SettingsError` when there is no such file or it is no JSON,
-    `AgentError` with everything that is wrong, each with its line, when it is no agent.
+    With `alone` it runs by itself: all its tools are its own. Raise `SettingsError` when there is no such file or it is
+    not JSON, `AgentError` with every problem, each with its line, when it is not an agent.
     """
     by_name = folder / f"{name}.json"
     path = Path(name)
@@ -184,7 +184,7 @@ def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tupl
 
 
 def _own_problems(document: Json) -> list[Problem]:
-    """What is wrong with the tools that the file defines, and with what its policy says of them."""
+    """Return the problems of tools that the file defines, and of its policy for them."""
     found = policy_problems(document)
     context = document.get("context") if isinstance(document, dict) else None
     for index, message in enumerate(context if isinstance(context, list) else []):
@@ -197,15 +197,16 @@ def _own_problems(document: Json) -> list[Problem]:
 
 
 def _with_lines(problems: Iterable[Problem], path: Path, *, bare: bool) -> list[Problem]:
-    """With file and line, in the order of the lines; of a `bare` list of messages the context is the whole file."""
+    """Return the problems with file and line, in the order of the lines. For a `bare` list of messages the file is the
+    context.
+    """
     text = path.read_text(encoding="utf-8-sig")
     placed = [(line_of(text, each.place[1:] if bare else each.place), each) for each in problems]
     return [replace(each, source=f"{path}:{line}") for line, each in sorted(placed, key=lambda one: one[0])]
 
 
 def read_json(path: Path) -> Json:
-    """JSON, with comments where somebody wrote them (R2.9). Raises `SettingsError` with
-    line and column for what is none."""
+    """Read JSON, with comments if there are any (R2.9). Raise `SettingsError` with line and column for invalid JSON."""
     try:
         return loads_commented(path.read_bytes(), source=str(path))
     except OSError as error:
@@ -215,7 +216,7 @@ def read_json(path: Path) -> Json:
 
 
 def json_option(text: str, name: str) -> Json:
-    """An option's JSON, or with `@file` that file's. Raises `SettingsError`."""
+    """Parse an option's JSON, or with `@file` that file's. Raise `SettingsError`."""
     if text.startswith("@"):
         return read_json(Path(text[1:]))
     try:
@@ -236,14 +237,14 @@ def planned_for(
     state: Mapping[str, Any] | None = None,
     calls: Sequence[Json] = (),
 ) -> Planned:
-    """The calls with the agent's context and tools. Raises `InputError`."""
+    """Return the calls with the agent's context and tools. Raise `InputError`."""
     given = input is not MISSING
     context = Context(agent, input if given else None, has_input=given)
     return plan_of(list(calls), context, definitions, parallel=agent.config.parallel, state=dict(state or {}))
 
 
 def read_plan(plan: PlanLike, planned: Planned) -> Solution:
-    """The plan as its dialect's reader reads it. Raises `AgentError` for what is none."""
+    """Parse the plan by its dialect's reader. Raise `AgentError` for an invalid one."""
     kinds = [merged.kind for merged in planned.context.data]
     if (native := native_calls(plan)) is not None:
         dialect = DIALECTS["tools"]
@@ -288,7 +289,7 @@ def _is_native(call: Json) -> bool:
 
 
 def output_problems(agent: Agent, solution: Solution) -> list[str]:
-    """What is wrong with an answer beside its calls."""
+    """Return the problems of an answer beside its calls."""
     wanted = agent.output_schema
     told = [] if solution.problem is None else [f"the plan: {solution.problem.message}"]
     if solution.output is None or isinstance(wanted, bool):

@@ -1,6 +1,6 @@
 """Options of an agent: the keys of `config` as keyword arguments.
 
-What they mean, and how they are checked, is `perdure.run.agents.Config`'s and its parts' to say; a test compares the names.
+`perdure.runs.agent.Config` and its parts define and check them; a test compares the names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 
 class ModelOptions(TypedDict, total=False):
-    """Which model answers (R9.4)."""
+    """The models that answer (R9.4)."""
 
     fast: str
     """The model for choosing tools; by default the worker's, `gpt-4o-mini` unless it says otherwise. `name@endpoint` asks another server."""
@@ -23,7 +23,7 @@ class ModelOptions(TypedDict, total=False):
 
 
 class SamplingOptions(TypedDict, total=False):
-    """How a model writes, as its server takes it (R9.8)."""
+    """The sampling of a model, as its server accepts it (R9.8)."""
 
     temperature: float
     top_p: float
@@ -34,7 +34,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class ModelSamplingOptions(SamplingOptions, total=False):
-    """For all models, and under `fast` and `smart` what is another for these."""
+    """The sampling of all models; `fast` and `smart` hold what differs for these."""
 
     fast: SamplingOptions
     smart: SamplingOptions
@@ -50,7 +50,7 @@ class PriceOptions(TypedDict):
 
 
 class ApprovalOptions(TypedDict, total=False):
-    """Which calls a person is asked about (R7.1)."""
+    """The approval policy: which calls a person decides on (R7.1)."""
 
     scope: Literal["calls", "plan"]
     """`plan` offers a Request's whole plan once (R7.6)."""
@@ -69,7 +69,7 @@ class ApprovalOptions(TypedDict, total=False):
 
 
 class SessionOptions(TypedDict, total=False):
-    """How an agent's sessions take messages (R10.4, R10.8)."""
+    """The message queue of an agent's sessions (R10.4, R10.8)."""
 
     mode: Literal["steer", "followup", "collect", "interrupt", "reject"]
     """What a message without a mode does; `steer` by default, and `followup` while the run waits for a person."""
@@ -84,7 +84,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 class PromptOptions(TypedDict, total=False):
-    """What runs are told beside the context (R10.19); what one run says stands in the place of what its agent does."""
+    """The parts of a run's prompt beside the context (R10.19). A run's own options replace its agent's."""
 
     text: str
     """Instructions."""
@@ -97,7 +97,7 @@ class PromptOptions(TypedDict, total=False):
 
 
 class AgentOptions(TypedDict, total=False):
-    """The `config` of an agent; what is left out has the default of section 11."""
+    """The `config` of an agent; a missing key has the default of section 11."""
 
     models: ModelOptions
     """Which models answer, and when."""

@@ -16,11 +16,11 @@ from perdure.values.messages import CLASSES, ChatMessage, DataMessage, InputMess
 
 _DATA: Final = (InputMessage, StateMessage, DataMessage)
 _HIDDEN: Final = ("given", "data")
-"""What a data message holds beside what is written."""
+"""Keys of a data message beside its written ones."""
 
 
 def agent_schema() -> JsonObject:
-    """The JSON Schema of agent files, for editors: completion, checks while one writes. A list of messages alone is a context (R2.9)."""
+    """Return the JSON Schema of agent files, for editors. A list of messages alone is a context (R2.9)."""
     definitions: JsonObject = {}
     schema = _schema(Agent, definitions)
     messages = [_when_type(kind, model, definitions) for kind, model in CLASSES.items()]
@@ -50,7 +50,7 @@ def agent_schema() -> JsonObject:
 
 
 def config_table() -> str:
-    """The keys of `config` as Markdown, with their defaults and what they mean."""
+    """Return the keys of `config` as Markdown, with their defaults and meanings."""
     lines = ["| key | default | |", "|---|---|---|"]
     for path, default, words in _rows(Config, ""):
         lines.append(f"| `{path}` | {default} | {words} |")
@@ -74,7 +74,7 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]
 
 
 def described(model: type[BaseModel]) -> dict[str, str]:
-    """What the docstring under each field says, those of the classes above too."""
+    """Return the docstring under each field, those of parent classes included."""
     found: dict[str, str] = {}
     for kind in reversed([each for each in model.__mro__ if issubclass(each, BaseModel) and each is not BaseModel]):
         body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
@@ -91,7 +91,7 @@ def _model_of(kind: Any) -> type[BaseModel] | None:
 
 
 def _schema(model: type[BaseModel], definitions: JsonObject) -> JsonObject:
-    """Of one model; those inside it go to the definitions, each with its fields' words."""
+    """Return the schema of one model. Models inside it go to the definitions, each with its fields' docstrings."""
     schema = model.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     definitions |= schema.pop("$defs", {})
     for kind in [model, *_inside(model)]:

@@ -115,7 +115,7 @@ class PrepareInput(WireModel):
 
 
 class PreparedWorker(WireModel):
-    """What the worker had when the run started; a redeployed worker cannot change a run's past."""
+    """The worker's record at the run's start; a redeployed worker cannot change a run's past."""
 
     tools: list[Tool]
     recall: Tool | None = None
@@ -246,7 +246,7 @@ class RunResult(WireModel):
 
 
 class RunView(RunResult):
-    """What the `run` query answers: the result so far, with what a live view needs beside it."""
+    """The answer of the `run` query: the result so far, and what a live view needs beside it."""
 
     agent: str = ""
     """Its agent's name."""

@@ -82,7 +82,7 @@ def several_senders(id: str, senders: Iterable[str]) -> str:
 
 
 class Message(WireModel):
-    """What a sender says. Sender and rights are what the front door has verified, never what the text claims (R10.9)."""
+    """A message of a sender. The front door has verified sender and rights; the text proves neither (R10.9)."""
 
     message_id: str
     """The sender's idempotency key."""
@@ -107,7 +107,7 @@ class Message(WireModel):
 
     @property
     def key(self) -> str:
-        """Its name in the session, see `message_key`."""
+        """The name of the message in the session, see `message_key`."""
         return message_key(self.sender, self.message_id)
 
     @property
@@ -122,7 +122,7 @@ class Message(WireModel):
 
 
 class Receipt(WireModel):
-    """What acceptance answers: the message is in the session's history (R10.1)."""
+    """The answer of acceptance: the message is in the session's history (R10.1)."""
 
     run_id: str | None
     """The run that takes it, also where it has not begun yet; `None`: a command, which takes no run."""
@@ -143,7 +143,7 @@ class Receipt(WireModel):
 
 
 class WaitResult(WireModel):
-    """What `wait` answers (R10.1)."""
+    """The answer of `wait` (R10.1)."""
 
     status: Literal["ok", "error", "timeout"]
     started_at: str | None = None
@@ -158,7 +158,7 @@ class WaitResult(WireModel):
 
 
 class Fate(WireModel):
-    """What has become of a message, or of a run of the session."""
+    """The fate of a message, or of a run of the session."""
 
     known: bool = False
     run_id: str | None = None
@@ -215,7 +215,7 @@ class Description(WireModel):
 
 
 class SessionInfo(Description):
-    """What a session is, without what was said in it."""
+    """A session's metadata and origin, without its messages."""
 
     session: str
     created_at: str = ""
@@ -230,7 +230,7 @@ class SessionDeletion(WireModel):
 
 
 class RunUpdate(WireModel):
-    """What an activity says to a run: an update of it, and its one argument."""
+    """An update of a run that an activity sends, with its one argument."""
 
     run_id: str
     update: str
@@ -238,7 +238,7 @@ class RunUpdate(WireModel):
 
 
 class RunUpdateResult(WireModel):
-    """What it answered, or why it refused."""
+    """The answer to the update, or the reason of its rejection."""
 
     answer: Any = None
     refused: str | None = None
