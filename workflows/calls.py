@@ -451,7 +451,8 @@ class CallLoop:
             if call.tool.calls is not None:
                 work = run_existing(call, call.tool.calls, self._sender, self._begin)
                 return await (self._rest(call, work) if call.tool.calls.waits else work)
-            return await self._sender.run_tool(call, plan.values(call), self._begin)
+            outcome = await self._sender.run_tool(call, plan.values(call), self._begin)
+            return self.loop.recalled(call, outcome)
 
     async def _gate(self, call: Call) -> None:
         """Wait until the call may be scheduled: it was approved while another one runs, or a message came before."""

@@ -271,6 +271,12 @@ class Guard:
         given = [giver.policy.changed(self.change) for giver in self._givers if tool and tool.name in giver.tools]
         return [self.policy, *given]
 
+    @property
+    def has_flows(self) -> bool:
+        """Whether any rule depends on the tools that a value comes from (R15.5)."""
+        policies = [self.policy, *(giver.policy.changed(self.change) for giver in self._givers)]
+        return bool(self.floor_flows) or any(policy.flows for policy in policies)
+
     def floor_asks(self, tool: Tool, origins: Origins = UNKNOWN_ORIGINS) -> bool:
         """Whether the worker's floor requires approval of a call; with unknown origins, whether it may."""
         return self._why_floor(tool, origins) is not None

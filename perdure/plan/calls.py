@@ -73,6 +73,8 @@ class Returned:
     """The value for each path that a loop with a body writes; a path without a value is not written (R16.4)."""
     sources: Sources = NOWHERE
     """The provenance of the value beside its tool and its parameters, as a delegate's run reports it (R15.1)."""
+    recalled: bool = False
+    """Whether `recall` read the value again: `sources` replace the tool's declaration."""
 
 
 @dataclass(frozen=True, slots=True)

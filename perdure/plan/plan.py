@@ -76,15 +76,17 @@ def write(
     return None
 
 
-def result_sources(call: Call, told: Sources = NOWHERE) -> Sources:
+def result_sources(call: Call, told: Sources = NOWHERE, *, recalled: bool = False) -> Sources:
     """Return the provenance of a call's result: its tool, all its parameters, and the provenance that a delegate's run
-    has reported (R15.1)."""
+    has reported (R15.1). With `recalled`, `told` replaces the tool's declaration.
+    """
     tool = call.tool
     if tool is None or tool.latent:
         return join(call.origins.written, call.origins.all)
     if tool.activity == ASK_PERSON:
         return USER
-    return join(join(tool_source(tool.name, tool.others_write), told), call.origins.all)
+    others_write = tool.others_write and not recalled
+    return join(join(tool_source(tool.name, others_write), told), call.origins.all)
 
 
 def _own(path: Path, call: Call) -> Path:
@@ -266,9 +268,8 @@ class NestedPlans:
             return join(outcome.sources, call.origins.all)
         scoped = call.tool is not None and call.tool.delegate is None and call.tool.scopes
         kinds = [scope.lstrip("†").partition(".")[0] for scope in scoped or ()]
-        return result_sources(
-            call, join(outcome.sources, join_all(self.sources_then(Reference(kind)) for kind in kinds))
-        )
+        told = join(outcome.sources, join_all(self.sources_then(Reference(kind)) for kind in kinds))
+        return result_sources(call, told, recalled=isinstance(outcome, Returned) and outcome.recalled)
 
     def _read_inside(self, call: Call) -> Sources:
         """Return the provenance of everything that a loop and the calls in it may have read."""

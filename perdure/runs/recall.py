@@ -6,10 +6,11 @@ A run answers from what it has: its state, and the results of its calls. Each an
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from perdure.errors import CallError, ReferenceSyntaxError, RunError
-from perdure.plan.calls import Call
+from perdure.plan.calls import Call, Outcome, Returned
 from perdure.runs.loops import ITEMS
 from perdure.runs.provenance import HIDDEN
 from perdure.runs.run import Run
@@ -17,10 +18,13 @@ from perdure.runs.views import is_earlier
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.limits import MAX_KEPT, said
 from perdure.values.media import page_of, without_media
-from perdure.values.references import MISSING, evaluate, get, parse_expression, references
+from perdure.values.provenance import MODEL, Sources, join, join_all, tool_source
+from perdure.values.references import MISSING, Expression, evaluate, get, overlaps, parse_expression, references
 
 ABOVE: Final[JsonObject] = {"above": True}
 """The answer of a part of a long loop: what its calls name is of the run that the loop is in."""
+RECALLED_SOURCES: Final = "sources-of-recall"
+"""The rule since which a value that is read again has its own sources; 0.1.0 took all for written by others."""
 _CALL: Final = re.compile(r"\d+(?:\.\d+|\[\d+\])+")
 _STATE: Final = re.compile(r"†?state(?![\w-])")
 
@@ -44,9 +48,59 @@ def recall(run: Run, what: str, page: int = 1) -> JsonObject | None:
     return page_of(what, _result(run, what), page)
 
 
+def is_recall(run: Run, call: Call) -> bool:
+    """Whether the call reads again, by the worker's own tool."""
+    tool = run.prepared.recall
+    return tool is not None and call.tool is not None and call.tool.activity == tool.activity
+
+
+def with_sources(run: Run, call: Call, outcome: Outcome) -> Outcome:
+    """Return the outcome of a call that reads again with the sources of what it has read, where these are known (R15.1)."""
+    if not isinstance(outcome, Returned) or (call.tool is not None and call.tool.untrusted):
+        return outcome
+    what = call.params.get("what")
+    sources = _sources(run, what.strip(), call) if isinstance(what, str) else None
+    return outcome if sources is None else replace(outcome, sources=sources, recalled=True)
+
+
+def _sources(run: Run, what: str, reader: Call) -> Sources | None:
+    """Those of a value of the run; `None`: nobody knows, so others may have written it."""
+    if not is_of_run(what) or ITEMS in run.context.values():
+        return None
+    if not _STATE.match(what):
+        return _call_sources(run, what)
+    if not reader.id.startswith(
+        f"{run.progress.number}."
+    ):  # what stood there then may have been written over, and be forgotten
+        return None
+    paths = [reference.path for reference in references(_expression(what))]
+    written = join_all(write.sources for write in run.state.writes for path in paths if overlaps(write.path, path))
+    return join(written, join_all(map(run.state.labels.at, paths)))
+
+
+def _call_sources(run: Run, id: str) -> Sources | None:
+    for call in run.plan.made() if run.plan is not None else ():
+        if call.id == id:
+            return call.sources if call.status == "done" else None
+    view = next((view for view in run.past.calls if view.id == id), None)
+    if view is None or view.status != "done":
+        return None
+    if "" in view.sources:
+        return run.table.of(view.sources[""])
+    # Others wrote nothing of it. Which tools a delegate's run has called is not kept, and a rule of flows may name one.
+    made_by = run.tools.get(view.tool)
+    if made_by is None or made_by.delegate is not None or run.desk.guard.has_flows:
+        return None
+    return join_all([MODEL, tool_source(view.tool, False), *map(run.table.of, view.sources.values())])
+
+
+def _expression(what: str) -> Expression:
+    return parse_expression(what if what.startswith("†") else f"†{what}")
+
+
 def _state_value(run: Run, what: str) -> Json:
     try:
-        expression = parse_expression(what if what.startswith("†") else f"†{what}")
+        expression = _expression(what)
     except ReferenceSyntaxError as error:
         raise RunError(f"{what} cannot be read: {error}") from None
     if any(reference.kind != "state" for reference in references(expression)):

@@ -29,6 +29,7 @@ from perdure.plan.plan import Plan
 from perdure.plan.steering import written_anew
 from perdure.plan.validation import take_changed
 from perdure.runs.limits import Limit
+from perdure.runs.recall import RECALLED_SOURCES, is_recall, with_sources
 from perdure.runs.run import Run
 from perdure.tools.tool import ANSWERED, KEEP, known_as
 from perdure.values.json import Json
@@ -165,6 +166,12 @@ class RequestLoop:
         """Calls that waited for a person when a message came, or have waited since."""
         self._left_to_people: set[str] = set()
         """Held calls that the model was asked about and did not name: they wait for their person alone."""
+
+    def recalled(self, call: Call, outcome: Outcome) -> Outcome:
+        """Return what a call gave, with the sources of what it has read again where it was `recall` (R15.1)."""
+        if not is_recall(self._run, call) or not self._is_patched(RECALLED_SOURCES):
+            return outcome
+        return with_sources(self._run, call, outcome)
 
     @property
     def plan(self) -> Plan:
