@@ -9,7 +9,7 @@ from typing import Final
 
 from perdure.activities.registry import load_tools
 from perdure.client.perdure import Perdure
-from perdure.gateway.adapter import DoorMaker
+from perdure.gateway.adapter import AdapterMaker
 from perdure.gateway.agui.adapter import agui_adapter
 from perdure.gateway.api.adapter import api
 from perdure.gateway.app import check_reachable, create_app
@@ -24,7 +24,7 @@ from perdure.hosting.settings import Settings, changed
 from perdure.hosting.telemetry import silent_runtime
 from perdure.pages.adapter import pages, sign_in
 
-DOORS: Final[tuple[DoorMaker, ...]] = (health, openai_adapter, mcp_adapter, agui_adapter, api, sign_in, pages)
+ADAPTERS: Final[tuple[AdapterMaker, ...]] = (health, openai_adapter, mcp_adapter, agui_adapter, api, sign_in, pages)
 """In the order in which they are asked. A new protocol is a line here."""
 
 
@@ -32,7 +32,7 @@ DOORS: Final[tuple[DoorMaker, ...]] = (health, openai_adapter, mcp_adapter, agui
 async def gateway(perdure: Perdure, settings: Settings, *, quiet: bool = False) -> AsyncIterator[str]:
     """Serve it while the context lasts; its address, which is printed unless it is to be `quiet`. Raises `SettingsError`."""
     check_reachable(settings)
-    app = create_app(perdure, settings, DOORS)
+    app = create_app(perdure, settings, ADAPTERS)
     hooks = load_tools(settings.tools).hooks
     address = ""
     try:

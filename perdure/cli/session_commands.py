@@ -1,6 +1,6 @@
 """`perdure agent` and `perdure session`: a conversation that outlives its runs (section 10).
 
-The command line is a front door: the sender is the user of this machine, who has every right here; the tenant is said by whoever runs it.
+The sender is the user of this machine, who has every right here; an option names the tenant.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Perdure:
 
         `input`: JSON, or what pydantic writes as JSON; left out there is none. `id`: names this one run for good; by default the agent's
         name and a random part. `key`, in place of it: the sender's own for what they want done; said again by the same sender with the same agent,
-        input, policy and prompt, it gives the run that there is already; a front door's own key is a `Wanted`. `task_queue`: where its workers listen. `approval`: this run's own changes to the agent's policy (R7.1), `prompt` those to its
+        input, policy and prompt, it gives the run that there is already; an adapter's own key is an `IdempotentStart`. `task_queue`: where its workers listen. `approval`: this run's own changes to the agent's policy (R7.1), `prompt` those to its
         `config.prompt` (R10.19). `sender`, `tenant`: for whom it runs, as
         lists find it. Raises `InputError` for an input that breaks
         its schema, and nothing is started (R2.3); `AgentError` for a policy that names a tool that the agent has not, and for a prompt that is none; `DecisionError` for a policy that is none; `RunExistsError`, also for

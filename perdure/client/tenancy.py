@@ -118,7 +118,7 @@ class IdempotentStart:
         return await owner.memo_value(_ANSWER_MEMO, "", type_hint=str)
 
     async def take(self, client: Client, tenant: str, task_queue: str, answer: str = "") -> bool:
-        """Make the key this request's, in all sessions and at all doors; `answer`: where the answer will be, where that is known.
+        """Make the key this request's, in all sessions and at all adapters; `answer`: where the answer will be, where that is known.
 
         Returns whether it is now; else it was already. Raises `RunExistsError` where it is that of another request.
         """

@@ -1,27 +1,26 @@
-"""The gateway (section 17): programs and people talk to agents over HTTP. It stands on the Python API alone, and keeps nothing of its own.
+"""The gateway (section 17): programs and people talk to agents over HTTP. It uses the Python API alone, and stores nothing itself.
 
-How a door is added:
+To add an adapter for another protocol:
 
-1. A door is a function of the `Gateway` that gives a `Door`: its routes (starlette's), who is let in, and how its protocol says that
-   something was refused.
+1. Write a function of the `Gateway` that returns an `Adapter`: its routes (starlette's), who may use them, and the form of its errors.
 
-       def my_door(gateway: Gateway) -> Door:
+       def my_adapter(gateway: Gateway) -> Adapter:
            async def list_agents(request: Request) -> Response:
                caller = caller_of(request)
                caller.check("read", "look at agents")
                return JSONResponse({"agents": gateway.agents.names()})
 
-           return Door("mine", [Route("/mine/agents", list_agents)], problem=my_form_of_errors)
+           return Adapter("mine", [Route("/mine/agents", list_agents)], problem=my_form_of_errors)
 
-2. It is named in the list `doors` of `perdure/cli/gateway.py`; `create_app(perdure, settings, doors=[my_door])` is the same without the command.
+2. Name the function in the list `ADAPTERS` of `perdure/cli/gateway.py`. Without the command: `create_app(perdure, settings, adapters=[my_adapter])`.
 
-What a route is given: `caller_of(request)`, a `Caller` with the tenant, the sender and the rights that its token names, never what a
+A route receives: `caller_of(request)`, a `Caller` with the tenant, the sender and the rights that its token names, never what a
 body says; `gateway.perdure`, the Python API; `gateway.agents.get(name)`, the agents that this gateway knows; `read_json(request)`, a body
-within the bounds. What it may raise: any `PerdureError`, starlette's `HTTPException`, or `HttpError`; `problems.py` alone says which status that
-is. Long answers go out by `EventStream` (`streams.py`), which bounds them for each token, says that it is there, drops who does not
-read, and ends when the gateway does. The frame (`app.py`) has then done the rest: Host and Origin, the token, its rate, the size of the body,
-headers, one line in the log. A run's or a session's id from outside is looked at by `gateway.own_run` and `gateway.session`, which answer for
-another tenant's as for none.
+within the bounds. A route may raise any `PerdureError`, starlette's `HTTPException`, or `HttpError`; `errors.py` alone maps them to a status.
+Long answers use `EventStream` (`streams.py`): it bounds them for each token, sends signs of life, drops clients that do not read, and
+ends when the gateway does. The frame (`app.py`) has then done the rest: Host and Origin, the token, its rate, the size of the body,
+headers, one line in the log. `gateway.own_run` and `gateway.session` find a run or a session by an id from outside. They answer for another
+tenant's as for none.
 """
 
 from perdure.gateway.adapter import Adapter, Gateway

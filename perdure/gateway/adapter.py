@@ -77,7 +77,7 @@ class Agents:
 ALIKE: Final = 0.05
 """Seconds until it is said that there is no such run: ten times as long as it takes to find that out."""
 Access: TypeAlias = Literal["bearer", "page", "open"]
-"""Who gets to a door's routes: who shows a token; who does, or has signed in with a browser; everybody."""
+"""Who may use an adapter's routes: callers with a token; these, and browsers that have signed in; everybody."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ class Adapter:
     name: str
     """In one word, as the log has it."""
     routes: Sequence[BaseRoute]
-    """With whole paths. Of two doors that have the same, the first in the list answers."""
+    """The routes, with whole paths. Of two adapters with the same path, the first in the list answers."""
     access: Access = "bearer"
     problem: Callable[[Request, HttpError], Response] = field(default=lambda _, problem: as_problem_json(problem))
     """How it says that something was refused, also by the frame: its protocol's own form, or a page that asks to sign in (401)."""
     below: str | None = None
-    """The beginning of addresses of which it also answers those where nothing is, in its own form. The first such door in the list does."""
+    """The prefix of addresses whose 404 this adapter answers in its own form. The first such adapter in the list does."""
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
     """What lasts as long as the gateway does."""
     paths: Mapping[str, Any] = field(default_factory=dict)
@@ -150,4 +150,4 @@ async def _alike() -> AsyncIterator[None]:
         raise
 
 
-DoorMaker: TypeAlias = Callable[[Gateway], Adapter]
+AdapterMaker: TypeAlias = Callable[[Gateway], Adapter]

@@ -1,4 +1,4 @@
-"""The frame round all doors: what is done of every request before its route is called, and of whatever comes of it."""
+"""The frame around all adapters: what happens to each request before its route is called, and to its response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError, clip
-from perdure.gateway.adapter import Adapter, DoorMaker, Gateway
+from perdure.gateway.adapter import Adapter, AdapterMaker, Gateway
 from perdure.gateway.bounds import HEADERS, BoundedBody, too_large
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError, as_problem_json, problem_of
@@ -44,20 +44,20 @@ _IN_URLS: Final = ("token", "access_token", "api_key", "authorization")
 _log: Final = logging.getLogger("perdure.gateway")
 
 
-def create_app(perdure: Perdure, settings: Settings, doors: Iterable[DoorMaker]) -> Starlette:
+def create_app(perdure: Perdure, settings: Settings, adapters: Iterable[AdapterMaker]) -> Starlette:
     """The gateway as an ASGI application; `app.state.gateway` is its `Gateway`. Raises `SettingsError` for tokens that cannot be read.
 
     Without tokens in the settings it lets in whoever reaches it, under the loopback's names alone: serve it there, and nowhere else.
     """
     guards = Guards(tokens_of(settings), secret=settings.gateway_secret, proxies=settings.gateway_proxies)
     gateway = Gateway(perdure, settings, guards)
-    opened = [make(gateway) for make in doors]
+    opened = [make(gateway) for make in adapters]
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            for door in opened:
-                await stack.enter_async_context(door.lifespan())
+            for adapter in opened:
+                await stack.enter_async_context(adapter.lifespan())
             yield
             gateway.stopping.set()
 
@@ -65,17 +65,19 @@ def create_app(perdure: Perdure, settings: Settings, doors: Iterable[DoorMaker])
         assert isinstance(error, HTTPException)
         words = "there is nothing at this address" if error.status_code in (404, 405) else str(error.detail)
         problem = HttpError(error.status_code, words, headers=error.headers)
-        own = next((door for door in opened if door.below and request.url.path.startswith(door.below)), None)
+        own = next(
+            (adapter for adapter in opened if adapter.below and request.url.path.startswith(adapter.below)), None
+        )
         return _finish(as_problem_json(problem) if own is None else own.problem(request, problem))
 
     app = Starlette(
-        routes=[_Framed(gateway, door, route) for door in opened for route in door.routes],
+        routes=[_Framed(gateway, adapter, route) for adapter in opened for route in adapter.routes],
         exception_handlers={HTTPException: nothing_there},
         middleware=[Middleware(_OneLength), *_for_pages_of(settings.gateway_origins)],
         lifespan=lifespan,
     )
     app.state.gateway = gateway
-    app.state.doors = opened
+    app.state.adapters = opened
     return app
 
 
@@ -122,11 +124,11 @@ def tokens_of(settings: Settings) -> Tokens | None:
 
 
 class _Framed(BaseRoute):
-    """A door's route, with the frame round it."""
+    """An adapter's route, with the frame around it."""
 
-    def __init__(self, gateway: Gateway, door: Adapter, route: BaseRoute) -> None:
+    def __init__(self, gateway: Gateway, adapter: Adapter, route: BaseRoute) -> None:
         self.route = route
-        self.door = door
+        self.adapter = adapter
         self._gateway = gateway
         self._template = getattr(route, "path", "").replace(":path}", "}")
 
@@ -164,7 +166,7 @@ class _Framed(BaseRoute):
             scope.setdefault("state", {})["caller"] = caller
             if int(request.headers.get("content-length") or 0) > most:
                 raise too_large(most)
-            with nullcontext() if self.door.access == "open" else self._gateway.held.one_of(caller):
+            with nullcontext() if self.adapter.access == "open" else self._gateway.held.one_of(caller):
                 await self.route.handle(scope, body, sending)
         except ClientDisconnect:
             pass  # whoever asked has gone before all was said: there is nobody to answer
@@ -172,7 +174,7 @@ class _Framed(BaseRoute):
             if started:
                 raise
             ends = not await body.discard()
-            await self.door.problem(request, self._problem(error, id))(scope, receive, sending)
+            await self.adapter.problem(request, self._problem(error, id))(scope, receive, sending)
         finally:
             self._gateway.under_way -= 1
             self._log(scope, started, caller, id, time.monotonic() - began)
@@ -182,10 +184,10 @@ class _Framed(BaseRoute):
         in the caller's name.
         """
         guards = self._gateway.guards
-        if self.door.access == "open":
+        if self.adapter.access == "open":
             return Caller("", "", frozenset(), "")
         try:
-            caller = guards.bearer(request) if self.door.access == "bearer" else guards.caller(request)
+            caller = guards.bearer(request) if self.adapter.access == "bearer" else guards.caller(request)
         except TooManyGuessesError as error:
             raise error.as_problem() from None
         if caller is None:
@@ -230,9 +232,9 @@ class _Framed(BaseRoute):
 
     def _log(self, scope: Scope, status: int, caller: Caller | None, id: str, seconds: float) -> None:
         # The route and not the address: keys of sessions are what people call them.
-        fields = {"door": self.door.name, "status": status, "ms": round(seconds * 1000), "request": id}
+        fields = {"door": self.adapter.name, "status": status, "ms": round(seconds * 1000), "request": id}
         fields |= {"token": caller.token} if caller is not None and caller.token else {}
-        level = logging.DEBUG if self.door.access == "open" else logging.INFO  # probes come every few seconds
+        level = logging.DEBUG if self.adapter.access == "open" else logging.INFO  # probes come every few seconds
         _log.log(level, "%s %s", scope["method"], self._template, extra={"perdure": fields})
 
 

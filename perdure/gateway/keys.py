@@ -1,4 +1,4 @@
-"""Idempotency keys in headers: (tenant, sender, key) is one request, at whichever door and in whichever conversation (R10.1)."""
+"""Idempotency keys in headers: (tenant, sender, key) is one request, at any adapter and in any conversation (R10.1)."""
 
 from __future__ import annotations
 

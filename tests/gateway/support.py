@@ -15,7 +15,7 @@ from temporalio.client import Client
 
 from perdure.client.perdure import Perdure
 from perdure.gateway import create_app
-from perdure.gateway.adapter import DoorMaker, Gateway
+from perdure.gateway.adapter import AdapterMaker, Gateway
 from perdure.gateway.server import served
 from perdure.gateway.tokens import FORM, new_token
 from perdure.hosting.settings import Settings, changed, load
@@ -59,12 +59,12 @@ def secret_of(token: str) -> str:
 
 @asynccontextmanager
 async def gateway(
-    client: Client | None, doors: Iterable[DoorMaker], *, task_queue: str = "none", **given: Any
+    client: Client | None, adapters: Iterable[AdapterMaker], *, task_queue: str = "none", **given: Any
 ) -> AsyncIterator[Served]:
     """One on this machine; `given` are settings. Without a `client` no route may need one."""
     settings: Settings = changed(load(), given)
     perdure = Perdure(client, task_queue=task_queue) if client is not None else None
-    app = create_app(perdure, settings, doors)  # type: ignore[arg-type]
+    app = create_app(perdure, settings, adapters)  # type: ignore[arg-type]
     found: Gateway = app.state.gateway
     async with (
         served(app, "gateway", "127.0.0.1", 0, stopping=found.stopping.set, grace=5.0) as address,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def agui_adapter(gateway: Gateway) -> Adapter:
-    """Each agent answers in AG-UI's threads. Without the library (`pip install perdure[agui]`) there is no such door."""
+    """Return the adapter by which each agent answers in AG-UI's threads. Without the library (`pip install perdure[agui]`) it has no routes."""
     if importlib.util.find_spec("ag_ui") is None:
         return Adapter("ag-ui", [])
 

@@ -56,9 +56,9 @@ def document(operations: Iterable[Operation], others: Iterable[Adapter] = ()) ->
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, refs)
     schemas = {"Problem": _PROBLEM, **definitions.get("$defs", {})}
-    for door in others:
-        paths |= door.paths
-        schemas |= door.schemas
+    for adapter in others:
+        paths |= adapter.paths
+        schemas |= adapter.schemas
     return {
         "openapi": "3.1.0",
         "info": {
@@ -131,7 +131,7 @@ def api(gateway: Gateway) -> Adapter:
     """Under `/v1/`, with its document at `/v1/openapi.json`."""
 
     async def described(request: Request) -> Response:
-        others: Iterable[Adapter] = request.app.state.doors
+        others: Iterable[Adapter] = request.app.state.adapters
         return answered(document(OPERATIONS, others))
 
     routes = [Route("/v1/openapi.json", described), *(each.route(gateway) for each in OPERATIONS)]

@@ -34,7 +34,7 @@ from perdure.values.problems import none_of
 
 
 def mcp_adapter(gateway: Gateway) -> Adapter:
-    """Each agent as a tool. Without the library (`pip install perdure[mcp]`) there is no such door."""
+    """Return the adapter that offers each agent as a tool. Without the library (`pip install perdure[mcp]`) it has no routes."""
     if importlib.util.find_spec("mcp") is None:
         return Adapter("mcp", [])
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager

@@ -184,8 +184,8 @@ _CANCELLED_WITHIN: Final = 10.0
 
 def openai_adapter(gateway: Gateway) -> Adapter:
     """OpenAI's clients with this address as `base_url`, and `/v1` behind it."""
-    doors = Routes(gateway)
-    return Adapter("openai", doors.routes(), problem=as_openai, below="/v1/")
+    routes = Routes(gateway)
+    return Adapter("openai", routes.routes(), problem=as_openai, below="/v1/")
 
 
 class Routes:

@@ -515,7 +515,7 @@ class RunStarter:
             return await self.go_on(caller, asked, id, found, idempotency), found.record
         if asked.said.outputs or asked.said.verdicts:
             raise refused("nothing waits in this conversation", "input", "invalid_value")
-        if id.run:  # it was begun, perhaps at another door
+        if id.run:  # it was begun, perhaps by another adapter
             self._check_agent(caller, asked, agent)
         record = self._record(caller, asked, () if found is None else found.record.before)
         return await self._say(caller, asked, key, record, "followup", idempotency), record
@@ -537,7 +537,7 @@ class RunStarter:
         except HttpError as error:
             if error.status != 404:
                 raise
-            return id, None, view.agent  # it was begun at another door
+            return id, None, view.agent  # it was begun by another adapter
 
     def _check_agent(self, caller: Caller, asked: ClientRequest, answers: str) -> None:
         """Another agent than the one that `answers` takes the right to it (R10.9)."""
