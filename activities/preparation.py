@@ -26,6 +26,7 @@ from perdure.models.usage import PRICES, Price
 from perdure.plan.retry import NO_SUCH_TOOL
 from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
 from perdure.runs.delegates import merge_upfront, tools_of, wanted_delegates
+from perdure.runs.rules import NEWEST
 from perdure.runs.wire import (
     LIMITED_ACTIVITY,
     NEXT_TASK_ACTIVITY,
@@ -152,7 +153,7 @@ class PrepareActivity:
         await _check_endpoints(tools)
         await self._attribute.ensure(activity.client())
         prepared = PreparedWorker(
-            counts_resets=True,
+            rules=NEWEST,
             tools=[self._declared(tool) for tool in tools.values()],
             recall=self._recall(definitions),
             models=models,

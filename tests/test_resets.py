@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowQueryFailedError
+from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Run, ToolContext, tool
@@ -18,10 +22,10 @@ from perdure.hosting.connection import data_converter
 from perdure.hosting.server import find_program
 from perdure.pages.adapter import pages
 from perdure.runs.events import Event, parse_cursor
-from perdure.runs.wire import DECIDE, RunResult
+from perdure.runs.wire import DECIDE, RUN_QUERY, RunResult, RunView
 from tests.gateway.support import gateway
 from tests.patience import HANG
-from tests.support import DONE, agent, harness, perdure
+from tests.support import DONE, Harness, agent, harness, perdure
 from tests.test_approval_commands import settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -71,6 +75,16 @@ async def task_before_decision(handle: AgentHandle) -> int:
     raise AssertionError("nothing was decided")
 
 
+async def until_refused(it: Harness, run_id: str, count: int) -> RunView:
+    """The run once so many decisions were refused. An activity comes before that."""
+    async with asyncio.timeout(HANG):
+        while True:
+            with contextlib.suppress(WorkflowQueryFailedError, RPCError):
+                if len((view := await it.view(run_id)).refusals) >= count:
+                    return view
+            await asyncio.sleep(0.02)
+
+
 @pytest.mark.parametrize("way", ["client", "signal", "update"])
 async def test_r7_2_a_decision_of_before_a_reset_does_not_count_after_it(
     dev_server: WorkflowEnvironment, way: str
@@ -91,7 +105,7 @@ async def test_r7_2_a_decision_of_before_a_reset_does_not_count_after_it(
         assert [path for path, _ in removed] == ["/b"]
         await reset(dev_server, handle, await task_before_decision(handle))
         again = it.client.get_workflow_handle(handle.id, result_type=RunResult)
-        view = await it.until_waiting(handle.id, "1.0")
+        view = await until_refused(it, handle.id, 1)
         assert [path for path, _ in removed] == ["/b"]
         assert "reset" in view.refusals[0]["problem"]
         assert "reset" in view.waiting[0].reason
@@ -123,7 +137,7 @@ async def test_r7_7_a_policy_of_before_a_reset_counts_after_it_only_where_it_ask
         await asyncio.wait_for(handle.result(), HANG)
         assert [path for path, _ in removed] == ["/a"]
         await reset(dev_server, handle, point)
-        view = await it.until_waiting(handle.id, "1.0", "1.1")
+        view = await until_refused(it, handle.id, 3)
         assert [path for path, _ in removed] == ["/a"]
         assert ["reset" in each["problem"] for each in view.refusals] == [True] * 3
         policy = await run.policy(tools={"look": "always"})
@@ -149,6 +163,39 @@ async def test_a_decision_that_is_refused_at_once_leaves_nothing_in_the_history(
         assert taken not in [event.event_type for event in (await handle.fetch_history()).events]
         await run.reject("1.0")
         await asyncio.wait_for(handle.result(), HANG)
+
+
+MANY = [f"1.{number}" for number in range(6)]
+
+
+@pytest.mark.parametrize("way", ["signal", "update"])
+async def test_decisions_that_come_together_while_somebody_looks_replay(
+    dev_server: WorkflowEnvironment, way: str
+) -> None:
+    """Without a cache: each task replays all before it. With a query in a task, the SDK's core ends the task before the results of its local
+    activities are handed out."""
+    removed.clear()
+    calls = [{"_tool": "remove", "path": f"/{call}"} for call in MANY]
+    async with (
+        harness(dev_server.client, TOOLS, [{"calls": calls, "output": None}, DONE], cached_workflows=0) as it,
+        asyncio.timeout(HANG),
+    ):
+        handle = await it.start(agent("remove"))
+        await it.until_waiting(handle.id, *MANY)
+        looks = [handle.query(RUN_QUERY) for _ in MANY]
+        decisions = [{"call": call, "decision": "approve", "remember": True} for call in MANY]
+        if way == "signal":
+            decided: list[Awaitable[Any]] = [handle.signal(DECIDE, decision) for decision in decisions]
+        else:
+            decided = [Run(it.client, handle.id).decide(decision) for decision in decisions]
+        await asyncio.gather(*decided, *looks, return_exceptions=True)  # a server keeps few queries for one task
+        result = await handle.result()
+        history = await handle.fetch_history()
+        replayed = await replay_history(history, data_converter(), handle.id)
+    assert replayed.problem is None
+    failed = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+    assert [event for event in history.events if event.event_type == failed] == []
+    assert [call.status for call in result.calls] == ["done"] * len(MANY)
 
 
 def phases(events: list[Event]) -> list[str]:

@@ -36,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.limits import Budget, Limit, WorkClock
     from perdure.runs.recall import recall
     from perdure.runs.records import record
+    from perdure.runs.rules import LAST_REQUEST_COUNTS, LISTED_AGENT, SESSION_KNOWS_WAITING
     from perdure.runs.run import Run
     from perdure.runs.views import Pages, details, fit, fit_waiting, run_view, told_above, waiting_view, waiting_views
     from perdure.runs.wire import (
@@ -102,7 +103,8 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
             run.shares.raise_to(self._raised)
         self._clock = WorkClock(run.progress.worked)
         run.lineage = [*run_input.lineage, run.agent.name]
-        list_agent(run.agent.name, run.prepared.attributes, below=bool(run_input.lineage))
+        if run.prepared.follows(LISTED_AGENT):
+            list_agent(run.agent.name, run.prepared.attributes, below=bool(run_input.lineage))
         self._sender = self._people.sender = Dispatcher(
             run.sizes, run.prepared.max_payload, self._people.children, Routing(run)
         )
@@ -157,7 +159,7 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
                 run.close_request(run.plan, RequestResult())  # what was left; the last Request is told
             if last and run.end_with_draft():
                 return self._result()
-            if run.limit is not None and run.asked_all and _last_counts():
+            if run.limit is not None and run.asked_all and run.prepared.follows(LAST_REQUEST_COUNTS):
                 raise self._failure(f"{run.limit.words}, and none of its answers was its output", LIMIT_REACHED)
             if run.limit is not None and run.shares.used_up(run.progress.usage):
                 raise self._failure(
@@ -178,7 +180,8 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
         raise self._failure(f"{run.limit.words}, and the last answer was no output that fits the schema", LIMIT_REACHED)
 
     def _check_limits(self, run: Run, *, coming: int) -> None:
-        run.check_limits(self._clock.worked(workflow.time()), coming=coming, last_counts=_last_counts)
+        last_counts = run.prepared.follows(LAST_REQUEST_COUNTS)
+        run.check_limits(self._clock.worked(workflow.time()), coming=coming, last_counts=last_counts)
 
     def _waits(self) -> bool:
         return self._calls is not None and self._calls.loop.waits
@@ -332,7 +335,7 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
         self._report()
         result = await self._calls.run(answer)
         over = self._run.close_request(
-            self._calls.loop.plan, result, cut=self._calls.loop.cut, is_patched=workflow.patched
+            self._calls.loop.plan, result, cut=self._calls.loop.cut, is_patched=self._run.prepared.follows
         )
         tell_request(self._run, number, result, self._calls.first_call)
         self._show()
@@ -375,7 +378,7 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
     def _tell_session(self, waits: bool) -> None:
         """A session's next message follows a run that waits for a person, unless its mode says otherwise (R10.4)."""
         parent, run = workflow.info().parent, self._run
-        if parent is None or run is None or not run.records or not workflow.patched("session-knows-waiting"):
+        if parent is None or run is None or not run.records or not run.prepared.follows(SESSION_KNOWS_WAITING):
             return
         self._waited += 1
         said = RunWaits(run_id=workflow.info().workflow_id, count=self._waited, waits=waits)
@@ -393,10 +396,6 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
         if self._run is not None:
             workflow.set_current_details(details(self._run, workflow.info().workflow_id))
             self._people.show(self._run.agent.name)
-
-
-def _last_counts() -> bool:
-    return workflow.patched("last-request-counts")
 
 
 async def _given(plan: list[Any]) -> RequestResult:

@@ -39,6 +39,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.calls import Kind
     from perdure.runs import metrics
     from perdure.runs.event_journal import RunJournal
+    from perdure.runs.rules import CLIENT_CALLS_UNLISTED, REMEMBER_PROVENANCE, follows
     from perdure.runs.views import offer_size, waiting_entry
     from perdure.runs.views import summary as line
     from perdure.runs.wire import DECIDE, POLICY, WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_NAMED
@@ -52,8 +53,6 @@ LEFT: Final = workflow.HandlerUnfinishedPolicy.ABANDON
 """A run that ends while a decision comes in does not wait for it."""
 PROGRAMS_AT_ONCE: Final = 50
 """Offers of a run that programs decide on at a time: their activities count beside those of the calls (R18.2)."""
-_UNLISTED: Final = "client-calls-unlisted"
-"""The patch since which lists do not have what the client carries out."""
 _NOBODY: Final = {"timeout": "timeout", "policy": "policy"}
 _WAITING = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
 
@@ -66,6 +65,8 @@ class RunApprovals:
         self.children = ChildRuns()
         self.searchable = False
         """Whether the namespace knows the search attribute."""
+        self.rules = 0
+        """Which rules the run follows."""
         self.shown: Callable[[ApprovalRequest], WaitingView] | None = None
         """What a program that decides is shown of an offer."""
         self.sender: Dispatcher | None = None
@@ -213,7 +214,7 @@ class RunApprovals:
         """Follow a decision; `{"call", "decision"}`. Raises `DecisionError`, and then nothing has changed."""
         judged = self.judge(raw, kind)
         if judged.decision.remember:
-            self.desk.guard.by_provenance = workflow.patched("remember-provenance")
+            self.desk.guard.by_provenance = follows(self.rules, REMEMBER_PROVENANCE)
         self._verdict_of(judged.offer).set_result(self.desk.apply(judged))
         if judged.decision.remember:
             self._release()
@@ -295,7 +296,7 @@ class RunApprovals:
         """
         known = {entry.call: entry for entry in self._listed[1]}
         waiting = [offer for offer in self.desk.waiting.values() if offer.id not in self._with_program]
-        if any(map(_is_with_client, waiting)) and workflow.patched(_UNLISTED):
+        if any(map(_is_with_client, waiting)) and follows(self.rules, CLIENT_CALLS_UNLISTED):
             waiting = [offer for offer in waiting if not _is_with_client(offer)]  # no person is asked
         oldest = islice(waiting, WAITING_NAMED)
         listed = (len(waiting), [known.get(offer.id) or waiting_entry(offer) for offer in oldest])

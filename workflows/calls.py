@@ -199,7 +199,8 @@ class CallLoop:
         on_change: Callable[[], None],
         hooking: ExecutionHooks,
     ) -> None:
-        self.loop = RequestLoop(run, workflow.patched)
+        self._follows = run.prepared.follows
+        self.loop = RequestLoop(run, self._follows)
         self._agent_run = run
         self._people = people
         self._clock = clock
@@ -268,7 +269,7 @@ class CallLoop:
         try:
             while loop.stage not in (RequestStage.SETTLED, RequestStage.REVISED):
                 await self._take_in()
-                looks = not loop.behind or workflow.patched(SHORT_TASKS)  # 0.1.0 made all rounds of its loops first
+                looks = not loop.behind or self._follows(SHORT_TASKS)  # 0.1.0 made all rounds of its loops first
                 if looks and (limit := self._why_stop()) is not None:
                     await self._cancel_all()
                     loop.stop(limit, _now())
@@ -322,7 +323,7 @@ class CallLoop:
     async def _take_in(self) -> None:
         """Wait for an event, or for the next task where work was left for it, and process it."""
         if self.loop.behind:
-            await next_task()
+            await next_task(self._agent_run)
         else:
             await self._news.wait()
         self._news.clear()

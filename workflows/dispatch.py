@@ -314,10 +314,10 @@ def full(part: float = OVER) -> str | None:
     return history_full(workflow.info().get_current_history_length(), _history_size(), part)
 
 
-async def next_task() -> None:
+async def next_task(run: Run) -> None:
     """Wait for the next task. An activity starts it at once, where a timer takes up to a second; its result is ignored."""
     words = "what is left goes with the next task"
-    if not workflow.patched(SHORT_TASKS):
+    if not run.prepared.follows(SHORT_TASKS):
         await workflow.sleep(_SOON, summary=words)
         return
     try:

@@ -150,7 +150,7 @@ def list_agent(name: str, known: Sequence[str], *, below: bool) -> None:
         or info.typed_search_attributes.get(_AGENT) is not None
     ):
         return
-    if workflow.patched("listed-agent") and may_list("agent"):
+    if may_list("agent"):
         workflow.upsert_search_attributes([_AGENT.value_set(name[:LONGEST_KEYWORD])])
 
 

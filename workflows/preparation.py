@@ -25,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.event_journal import RunJournal
     from perdure.runs.loops import LoopInput
     from perdure.runs.records import SNAPSHOT_FORM, RunSnapshot
+    from perdure.runs.rules import RESETS_COUNT
     from perdure.runs.run import Attempts, Run, carried, restore, snapshot
     from perdure.runs.wire import PREPARE_ACTIVITY, PREPARED_FORM, REFUSED, PreparedWorker, PrepareInput, RunInput
     from perdure.sessions.wire import SessionInput
@@ -181,5 +182,5 @@ def _set_guard(
         givers=run_input.givers,
         floor_flows=[*prepared.floor_flows, *run_input.floor_flows],
     )
-    people.searchable = prepared.searchable
-    people.resets.begin(prepared.counts_resets)
+    people.searchable, people.rules = prepared.searchable, prepared.rules
+    people.resets.begin(prepared.follows(RESETS_COUNT))

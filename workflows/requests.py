@@ -29,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan.retry import INTERRUPTED
     from perdure.runs import metrics
     from perdure.runs.agent import POLICIES, ChooseInput, ModelChoice, Situation
+    from perdure.runs.rules import MODEL_PATIENCE
     from perdure.runs.run import Run
     from perdure.runs.views import summary as line
     from perdure.runs.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, MODEL_MEMO, REQUEST_ACTIVITY
@@ -91,7 +92,7 @@ class Provider:
         """Begin to wait for the model that was away first, as long as its server asks for; `None`: nothing is waited for any more."""
         run = self._agent_run
         late = run.limit is not None and run.limit.reason == "deadline"
-        if self._first is None or self.waits or late or not self.left or not workflow.patched("model-patience"):
+        if self._first is None or self.waits or late or not self.left or not run.prepared.follows(MODEL_PATIENCE):
             return None
         model, away = self._first
         self.waits = True

@@ -2,8 +2,10 @@
 
 The server puts signals and updates from behind the reset point into the new execution, before its first task. A
 workflow learns of a reset by its new random seed, in the same task, but possibly behind those messages. So each
-decision waits for a local activity, which its history records. After it, the workflow knows whether its task is that of
-a reset.
+decision waits for an activity. After it, the workflow knows whether its task is that of a reset.
+
+It is not a local activity. Where a query comes with a task, the SDK's core ends that task with the marker of the result,
+and returns the result in the next task. A replay returns it in the first one: commands then come in another order.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
 
 RESET: Final = "the run was reset after this was decided: decisions of before a reset do not count"
 _ASKED: Final = timedelta(seconds=10)
-"""For a local activity that only reads its own description."""
+"""For an activity that only reads its own description. Where all workers are busy for longer, a decision does without."""
 
 
 class Resets:
@@ -98,8 +100,11 @@ class Resets:
         assert self._asked is not None
         asked, execution = self._asked, ""
         with contextlib.suppress(ActivityError):  # whether there was a reset is known all the same
-            execution = await workflow.execute_local_activity(
-                EXECUTION_ACTIVITY, result_type=str, start_to_close_timeout=_ASKED
+            execution = await workflow.execute_activity(
+                EXECUTION_ACTIVITY,
+                result_type=str,
+                schedule_to_close_timeout=_ASKED,
+                summary="whether what was decided counts",
             )
         self._asked = None
         asked.set_result(execution)

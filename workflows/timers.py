@@ -12,6 +12,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from perdure.runs.limits import Limit, WorkClock
+    from perdure.runs.rules import CLOCK_FOLLOWS
     from perdure.runs.run import Run
     from perdure.runs.views import summary as line
     from perdure.values.limits import SHORTEST
@@ -19,8 +20,6 @@ with workflow.unsafe.imports_passed_through():
 
 _SHORT_GRAIN: Final = 0.1
 """Seconds to which a wait of six seconds is rounded up; a wait of a minute is rounded up to whole seconds."""
-_FOLLOWS: Final = "clock-follows"
-"""Patch: the clock is derived from the calls (R9.5)."""
 
 
 class Alarm:
@@ -102,20 +101,20 @@ async def _watch(
     on_reached: Callable[[Limit], None],
     told: Awaitable[None] | None,
 ) -> None:
-    following = asyncio.create_task(_follow(clock, waits))
+    following = asyncio.create_task(_follow(clock, waits)) if run.prepared.follows(CLOCK_FOLLOWS) else None
     try:
         await _until_late(run, clock, on_reached, told)
-        await following
+        if following is not None:
+            await following
     finally:
-        following.cancel()
+        if following is not None:
+            following.cancel()
 
 
 async def _follow(clock: WorkClock, waits: Callable[[], bool]) -> None:
     """Update the clock. Conditions are evaluated after all other work of a task, so that no change is missed."""
     while True:
         await workflow.wait_condition(lambda: clock.paused != waits())
-        if not workflow.patched(_FOLLOWS):
-            return  # a run of 0.1.0, which set its clock where `CallLoop` does
         if waits():
             clock.pause(workflow.time())
         else:

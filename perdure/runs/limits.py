@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -140,15 +140,14 @@ def is_stuck(answers: Sequence[str], after: int) -> bool:
 
 
 def asked_too_often(
-    config: Config, answers: Sequence[str], *, coming: int, told: bool, last_counts: Callable[[], bool]
+    config: Config, answers: Sequence[str], *, coming: int, told: bool, last_counts: bool
 ) -> Limit | None:
     """Return the limit that Request `coming` reaches: it is the last of `max_requests`, or the agent repeats itself.
 
     An agent repeats itself where it was `told` to vary and did not. With `max_requests: 1` the only Request has tools,
-    and none follows it. `last_counts` is called where the last Request is reached: whether it counts toward
-    `max_requests`, or follows them, as in runs of 0.1.0.
+    and none follows it. `last_counts`: whether the last Request counts toward `max_requests`, or follows them, as in runs of 0.1.0.
     """
-    if coming > config.max_requests or (coming == config.max_requests > 1 and last_counts()):
+    if coming > config.max_requests or (coming == config.max_requests > 1 and last_counts):
         return Limit("max_requests", f"the run may ask {config.max_requests} times")
     if told and is_stuck(answers, config.stuck_after):
         return Limit("stuck", f"the last {config.stuck_after} answers asked for the same")

@@ -23,8 +23,6 @@ from perdure.values.references import MISSING, Expression, evaluate, get, overla
 
 ABOVE: Final[JsonObject] = {"above": True}
 """The answer of a part of a long loop: what its calls name is of the run that the loop is in."""
-RECALLED_SOURCES: Final = "sources-of-recall"
-"""The rule since which a value that is read again has its own sources; 0.1.0 took all for written by others."""
 _CALL: Final = re.compile(r"\d+(?:\.\d+|\[\d+\])+")
 _STATE: Final = re.compile(r"†?state(?![\w-])")
 

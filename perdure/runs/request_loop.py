@@ -29,7 +29,8 @@ from perdure.plan.plan import Plan
 from perdure.plan.steering import written_anew
 from perdure.plan.validation import take_changed
 from perdure.runs.limits import Limit
-from perdure.runs.recall import RECALLED_SOURCES, is_recall, with_sources
+from perdure.runs.recall import is_recall, with_sources
+from perdure.runs.rules import HELD_CALLS_STAY, RECALLED_SOURCES
 from perdure.runs.run import Run
 from perdure.tools.tool import ANSWERED, KEEP, known_as
 from perdure.values.json import Json
@@ -444,7 +445,7 @@ class RequestLoop:
         gone = [call for call in held if call.unwanted]
         gone += written_anew([call for call in held if not call.unwanted], self.plan.own)
         silent = [call for call in held if call not in gone]
-        if silent and not self._is_patched("held-calls-stay"):
+        if silent and not self._is_patched(HELD_CALLS_STAY):
             gone, silent = held, []
         self._drop(f"dropped by Request {request}", now, gone)
         self._with_people |= self._asked_about()

@@ -50,6 +50,7 @@ from perdure.runs.records import (
     sent_by,
     weight,
 )
+from perdure.runs.rules import OUTPUT_BINDS_AT_END
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.engine import free_name
 from perdure.tools.tool import TASK_COMPLETE
@@ -189,7 +190,7 @@ class Run(CallTallies):
         self.progress.tight = self.progress.tight or tight
         return self.begin_request(choice)
 
-    def check_limits(self, worked: float, *, coming: int, last_counts: Callable[[], bool] = lambda: True) -> None:
+    def check_limits(self, worked: float, *, coming: int, last_counts: bool = True) -> None:
         """Set `limit` if Request `coming` has to be the last; the run has worked for `worked` seconds (R9.5)."""
         progress = self.progress
         progress.worked = worked
@@ -281,7 +282,7 @@ class Run(CallTallies):
         output, reason = self._written_output(plan, fresh, result)
         # A run of 0.1.0 has read the state as it stood, and gone on by that.
         alike = reason == "task_complete" or reads_alike(output, self.state.snapshot(), plan.read_at_end)
-        at_end = alike or is_patched("output-binds-at-end")
+        at_end = alike or is_patched(OUTPUT_BINDS_AT_END)
         self.output_sources = self.reading.of_output(
             output, plan, self.state, below=len(self.lineage) > 1, at_end=at_end
         )

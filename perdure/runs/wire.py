@@ -19,6 +19,7 @@ from perdure.plan.calls import Approval
 from perdure.runs.agent import Models, PromptConfig
 from perdure.runs.limits import Budget, StopReason
 from perdure.runs.prompt_parts import PromptParts
+from perdure.runs.rules import follows
 from perdure.tools.invocation import Limited
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, Packed, WireModel
@@ -145,10 +146,14 @@ class PreparedWorker(WireModel):
     """The worker's hooks of runs, in their order (R10.17)."""
     prompt: PromptParts = Field(default_factory=PromptParts)
     """Instructions, skills and bootstrap files as they were then (R10.19)."""
-    counts_resets: bool = False
-    """Whether decisions of before a reset do not count; 0.1.0 did not know (R7.3)."""
+    rules: int = 0
+    """Which rules the run follows until its end: see `perdure.runs.rules`. 0.1.0 recorded none."""
     pages: str = ""
     """Where the gateway's pages are, to which a run links in Temporal's Web UI; empty: nowhere."""
+
+    def follows(self, rule: str) -> bool:
+        """Whether the run follows a rule that came after 0.1.0."""
+        return follows(self.rules, rule)
 
 
 class CallView(WireModel):

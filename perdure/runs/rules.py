@@ -1,0 +1,67 @@
+"""Rules that runs have followed only since a version. The preparation of a run records which of them it follows, once (R13.7).
+
+A gate of a run's workflow asks `PreparedWorker.follows`, never `workflow.patched`: a marker is a command, and what a run does once a local
+activity has returned may come in another order when its history is replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from perdure.plan.validation import CONVERTED
+from perdure.values.limits import DECIDED, SHORT_TASKS
+
+CLIENT_CALLS_UNLISTED: Final = "client-calls-unlisted"
+"""Lists do not have what the client carries out."""
+CLOCK_FOLLOWS: Final = "clock-follows"
+"""The clock is derived from the calls (R9.5)."""
+HELD_CALLS_STAY: Final = "held-calls-stay"
+"""A call that a message has held, and that the next answer does not name, stays held (R10.5)."""
+LAST_REQUEST_COUNTS: Final = "last-request-counts"
+"""The Request that a limit leaves counts as one of those that the run may make."""
+LISTED_AGENT: Final = "listed-agent"
+"""A run that a user's own workflow has started lists its agent."""
+MODEL_PATIENCE: Final = "model-patience"
+"""A Request waits for models whose provider is away (R20.5)."""
+OUTPUT_BINDS_AT_END: Final = "output-binds-at-end"
+"""The output reads what its plan's calls have written at the end."""
+RECALLED_SOURCES: Final = "sources-of-recall"
+"""The rule since which a value that is read again has its own sources; 0.1.0 took all for written by others."""
+REMEMBER_PROVENANCE: Final = "remember-provenance"
+"""A decision that is remembered holds for calls of the same provenance."""
+RESETS_COUNT: Final = "resets-count"
+"""Decisions of before a reset do not count (R7.3)."""
+SESSION_KNOWS_WAITING: Final = "session-knows-waiting"
+"""A session's run tells it when it begins, and when it ceases, to wait for a person (R10.4)."""
+
+SINCE: Final[Mapping[str, int]] = MappingProxyType(
+    dict.fromkeys(
+        (
+            CLIENT_CALLS_UNLISTED,
+            CLOCK_FOLLOWS,
+            CONVERTED,
+            DECIDED,
+            HELD_CALLS_STAY,
+            LAST_REQUEST_COUNTS,
+            LISTED_AGENT,
+            MODEL_PATIENCE,
+            OUTPUT_BINDS_AT_END,
+            RECALLED_SOURCES,
+            REMEMBER_PROVENANCE,
+            RESETS_COUNT,
+            SESSION_KNOWS_WAITING,
+            SHORT_TASKS,
+        ),
+        1,
+    )
+)
+"""By rule the number that is recorded since it came. 0 is 0.1.0, 1 is 0.2.0: a rule that comes after a release has the next number."""
+NEWEST: Final = max(SINCE.values())
+"""What this version records for runs that begin."""
+
+
+def follows(rules: int, rule: str) -> bool:
+    """Whether a run with these recorded `rules` follows this one."""
+    return rules >= SINCE[rule]

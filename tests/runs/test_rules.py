@@ -1,0 +1,37 @@
+"""A run's start records which rules it follows until its end (R13.7)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from perdure.runs.agent import Models
+from perdure.runs.rules import NEWEST, SINCE, follows
+from perdure.runs.wire import PreparedWorker
+from tests.support import ROOT
+
+MARKED = {"hooks.py": ["workflow.patched(_PATCH)"], "observability.py": ['workflow.patched(f"']}
+"""A session's first task, and what a server has refused: neither is a rule of a run's version."""
+
+
+def test_r13_7_what_0_1_0_recorded_follows_no_newer_rule() -> None:
+    recorded: dict[str, Any] = PreparedWorker(tools=[], models=Models()).model_dump()
+    del recorded["rules"]
+    old = PreparedWorker.model_validate(recorded)
+    new = PreparedWorker.model_validate(recorded | {"rules": NEWEST})
+    assert [rule for rule in SINCE if old.follows(rule)] == []
+    assert [rule for rule in SINCE if not new.follows(rule)] == []
+    with pytest.raises(KeyError):
+        follows(NEWEST, "unknown")
+
+
+def test_r13_7_no_rule_of_a_run_is_a_marker() -> None:
+    """A replay may do in an earlier task what followed a local activity, and finds no marker there."""
+    found: dict[str, list[str]] = {}
+    for path in sorted([*(ROOT / "workflows").glob("*.py"), *(ROOT / "perdure").rglob("*.py")]):
+        for use in re.findall(r"workflow\.patched(?:\(f\"|\(\w+\)|\b)", path.read_text(encoding="utf-8")):
+            if use != "workflow.patched":
+                found.setdefault(path.name, []).append(use)
+    assert found == MARKED
