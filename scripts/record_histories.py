@@ -2,6 +2,7 @@
 
     make histories                    # all of them
     make histories ARGS=sessions      # one part: first, runs, sessions, archive or keys
+    make histories ARGS="--into /tmp/histories"   # into another folder
 
 Histories stand under the version that made them. Those of a released version are never written again: a history that no longer
 replays is a finding, and the change that broke it is a rule of `perdure/runs/rules.py` (R13.7).
@@ -9,6 +10,7 @@ replays is a finding, and the change that broke it is a rule of `perdure/runs/ru
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -25,7 +27,7 @@ from openai import AsyncOpenAI
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.client import Client, WorkflowFailureError, WorkflowHistory
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
@@ -59,6 +61,7 @@ from perdure.runs.wire import DECIDE
 from perdure.sessions.wire import END
 from perdure.testing.scripted_model import ChatRequest, Fault, ScriptedModel, Turn
 from perdure.testing.toolbox import Workers
+from scripts import history_scenarios as scenarios
 from scripts.release import is_released, write_digests
 from tests.support import DONE, Harness, agent, harness, registry
 from tests.test_existing import AGENT as KEEPER
@@ -67,6 +70,7 @@ from tests.test_replies import Channel, having
 from tests.test_sessions import ECHO, HOLD, Gate, echo, idles
 
 ROOT: Final = Path(__file__).parents[1]
+HISTORIES: Final = ROOT / "tests" / "histories"
 STARTS: Final = 5
 """Attempts to start a server: it has five seconds for each."""
 IMPATIENT: Final = {"limit.historyCount.suggestContinueAsNew": 60}
@@ -243,11 +247,19 @@ class Recorder:
             number = counts[kind] = counts.get(kind, 0) + 1
             if number > most:
                 continue
-            history = await client.get_workflow_handle(run.id, run_id=run.run_id).fetch_history()
-            target = self.folder / f"{kind}{'' if number == 1 else f'.{number}'}.json"
-            content = {"workflowId": run.id, **plain(history)}
-            target.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            print(f"{target.name}: {len(history.events)} events, {target.stat().st_size:,} bytes", flush=True)
+            await self._save(client.get_workflow_handle(run.id, run_id=run.run_id), kind, number)
+
+    async def keep(self, client: Client, kind: str, ids: Sequence[str]) -> None:
+        """Write down these runs, which have ended, as histories of one kind."""
+        for number, id in enumerate(ids, 1):
+            await self._save(client.get_workflow_handle(id), kind, number)
+
+    async def _save(self, handle: WorkflowHandle[Any, Any], kind: str, number: int) -> None:
+        history = await handle.fetch_history()
+        target = self.folder / f"{kind}{'' if number == 1 else f'.{number}'}.json"
+        content = {"workflowId": handle.id, **plain(history)}
+        target.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        print(f"{target.name}: {len(history.events)} events, {target.stat().st_size:,} bytes", flush=True)
 
 
 def plain(history: WorkflowHistory) -> Any:
@@ -414,7 +426,7 @@ async def record_runs(to: Recorder) -> None:
         options={},
         meanwhile=approves("1.3"),
     )
-    big = [{"_tool": "large", "size": 300_000, "_outputPath": f"†state.t{n}"} for n in range(2)]
+    big = [{"_tool": "large", "size": size, "_outputPath": f"†state.t{n}"} for n, size in enumerate((257_000, 17_000))]
     reads = [{"_tool": "measure", "text": f"{{†state.t{n}}}", "_outputPath": f"†state.m{n}"} for n in range(2)]
     await to.play("large", agent("large", "measure"), [{"calls": [*big, *reads], "output": None}, DONE])
     limits = {"model_limits": {"gpt-4o-mini": 50.0, "gpt-4o": 50.0}, "tool_limits": {"look": 50.0}}
@@ -461,16 +473,14 @@ async def record_runs(to: Recorder) -> None:
         meanwhile=stops_child,
     )
     shared = {"token_budget": 100_000}
-    two = [{"_tool": "child", "text": f"{n}" * 70_000, "_outputPath": f"†state.c{n}"} for n in range(2)]
-    great = {"calls": [], "output": {"text": "y" * 70_000}}
+    two = [{"_tool": "child", "text": f"{n}" * 65_000, "_outputPath": f"†state.c{n}"} for n in range(2)]
+    great = {"calls": [], "output": {"text": "y"}}
     await to.play(
         "large-delegate",
         agent(DELEGATE, config=shared),
         [{"calls": two, "output": None}, great, great, DONE],
         child=CHILD,
     )
-    turns = [{"_tool": "large", "size": 510_000, "_outputPath": f"†state.t{n}"} for n in range(2)]
-    await to.play("turns", agent("large"), [{"calls": turns, "output": None}, DONE])
     await moves(to)
     removal = {"calls": [{"_tool": "remove", "path": "/a", "_outputPath": "†state.r"}], "output": None}
     await to.play("reset", agent(*NAMES), [removal, DONE, DONE], meanwhile=resets)
@@ -759,28 +769,39 @@ async def main() -> int:
     """Record all parts anew, or those that the command names. Refuses to write over the histories of a version that is released."""
     current = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     current = current.partition(".dev")[0]
-    folder = ROOT / "tests" / "histories" / current
-    if is_released(current, ROOT / "CHANGELOG.md"):
-        print(
-            f"{current} is released: its histories stay as they are; give the next version its number first",
-            file=sys.stderr,
-        )
-        return 1
-    folder.mkdir(parents=True, exist_ok=True)
     parts = {
         "first": record,
         "runs": record_runs,
         "sessions": record_sessions,
         "archive": record_archive,
         "keys": record_keys,
+        "refusals": scenarios.record_refusals,
+        "ends": scenarios.record_ends,
+        "calls": scenarios.record_calls,
+        "delegates": scenarios.record_delegates,
+        "approvals": scenarios.record_approvals,
+        "hooks": scenarios.record_hooks,
+        "talks": scenarios.record_talks,
     }
-    wanted = sys.argv[1:] or list(parts)
-    if not sys.argv[1:]:
-        for old in folder.glob("*.json"):
+    parser = argparse.ArgumentParser(description=f"Record the histories of {current}.")
+    parser.add_argument("part", nargs="*", help=f"all, or some of: {', '.join(parts)}")
+    parser.add_argument("--into", type=Path, default=HISTORIES / current, metavar="FOLDER")
+    args = parser.parse_args()
+    if args.into == HISTORIES / current and is_released(current, ROOT / "CHANGELOG.md"):
+        print(
+            f"{current} is released: its histories stay as they are; give the next version its number first",
+            file=sys.stderr,
+        )
+        return 1
+    if unknown := set(args.part) - set(parts):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}. Use one of: {', '.join(parts)}")
+    args.into.mkdir(parents=True, exist_ok=True)
+    if not args.part:
+        for old in args.into.glob("*.json"):
             old.unlink()
-    for part in wanted:
-        await record_part(parts[part], folder)
-    write_digests(folder)
+    for part in args.part or parts:
+        await record_part(parts[part], args.into)
+    write_digests(args.into)
     return 0
 
 

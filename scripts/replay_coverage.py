@@ -16,10 +16,17 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 HISTORIES: Final = ROOT / "tests" / "histories"
-_NEVER_REPLAYED: Final = (r"@workflow\.query", r"@\w+\.validator", r"@property", r"^def tell\(", r"^def _bounded\(")
-"""Functions that answer whoever asks, or count for operators: no replay runs them, and they emit no commands."""
-_OTHERS: Final = ("pinned.py", "queues/elsewhere.py")
-"""The classes of workers with versions or hooks, which have no code of their own, and what is round activities."""
+_NEVER_REPLAYED: Final = (
+    r"@workflow\.query",
+    r"@\w+\.validator",
+    r"@property",
+    r"^def tell\(",
+    r"^def _bounded\(",
+    r"^class (EagerStartInterceptor|_Inbound|_Outbound)\b",
+)
+"""Functions that answer whoever asks, count for operators, or stand round activities: no replay runs them, and they emit no commands."""
+_OTHERS: Final = ("versioning.py",)
+"""The classes of workers with versions or hooks, which have no code of their own."""
 
 
 async def replay_all(files: Sequence[Path]) -> list[str]:

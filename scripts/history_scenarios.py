@@ -1,0 +1,703 @@
+"""Scenarios of `record_histories`: how calls, delegates, approvals, hooks and sessions fail, are refused, or end early."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import tempfile
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from openai import AsyncOpenAI
+from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from perdure import Agent, Perdure, ToolError, hook, refuse, tool
+from perdure.approvals.requests import APPROVE_ACTIVITY
+from perdure.errors import PerdureError
+from perdure.hooks import (
+    AfterToolCall,
+    AgentBootstrap,
+    BeforeAgentStart,
+    BeforeCompaction,
+    MessageSending,
+    Refused,
+    ToolResultPersist,
+)
+from perdure.hosting.worker import build_worker
+from perdure.runs.wire import AGENT_WORKFLOW, CLAIM, DECIDE, POLICY
+from perdure.sessions.wire import END
+from perdure.testing.scripted_model import Fault, ScriptedModel, Turn
+from perdure.tools.invocation import SpaceClaim
+from tests.support import DONE, Harness, agent, harness, registry
+from tests.test_existing import AGENT as KEEPER
+from tests.test_existing import plan, shop
+from tests.test_replies import Channel, having
+from tests.test_sessions import ECHO, HOLD, Gate, echo, idles
+
+if TYPE_CHECKING:
+    from perdure.client.run_operations import AgentHandle
+    from perdure.client.session import Session
+    from scripts.record_histories import Recorder
+
+EVERYBODY: Final[dict[str, Any]] = {"sender": "ann", "rights": ["*"]}
+NAMED: Final = "scripts.history_scenarios"
+
+
+def calls(*made: dict[str, Any]) -> dict[str, Any]:
+    """An answer that calls these."""
+    return {"calls": list(made), "output": None}
+
+
+def no_model(_: Any) -> str:
+    """A policy that chooses no model."""
+    raise ValueError("no model today")
+
+
+def approver_fails(_: Any) -> None:
+    """A program that cannot decide."""
+    raise ValueError("out of order")
+
+
+def approver_allows(_: Any) -> str:
+    """A program that approves everything."""
+    return "approve"
+
+
+async def approver_waits(_: Any) -> None:
+    """A program that does not decide."""
+    await asyncio.sleep(20)
+
+
+@tool
+async def look(path: str) -> dict[str, Any]:
+    """Look at a path."""
+    return {"path": path}
+
+
+@tool(dangerous=True)
+async def remove(path: str) -> str:
+    """Remove a path."""
+    return f"removed {path[:20]}"
+
+
+@tool(retries=1)
+async def fail(code: str) -> str:
+    """Fail."""
+    raise ToolError(code, "it does not work")
+
+
+@tool(timeout=1, retries=0)
+async def late() -> None:
+    """Take too long."""
+    await asyncio.sleep(20)
+
+
+@tool(heartbeat=1, timeout=60)
+async def linger() -> None:
+    """Work until cancelled."""
+    await asyncio.Event().wait()
+
+
+@tool
+async def measure(text: str) -> int:
+    """Measure a text."""
+    return len(text)
+
+
+TOOLS: Final[list[Any]] = [look, remove, fail, late, linger, measure]
+Meanwhile = Callable[[Harness, "AgentHandle"], Awaitable[None]]
+
+
+@dataclass
+class Game:
+    """A run: its agent, what the model answers, what happens meanwhile, and which runs below it are kept too."""
+
+    document: dict[str, Any]
+    turns: Sequence[Any] = ()
+    meanwhile: Meanwhile | None = None
+    input: Any = None
+    below: Sequence[str] = ()
+
+
+@dataclass
+class Turns:
+    """The answers of the game that is played."""
+
+    left: Iterator[Any] = field(default_factory=lambda: iter(()))
+
+    def __call__(self, _: Any) -> Any:
+        return next(self.left, DONE)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until it holds, or can be found out at all: runs can only be looked at."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(RPCError, WorkflowQueryFailedError, PerdureError):  # it may not be there yet
+                if await condition():
+                    return
+            await asyncio.sleep(0.05)
+
+
+async def play(
+    to: Recorder, kind: str, games: Sequence[Game], children: Sequence[dict[str, Any]] = (), **more: Any
+) -> None:
+    """Run these one after the other, however they end, and write down each as a history of one kind."""
+    turns = Turns()
+    ids: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for child in children:
+            (Path(folder) / f"{child['name']}.json").write_text(json.dumps(child), encoding="utf-8")
+        tools, options = [*TOOLS, *more.pop("tools", ())], {"sandboxed": False, "agents": Path(folder), **more}
+        async with harness(to.client, tools, turns, named=[NAMED], **options) as it:
+            for number, game in enumerate(games):
+                turns.left = iter(game.turns)
+                handle = await it.start(game.document, game.input, run_id=f"{kind}-{number}")
+                if game.meanwhile is not None:
+                    await game.meanwhile(it, handle)
+                with contextlib.suppress(WorkflowFailureError):
+                    await asyncio.wait_for(handle.result(), 60)
+                ids += [handle.id, *(f"{handle.id}/{name}" for name in game.below)]
+            await to.keep(to.client, kind, ids)
+
+
+def when_begun(do: Callable[[Harness, AgentHandle], Awaitable[None]], *running: str, below: str = "") -> Meanwhile:
+    """Do it once these calls of the run, or of one below it, run."""
+
+    async def meanwhile(it: Harness, handle: AgentHandle) -> None:
+        async def begun() -> bool:
+            view = await it.view(f"{handle.id}{below}")
+            return {call.id for call in view.calls if call.status == "running"} >= set(running)
+
+        await until(begun)
+        await do(it, handle)
+
+    return meanwhile
+
+
+async def cancel(_: Harness, handle: AgentHandle) -> None:
+    await handle.cancel()
+
+
+async def is_there(handle: WorkflowHandle[Any, Any]) -> bool:
+    """Whether the workflow was started; raises `RPCError` where not."""
+    await handle.describe()
+    return True
+
+
+async def is_waiting(session: Session) -> bool:
+    """Whether the session's run waits for a worker to have room."""
+    return bool((await session.handle.describe()).raw_description.pending_activities)
+
+
+async def record_refusals(to: Recorder) -> None:
+    """Runs that are refused at their start, and what anybody sends them that is none of theirs."""
+    ids: list[str] = []
+    document = agent("look")
+    async with harness(to.client, TOOLS, [DONE] * 9, sandboxed=False) as it:
+
+        async def start(*args: Any, **more: Any) -> None:
+            id = f"refused-{len(ids)}"
+            handle = await it.client.start_workflow(
+                AGENT_WORKFLOW,
+                args=args,
+                id=id,
+                task_queue=it.task_queue,
+                execution_timeout=timedelta(minutes=1),
+                **more,
+            )
+            ids.append(id)
+            with contextlib.suppress(WorkflowFailureError):
+                await handle.result()
+
+        await start()
+        await start({"agent": 1})
+        await start({"agent": {"name": 1}})
+        await start({"agent": document, "asks": True})
+        await start({"agent": document, "delegates": "none"})
+        await start(b"\x00\xff")
+        await start({"agent": document, "prompt": {"workspace": 1}})
+        for number, said in enumerate(
+            [[{"id": "m", "text": "hello"}], [{"id": 1}], [], [{"id": "m", "text": "hello"}] * 2]
+        ):
+            await start({"agent": document}, start_signal="steer", start_signal_args=said) if number else None
+        await to.keep(to.client, "refused", ids)
+
+
+async def record_ends(to: Recorder) -> None:
+    """How runs end that get no further: by their model, their limits, or the program that started them."""
+    slow = Turn("slow down", status=429, headers={"retry-after": "5.5"})
+    away = Turn("no such key", status=401)
+    small = {"fast": "small", "smart": "small", "fallback": ["large"]}
+    look_at = calls({"_tool": "look", "path": "/a"})
+    number = {"type": "integer"}
+    ext = {"name": "ext", "_activity": "perdure.client", "description": "Is carried out elsewhere."}
+    many = calls(*({"_tool": "look", "path": f"/{n}", "_outputPath": f"†state.s{n}"} for n in range(6)))
+    games = [
+        Game(agent("look"), [away]),
+        Game(agent("look"), [Turn(refusal="I will not")] * 3),
+        Game(agent("look"), [Turn("This model's maximum context length is 8192 tokens.", status=400), DONE]),
+        Game(agent("look", config={"models": small}), [slow, slow, DONE]),
+        Game(agent("look", config={"model_patience": 0}), [slow] * 9),
+        Game(agent("look", config={"models": {"fast": "s", "smart": "s", "policy": f"{NAMED}:no_model"}}), []),
+        Game(agent("look", config={"refine": True}), [look_at, {"output": "draft"}, away]),
+        Game(agent("look", config={"refine": True, "token_budget": 10}), [look_at, {"output": "draft"}, DONE]),
+        Game(agent("look", config={"token_budget": 10}, schema=number), [look_at, {"calls": [], "output": "text"}]),
+        Game(agent("look"), [Turn(many, fault=Fault("cut", 150)), away, away]),
+        Game(agent(ext, config={"client_timeout": 1}), [calls({"_tool": "ext"}), DONE]),
+        Game(agent("look", config={"max_requests": 1}), [look_at, {"calls": [], "output": None}]),
+    ]
+    await play(to, "ends", games)
+
+
+async def steers(_: Harness, handle: AgentHandle) -> None:
+    """Send the run a message."""
+    await handle.signal("steer", {"id": "m1", "text": "hurry", "sender": "ann"})
+
+
+def releasing(open: asyncio.Event) -> Meanwhile:
+    """A message while a call runs; the call ends when the other is held no more."""
+
+    async def meanwhile(it: Harness, handle: AgentHandle) -> None:
+        await steers(it, handle)
+
+        async def skipped() -> bool:
+            return "skipped" in {call.status for call in (await it.view(handle.id)).calls}
+
+        await until(skipped)
+        open.set()
+
+    return meanwhile
+
+
+async def record_calls(to: Recorder) -> None:
+    """Calls that fail: of the engine's tools, of workers, and of what a Temporal user has already."""
+    opens = [asyncio.Event() for _ in range(3)]
+    claimed = asyncio.Event()
+    begun = asyncio.Event()
+
+    @tool(safe=True, timeout=60)
+    async def hold(number: int) -> str:
+        """Wait until it may go on."""
+        await opens[number].wait()
+        return "held"
+
+    @tool(exclusive=True, dangerous=True, timeout=60)
+    async def alone(name: str) -> str:
+        """Run alone."""
+        begun.set()
+        await opens[2].wait()
+        return name
+
+    @tool(timeout=60)
+    async def report(name: str) -> str:
+        """Report once it may."""
+        await claimed.wait()
+        return name
+
+    async def one_after_the_other(it: Harness, handle: AgentHandle) -> None:
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        await handle.execute_update(DECIDE, {"call": "1.0", "decision": "approve"})
+        await asyncio.wait_for(begun.wait(), 60)
+        await handle.execute_update(DECIDE, {"call": "1.1", "decision": "approve"})
+        opens[2].set()
+
+    async def claims(_: Harness, handle: AgentHandle) -> None:
+        """Claims as large results make them, of activities that are lost before they return them."""
+        for call in ("1.0", "1.1"):
+            await handle.signal(CLAIM, SpaceClaim(call_id=call, size=900_000))
+
+        async def fired() -> bool:
+            return "EVENT_TYPE_TIMER_FIRED" in (await handle.fetch_history()).to_json()
+
+        await until(fired)
+        claimed.set()
+
+    elsewhere = {"name": "elsewhere", "_taskQueue": "nobody", "_queueTimeout": 1, "description": "Is nowhere."}
+    sleeps = [{"_tool": "sleep_until", "time": when} for when in ("tomorrow", "2020-01-01T00:00:00")]
+    fails = [*sleeps, {"_tool": "late"}, {"_tool": "elsewhere"}]
+    large = {"_tool": "measure", "text": {"_expr": "'x' * 1950000"}}
+    held: list[dict[str, Any]] = [{"_tool": "hold", "number": 0}, {"_tool": "remove", "path": "/a"}]
+    reports = [{"_tool": "report", "name": name} for name in "ab"]
+    games = [
+        Game(agent("sleep_until", "late", elsewhere), [calls(*fails), DONE]),
+        Game(agent("measure"), [calls(large), DONE]),
+        Game(
+            agent("hold", "remove", config={"token_budget": 10}),
+            [calls(*held), DONE],
+            when_begun(releasing(opens[0]), "1.0"),
+        ),
+        Game(
+            agent("hold", "remove", config={"deadline": 3}),
+            [calls({"_tool": "hold", "number": 1}, held[1]), Turn(DONE, gate=asyncio.Event()), DONE],
+            when_begun(steers, "1.0"),
+        ),
+        Game(
+            agent("alone"),
+            [calls({"_tool": "alone", "name": "a"}, {"_tool": "alone", "name": "b"}), DONE],
+            one_after_the_other,
+        ),
+    ]
+    await play(to, "calls", games, tools=[hold, alone])
+    turns = [Game(agent("report"), [calls(*reports), DONE], when_begun(claims, "1.0", "1.1"))]
+    await play(to, "turns", turns, tools=[report])
+    failing = plan(
+        {"_tool": "charge", "euros": 1, "account": "closed", "_outputPath": "†state.a"},
+        {"_tool": "deliver", "number": 13, "_outputPath": "†state.c"},
+        {"_tool": "deliver", "number": 14, "_outputPath": "†state.t"},
+        {"_tool": "left", "fruit": "none", "_outputPath": "†state.d"},
+        {"_tool": "scan", "how": "bytes", "_outputPath": "†state.s"},
+    )
+    waits = plan({"_tool": "deliver", "number": 15, "wait": True, "_outputPath": "†state.c"})
+    ends = plan(
+        {"_tool": "deliver", "number": 16, "wait": True, "_outputPath": "†state.c"},
+        {"_tool": "deliver", "number": 17, "wait": True, "_outputPath": "†state.d"},
+    )
+    async with shop(to.server, failing, DONE, ends, DONE, waits) as (perdure, client):
+        run = await perdure.start(KEEPER, id="existing-fails-0", approval={"ask": "never"})
+        async for view in run.views():
+            for offer in view.waiting:
+                await run.approve(offer)
+        run = await perdure.start(KEEPER, id="existing-fails-1", approval={"ask": "never"})
+        for number, end in ((16, "cancel"), (17, "terminate")):
+            child = client.get_workflow_handle(f"delivery-{number}")
+            await until(partial(is_there, child))
+            await getattr(child, end)()
+        await run.wait()
+        run = await perdure.start(KEEPER, id="existing-fails-2", approval={"ask": "never"})
+        await until(partial(is_there, client.get_workflow_handle("delivery-15")))
+        await run.cancel()
+        await run.wait()
+        await to.keep(client, "existing-fails", [f"existing-fails-{n}" for n in range(3)])
+    await shut_down(to)
+
+
+async def shut_down(to: Recorder) -> None:
+    """Workers that are shut down while they wait for the model, and while a call runs that may not be tried again."""
+    begun = asyncio.Event()
+
+    @tool(retries=0, timeout=60)
+    async def once() -> None:
+        """Is not tried again."""
+        begun.set()
+        await asyncio.Event().wait()
+
+    gate = asyncio.Event()
+    script = [Turn(DONE, gate=gate), calls({"_tool": "once", "_outputPath": "†state.a || †state.b"}), DONE, DONE]
+    async with ScriptedModel(script, strict=False) as model:
+        asked = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=30)
+        queue = f"shut-down-{uuid.uuid4().hex[:8]}"
+        it = Harness(to.client, model, queue)
+
+        def worker() -> Any:
+            return build_worker(to.client, registry([once]), task_queue=queue, model=asked, grace=0.2)
+
+        async with worker():
+            handle = await it.start(agent("once"), run_id="shut-down")
+            await model.wait_for_request(1)
+        async with worker():
+            await asyncio.wait_for(begun.wait(), 60)
+        async with worker():
+            await asyncio.wait_for(handle.result(), 60)
+    await to.keep(to.client, "shut-down", ["shut-down"])
+
+
+async def record_delegates(to: Recorder) -> None:
+    """Delegates and loops that fail, are cancelled, terminated or too late, that are told of changes, and that share a budget."""
+    fails = agent("look", name="fails", config={"max_requests": 1}, schema={"type": "integer"})
+    slow = agent("linger", name="slow")
+    ends = agent("linger", name="ends", config={"deadline": 1})
+    asks = agent("remove", name="asks")
+    again = {"name": "again", "_delegate": "deep"}
+    deep = agent(again, name="deep")
+    wide = agent(name="wide")
+    children = [fails, slow, ends, asks, deep, wide]
+    tools = {name: {"name": name, "_delegate": name} for name in ("fails", "slow", "ends", "asks", "wide")}
+    brief = {"name": "brief", "_delegate": "slow", "_timeout": 1}
+    lingers = calls({"_tool": "linger"})
+    wrong = {"calls": [], "output": "no number"}
+    removes = calls({"_tool": "remove", "path": "/a"})
+
+    async def terminates(it: Harness, handle: AgentHandle) -> None:
+        await it.client.get_workflow_handle(f"{handle.id}/1.0").terminate()
+
+    async def changes(it: Harness, handle: AgentHandle) -> None:
+        await it.until_waiting(f"{handle.id}/1.0", "1.0")
+        await handle.signal(POLICY, {"ask": "never"})
+
+    async def changes_loop(it: Harness, handle: AgentHandle) -> None:
+        await it.until_waiting(f"{handle.id}/1.0/0", "1.0")
+        loop = it.client.get_workflow_handle(f"{handle.id}/1.0")
+        await loop.signal(POLICY, {"ask": 1})
+        await handle.signal(POLICY, {"ask": "never"})
+
+    each: dict[str, Any] = {"_each": [1, 2], "_outputPath": "†state.all"}
+    until = {"_until": "†output.done", "_outputPath": "†state.last"}
+
+    def output(size: int) -> dict[str, Any]:
+        return {"calls": [], "output": {"text": {"_expr": f"'y' * {size}"}}}
+
+    two = [{"_tool": "fails", "_outputPath": f"†state.c{n}"} for n in range(3)]
+    games = [
+        Game(agent(tools["fails"]), [calls({"_tool": "fails"}), wrong, wrong, DONE], below=["1.0"]),
+        Game(
+            agent(tools["slow"]), [calls({"_tool": "slow"}), lingers, DONE], when_begun(terminates, "1.0", below="/1.0")
+        ),
+        Game(agent(brief), [calls({"_tool": "brief"}), lingers, DONE]),
+        Game(
+            agent(tools["slow"]),
+            [calls({"_tool": "slow"}), lingers],
+            when_begun(cancel, "1.0", below="/1.0"),
+            below=["1.0"],
+        ),
+        Game(agent(tools["ends"]), [calls({"_tool": "ends"}), lingers, DONE, DONE], below=["1.0"]),
+        Game(agent(tools["asks"]), [calls({"_tool": "asks"}), removes, DONE, DONE], changes, below=["1.0"]),
+        Game(
+            agent(tools["asks"]),
+            [calls({"_tool": "asks", **each, "_parallel": 1}), removes, DONE, removes, DONE, DONE],
+            changes_loop,
+            below=["1.0"],
+        ),
+        Game(agent(again), [calls({"_tool": "again"})] * 6 + [DONE] * 7, below=["1.0/1.0/1.0/1.0/1.0"]),
+        Game(agent(tools["fails"]), [calls({"_tool": "fails", **each}), wrong, wrong, wrong, DONE], below=["1.0"]),
+        Game(agent(tools["fails"]), [calls({"_tool": "fails", **until}), wrong, wrong, DONE], below=["1.0"]),
+        Game(
+            agent(tools["slow"]),
+            [calls({"_tool": "slow", **each}), lingers, lingers],
+            when_begun(cancel, "1.0", below="/1.0/0"),
+            below=["1.0"],
+        ),
+        Game(agent(tools["wide"]), [calls({"_tool": "wide"}), output(257_000), DONE], below=["1.0"]),
+        Game(agent(tools["wide"]), [calls({"_tool": "wide"}), output(1_950_000), DONE], below=["1.0"]),
+        Game(agent(tools["wide"]), [calls({"_tool": "wide", "text": {"_expr": "'x' * 1950000"}}), DONE]),
+        Game(agent(tools["fails"], config={"token_budget": 2_000}), [calls(*two), *[wrong] * 8]),
+        Game(
+            agent(tools["fails"], config={"token_budget": 3_000}),
+            [calls({"_tool": "fails", **each, "_parallel": 1}), *[wrong] * 8],
+            below=["1.0"],
+        ),
+    ]
+    await play(to, "delegates", games, children)
+
+
+async def record_approvals(to: Recorder) -> None:
+    """Programs that do not decide, what is remembered, every way that a decision comes, and what is none."""
+    removes = calls({"_tool": "remove", "path": "/a"}, {"_tool": "remove", "path": "/b"})
+    large = calls({"_tool": "remove", "path": {"_expr": "'x' * 17000"}})
+
+    def program(name: str) -> dict[str, Any]:
+        return {"approval": {"approver": f"{NAMED}:{name}"}}
+
+    async def decides(it: Harness, handle: AgentHandle) -> None:
+        await it.until_waiting(handle.id, *(f"1.{n}" for n in range(5)))
+        for signal, said in (
+            ("approve", []),
+            ("policy", [{"ask": 1}]),
+            ("policy", []),
+            (CLAIM, [1]),
+            ("calls", [{"number": "one"}]),
+            ("edit", [{"call": "1.0", "params": {"path": "/e"}}]),
+            ("replace", [{"call": "1.1", "with": {"_tool": "ask_person", "question": "Which?"}}]),
+            ("policy", [{"timeout": 3_600}]),
+        ):
+            await handle.signal(signal, args=said)
+        for change in ({"timeout": 7_200}, {"ask": 1}):
+            with contextlib.suppress(WorkflowUpdateFailedError):
+                await handle.execute_update(POLICY, change)
+        await it.until_waiting(handle.id, "1.1", "1.2", "1.3", "1.4")
+        await handle.signal("answer", {"call": "1.1", "answer": "that one"})
+        await handle.signal(DECIDE, {"call": "1.2", "decision": "approve"})
+        await handle.signal("approve", {"call": "1.3", "remember": True})
+        with contextlib.suppress(WorkflowUpdateFailedError):
+            await handle.execute_update(DECIDE, {"call": "9.9", "decision": "approve"})
+        with contextlib.suppress(WorkflowUpdateFailedError):
+            await handle.execute_update(DECIDE, {"call": "1.4", "decision": "approve"})
+
+    async def approves(it: Harness, handle: AgentHandle) -> None:
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        for call in ("1.0", "1.1"):
+            await handle.signal("approve", {"call": call})
+
+    five = calls(*({"_tool": "remove", "path": f"/{n}"} for n in range(5)))
+    games = [
+        Game(agent("remove", config=program("approver_fails")), [removes, DONE], approves),
+        Game(agent("remove", config=program("approver_allows")), [large, DONE]),
+        Game(agent("remove", config=program("approver_waits")), [removes], when_asked),
+        Game(agent("remove", "ask_person"), [five, DONE], decides),
+    ]
+    await play(to, "approvals", games)
+
+
+async def when_asked(_: Harness, handle: AgentHandle) -> None:
+    """Cancel the run once a program decides on its call."""
+
+    async def decides() -> bool:
+        pending = (await handle.describe()).raw_description.pending_activities
+        return APPROVE_ACTIVITY in {each.activity_type.name for each in pending}
+
+    await until(decides)
+    await handle.cancel()
+
+
+def run_hooks() -> list[Any]:
+    """Hooks of runs that do what a run's input says, and that fail."""
+
+    @hook("before_agent_start")
+    def begins(event: BeforeAgentStart) -> BeforeAgentStart | Refused | None:
+        if event.input == "refuse":
+            return refuse("not today")
+        if event.input == "system":
+            return event.changed(system="Answer shortly.")
+        return event.changed(input="changed") if event.input == "input" else None
+
+    @hook("agent_bootstrap")
+    def boots(event: AgentBootstrap) -> AgentBootstrap | Refused | None:
+        if event.agent == "bare":
+            return refuse("no files, no run")
+        return event.changed(files={"EXTRA.md": "Be kind."}) if event.agent == "more" else None
+
+    @hook("after_tool_call")
+    def after(event: AfterToolCall) -> AfterToolCall | Refused | None:
+        if event.code == "look":
+            raise ValueError("a hook that fails")
+        if event.code == "fail":
+            return event.changed(message="said otherwise")
+        return event.changed(result="a moment") if event.code == "sleep_until" else refuse("nobody may read it")
+
+    @hook("agent_end")
+    def ends(_: Any) -> None:
+        raise ValueError("a hook that fails")
+
+    @hook("tool_result_persist")
+    def keeps(event: ToolResultPersist) -> ToolResultPersist | Refused:
+        return refuse("not kept") if event.code == "ask_person" else event.changed(result="kept")
+
+    return [begins, boots, after, ends, keeps]
+
+
+async def record_hooks(to: Recorder) -> None:
+    """Hooks of runs that refuse, change and fail, at every point."""
+    ask = {"_tool": "ask_person", "question": "Sure?"}
+    nap = {"_tool": "sleep_until", "seconds": 0.1}
+    made = calls({"_tool": "look", "path": "/a"}, nap, {"_tool": "fail", "code": "no"}, {"_tool": "child"}, ask)
+
+    async def answers(it: Harness, handle: AgentHandle) -> None:
+        await it.until_waiting(handle.id, "1.4")
+        await handle.signal("answer", {"call": "1.4", "answer": "yes"})
+
+    child = agent(name="child")
+    all_tools = agent("look", "sleep_until", "fail", "ask_person", {"name": "child", "_delegate": "child"})
+    takes = [{"type": "input"}]
+    games = [
+        *(Game(agent("look", context=takes), [DONE], input=said) for said in ("refuse", "system", "input", "nothing")),
+        Game(agent("look", name="bare"), [DONE]),
+        Game(agent("look", name="more"), [DONE]),
+        Game(all_tools, [made, DONE, DONE, DONE], answers),
+    ]
+    await play(to, "hooked", games, [child], tools=run_hooks())
+
+
+async def record_talks(to: Recorder) -> None:
+    """Sessions whose runs are taken back, end early or fail, whose agent and metadata change, and whose hooks refuse."""
+    gate = Gate()
+    wrong: list[dict[str, Any]] = [{}, {"messageId": "x", "sender": "ann", "text": ""}]
+    async with to.conversation("session-ended", gate.answer, HOLD, [gate.tool], most=6, session_runs=1) as (
+        session,
+        it,
+    ):
+        handle = session.handle
+        await session.wait(await session.send("first", id="0", **EVERYBODY), 60)
+        with contextlib.suppress(PerdureError):
+            await session.describe({"topic": "shoes"})
+        edited = {**HOLD, "context": [*HOLD["context"], {"type": "text", "text": "Be kind."}]}
+        other = Perdure(it.client, task_queue=it.task_queue).session("session-ended", agent=Agent.of(edited))
+        await other.wait(await other.send("second", id="1", **EVERYBODY), 60)
+        await handle.signal("nothing", 1)
+        await session.send("hold", id="2", **EVERYBODY)
+        await gate.asked.wait()
+        with contextlib.suppress(PerdureError):
+            await session.decide({"call": "9.9", "decision": "approve"}, **EVERYBODY)
+        run = await session.run()
+        assert run is not None
+        await it.client.get_workflow_handle(run.id).terminate()
+        await session.wait("2", 60)
+        gate.open.set()
+        for said in wrong:
+            with contextlib.suppress(WorkflowUpdateFailedError):
+                await handle.execute_update("send", said)
+        await idles(session)
+    await record_waits(to)
+    await record_deliveries(to)
+    await record_held_back(to)
+
+
+async def record_waits(to: Recorder) -> None:
+    """A session that ends while its run works, and two whose runs are taken back while they wait for it."""
+    gate = Gate()
+    async with to.conversation("session-deleted", gate.answer, HOLD, [gate.tool], most=3, session_runs=1) as (
+        session,
+        it,
+    ):
+        await session.send("hold", id="1", **EVERYBODY)
+        await gate.asked.wait()
+        for name in ("session-stopped", "session-withdrawn"):
+            other = Perdure(it.client, task_queue=it.task_queue).session(name, agent=Agent.of(HOLD))
+            await other.send("waits", id="1", **EVERYBODY)
+            await until(partial(is_waiting, other))
+            if name == "session-stopped":
+                await other.stop(**EVERYBODY)
+            else:
+                await other.withdraw("1", **EVERYBODY)
+            await idles(other)
+            await to.write(to.client, name, other.id)
+        await session.handle.execute_update(END, EVERYBODY)
+
+
+async def record_deliveries(to: Recorder) -> None:
+    """Replies of which nobody knows whether they arrived, that a hook withholds, or that no route takes."""
+
+    @hook("message_sending")
+    def sends(event: MessageSending) -> Refused | None:
+        return refuse("not that") if "secret" in event.text else None
+
+    channel = Channel(ApplicationError("gone", type="gone", non_retryable=True))
+    async with to.conversation("session-unknown", echo, registry=having(channel, sends), most=4) as (session, _):
+        for text, route in (("one", "chat:C1"), ("secret", "chat:C1"), ("two", "post:B")):
+            await session.wait(await session.send(text, route=route, **EVERYBODY), 60)
+        found: list[dict[str, Any]] = []
+
+        async def settled() -> bool:
+            found[:] = [each for each in (await session.show()).entries if each["type"] == "delivery"]
+            return len(found) == 3
+
+        await until(settled)
+        for each in found:
+            with contextlib.suppress(PerdureError):
+                await session.redeliver(channel.tried[0] if each["status"] == "unknown" else "none/1", **EVERYBODY)
+        await idles(session)
+
+
+async def record_held_back(to: Recorder) -> None:
+    """A compaction that a hook does not allow, and calls whose results a hook keeps from the transcript."""
+
+    @hook("before_compaction")
+    def may(_: BeforeCompaction) -> Refused:
+        return refuse("it is under legal hold")
+
+    ask = {"_tool": "sleep_until", "seconds": 0.1}
+    document = {**ECHO, "context": [*ECHO["context"], {"type": "tool", "tool": "sleep_until"}]}
+    script = [calls(ask), {"calls": [], "output": "x" * 6_000}, *[{"calls": [], "output": "y" * 6_000}] * 3]
+    async with to.conversation("session-held-back", script, document, [may, *run_hooks()[2:]], most=3) as (session, _):
+        for number in range(3):
+            await session.wait(await session.send(f"{number}", **EVERYBODY), 60)
+        with contextlib.suppress(PerdureError):
+            await session.compact(**EVERYBODY)
+        await idles(session)
