@@ -159,8 +159,8 @@ class Endorsements:
 
     def stands(self, reference: str, value: Json) -> bool:
         """Whether a person endorses this value at this reference."""
-        said = self.known.get(reference) if self.known else None
-        return said is not None and said == digest(value)
+        endorsed = self.known.get(reference) if self.known else None
+        return endorsed is not None and endorsed == digest(value)
 
 
 def endorse(call: Call, which: Literal[True] | Collection[str], vouched: Endorsements, digests: Digests) -> None:

@@ -163,8 +163,8 @@ class ApprovalQueue:
         if decision.decision not in ("answer", "reject"):
             raise DecisionError(f"{offer.title} asks a question: answer it, or reject it")
         assert offer.call is not None
-        asked = decision.decision == "answer" and not is_with_client(offer.call)
-        problem = answer_problem(offer.call.params, decision.answer) if asked else None
+        is_answer = decision.decision == "answer" and not is_with_client(offer.call)
+        problem = answer_problem(offer.call.params, decision.answer) if is_answer else None
         if problem is not None:
             raise DecisionError(f"{offer.title}: {problem}")
         return JudgedDecision(offer, decision)
@@ -203,18 +203,18 @@ class ApprovalQueue:
             _approve(offer.call, self.digests)
         return ApprovalVerdict(plan=judged.plan)
 
-    def judge_program(self, offer: ApprovalRequest, said: Json, by: str) -> JudgedDecision | None:
+    def judge_program(self, offer: ApprovalRequest, answer: Json, by: str) -> JudgedDecision | None:
         """Return the decision of an approver program about a request, or `None` for `ask` (R7.9).
 
         The program answers with a decision, or with its kind alone. It can only reject a call that the worker's floor
         asks about, and never approve one. Raises `DecisionError` if the answer is not a decision, or cannot be applied.
         """
-        if said in ("ask", {"decision": "ask"}):
+        if answer in ("ask", {"decision": "ask"}):
             return None
-        told = {"decision": said} if isinstance(said, str) else said
-        if not isinstance(told, dict):
-            raise DecisionError(f"{by} gave {shorten(said, 60)}, but must give a decision, or 'ask'")
-        judged = self.judge(parse_decision({**told, "call": offer.id, "by": by}))
+        decision = {"decision": answer} if isinstance(answer, str) else answer
+        if not isinstance(decision, dict):
+            raise DecisionError(f"{by} gave {shorten(answer, 60)}, but must give a decision, or 'ask'")
+        judged = self.judge(parse_decision({**decision, "call": offer.id, "by": by}))
         plans = [plan for plan in (judged.plan, offer.plan if offer.call is None else None) if plan is not None]
         calls = [call for call in (offer.call, judged.call) if call is not None]
         calls += [call for plan in plans for call in plan.written()]

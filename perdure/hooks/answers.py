@@ -46,23 +46,23 @@ class HookedEvent:
         """Whether a hook has refused it."""
         return self.answer.refused is not None
 
-    def hear(self, hook: HookRef, said: Any) -> None:
+    def hear(self, hook: HookRef, returned: Any) -> None:
         """Apply the value that a hook returned. Raises `HookAnswerError` for a value that it may not return, and then
         changes nothing."""
-        if said is None:
+        if returned is None:
             return
         rule = HOOKS[hook.event]
-        if isinstance(said, Refused):
+        if isinstance(returned, Refused):
             if not rule.refused:
                 raise HookAnswerError(f"it refused, and {rule.name} cannot be refused")
-            self.answer.refused, self.answer.by = refuse(said.reason).reason, [hook.name]
+            self.answer.refused, self.answer.by = refuse(returned.reason).reason, [hook.name]
             return
-        if not rule.changes or not isinstance(said, rule.event):
+        if not rule.changes or not isinstance(returned, rule.event):
             may = (
                 f"the event as it is to be, refuse(…) or nothing ({rule.event.__name__})" if rule.answers else "nothing"
             )
-            raise HookAnswerError(f"it returned {type(said).__name__}, but must return {may}")
-        fields = {name: getattr(said, name) for name in rule.changes}
+            raise HookAnswerError(f"it returned {type(returned).__name__}, but must return {may}")
+        fields = {name: getattr(returned, name) for name in rule.changes}
         try:
             check(fields, source="what it returned", most=self._most)  # each value has at least one byte
         except (JsonError, TooLargeError) as error:

@@ -63,11 +63,13 @@ def refusal_of(status: int | None, body: str | Json, *, event: str = "") -> Refu
     error = _error_in(body, failed=failed)
     if error is None:
         return None
-    said = " ".join(_words(error)[:READ].split())
+    message = " ".join(_words(error)[:READ].split())
     codes = " ".join(_codes(error, body))
     known = status if status is not None and status >= 400 else _status_of(error, body, codes)
-    kind = _kind(f"{said} {codes}".lower(), known)
-    return Refusal(said[:LONGEST_WORDS] or "no reason given", kind, known, _wait(said, error), codes[:LONGEST_WORDS])
+    kind = _kind(f"{message} {codes}".lower(), known)
+    return Refusal(
+        message[:LONGEST_WORDS] or "no reason given", kind, known, _wait(message, error), codes[:LONGEST_WORDS]
+    )
 
 
 _PREFIX: Final = re.compile(r"^(?:\s*(?:event:\s*\w+|:.*|))*\s*(?:data|error):\s*", re.ASCII)
@@ -142,12 +144,12 @@ def _words(error: Json, depth: int = 0) -> str:
         return "; ".join(words for each in error[:5] if (words := _words(each, depth + 1)))
     if not isinstance(error, dict):
         return str(error)
-    said = next((words for key in _SPEAKING if (words := _words(error.get(key), depth + 1))), "")
-    if isinstance(error.get("loc"), list) and said:  # a parameter's place, as FastAPI's servers say it
-        said = f"{'.'.join(map(str, error['loc']))}: {said}"
-    if (behind := _behind(error, depth)) and behind not in said:
-        said = f"{said}: {behind}" if said else behind
-    return said or (", ".join(f"{key}: {value}" for key, value in error.items() if isinstance(value, str | int)))
+    message = next((words for key in _SPEAKING if (words := _words(error.get(key), depth + 1))), "")
+    if isinstance(error.get("loc"), list) and message:  # a parameter's place, as FastAPI's servers say it
+        message = f"{'.'.join(map(str, error['loc']))}: {message}"
+    if (behind := _behind(error, depth)) and behind not in message:
+        message = f"{message}: {behind}" if message else behind
+    return message or (", ".join(f"{key}: {value}" for key, value in error.items() if isinstance(value, str | int)))
 
 
 def _behind(error: JsonObject, depth: int) -> str:

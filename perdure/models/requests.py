@@ -59,9 +59,9 @@ def read_away(details: Any) -> ProviderAway | None:
         return None
 
 
-def pause_after(attempt: int, asked: float | None, first: float = FIRST_PAUSE) -> float:
+def pause_after(attempt: int, requested: float | None, first: float = FIRST_PAUSE) -> float:
     """Return the seconds until the next attempt: as the server asks, else `first`, doubled with each attempt."""
-    return asked if asked is not None else min(LONGEST_PAUSE, first * 2.0 ** min(attempt - 1, 10))
+    return requested if requested is not None else min(LONGEST_PAUSE, first * 2.0 ** min(attempt - 1, 10))
 
 
 KEPT_TEXT: Final = 100_000

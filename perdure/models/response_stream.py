@@ -255,8 +255,8 @@ class ResponseStream:
             return _clean(refusal)
         if not (self.finish_reason or "").startswith(_FILTERED):
             return None
-        said = "".join(self._text) if text is None else text
-        return _clean(said.strip()) or "the server's content filter withheld the answer"
+        message = "".join(self._text) if text is None else text
+        return _clean(message.strip()) or "the server's content filter withheld the answer"
 
     def refused(self, words: str) -> RequestResult:
         """Return the result if the server refused in the answer's place (R20.2)."""
@@ -309,8 +309,8 @@ def _clean(text: str) -> str:
 
 def _cached(usage: JsonObject) -> int:
     """Return the tokens of the prompt that a server had in its cache, under any of the known keys (R10.19)."""
-    said = _part_of(usage, "prompt_tokens_details").get("cached_tokens")
-    return max(map(_tokens, [said, *(usage.get(name) for name in _CACHED)]))
+    cached = _part_of(usage, "prompt_tokens_details").get("cached_tokens")
+    return max(map(_tokens, [cached, *(usage.get(name) for name in _CACHED)]))
 
 
 def _tokens(value: Any) -> int:

@@ -284,7 +284,7 @@ def _pointer(name: str) -> str:
 
 
 # In strict mode every object lists all of its keys as required and allows no other. So an optional key is written as
-# a value or `null`; `perdure.plan.calls` removes such nulls again. A call has two shapes, so that unused
+# a value or `null`; `perdure.plan.validation` removes such nulls again. A call has two shapes, so that unused
 # meta-properties cost nothing. Keywords outside the subset are left out if that only allows more, as values are
 # validated again here. A schema that the subset cannot express is listed, with the place, and is then offered without
 # strictness.
@@ -380,9 +380,9 @@ class _Maker:
         if "$ref" in schema:
             return {"$ref": schema["$ref"]}
         strict = {key: value for key, value in schema.items() if key in _ALLOWED}
-        if said := _types_of(strict):
+        if types := _types_of(strict):
             # Only a listed value can be written, whatever type stands beside the list.
-            strict["type"] = said[0] if len(said) == 1 else said
+            strict["type"] = types[0] if len(types) == 1 else types
         if strict.get("format") not in _FORMATS:
             strict.pop("format", None)
         if "anyOf" in schema:

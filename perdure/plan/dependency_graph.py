@@ -1,4 +1,4 @@
-"""The dependency graph of a plan: who reads whose result, order without data, and cycles."""
+"""The dependency graph of a plan: readers and writers of each path, order without data, and cycles."""
 
 from __future__ import annotations
 

@@ -206,12 +206,12 @@ class RunningLoop:
 
     def outcome(self) -> Outcome:
         """Return the loop's outcome; further notes for the model stand with the call."""
-        told, count = self._told, len(self._results)
+        notes, count = self._told, len(self._results)
         if isinstance(self._over, CallError):
             return Failed(self._over, self._sources)
-        if len(told) > TOLD_FAILURES:
-            more = f"{len(told) - TOLD_FAILURES} more calls failed; see the results"
-            told = [*told[:TOLD_FAILURES], CallError("iteration_failed", more)]
+        if len(notes) > TOLD_FAILURES:
+            more = f"{len(notes) - TOLD_FAILURES} more calls failed; see the results"
+            notes = [*notes[:TOLD_FAILURES], CallError("iteration_failed", more)]
         bad, done = self._ends.get("error", 0), self._ends.get("done", 0)
         if self.form.first is not None:
             parts = {**self._lists, (LOOP_FAILED,): self._failed, (LOOP_DONE,): done}
@@ -220,10 +220,10 @@ class RunningLoop:
             if not bad:
                 return Rejected(self._rejected)
             return Failed(
-                CallError("iterations_failed", f"all {count} iterations failed; the first: {told[0].message}"),
+                CallError("iterations_failed", f"all {count} iterations failed; the first: {notes[0].message}"),
                 self._sources,
             )
-        self.call.notes = told
+        self.call.notes = notes
         if self.form.kind == "each":
             return Returned(self._results, parts=self._lists, sources=self._sources)
         last = self._carried.snapshot()

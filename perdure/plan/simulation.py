@@ -172,7 +172,7 @@ class _Player:
 
 
 def _alone(inside: Simulation) -> float:
-    """Return the seconds of the longest calls that never run beside themselves."""
+    """Return the longest sum of seconds of calls that exclude each other."""
     alone: dict[str, float] = {}
     for step in inside.steps:
         group = None if step.call.tool is None or step.inside is not None else step.call.tool.exclusive_group

@@ -232,9 +232,9 @@ class PlanRevision:
         self.closed = self.drained = False
         self._settling.reopen(known)
 
-    def _known_now(self, given: KnownSources) -> KnownSources:
+    def _known_now(self, known: KnownSources) -> KnownSources:
         """Return `known` with the provenance of the state's values as of now."""
-        return replace(given, base={**given.base, "state": self.state.labels.snapshot()})
+        return replace(known, base={**known.base, "state": self.state.labels.snapshot()})
 
     def _keep_what_is_asked(self) -> None:
         """Carry out calls of `keep` as soon as they are ready: they have no effect but on the plan."""

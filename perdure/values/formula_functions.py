@@ -433,9 +433,9 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Json]]] = {
 }
 
 
-def _pay(steps: EvaluationSteps, text: str, given: Sequence[Json]) -> None:
+def _pay(steps: EvaluationSteps, text: str, arguments: Sequence[Json]) -> None:
     """Count the text that is read, and the texts that are searched for in it."""
-    steps.text(len(text) + sum(len(each) for each in given if isinstance(each, str)))
+    steps.text(len(text) + sum(len(each) for each in arguments if isinstance(each, str)))
 
 
 def _split(steps: EvaluationSteps, text: str, *parts: Json) -> Json:
@@ -471,11 +471,11 @@ def _get(steps: EvaluationSteps, value: dict[str, Json], key: Json, default: Jso
 def _of_text(name: str) -> Callable[..., Json]:
     method = getattr(str, name)
 
-    def call(steps: EvaluationSteps, text: str, *given: Json) -> Json:
-        _pay(steps, text, given)
+    def call(steps: EvaluationSteps, text: str, *arguments: Json) -> Json:
+        _pay(steps, text, arguments)
         # The method searches its arguments for each stripped character.
-        steps.text(len(text) * sum(len(each) // 64 for each in given if isinstance(each, str)))
-        return method(text, *given)
+        steps.text(len(text) * sum(len(each) // 64 for each in arguments if isinstance(each, str)))
+        return method(text, *arguments)
 
     return call
 
@@ -519,13 +519,13 @@ METHODS: Final[Mapping[type, Mapping[str, Callable[..., Json]]]] = {
 }
 
 
-def call_method(steps: EvaluationSteps, value: Json, name: str, given: list[Json]) -> Json:
+def call_method(steps: EvaluationSteps, value: Json, name: str, arguments: list[Json]) -> Json:
     """Return the result of a method of a text, a list or an object. Raises `FormulaUseError`."""
     methods = METHODS.get(type(value), {})
     if name not in methods:
         known = f"it has: {', '.join(methods)}" if methods else "it has none"
         raise FormulaUseError(f"{kind(value)} has no method {name!r}; {known}")
     try:
-        return methods[name](steps, value, *given)
+        return methods[name](steps, value, *arguments)
     except (TypeError, ValueError, OverflowError) as error:
         raise FormulaUseError(f"{name}: {error}") from None

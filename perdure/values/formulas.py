@@ -485,7 +485,7 @@ class FormulaParser(Nodes):
 
         return call
 
-    def _method(self, node: ast.Call, func: ast.Attribute, given: list[Step]) -> Step:
+    def _method(self, node: ast.Call, func: ast.Attribute, arguments: list[Step]) -> Step:
         if node.keywords:
             wrong(node, "methods take no arguments by name here")
         if func.attr not in _METHODS:
@@ -493,7 +493,7 @@ class FormulaParser(Nodes):
                 node, f"there is no method {clip(func.attr, 60)!r} for values; there are: {', '.join(sorted(_METHODS))}"
             )
         value = self.read(func.value)
-        return lambda frame: call_method(frame.steps, value(frame), func.attr, [step(frame) for step in given])
+        return lambda frame: call_method(frame.steps, value(frame), func.attr, [step(frame) for step in arguments])
 
 
 def _allowed(node: ast.AST, name: str) -> str:

@@ -137,8 +137,8 @@ MAX_BODY_CALLS: Final = 100
 MAX_LOOPS_DEEP: Final = 5
 """Loops inside loops."""
 MAX_SHARED: Final = 8_000
-"""Bytes of the shared input of iterations that is recorded with each: the history has it once per iteration. A larger
-input is recorded apart."""
+"""Bytes of the preparation that all iterations of a loop share: the history has it once per iteration. Of a larger one,
+each iteration records its own."""
 
 # A model's answer, and the requests to a program.
 

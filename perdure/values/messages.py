@@ -80,7 +80,7 @@ def check_history(messages: Iterable[tuple[int, Json]], *, where: str = "context
     `messages` are those that the model reads, with their indexes. Results stand directly after the message with the
     calls: no server takes them elsewhere.
     """
-    asked, open_calls = 0, dict[str, None]()
+    caller, open_calls = 0, dict[str, None]()
     for index, message in messages:
         is_result = isinstance(message, ChatMessage) and message.role == "tool"
         if is_result and message.tool_call_id not in open_calls:
@@ -88,12 +88,12 @@ def check_history(messages: Iterable[tuple[int, Json]], *, where: str = "context
         if is_result:
             del open_calls[message.tool_call_id]
             continue
-        _check_open(open_calls, asked, where)
+        _check_open(open_calls, caller, where)
         calls = message.tool_calls or [] if isinstance(message, ChatMessage) else []
-        asked, open_calls = index, dict.fromkeys(call.id for call in calls)
+        caller, open_calls = index, dict.fromkeys(call.id for call in calls)
         if len(open_calls) < len(calls):
             raise _wrong(where, index, "has two calls of one id")
-    _check_open(open_calls, asked, where)
+    _check_open(open_calls, caller, where)
 
 
 def _check_open(open_calls: Iterable[str], index: int, where: str) -> None:

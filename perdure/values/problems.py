@@ -108,21 +108,21 @@ def _place(steps: Sequence[PathPart], document: Json, *, missing: bool) -> Place
 
 
 def _words(error: Any, place: Place, keys: Sequence[str]) -> str:
-    kind, given = error["type"], error["input"]
+    kind, found = error["type"], error["input"]
     if kind == "extra_forbidden":
         return none_of(str(place[-1]) if place else "it", "key", keys)
     if kind == "missing":
         return "is missing"
-    got = "" if isinstance(given, dict | list) and given else f", not {shorten(given, 60)}"
+    got = "" if isinstance(found, dict | list) and found else f", not {shorten(found, 60)}"
     if kind in _MUST:
         return _MUST[kind] + got
     if kind == "literal_error":
         allowed = [word.strip("'") for word in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
-        near = meant(given, allowed) if isinstance(given, str) else None
+        near = meant(found, allowed) if isinstance(found, str) else None
         return f"must be {error['ctx']['expected']}{got}" + (f"; did you mean '{near}'?" if near else "")
-    said = str(error["msg"]).removeprefix("Value error, ")
-    plain = said.replace("Input should be", "must be", 1)
-    return plain if plain == said else plain + got
+    message = str(error["msg"]).removeprefix("Value error, ")
+    plain = message.replace("Input should be", "must be", 1)
+    return plain if plain == message else plain + got
 
 
 def _keys(model: Any, place: Place) -> list[str]:

@@ -714,8 +714,8 @@ class Verdicts:
 
 
 def _listed(schema: JsonObject) -> list[Any]:
-    said = schema.get("type", [])
-    return said if isinstance(said, list) else [said]
+    types = schema.get("type", [])
+    return types if isinstance(types, list) else [types]
 
 
 def _types(schema: JsonObject) -> Sequence[type]:

@@ -521,9 +521,8 @@ class Schema:
     ) -> list[str]:
         """Return the value's problems, each as one line with its JSON path; empty when it fits.
 
-        With `references`, a string that is or holds a reference passes as any value that the reference may have, and a
-        formula as any value that it may return (R3.1, R16.3); everything around it is checked. Verdicts on large values
-        are cached in `checks`. Never raises, and ends within the steps of `perdure.values.limits`.
+        With `references`, a string with a reference passes as any value that the reference may have. So does a formula
+        (R3.1, R16.3). Everything around them is checked. Verdicts on large values are cached in `checks`. Never raises, and ends within the steps of `perdure.values.limits`.
         """
         value = without_formulas(value) if references else value
         wrong, undecided = self._checked(value, references, root, checks)

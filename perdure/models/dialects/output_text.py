@@ -60,7 +60,7 @@ class PlainText:
         text, self._rest = self._rest + text, ""
         if not self._begun and not self._begin(text, closed):
             return ""
-        told: list[str] = []
+        known: list[str] = []
         at = 0
         while (found := _LOOKED_AT.search(text, at)) is not None:
             start, end = found.span()
@@ -69,16 +69,16 @@ class PlainText:
                 break
             follows = text[end : end + 1] == DAGGER
             if start + 1 == end and text[start] == DAGGER:  # one alone is a dagger, and so are two
-                told.append(text[at:end])
+                known.append(text[at:end])
                 at = end + follows
             elif text[end - 1] == DAGGER and not follows:
                 self.stopped = True
                 break
             else:
-                told.append(text[at : end - follows])
+                known.append(text[at : end - follows])
                 at = end - follows
-        told.append(text[at : found.start() if found else len(text)])
-        return "".join(told)
+        known.append(text[at : found.start() if found else len(text)])
+        return "".join(known)
 
     def _begin(self, text: str, closed: bool) -> bool:
         """Whether the text has begun, and is not a reference as a whole."""
@@ -316,7 +316,7 @@ _BODIES: Final = {
 """The part of a string with complete characters."""
 
 
-def output_so_far(source: str, said: OutputForm) -> str:
+def output_so_far(source: str, form: OutputForm) -> str:
     """Return the beginning of the output of a line in the stream; `""` if it is not known yet."""
     head = _HEAD.match(source)
     if head is None:
@@ -332,9 +332,9 @@ def output_so_far(source: str, said: OutputForm) -> str:
     closed = source.startswith(quote, body.end())
     plain = PlainText()
     known = plain.push(text, closed=closed)
-    if name is None or name == said.member:
+    if name is None or name == form.member:
         return known
-    if not said.several:
+    if not form.several:
         return ""
     opened = '"' if known or (closed and not plain.stopped) else ""
     return f'{{"{name}":{opened}{dumps(known)[1:-1]}' + ('"' if closed and not plain.stopped else "")

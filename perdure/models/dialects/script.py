@@ -295,12 +295,12 @@ def _kind(schema: Json) -> str:
     """Return a parameter's type in a word or two, or its schema."""
     if not isinstance(schema, dict):
         return "any"
-    said = {key: value for key, value in schema.items() if key not in ("description", "title", "default")}
-    if set(said) == {"type"} and isinstance(said["type"], str):
-        return said["type"]
-    if set(said) <= {"type", "enum"} and "enum" in said:
-        return "|".join(map(dumps, said["enum"]))
-    return dumps(said) if said else "any"
+    keywords = {key: value for key, value in schema.items() if key not in ("description", "title", "default")}
+    if set(keywords) == {"type"} and isinstance(keywords["type"], str):
+        return keywords["type"]
+    if set(keywords) <= {"type", "enum"} and "enum" in keywords:
+        return "|".join(map(dumps, keywords["enum"]))
+    return dumps(keywords) if keywords else "any"
 
 
 def _details(tool: Tool) -> list[str]:

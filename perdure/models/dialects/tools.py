@@ -256,12 +256,12 @@ def turn_messages(turn: JsonObject, names: Mapping[str, str], server: str = "") 
     written names. The extras `beside` turn and calls go back to the server that sent them, and to no other.
     """
     own = turn.get("server") == server
-    said: JsonObject = {"role": "assistant", "content": turn["text"] or None}
+    answer: JsonObject = {"role": "assistant", "content": turn["text"] or None}
     if turn["calls"]:
-        said["tool_calls"] = [_said_call(call, names, own=own) for call in turn["calls"]]
-        said |= turn["beside"] if own else {}
+        answer["tool_calls"] = [_said_call(call, names, own=own) for call in turn["calls"]]
+        answer |= turn["beside"] if own else {}
     results = [{"role": "tool", "tool_call_id": call["id"], "content": call["result"]} for call in turn["calls"]]
-    return [said, *results]
+    return [answer, *results]
 
 
 def _said_call(call: JsonObject, names: Mapping[str, str], *, own: bool) -> JsonObject:
