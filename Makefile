@@ -55,6 +55,7 @@ clients: .venv-clients/.openai3 .venv-clients/.openai2 .venv-clients/.node .venv
 lint: $(DEV) ## Lint, check the format, the directions of imports and the types.
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m scripts.docstrings
 	@PYTHONPATH=. $(BIN)/lint-imports --no-logo 2>/dev/null || PYTHONPATH=. $(BIN)/lint-imports
 	@$(BIN)/mypy
 	@$(BIN)/mypy docs/scaling.py

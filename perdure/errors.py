@@ -1,4 +1,4 @@
-"""Everything that can go wrong by a person's or a model's doing.
+"""Errors that a person or a model can cause, as one tree.
 
     PerdureError
     ├── ProtocolError            something written down is wrong: what, where, what would be right
@@ -83,7 +83,7 @@ class AgentError(ProtocolError):
 
     @classmethod
     def of(cls, problems: Iterable[Problem], source: str = "") -> AgentError:
-        """All of them in one line."""
+        """Return one error with all problems in one line."""
         found = tuple(problems)
         told = clip("; ".join(clip(str(problem)) for problem in found), MAX_TOLD)
         return cls(f"{source}: {told}" if source else told, found)
@@ -159,7 +159,7 @@ class ServerError(PerdureError):
 
 
 class RunError(PerdureError):
-    """What was asked of a run from outside cannot be done, and why; the run is as it was."""
+    """An operation on a run that cannot be done. The run is unchanged."""
 
 
 class ServerRefusalError(RunError):
@@ -237,7 +237,7 @@ class CallError:
 
     @classmethod
     def of(cls, code: str, problems: Iterable[str]) -> CallError:
-        """Everything that is wrong with a call, each in one line; the message says the first five."""
+        """Return one error with all problems of a call, a line each. The message has the first five."""
         lines = tuple(map(clip, problems))
         return cls(code, "; ".join(lines[:5]), lines)
 

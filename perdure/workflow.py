@@ -94,7 +94,7 @@ async def run_agent(
 
 
 def _check(given: RunInput, run_id: str) -> None:
-    """What the server does not take would fail the workflow's task, again and again."""
+    """Raise `RunError` for a start that the server would reject: it would fail the workflow task again and again."""
     size = len(given.model_dump_json().encode())
     if size > MAX_PAYLOAD:
         raise RunError(f"agent and input have {said(size)}, and {MAX_PAYLOAD:,} is the most")
@@ -102,7 +102,7 @@ def _check(given: RunInput, run_id: str) -> None:
 
 
 def _view(run_id: str, error: ChildWorkflowError) -> RunView:
-    """What is known of the run: a failed one tells itself."""
+    """Return the view of a run that failed, from the details of its failure."""
     cause = error.cause
     if isinstance(cause, ApplicationError):
         details: Any = cause.details[0] if cause.details else None

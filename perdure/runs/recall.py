@@ -62,7 +62,7 @@ def with_sources(run: Run, call: Call, outcome: Outcome) -> Outcome:
 
 
 def _sources(run: Run, what: str, reader: Call) -> Sources | None:
-    """Those of a value of the run; `None`: nobody knows, so others may have written it."""
+    """Return the sources of a value of the run, or `None` where they are unknown: others may have written it."""
     if not is_of_run(what) or ITEMS in run.context.values():
         return None
     if not _STATE.match(what):
