@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, TypeVar
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.runs.wire import ATTRIBUTES, WAITING_ATTRIBUTE
@@ -18,6 +18,20 @@ _TYPES: Final = {
     "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     "Double": IndexedValueType.INDEXED_VALUE_TYPE_DOUBLE,
 }
+
+_T = TypeVar("_T")
+
+
+async def read_memo(found: WorkflowExecution, key: str, default: _T, type_hint: type[_T]) -> _T:
+    """Return a value of a run's memo, or `default` where it has none that this process can decode.
+
+    A list does not fail because one run of it is encrypted with another key, or has a memo that somebody else wrote.
+    """
+    try:
+        value: _T = await found.memo_value(key, default, type_hint=type_hint)
+    except Exception:  # a codec and a converter may raise anything
+        return default
+    return value
 
 
 class SearchAttributes:

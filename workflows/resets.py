@@ -35,8 +35,8 @@ class Resets:
         self.pending = 0
         """Decisions of which it is not known yet whether they count."""
         self._on_reset = on_reset
-        self._at = -1
-        """The length of the history in the first task after the last reset."""
+        self._first_tasks: set[int] = set()
+        """The length of the history in the first task after each reset. A decision may wait while the run is reset once more."""
         self._asked: asyncio.Future[str] | None = None
         self._task: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ class Resets:
             execution = await self._execution()
         finally:
             self.pending -= 1
-        if at == self._at or (sent_to and sent_to not in (execution, workflow.info().continued_run_id)):
+        if at in self._first_tasks or (sent_to and sent_to not in (execution, workflow.info().continued_run_id)):
             raise DecisionError(RESET)
 
     def begin(self, counted: bool) -> None:
@@ -79,7 +79,7 @@ class Resets:
         return self._counted.done() and self._counted.result()
 
     def _note(self) -> None:
-        self._at = workflow.info().get_current_history_length()
+        self._first_tasks.add(workflow.info().get_current_history_length())
         self._on_reset()
 
     async def _execution(self) -> str:

@@ -25,6 +25,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.queries import TIMEOUT, answer_of, cancellable
+from perdure.activities.visibility import read_memo
 from perdure.approvals.requests import STEER, WITHDRAW, IncomingMessage, WaitingMemo, WaitingView
 from perdure.client.errors import clear_errors, no_answer
 from perdure.client.listing import AT_ONCE, SENDER, TENANT, WAITING, following_page, read_page
@@ -161,8 +162,7 @@ async def _ask(client: Client, run_id: str, call: str | None) -> list[WaitingReq
 
 
 async def _memo(run: WorkflowExecution) -> WaitingMemo:
-    found: WaitingMemo = await run.memo_value(WAITING_MEMO, WaitingMemo(agent="", calls=[]), type_hint=WaitingMemo)
-    return found
+    return await read_memo(run, WAITING_MEMO, WaitingMemo(agent="", calls=[]), WaitingMemo)
 
 
 async def _check_exists(client: Client, run_id: str) -> None:

@@ -15,6 +15,7 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionAsyncI
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.visibility import read_memo
 from perdure.client.errors import UNANSWERED
 from perdure.client.pending_activities import check_ends
 from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, of_tenant, quoted
@@ -153,8 +154,8 @@ async def list_tenants(client: Client) -> list[str]:
 
 
 async def _session(found: WorkflowExecution) -> ListedSession:
-    key = await found.memo_value(KEY_MEMO, "", type_hint=str)
-    title = await found.memo_value(TITLE_MEMO, "", type_hint=str)
+    key = await read_memo(found, KEY_MEMO, "", str)
+    title = await read_memo(found, TITLE_MEMO, "", str)
     return ListedSession(
         key, found.id, found.typed_search_attributes.get(_KEYWORDS[AGENT_ATTRIBUTE]), found.start_time, title
     )

@@ -18,6 +18,7 @@ from temporalio.client import Client
 from temporalio.common import MetricMeter, SearchAttributeKey
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.visibility import read_memo
 from perdure.approvals.requests import WaitingMemo
 from perdure.errors import SettingsError
 from perdure.hosting.worker_group import WorkerGroup
@@ -190,7 +191,7 @@ async def look(client: Client) -> tuple[int, float]:
     """Return how many requests wait in the namespace, and the seconds since the oldest one was made; 0: nothing waits."""
     count, oldest, now = 0, 0.0, datetime.now(UTC)
     async for run in client.list_workflows(_QUERY, limit=MOST_WAITING):
-        memo = await run.memo_value(WAITING_MEMO, WaitingMemo(agent="", calls=[]), type_hint=WaitingMemo)
+        memo = await read_memo(run, WAITING_MEMO, WaitingMemo(agent="", calls=[]), WaitingMemo)
         count += run.typed_search_attributes.get(_WAITING) or 0
         for entry in memo.calls:
             oldest = max(oldest, (now - datetime.fromisoformat(entry.requested_at)).total_seconds())
