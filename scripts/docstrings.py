@@ -15,13 +15,13 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = ("perdure", "workflows", "activities")
 LOOSE: Final = re.compile(
-    r"(What|Whatever|Whoever|Whom|Who|Whose|Of|That|Those|This|These|All|Everything|It|Its|They|So|Where|How|As|Beside|By|In|Like|The same)\b"
+    r"(What|Whatever|Whoever|Whom|Who|Whose|Of|That|Those|This|These|All|Everything|It|Its|They|So|Where|How|As|Beside|By|In|Like|The same|Whole)\b"
 )
 """Openings without a subject that a reader knows: the sentence would need a second reading."""
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and text of each docstring of a module, a class, a function or a field."""
+    """Yield the line and text of each docstring of a module, a class or a function."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

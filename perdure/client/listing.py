@@ -282,10 +282,7 @@ async def _tokens(run: WorkflowExecution) -> int | None:
 
 async def _model_wait(run: WorkflowExecution) -> ModelWait | None:
     """Return the run's record of its wait for a model's provider; `None` if it was encrypted with another key."""
-    with contextlib.suppress(Exception):
-        found: ModelWait | None = await run.memo_value(MODEL_MEMO, None, type_hint=ModelWait)
-        return found
-    return None
+    return await read_memo(run, MODEL_MEMO, None, ModelWait)
 
 
 def _refusal(client: Client, error: RPCError) -> Exception:

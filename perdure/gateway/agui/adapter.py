@@ -207,7 +207,7 @@ class RunStream:
             pause = min(2 * pause, _PAUSES[1])
 
     async def _state(self, view: RunView) -> JsonObject:
-        """Whole, also where the view has cut it."""
+        """Return the whole state of the run, also where the view has only a part of it."""
         if not any(line.startswith("state") for line in view.cut):
             return view.state
         state = loads(await self.run.value("state"))
@@ -215,18 +215,18 @@ class RunStream:
 
 
 async def only(*events: BaseEvent) -> AsyncGenerator[str, None]:
-    """An answer of which all is known."""
+    """Yield the frames of an answer whose events are all known."""
     for event in events:
         yield as_frame(event)
 
 
 def as_frame(event: BaseEvent) -> str:
-    """An event as it goes over the wire."""
+    """Return an event as a frame of the stream."""
     return frame(event.model_dump_json(by_alias=True))
 
 
 async def _or_quiet(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event | None, None]:
-    """The events, and `None` whenever none came for a while."""
+    """Yield the events, and `None` after each pause without one."""
     coming: asyncio.Future[Event] | None = None
     pause = _QUIET[0]
     try:

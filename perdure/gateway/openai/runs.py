@@ -280,7 +280,7 @@ class RunFinder:
 async def _or_silence(
     events: AsyncGenerator[Event, None], working: Collection[str]
 ) -> AsyncGenerator[Event | None, None]:
-    """The events, and `None` whenever none came for a while; `working`: the calls that run."""
+    """Yield the events, and `None` after each pause without one. Pauses are shorter while `working` has calls."""
     coming: asyncio.Future[Event] | None = None
     pause = _SILENT[0]
     try:
