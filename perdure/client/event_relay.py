@@ -56,7 +56,7 @@ class ActivityReader:
         self._words: dict[tuple[str, int], str] = {}
 
     async def live(self, description: WorkflowExecutionDescription, asked: JsonObject) -> LiveState:
-        """Return the live state. `asked` is the data of the event with which the Request began."""
+        """Return the live state. `asked` is the data of the last event with which a Request began, empty before it."""
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         written: WrittenText | None = None
         updates: list[JournalEntry] = []
@@ -68,10 +68,11 @@ class ActivityReader:
                 with contextlib.suppress(ValidationError):
                     written = WrittenText.model_validate(detail)
                 if trouble:
-                    data = {key: asked[key] for key in ("number", "model") if key in asked}
-                    updates.append(
-                        JournalEntry(topic="request", phase="update", at=at, data=data | {"reason": trouble})
-                    )
+                    # The event that began this Request may not be read yet, or not be kept any more.
+                    data: JsonObject = {"number": int(each.activity_id.split("-")[1]), "reason": trouble}
+                    if asked.get("number") == data["number"]:
+                        data["model"] = asked["model"]
+                    updates.append(JournalEntry(topic="request", phase="update", at=at, data=data))
             elif "." in each.activity_id:
                 told = _told(each, detail, trouble)
                 updates += [JournalEntry(topic="tool", phase="update", at=at, data=told)] if told else []

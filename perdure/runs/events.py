@@ -124,7 +124,11 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
         ),
         "update": Phase(
             "it is asked again",
-            {"number": "as at its start", "model": "who is asked now", "reason": "why it is asked again"},
+            {
+                "number": "as at its start",
+                "model?": "who is asked now, where that is known",
+                "reason": "why it is asked again",
+            },
         ),
         "end": Phase(
             "its answer is whole, or it has none",

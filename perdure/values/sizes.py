@@ -153,10 +153,11 @@ def _size_of_many(value: list[Json]) -> int | None:
             return None
         if kinds <= _SCALARS:
             break
-        lists = [each for each in level if type(each) is list]
-        objects = [each for each in level if type(each) is dict]
-        texts = chain((each for each in level if type(each) is str), chain.from_iterable(objects))
-        lengths = [*map(len, texts)]
+        # Often all parts are of one kind: a million is not searched for those of the others.
+        lists = [each for each in level if type(each) is list] if list in kinds else []
+        objects = [each for each in level if type(each) is dict] if dict in kinds else []
+        texts = [each for each in level if type(each) is str] if str in kinds else []
+        lengths = [*map(len, chain(texts, chain.from_iterable(objects)))]
         count += sum(lengths)
         if max(map(len, chain(lists, objects)), default=0) > _FEW or max(lengths, default=0) >= _KEPT:
             return None

@@ -1,4 +1,4 @@
-"""What is said of a call whose worker says nothing (issue 20)."""
+"""What a reader of a run learns from its pending activities."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.converter import DataConverter
 
+from perdure.client.event_relay import ActivityReader
 from perdure.client.pending_activities import note_silence
-from perdure.runs.wire import CallView, RunView
+from perdure.runs.wire import REQUEST_ACTIVITY, CallView, RunView
+from perdure.values.json import JsonObject
 
 
 def described(silent: float, timeout: float) -> Any:
@@ -28,3 +31,20 @@ def test_a_worker_that_is_not_heard_of_is_told_before_it_is_given_up(silent: flo
     note_silence(view, described(silent, timeout))
     words = "nothing was heard of its worker for 14 s; after 20 s the call goes to another"
     assert view.calls[0].reason == (words if told else None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "model"),
+    [({}, {}), ({"number": 1, "model": "old"}, {}), ({"number": 2, "model": "m"}, {"model": "m"})],
+    ids=["before its start was read", "after the start of another", "after its start"],
+)
+async def test_a_retry_of_a_request_names_its_number(asked: JsonObject, model: JsonObject) -> None:
+    """An AG-UI stream ended with `KeyError` where the model's connection broke before the start was read."""
+    pending = PendingActivityInfo(activity_id="request-2-1", state=2, attempt=2)  # type: ignore[arg-type]
+    pending.activity_type.name = REQUEST_ACTIVITY
+    pending.last_failure.message = "the connection was lost"
+    description: Any = SimpleNamespace(raw_description=SimpleNamespace(pending_activities=[pending]))
+    client: Any = SimpleNamespace(data_converter=DataConverter.default)
+    (update,) = (await ActivityReader(client).live(description, asked)).updates
+    assert update.data.pop("reason").startswith("attempt 2 after: ")
+    assert update.data == {"number": 2} | model
