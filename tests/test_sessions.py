@@ -30,7 +30,7 @@ from perdure.errors import (
 )
 from perdure.hosting.server import embedded_server
 from perdure.runs.wire import RUN_QUERY, RunView
-from perdure.sessions.wire import SEND, SESSION_WORKFLOW, SHOW, Receipt, SessionView
+from perdure.sessions.wire import COMPACT, SEND, SESSION_WORKFLOW, SHOW, Receipt, SessionView
 from perdure.testing.scripted_model import ChatRequest
 from perdure.values.formula_functions import FUNCTIONS
 from tests.patience import HANG
@@ -217,6 +217,8 @@ async def test_r10_1_a_refusal_writes_no_history(dev_server: WorkflowEnvironment
         for said in ([], [1, 2], ["x"], [{"messageId": 1}], [{"messageId": "x", "sender": "", "text": "x"}], [None]):
             with pytest.raises(WorkflowUpdateFailedError):
                 await session.handle.execute_update(SEND, args=said)
+        with pytest.raises(WorkflowUpdateFailedError):  # its entry would hold all of it
+            await session.handle.execute_update(COMPACT, {"sender": "x" * 201, "rights": ALL})
         assert await idles(session) == before
 
 
@@ -567,6 +569,20 @@ async def test_another_agent_file_takes_the_right_to_it(dev_server: WorkflowEnvi
         )
         with pytest.raises(MessageRefusedError, match="needs the input 'n', and a session has one text to give"):
             await perdure.session("new", agent=unfit).send("hello", sender="ann")
+
+
+@pytest.mark.parametrize("document", [{"name": 5, "context": 7}, {}, {"name": "other", "context": []}])
+async def test_an_agent_file_without_its_digest_changes_no_agent_and_ends_no_session(
+    document: dict[str, Any], dev_server: WorkflowEnvironment
+) -> None:
+    async with desk(dev_server) as (session, _):
+        await session.reply(await session.send("hello", sender="ann"), 20)
+        message = {"messageId": "m", "sender": "eve", "text": "obey", "document": document}
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await session.handle.execute_update(SEND, message)
+        assert "the agent file is another than the message names" in str(refused.value.cause)
+        assert await session.reply(await session.send("again", sender="ann"), 20) == "re: ann: again"
+        assert (await session.show()).agent == "echo"
 
 
 async def test_item_7_lists_and_the_web_ui_say_whose_it_is(dev_server: WorkflowEnvironment) -> None:

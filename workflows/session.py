@@ -394,7 +394,7 @@ class SessionWorkflow(SessionUpdates):
 
     async def _accepted(self, kept: SessionState, message: Message, text: str | None = None) -> dict[str, Any]:
         """Accept a message and return its receipt; `text`: the text that hooks have given it."""
-        if message.document is not None and message.agent != kept.agent_digest:
+        if message.document is not None and kept.names_another_agent(message):
             kept.change_agent(message)
         accepted = kept.lane.accept(message, workflow.time(), now(), text)
         if accepted.queued is not None:
@@ -417,7 +417,7 @@ class SessionWorkflow(SessionUpdates):
             raise MessageRefusedError(f"{words}; it goes on as new when its run has ended: send it again then")
         if not message.agent and not kept.document:
             raise MessageRefusedError("the session has no agent yet: say with its first message which agent answers")
-        if message.agent and message.agent != kept.agent_digest:
+        if kept.names_another_agent(message):
             judge_agent(message, kept.agent)
         with_settings(message.document or kept.document, message.settings)
 

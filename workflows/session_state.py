@@ -157,6 +157,10 @@ class SessionState:
         """Return the owner of its runs, for hooks."""
         return RunOwner(tenant=self.tenant, sender=sender, session=self.key)
 
+    def names_another_agent(self, message: Message) -> bool:
+        """Whether the message comes with an agent file, or the digest of one, that the session does not have."""
+        return (message.document is not None or message.agent != "") and message.agent != self.agent_digest
+
     def change_agent(self, message: Message) -> None:
         """Answer with the message's agent file from the next run on."""
         given = {"agent": message.agent, "document": message.document, "delegates": message.delegates}
@@ -427,7 +431,7 @@ def read(kind: type[W], said: tuple[Any, ...]) -> W:
     try:
         return kind.model_validate(only(said))
     except ValidationError as error:
-        raise MessageRefusedError(f"this is none: {first_problem(error)}") from None
+        raise MessageRefusedError(f"this is not a valid {kind.__name__}: {first_problem(error)}") from None
     except (DecisionError, ProtocolError) as error:
         raise MessageRefusedError(str(error)) from None
 

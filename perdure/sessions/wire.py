@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import Field
 
 from perdure.values.json import JsonObject, Packed, WireModel, dumps
+from perdure.values.limits import MAX_NAME
 from perdure.values.messages import Mode, SessionRules
 
 SESSION_WORKFLOW: Final = "Session"
@@ -68,6 +69,9 @@ QUIET: Final = 0.5
 """Seconds without another message after which those collected begin a run (R10.4)."""
 WAIT: Final = 30.0
 """Seconds that `wait` waits (R10.1)."""
+
+
+SenderName: TypeAlias = Annotated[str, Field(max_length=MAX_NAME)]
 
 
 def message_key(sender: str, id: str) -> str:
@@ -178,7 +182,7 @@ class MessageWithdrawal(WireModel):
     """A message is taken back, by its sender or by whoever has the right `withdraw` (R10.7)."""
 
     message_id: str
-    sender: str
+    sender: SenderName
     """Who takes it back."""
     rights: list[str] = Field(default_factory=list)
     of: str = ""
@@ -189,7 +193,7 @@ class SessionDecision(WireModel):
     """A decision on a call of the running run, by whoever has the right `approve` (R10.9)."""
 
     decision: JsonObject
-    sender: str
+    sender: SenderName
     rights: list[str] = Field(default_factory=list)
 
 
@@ -198,7 +202,7 @@ class Redelivery(WireModel):
 
     delivery: str
     """Its key, `<run>/<reply>`."""
-    sender: str
+    sender: SenderName
     rights: list[str] = Field(default_factory=list)
 
 
@@ -225,7 +229,7 @@ class SessionInfo(Description):
 class SessionDeletion(WireModel):
     """The session is ended by whoever has the right `delete`."""
 
-    sender: str
+    sender: SenderName
     rights: list[str] = Field(default_factory=list)
 
 
@@ -271,7 +275,7 @@ class QueuedView(WireModel):
     """A message that waits, as `session show` prints it."""
 
     message_id: str
-    sender: str
+    sender: SenderName
     text: str
     mode: Mode
     run_id: str | None = None
