@@ -58,23 +58,27 @@ class _Modern:
                     plain["$ref"] = reference
             elif key == "dependencies" and isinstance(value, dict):
                 self._dependencies(plain, value)
-            elif key in BY_NAME and isinstance(value, dict):
-                plain[key] = {name: self._converted(child) for name, child in value.items()}
-            elif key == "items" and isinstance(value, list):
-                plain["prefixItems"] = [self._converted(child) for child in value]
-                if "additionalItems" in part:
-                    plain["items"] = self._converted(part["additionalItems"])
-            elif key in LISTS and isinstance(value, list):
-                plain[key] = [self._converted(child) for child in value]
             elif key in ("exclusiveMinimum", "exclusiveMaximum") and isinstance(value, bool):
                 if value and (limit := key.removeprefix("exclusive").lower()) in part:
                     plain[key] = part[limit]
-            elif key in SINGLE:
-                if key != "additionalItems":
-                    plain[key] = self._converted(value)
             else:
-                plain[key] = value
+                self._convert_children(plain, part, key, value)
         return plain
+
+    def _convert_children(self, plain: JsonObject, part: JsonObject, key: str, value: Any) -> None:
+        """Set the keyword in `plain`, with the schemas in its value converted."""
+        if key in BY_NAME and isinstance(value, dict):
+            plain[key] = {name: self._converted(child) for name, child in value.items()}
+        elif key == "items" and isinstance(value, list):
+            plain["prefixItems"] = [self._converted(child) for child in value]
+            if "additionalItems" in part:
+                plain["items"] = self._converted(part["additionalItems"])
+        elif key in LISTS and isinstance(value, list):
+            plain[key] = [self._converted(child) for child in value]
+        elif key not in SINGLE:
+            plain[key] = value
+        elif key != "additionalItems":
+            plain[key] = self._converted(value)
 
     def _dependencies(self, plain: JsonObject, rules: JsonObject) -> None:
         for name, rule in rules.items():

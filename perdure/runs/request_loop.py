@@ -369,46 +369,12 @@ class RequestLoop:
 
     def _take(self, event: Event, now: str) -> None:
         match event:
-            case CallsArrived(
-                calls
-            ):  # one by one, for each may take long to check; those beyond the most are only counted
-                count = 1 if self.plan.listed <= self.plan.max_calls else len(calls)
-                self.plan.extend(calls[:count])
-                if calls[count:]:
-                    self._left.appendleft(CallsArrived(calls[count:]))
-            case SolutionEnded(result):
-                self.result = result
-                if self.plan.keeping.held and self.plan.held_back:
-                    self.plan.go_on()  # what it keeps has to be known
-                if self.plan.keeping.held and self.plan.held_back and self.plan.checks.spent:
-                    self._left.appendleft(event)
-                    return
-                if self.intake.number:
-                    self._run.note_answer(result)
-                if (
-                    result.problem is not None and self.plan.keeping.held
-                ):  # nobody has decided on these: they are asked about again
-                    self._stage = RequestStage.REVISED
-                    return
-                if self._drop_unkept(now):  # it has said nothing of some: they are asked about once
-                    self._stage = RequestStage.REVISED
-                    return
-                self.plan.close(drain=result.output is not None)
-                self._stage = self._shown(now)
+            case CallsArrived(calls):
+                self._take_calls(calls)
+            case SolutionEnded():
+                self._take_end(event, now)
             case PlanDecided(verdict):
-                if self._stage is not RequestStage.ANSWERED:
-                    return  # a message has come: it is offered anew, as it stands then
-                self._stage = RequestStage.DRAINING
-                if verdict.plan is not None:
-                    self._note_news()
-                    self._run.plan = edited(self.plan, verdict.plan, now)
-                if isinstance(verdict.outcome, Rejected):
-                    self.plan.end_all("rejected", verdict.outcome.reason, now)
-                elif isinstance(verdict.outcome, Failed):
-                    self.plan.end_all("rejected", verdict.outcome.error.message, now)
-                else:  # who was shown the whole plan has seen what is held too
-                    for call in self.plan.keeping.held:
-                        self.plan.keeping.release(call)
+                self._take_decision(verdict, now)
             case CallEnded(call, outcome):
                 if self.running.pop(call.id, None) is None:
                     return  # dropped just before
@@ -419,6 +385,48 @@ class RequestLoop:
                 self.limit = limit
             case _:
                 assert_never(event)
+
+    def _take_calls(self, calls: list[Json]) -> None:
+        # one by one, for each may take long to check; those beyond the most are only counted
+        count = 1 if self.plan.listed <= self.plan.max_calls else len(calls)
+        self.plan.extend(calls[:count])
+        if calls[count:]:
+            self._left.appendleft(CallsArrived(calls[count:]))
+
+    def _take_end(self, event: SolutionEnded, now: str) -> None:
+        self.result = result = event.result
+        if self.plan.keeping.held and self.plan.held_back:
+            self.plan.go_on()  # what it keeps has to be known
+        if self.plan.keeping.held and self.plan.held_back and self.plan.checks.spent:
+            self._left.appendleft(event)
+            return
+        if self.intake.number:
+            self._run.note_answer(result)
+        if (
+            result.problem is not None and self.plan.keeping.held
+        ):  # nobody has decided on these: they are asked about again
+            self._stage = RequestStage.REVISED
+            return
+        if self._drop_unkept(now):  # it has said nothing of some: they are asked about once
+            self._stage = RequestStage.REVISED
+            return
+        self.plan.close(drain=result.output is not None)
+        self._stage = self._shown(now)
+
+    def _take_decision(self, verdict: ApprovalVerdict, now: str) -> None:
+        if self._stage is not RequestStage.ANSWERED:
+            return  # a message has come: it is offered anew, as it stands then
+        self._stage = RequestStage.DRAINING
+        if verdict.plan is not None:
+            self._note_news()
+            self._run.plan = edited(self.plan, verdict.plan, now)
+        if isinstance(verdict.outcome, Rejected):
+            self.plan.end_all("rejected", verdict.outcome.reason, now)
+        elif isinstance(verdict.outcome, Failed):
+            self.plan.end_all("rejected", verdict.outcome.error.message, now)
+        else:  # who was shown the whole plan has seen what is held too
+            for call in self.plan.keeping.held:
+                self.plan.keeping.release(call)
 
     def _revise(self) -> None:
         """End the Request early: the calls that have closed stay, and running calls go on."""

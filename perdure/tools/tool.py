@@ -8,7 +8,7 @@ keys with `_` are meta-properties. A fixed meta-property has two spellings: `"_o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -310,32 +310,8 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
     name = definition.get("name")
     if not isinstance(name, str):
         raise ToolDefinitionError("a tool's definition needs a 'name' that is a string")
-    parameters: JsonObject = {"type": "object", "properties": {}}
-    meta: JsonObject = {}
-    for key, value in definition.items():
-        if key.startswith("_"):
-            meta[key] = value
-        elif key in SCHEMA_KEYS:
-            parameters[key] = value
-        elif key not in ("name", "description"):
-            raise ToolDefinitionError(f"tool {name!r}: unknown key {key!r}; parameters belong into 'properties'")
-    properties = parameters["properties"]
-    if not isinstance(properties, dict):
-        raise ToolDefinitionError(f"tool {name!r}: 'properties' must be an object")
-    meta = {key: value for key, value in properties.items() if key.startswith("_")} | meta
-    parameters["properties"] = {key: value for key, value in properties.items() if not key.startswith("_")}
-    if "required" in parameters and isinstance(parameters["required"], list):
-        parameters["required"] = [key for key in parameters["required"] if not str(key).startswith("_")]
-    parameters = or_null(parameters)
-    if "_output" in meta:
-        meta["_output"] = or_null(meta["_output"])
-    meta.pop("_tool", None)
-    meta.pop(CONTEXT_PARAMETER, None)
-    for key in ("_outputPath", "_outputMethod", "_activity", "_taskQueue", "_delegate"):
-        if isinstance(meta.get(key), dict):
-            meta[key] = meta[key].get("const")
-    if isinstance(meta.get("_scopes"), dict):
-        meta["scope_choice"] = meta.pop("_scopes").get("enum", [])
+    parameters, meta = _split_definition(name, definition)
+    _settle_meta(meta)
     known = {*activities, *ENGINE_ACTIVITIES}
     elsewhere = meta.get("_taskQueue") is not None
     if "_activity" not in meta and (name in known or elsewhere) and "_delegate" not in meta:
@@ -352,16 +328,55 @@ def parse_tool(definition: JsonObject, *, activities: Iterable[str] = (), regist
         )
     except ValidationError as error:
         raise ToolDefinitionError(f"tool {name!r}: {first_problem(error, model=Tool)}") from None
+    _check_tool(tool, known)
+    return tool
+
+
+def _split_definition(name: str, definition: JsonObject) -> tuple[JsonObject, JsonObject]:
+    """Return the schema of a tool's parameters, and its meta-properties. Raises `ToolDefinitionError`."""
+    parameters: JsonObject = {"type": "object", "properties": {}}
+    meta: JsonObject = {}
+    for key, value in definition.items():
+        if key.startswith("_"):
+            meta[key] = value
+        elif key in SCHEMA_KEYS:
+            parameters[key] = value
+        elif key not in ("name", "description"):
+            raise ToolDefinitionError(f"tool {name!r}: unknown key {key!r}; parameters belong into 'properties'")
+    properties = parameters["properties"]
+    if not isinstance(properties, dict):
+        raise ToolDefinitionError(f"tool {name!r}: 'properties' must be an object")
+    meta = {key: value for key, value in properties.items() if key.startswith("_")} | meta
+    parameters["properties"] = {key: value for key, value in properties.items() if not key.startswith("_")}
+    if "required" in parameters and isinstance(parameters["required"], list):
+        parameters["required"] = [key for key in parameters["required"] if not str(key).startswith("_")]
+    return or_null(parameters), meta
+
+
+def _settle_meta(meta: JsonObject) -> None:
+    """Rewrite meta-properties to the values of `Tool`. A fixed value may be written as a schema with `const`."""
+    if "_output" in meta:
+        meta["_output"] = or_null(meta["_output"])
+    meta.pop("_tool", None)
+    meta.pop(CONTEXT_PARAMETER, None)
+    for key in ("_outputPath", "_outputMethod", "_activity", "_taskQueue", "_delegate"):
+        if isinstance(meta.get(key), dict):
+            meta[key] = meta[key].get("const")
+    if isinstance(meta.get("_scopes"), dict):
+        meta["scope_choice"] = meta.pop("_scopes").get("enum", [])
+
+
+def _check_tool(tool: Tool, known: Set[str]) -> None:
+    """Raise `ToolDefinitionError` for an invalid schema, a contradiction, or an activity that is not `known`."""
     for schema in (tool.parameters_schema, tool.output_schema):
         if schema is not None and schema.problem:
-            raise ToolDefinitionError(f"tool {name!r}: its schema is no JSON Schema: {schema.problem}")
+            raise ToolDefinitionError(f"tool {tool.name!r}: its schema is no JSON Schema: {schema.problem}")
     if tool.safe and tool.dangerous:
-        raise ToolDefinitionError(f"tool {name!r} is said to be safe and dangerous at once: it can be one of them")
+        raise ToolDefinitionError(f"tool {tool.name!r} is said to be safe and dangerous at once: it can be one of them")
     if tool.activity is not None and tool.activity not in known and tool.task_queue is None:
         raise ToolDefinitionError(
-            f"tool {name!r} needs the activity {tool.activity!r}, which the worker does not have{_have(known - ENGINE_ACTIVITIES)}"
+            f"tool {tool.name!r} needs the activity {tool.activity!r}, which the worker does not have{_have(known - ENGINE_ACTIVITIES)}"
         )
-    return tool
 
 
 def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, JsonObject]) -> dict[str, Tool]:

@@ -416,24 +416,21 @@ def test_r10_3_whatever_happens_nothing_is_lost_and_nothing_waits_for_nothing(ev
             it.ended(held)
         elif event[0] == "anew":  # over a continue-as-new
             it = MessageQueue(SESSION, it.rules, QueueState.model_validate_json(it.state.model_dump_json()))
-        step = it.next(now)
-        if isinstance(step, RunCommand):
+        while isinstance(step := it.next(now), RunCommand):
             over.add(step.command.message_id)
-            step = it.next(now)
-            while isinstance(step, RunCommand):
-                over.add(step.command.message_id)
-                step = it.next(now)
         if isinstance(step, BeginRun) and event[0] == "begin":
             it.begun()
             numbers.append(step.run.number)
-        state = it.state
-        given_to = [] if state.running is None else [*state.running.messages, *state.running.steered]
-        kept = [each.message_id for each in [*state.queue, *given_to]]
-        assert sorted([*kept, *over]) == sorted(accepted)  # each exactly once
-        assert [each.seq for each in state.queue] == sorted(each.seq for each in state.queue)
-        if state.running is not None:
-            assert [each.seq for each in state.running.messages] == sorted(each.seq for each in state.running.messages)
         assert len(set(numbers)) == len(numbers)
-        assert not (isinstance(step, QueueIdle) and state.queue)
-        if isinstance(step, WaitUntil):
-            assert now < step.at <= now + 0.5
+        running_messages = [] if it.state.running is None else [*it.state.running.messages, *it.state.running.steered]
+        kept = [each.message_id for each in [*it.state.queue, *running_messages]]
+        assert sorted([*kept, *over]) == sorted(accepted)  # each exactly once
+        check_order(it.state)
+        assert not (isinstance(step, QueueIdle) and it.state.queue)
+        assert not isinstance(step, WaitUntil) or now < step.at <= now + 0.5
+
+
+def check_order(state: QueueState) -> None:
+    """Check that the messages that wait, and those of the run, stand in the order in which they came."""
+    for messages in (state.queue, [] if state.running is None else state.running.messages):
+        assert [each.seq for each in messages] == sorted(each.seq for each in messages)
