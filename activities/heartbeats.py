@@ -17,7 +17,8 @@ from temporalio.client import AsyncActivityCancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.active_executions import not_begun
-from perdure.activities.queries import TIMEOUT, AttemptState, client, look
+from perdure.activities.queries import AttemptState, client, look
+from perdure.queries import TIMEOUT
 
 SHORTEST: Final = 1.0
 """Seconds between two looks, or heartbeats, at least."""

@@ -17,13 +17,13 @@ from perdure.activities.named_functions import NamedFunctions
 from perdure.activities.prompt_files import PromptFolders, reading_tool
 from perdure.activities.registry import Registry
 from perdure.activities.transcripts import recall
-from perdure.activities.visibility import SearchAttributes
 from perdure.approvals.policy import Ask, Flow
 from perdure.approvals.requests import EXECUTION_ACTIVITY
 from perdure.errors import ProtocolError, ToolDefinitionError
 from perdure.models.requests import PATIENCE
 from perdure.models.usage import PRICES, Price
 from perdure.plan.retry import NO_SUCH_TOOL
+from perdure.queries import SearchAttributes
 from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
 from perdure.runs.delegates import merge_upfront, tools_of, wanted_delegates
 from perdure.runs.rules import NEWEST

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,103 +18,16 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.errors import RunError
+from perdure.queries import TIMEOUT, answer_of, cancellable
 from perdure.runs.delegates import GIVEN_ACTIVITY, GIVEN_QUERY, SPENT_ACTIVITY, SPENT_QUERY, GivenInput, SpentBudget
 from perdure.runs.wire import CLAIM, PARAMETERS_QUERY, RUN_QUERY, RunResult, RunView
 from perdure.sessions.wire import AFTER_ACTIVITY, SAY_ACTIVITY, TURN, TURN_ACTIVITY, RunUpdate, RunUpdateResult
 from perdure.tools.invocation import ToolReads
 from perdure.values import limits
-
-TIMEOUT: Final = timedelta(seconds=limits.QUERY_TIMEOUT)
-"""Time of one query."""
-BESIDE: Final = 0.3
-"""Part of that time after which a query is sent once more: a worker may first replay a long history."""
-_PAUSE: Final = 0.05
-"""Seconds until a query that the server took back is sent again; twice as long each time."""
-_TAKEN_BACK: Final = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
-_NOT_YET: Final = "not scheduled yet"
-"""Server's words on an execution whose first task it delays, as of one that has just continued as new."""
-_PASSING: Final = ("[TMPRL1100]", "[TMPRL1101]")
-"""Words of a worker that received a query with a history which grew meanwhile, or that had no processor time for two
-seconds; also of a worker that cannot replay a workflow, or takes too long, each time.
-"""
-_ENOUGH: Final = 3
-"""Times that a worker has to repeat it."""
-
-
-@contextmanager
-def cancellable() -> Iterator[None]:
-    """Raise `CancelledError` where a caller cancels an update, or its time is over: the SDK blames the server for it."""
-    try:
-        yield
-    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-        if isinstance(error.__cause__, asyncio.CancelledError):
-            raise asyncio.CancelledError(*error.__cause__.args) from None
-        raise
-
-
-async def answer_of(
-    workflow: WorkflowHandle[Any, Any],
-    query: str,
-    *arguments: Any,
-    result_type: Any = None,
-    within: timedelta | None = None,
-) -> Any:
-    """Return the first answer to a query that is repeated as often as needed, `within` 10 s by default.
-
-    A worker that leaves, as in every deploy, may leave with queries in hand. The server gives them to no other worker:
-    it reports them as cancelled, or nothing until their time is over. Raise what `WorkflowHandle.query` raises; without
-    an answer, its `RPCError`.
-    """
-    loop, seconds, pause = asyncio.get_running_loop(), (within or TIMEOUT).total_seconds(), _PAUSE
-    ends = loop.time() + seconds
-    asking: set[asyncio.Task[Any]] = set()
-    failed = 0
-    try:
-        while True:
-            left = ends - loop.time()
-            if left > _PAUSE or not asking:
-                limit = timedelta(seconds=max(left, _PAUSE))
-                asked = workflow.query(query, args=arguments, result_type=result_type, rpc_timeout=limit)
-                asking.add(asyncio.ensure_future(asked))
-            done, asking = await asyncio.wait(asking, timeout=BESIDE * seconds, return_when=asyncio.FIRST_COMPLETED)
-            for question in sorted(done, key=lambda each: each.exception() is not None):
-                error = question.exception()
-                failed += _may_pass(error)
-                passes = _is_lost(error) or (_may_pass(error) and failed < _ENOUGH)
-                if not passes or loop.time() + pause >= ends:
-                    return question.result()
-            if done:
-                await asyncio.sleep(pause)
-                pause *= 2
-    finally:
-        for question in asking:
-            question.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
-
-
-async def execution_before(client: Client, handle: WorkflowHandle[Any, Any]) -> WorkflowHandle[Any, Any]:
-    """Return the execution before continue-as-new. Raise `RPCError` where it is not kept any more."""
-    async for event in handle.fetch_history_events(page_size=1):
-        started = event.workflow_execution_started_event_attributes
-        if started.continued_execution_run_id:
-            return client.get_workflow_handle(handle.id, run_id=started.continued_execution_run_id)
-        break
-    raise RunError(f"{handle.id!r} went on from no other execution")
-
-
-def _may_pass(error: BaseException | None) -> bool:
-    return isinstance(error, WorkflowQueryFailedError) and str(error).startswith(_PASSING)
-
-
-def _is_lost(error: BaseException | None) -> bool:
-    return isinstance(error, RPCError) and (error.status in _TAKEN_BACK or _NOT_YET in error.message)
-
 
 _LASTING: Final = {
     RPCStatusCode.INVALID_ARGUMENT,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from temporalio import activity
-from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -16,19 +15,19 @@ from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure
 from perdure.activities.heartbeats import supervised_heartbeat
-from perdure.activities.queries import TIMEOUT, answer_of, ask_other, ask_run, client, execution_before, own_run
+from perdure.activities.queries import ask_other, ask_run, client, own_run
 from perdure.activities.requests import read_answer
 from perdure.activities.secrets import masked_value
 from perdure.errors import RunError, ToolError
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import ReaderVocabulary, RequestResult
 from perdure.models.response_stream import ResponseStream
+from perdure.queries import TIMEOUT, SessionReader, answer_of, execution_before
 from perdure.runs.agent import Models
 from perdure.runs.recall import ABOVE, is_of_run
-from perdure.runs.wire import AGENT_WORKFLOW, CONTEXT_TOO_LONG, RECALL_QUERY, VALUE_QUERY
+from perdure.runs.wire import AGENT_WORKFLOW, CONTEXT_TOO_LONG, RECALL_QUERY
 from perdure.sessions.compaction import (
     ARCHIVE_ACTIVITY,
-    ENTRIES_QUERY,
     FIND_ACTIVITY,
     SEGMENT_QUERY,
     SUMMARY_ACTIVITY,
@@ -37,31 +36,24 @@ from perdure.sessions.compaction import (
     ArchiveInput,
     FindInput,
     FoundEntry,
-    HeldEntries,
     SegmentSource,
     SummaryInput,
     SummaryResult,
     SummarySource,
     problem,
 )
-from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, RunEntry
-from perdure.sessions.recall import newest_first, oldest_first
 from perdure.sessions.recall import recall as recalled
 from perdure.sessions.transcript import (
     SEGMENT_ENTRIES_QUERY,
-    SEGMENT_FIND_QUERY,
     SEGMENT_INDEX_QUERY,
     SEGMENT_WORKFLOW,
     EntryList,
     Index,
-    Span,
-    asked,
-    is_said,
     joined_below,
 )
-from perdure.sessions.wire import SESSION_WORKFLOW, Fate, several_senders
+from perdure.sessions.wire import SESSION_WORKFLOW
 from perdure.tools.decorator import tool
-from perdure.values.json import Json, JsonObject, ValuePage
+from perdure.values.json import JsonObject
 from perdure.values.limits import MAX_DELEGATES_DEEP
 
 _ROOMS: Final = (320_000, 80_000, 20_000)
@@ -138,103 +130,6 @@ class SummaryActivity:
             raise model_failure(error, setting=self._endpoints.setting(model)) from None
         result = answer.result()
         return result.model_copy(update={"text": masked_value(result.text)})
-
-
-class SessionReader:
-    """A reader that queries one session, its segments and its runs."""
-
-    def __init__(self, client: Client, session: str) -> None:
-        self._client = client
-        self._session = session
-
-    async def at_hand(self, after: int) -> HeldEntries:
-        """Return the entries that the session has itself. Raise `RunError` without an answer."""
-        found: HeldEntries = await self._ask(self._session, ENTRIES_QUERY, HeldEntries, after)
-        return found
-
-    async def segment(self, id: str) -> EntryList:
-        """Return the entries of a segment. Raise `RunError` where it is gone."""
-        found: EntryList = await self._ask(id, SEGMENT_ENTRIES_QUERY, EntryList)
-        return found
-
-    async def whole(self, run_id: str, what: str) -> Json:
-        """Return a whole value of a run. Raise `RunError` where its history is gone, or it lacks the value."""
-        parts: list[str] = []
-        offset: int | None = 0
-        while offset is not None:
-            page: ValuePage = await self._ask(run_id, VALUE_QUERY, ValuePage, what, offset)
-            if page.earlier:
-                raise RunError(f"{run_id} has gone on in a new execution since then")
-            parts.append(page.text)
-            offset = page.next
-        value: Json = json.loads("".join(parts))
-        return value
-
-    async def find(
-        self, spans: Sequence[Span], message_id: str, sender: str = ""
-    ) -> MessageEntry | CommandEntry | None:
-        """Return a message's entry, in whichever segment: a few questions, however many there are.
-
-        Raises `RunError` where one does not answer, and without `sender` where several senders have a message of this id.
-        """
-        found: dict[str, MessageEntry | CommandEntry] = {}
-        for span in reversed(spans):
-            for number in asked(span.segments):
-                held: Any = await self._ask(span.id(number), SEGMENT_FIND_QUERY, None, message_id)
-                for each in held if isinstance(held, list) else [held] if held else []:
-                    for entry in (await self.segment(span.id(each))).entries:
-                        if not is_said(entry) or entry.message_id != message_id or entry.n > span.last:
-                            continue
-                        if entry.sender == sender:
-                            return entry
-                        found.setdefault(entry.sender, entry)
-        if sender:
-            return None
-        if len(found) > 1:
-            raise RunError(several_senders(message_id, found))
-        return next(iter(found.values()), None)
-
-    async def fate(self, message_id: str, sender: str = "") -> Fate:
-        """Return what became of a message that the session has not at hand any more. Raises `RunError` as `find` does."""
-        hand = await self.at_hand(0)
-        entry = await self.find(hand.spans, message_id, sender)
-        if entry is None:
-            return Fate()
-        if isinstance(entry, CommandEntry):
-            return Fate(known=True, state="ended", status="ok")
-        if entry.run_id is None:
-            return Fate(known=True, state="ended", status="error", error=entry.why)
-        fate = await self.end_of(entry.run_id, entry.n)
-        if fate is None:
-            raise RunError(f"the transcript has no end of {entry.run_id}")
-        return fate
-
-    async def end_of(self, run_id: str, after: int | None = None) -> Fate | None:
-        """Return how a run ended and what it replied: behind a place, or the newest first; `None`: the transcript has no end of it."""
-        fate = Fate(known=True, run_id=run_id, state="ended")
-        replied = False
-        async for entry in newest_first(self) if after is None else oldest_first(self, after):
-            if isinstance(entry, RunEntry) and entry.run_id == run_id:
-                fate.status, fate.ended_at = "ok" if entry.status == "completed" else "error", entry.at
-                fate.started_at = entry.started_at
-                replied = replied or entry.status == "forked"  # this session began in the middle of it
-            elif isinstance(entry, ReplyEntry) and entry.run_id == run_id:
-                fate.reply, fate.error, replied = entry.text, entry.why, True
-            if replied and fate.status is not None:
-                return fate
-        return None
-
-    async def _ask(self, id: str, query: str, kind: Any, *arguments: Any) -> Any:
-        handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(id)
-        try:
-            return await answer_of(handle, query, *arguments, result_type=kind)
-        except WorkflowQueryFailedError as error:
-            raise RunError(f"{id} does not say: {error}") from None
-        except RPCError as error:
-            gone = error.status is RPCStatusCode.NOT_FOUND
-            raise RunError(
-                f"{id} is not there any more" if gone else f"{id} does not answer: {error.message}"
-            ) from None
 
 
 @tool(safe=True, untrusted=True, timeout=60)

@@ -20,10 +20,10 @@ from temporalio.worker import Worker
 
 from benchmarks.peer import Gather, ModelActivity, ReActLoop, work
 from perdure.activities.registry import Registry
-from perdure.activities.visibility import SearchAttributes
 from perdure.client.run_operations import AgentHandle, start_run
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
+from perdure.queries import SearchAttributes
 from perdure.runs.agent import parse_agent
 from perdure.testing.scripted_model import Pace, Script, ScriptedModel
 from perdure.tools.decorator import tool_function

@@ -11,8 +11,8 @@ import pytest_asyncio
 from hypothesis import settings
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.activities.visibility import add_attributes
 from perdure.hosting.server import embedded_server
+from perdure.queries import add_attributes
 from perdure.runs.wire import ATTRIBUTES
 from perdure.testing.servers import serve
 

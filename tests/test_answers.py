@@ -15,7 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure
-from perdure.activities.queries import answer_of
+from perdure.queries import answer_of
 from tests.support import harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -36,7 +36,7 @@ async def dies_with_it(client: Client, task_queue: str) -> PollWorkflowTaskQueue
 async def test_a_question_that_a_killed_worker_took_is_answered_by_the_next(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.activities.queries.BESIDE", 0.02)
+    monkeypatch.setattr("perdure.queries._answers.BESIDE", 0.02)
     queue = f"asked-{uuid.uuid4().hex[:8]}"
     # No cache: else the question goes to the queue of one worker, which says that it has left.
     kept: dict[str, Any] = {"task_queue": queue, "cached_workflows": 0}

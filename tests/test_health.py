@@ -16,11 +16,11 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.activities.visibility import SearchAttributes
 from perdure.errors import SettingsError
 from perdure.hosting.health import Health
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.worker import build_worker
+from perdure.queries import SearchAttributes
 from perdure.runs.wire import ATTRIBUTES
 from tests.patience import HANG
 from tests.support import ROOT, registry

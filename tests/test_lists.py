@@ -16,7 +16,6 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
 from perdure import tool
-from perdure.activities.visibility import SearchAttributes
 from perdure.cli.list_commands import next_page
 from perdure.client.listing import AT_ONCE, act_on_all, change_policies, count_runs, list_runs
 from perdure.client.run_operations import FROM_HISTORY, WITHOUT_RESULT, fetch_run, start_run
@@ -24,6 +23,7 @@ from perdure.client.selection import Selection
 from perdure.errors import RunError
 from perdure.hosting.server import embedded_server
 from perdure.hosting.worker_parts import Unsandboxed
+from perdure.queries import SearchAttributes
 from perdure.runs.agent import parse_agent
 from perdure.runs.wire import AGENT_ATTRIBUTE, ATTRIBUTES
 from perdure.workflows.agent import AgentWorkflow

@@ -61,7 +61,7 @@ async def test_a_decision_that_nobody_takes_changes_nothing_later(dev_server: Wo
 async def test_who_follows_a_run_without_a_worker_is_told(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.activities.queries.TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=1))
     nobody, document = Perdure(dev_server.client, task_queue=f"nobody-{uuid.uuid4().hex[:8]}"), agent()
     run = await nobody.start(Agent.of(document))
     with pytest.raises(NoWorkerError, match=r"no worker answers for .*: is one running on task queue 'nobody-"):

@@ -252,7 +252,7 @@ async def test_where_no_worker_answers_that_is_said(
 ) -> None:
     async with desk(dev_server) as (session, _):
         await session.reply(await session.send("hello", sender="ann"), 20)
-    monkeypatch.setattr("perdure.activities.queries.TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=0.5))
     with pytest.raises(NoWorkerError, match="no worker answers for 'desk-"):
         await session.show()
 

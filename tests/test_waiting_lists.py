@@ -15,11 +15,11 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure import Agent, Perdure, Selection, tool
-from perdure.activities.visibility import SearchAttributes
 from perdure.client.approvals import list_waiting, offers_below, run_offers
 from perdure.client.run_operations import start_run
 from perdure.errors import RunError
 from perdure.hosting.health import look
+from perdure.queries import SearchAttributes
 from perdure.runs.agent import parse_agent
 from perdure.runs.wire import AGENT_WORKFLOW, WAITING_NAMED, WAITING_QUERY
 from tests.patience import HANG

@@ -18,11 +18,11 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.queries import TIMEOUT, answer_of, execution_before
 from perdure.client.listing import STATUS
 from perdure.client.pending_activities import failure_words, silent, unserved
 from perdure.client.run_operations import not_shown
 from perdure.errors import CursorError, NoWorkerError, ProtocolError, RunError
+from perdure.queries import TIMEOUT, answer_of, execution_before
 from perdure.runs.event_stream import NOTHING, EventBuffer, LiveState, RunEventReader, SessionEventReader
 from perdure.runs.events import (
     EVENTS_QUERY,

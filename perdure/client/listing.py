@@ -15,12 +15,12 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionAsyncI
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.visibility import read_memo
 from perdure.client.errors import UNANSWERED
 from perdure.client.pending_activities import check_ends
 from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, of_tenant, quoted
 from perdure.errors import RunError, ServerRefusalError
 from perdure.models.requests import ModelWait
+from perdure.queries import read_memo
 from perdure.runs.wire import (
     AGENT_ATTRIBUTE,
     AGENT_WORKFLOW,

@@ -15,7 +15,6 @@ from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from typing_extensions import TypeVar, Unpack
 
-from perdure.activities.queries import answer_of
 from perdure.agents.agent import Agent
 from perdure.agents.options import ApprovalOptions
 from perdure.approvals.requests import IncomingMessage, WaitingEntry, WaitingView
@@ -28,6 +27,7 @@ from perdure.client.pending_activities import check_ends, failure_words, task_fa
 from perdure.client.run_operations import AgentHandle, fetch_run
 from perdure.client.selection import RunOrigin, WaitingRequest, WaitingRow
 from perdure.errors import DecisionRefusedError, RunEndedError, RunError
+from perdure.queries import answer_of
 from perdure.runs.events import Event
 from perdure.runs.views import LiveView
 from perdure.runs.wire import REQUEST_ACTIVITY, RUN_QUERY, RunResult, RunView

@@ -24,8 +24,6 @@ from temporalio.common import TypedSearchAttributes, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.queries import answer_of, execution_before
-from perdure.activities.visibility import SearchAttributes
 from perdure.client.errors import no_answer
 from perdure.client.listing import SENDER, STATUS, TENANT, names_attribute, start_attributes
 from perdure.client.pending_activities import (
@@ -41,6 +39,7 @@ from perdure.client.tenancy import owned_memo, share
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError
 from perdure.hooks.events import RunOwner
 from perdure.plan.calls import ENDED
+from perdure.queries import SearchAttributes, answer_of, execution_before
 from perdure.runs.agent import Agent, check_run_id
 from perdure.runs.views import summary
 from perdure.runs.wire import (

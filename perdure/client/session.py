@@ -13,8 +13,6 @@ from pydantic import ValidationError
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.queries import answer_of
-from perdure.activities.transcripts import SessionReader
 from perdure.agents.agent import Agent
 from perdure.approvals.requests import WaitingView
 from perdure.client import run_operations, session_operations
@@ -24,6 +22,7 @@ from perdure.client.listing import STATUS
 from perdure.client.pending_activities import check_ends, failing, unanswered
 from perdure.client.run import Run
 from perdure.errors import MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
+from perdure.queries import SessionReader, answer_of
 from perdure.runs.events import Event
 from perdure.runs.wire import RunView
 from perdure.sessions.recall import oldest_first, recall

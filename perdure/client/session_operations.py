@@ -24,14 +24,12 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.queries import answer_of, cancellable
-from perdure.activities.transcripts import SessionReader
-from perdure.activities.visibility import SearchAttributes
 from perdure.client.errors import UNANSWERED, clear_errors, silent_server
 from perdure.client.listing import KEY_MEMO, STATUS, TITLE, TITLE_MEMO, names_attribute, start_attributes
 from perdure.client.pending_activities import unanswered
 from perdure.client.tenancy import owned_memo, share
 from perdure.errors import MessageRefusedError, NoWorkerError, RunExistsError, RunNotFoundError
+from perdure.queries import SearchAttributes, SessionReader, answer_of, cancellable
 from perdure.runs.provenance import CONVERSATION
 from perdure.sessions.agent_file import input_name
 from perdure.sessions.fork import fork, run_number

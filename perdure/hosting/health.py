@@ -18,10 +18,10 @@ from temporalio.client import Client
 from temporalio.common import MetricMeter, SearchAttributeKey
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.visibility import read_memo
 from perdure.approvals.requests import WaitingMemo
 from perdure.errors import SettingsError
 from perdure.hosting.worker_group import WorkerGroup
+from perdure.queries import read_memo
 from perdure.runs.metrics import METRICS
 from perdure.runs.wire import AGENT_WORKFLOW, WAITING_ATTRIBUTE, WAITING_MEMO
 

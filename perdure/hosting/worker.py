@@ -21,7 +21,6 @@ from temporalio.worker.workflow_sandbox import SandboxRestrictions
 from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.registry import Registry
-from perdure.activities.visibility import SearchAttributes
 from perdure.hosting import logs
 from perdure.hosting.connection import connect, reached
 from perdure.hosting.equipment import check_agents, equipped, registry_of
@@ -33,6 +32,7 @@ from perdure.hosting.tuning import tuning
 from perdure.hosting.worker_group import WorkerGroup, drain
 from perdure.hosting.worker_parts import INTERCEPTORS, PURE, Sandboxed, Unsandboxed, WorkerParts
 from perdure.models.requests import Endpoint
+from perdure.queries import SearchAttributes
 
 _log: Final = logging.getLogger("perdure.worker")
 

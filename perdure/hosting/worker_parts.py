@@ -31,13 +31,13 @@ from perdure.activities.replies import DeliverActivity
 from perdure.activities.requests import RequestActivity
 from perdure.activities.secrets import Masking, keep_secret
 from perdure.activities.transcripts import SummaryActivity
-from perdure.activities.visibility import SearchAttributes
 from perdure.errors import SettingsError
 from perdure.hosting import health
 from perdure.hosting.settings import Settings
 from perdure.hosting.settings_display import secrets_of
 from perdure.hosting.worker_group import carried_out, limited_workers
 from perdure.models.requests import Endpoint
+from perdure.queries import SearchAttributes
 from perdure.tools.decorator import tool_function
 from perdure.tools.invocation import limited
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED

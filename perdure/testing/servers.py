@@ -12,10 +12,10 @@ from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.activities.visibility import add_attributes
 from perdure.client.histories import quiet_runtime
 from perdure.hosting.codec import Converter, PayloadConverter
 from perdure.hosting.server import embedded_server, find_program, start_patiently
+from perdure.queries import add_attributes
 from perdure.runs.wire import ATTRIBUTES
 
 Server: TypeAlias = "Literal['time-skipping', 'dev'] | str | Client | WorkflowEnvironment"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from perdure import Agent, Perdure, Run
-from perdure.activities.visibility import add_attributes
 from perdure.hosting.server import embedded_server
+from perdure.queries import add_attributes
 from perdure.runs.wire import ATTRIBUTES
 from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.support import harness

@@ -15,8 +15,8 @@ from playwright.async_api import Browser, Page, expect
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.activities.visibility import SearchAttributes
 from perdure.pages.adapter import pages, sign_in
+from perdure.queries import SearchAttributes
 from perdure.testing import ScriptedModel
 from perdure.testing.scripted_model import ChatRequest, Pace
 from tests.gateway.support import Served, gateway, some_name, write_agents, write_tokens

@@ -1,0 +1,20 @@
+"""Queries: answers of runs and sessions, transcripts, and lists, for clients and activities alike.
+
+Example:
+    `await answer_of(client.get_workflow_handle(run_id), RUN_QUERY, result_type=RunView)`
+"""
+
+from perdure.queries._answers import TIMEOUT, answer_of, cancellable, execution_before
+from perdure.queries._transcripts import SessionReader
+from perdure.queries._visibility import SearchAttributes, add_attributes, read_memo
+
+__all__ = [
+    "TIMEOUT",
+    "SearchAttributes",
+    "SessionReader",
+    "add_attributes",
+    "answer_of",
+    "cancellable",
+    "execution_before",
+    "read_memo",
+]
