@@ -1,53 +1,60 @@
-"""The outer loop: context → Request → its calls → output, or again (R6.1)."""
+"""The workflow of a run: context → Request → its calls → output, or again (R6.1)."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Coroutine
-from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
-from perdure.workflows.approvals import DecisionHandlers
+from perdure.workflows.approvals import LEFT, ApprovalWaits, RunApprovals
 from perdure.workflows.arguments import read_input, read_one
 from perdure.workflows.calls import CallLoop
-from perdure.workflows.claim_check import RunFamily, whole
+from perdure.workflows.children import ChildRuns
+from perdure.workflows.claim_check import ParentRun, whole
 from perdure.workflows.dispatch import Dispatcher, Routing, full
+from perdure.workflows.display import RunDisplay
 from perdure.workflows.failures import message_of
-from perdure.workflows.hooks import HookQueries, ended
-from perdure.workflows.messages import MessageHandlers
-from perdure.workflows.observability import JournalQueries, WatchHandlers, end, list_agent, tell_request
+from perdure.workflows.hooks import ExecutionHooks, tell_end
+from perdure.workflows.messages import Mailbox
+from perdure.workflows.observability import Watchers, end, list_agent, page_of, run_journal, tell_request
 from perdure.workflows.preparation import ContinueAsNew, prepare
 from perdure.workflows.requests import ask, choose
+from perdure.workflows.results import failure_of, result_of, spent_by, view_of
 from perdure.workflows.timers import watch
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.approvals.requests import WAITS, RunWaits, WaitingView
+    from perdure.approvals.queue import ApprovalQueue
+    from perdure.approvals.requests import STEER, WITHDRAW, WaitingView
     from perdure.errors import PerdureError
+    from perdure.hooks.events import HOOK_QUERY
     from perdure.models.requests import CallDelivery, RequestContext, RequestInput, RequestResult
     from perdure.models.usage import RunUsage
     from perdure.runs.agent import ModelChoice
     from perdure.runs.context import heard
-    from perdure.runs.delegates import SPENT_QUERY, SpentBudget
+    from perdure.runs.delegates import BUDGET, GIVEN_QUERY, LATE, SPENT_QUERY, SpentBudget
+    from perdure.runs.events import EVENTS_QUERY, WATCHED, EventsPage
     from perdure.runs.limits import Budget, Limit, WorkClock
     from perdure.runs.recall import recall
-    from perdure.runs.records import record
-    from perdure.runs.rules import LAST_REQUEST_COUNTS, LISTED_AGENT, SESSION_KNOWS_WAITING
+    from perdure.runs.rules import LAST_REQUEST_COUNTS, LISTED_AGENT
     from perdure.runs.run import Run
-    from perdure.runs.views import Pages, details, fit, fit_waiting, run_view, told_above, waiting_view, waiting_views
+    from perdure.runs.views import Pages, fit_waiting, waiting_views
     from perdure.runs.wire import (
         AGENT_WORKFLOW,
         CALLS_SIGNAL,
         CLAIM,
         CONTEXT_QUERY,
+        DECIDE,
+        GRANTED,
         LIMIT_REACHED,
         MODEL_FAILED,
         MODEL_REFUSED,
         PARAMETERS_QUERY,
+        POLICY,
         RECALL_QUERY,
         RUN_QUERY,
         VALUE_QUERY,
@@ -59,30 +66,32 @@ with workflow.unsafe.imports_passed_through():
     from perdure.tools.invocation import ToolReads
     from perdure.tools.tool import Tool
     from perdure.values.json import ValuePage
-    from perdure.values.limits import MAX_MESSAGE, NEAR
+    from perdure.values.limits import NEAR
 
 
 # A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.
 @workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries, WatchHandlers, HookQueries):
-    """One run of an agent.
+class AgentWorkflow:
+    """One run of an agent. `RunDriver` has its life from Request to Request; its handlers call its parts.
 
-    Handlers take whatever anybody sends, any number of arguments of any kind, and judge it themselves: the SDK would fail the
-    workflow task, again and again, where the arguments do not match (R18.6).
+    Handlers take whatever anybody sends, any number of arguments of any kind, and the parts judge it: the SDK would fail
+    the workflow task, again and again, where the arguments do not match (R18.6).
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._people.notes, self._hooking.note = self._notes, self._notes.hook
-        self._given: RunInput | None = None
-        self._run: Run | None = None
-        self._calls: CallLoop | None = None
-        self._clock = WorkClock()
-        self._reporting = False
+        desk = ApprovalQueue()
+        self._notes = run_journal()
+        self._children = ChildRuns()
+        self._display = RunDisplay(desk)
+        self._approvals = RunApprovals(desk, self._notes, self._children, self._display)
+        self._mailbox = Mailbox(self._approvals.refuse)
+        self._hooks = ExecutionHooks(self._notes.hook)
+        self._parent = ParentRun(self._raise_budget)
+        self._watchers = Watchers()
         self._pages = Pages()
-        self._waited = 0
-        """How often the session was told whether the run waits for a person."""
-        self._telling: set[asyncio.Task[None]] = set()
+        self._given: RunInput | None = None
+        self._driver: RunDriver | None = None
+        """The rest, once the run is prepared. Handlers may be called before."""
 
     @workflow.run
     async def run(self, *given: Any) -> RunResult:
@@ -92,140 +101,139 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
         """
         with self._notes.to_end(ApplicationError):
             self._given = run_input = await whole(read_input(RunInput, given))
-            return await ended(self._to_result(run_input), self._hooking, lambda: self._run)
-
-    async def _to_result(self, run_input: RunInput) -> RunResult:
-        run_input, run = await prepare(run_input, self._people, self._notes, self._hooking)
-        self._run, run.whose = run, run_input.whose
-        run.records, run.reasons = run_input.records, run_input.reasons
-        self._mail.open(run, self._people.refuse, self._steer)
-        if self._raised is not None:
-            run.shares.raise_to(self._raised)
-        self._clock = WorkClock(run.progress.worked)
-        run.lineage = [*run_input.lineage, run.agent.name]
-        if run.prepared.follows(LISTED_AGENT):
-            list_agent(run.agent.name, run.prepared.attributes, below=bool(run_input.lineage))
-        self._sender = self._people.sender = Dispatcher(
-            run.sizes, run.prepared.max_payload, self._people.children, Routing(run)
-        )
-        self._hooking.room, self._sender.again = self._sender.room, self._notes.call_again
-        self._people.shown = lambda offer: waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan)
-        self._people.report = self._report
-        self._people.client_timeout, self._people.gone = run.agent.config.client_timeout, self._client_gone
-        self._people.on_waiting = self._tell_session
-        self._report()
-        watching = watch(run, self._clock, self._waits, self._at_deadline, self._late if run_input.clocked else None)
-        try:
-            result = await self._to_end(run, run_input)
-            if (refusal := await self._upward.refusal(run, result, run_input.free)) is not None:
-                raise self._failure(*refusal)
-            result.messages = heard(run.progress)  # one may have come since
-            return result
-        except PerdureError as error:  # it would be the same on every replay; what was used and done is told with it
-            raise self._failure(str(error), type(error).__name__) from None
-        finally:
-            watching.cancel()
-            end(run, sys.exception(), below=bool(run_input.lineage))
-
-    async def _to_end(self, run: Run, run_input: RunInput) -> RunResult:
-        """Run the Requests. When the run fails or is cancelled, break off its calls, so that their records stay
-        (R10.6).
-        """
-        try:
-            return await self._requests(run, run_input)
-        except (FailureError, asyncio.CancelledError) as error:
-            if run.plan is None or self._calls is None:
+            run_input, run = await prepare(run_input, self._approvals, self._notes, self._hooks)
+            sender = Dispatcher(
+                run.sizes, run.prepared.max_payload, self._children, Routing(run), self._notes.call_again
+            )
+            driver = self._driver = RunDriver(
+                run, run_input, self._approvals, self._mailbox, self._hooks, self._parent, self._display, sender
+            )
+            try:
+                result = await driver.to_result()
+            except (FailureError, asyncio.CancelledError) as error:
+                await tell_end(self._hooks, run, sender, error=error)
                 raise
-            cancelled = is_cancelled_exception(error)
-            await self._calls.break_off("the run was cancelled" if cancelled else "the run failed")
-            self._show()
-            if isinstance(error, ApplicationError) and not cancelled:
-                raise self._failure(error.message, error.type or MODEL_FAILED) from None
-            raise
+            await tell_end(self._hooks, run, sender, result)
+            return result
 
-    async def _requests(self, run: Run, run_input: RunInput) -> RunResult:
-        starts = run.context.starts_with_plan and run_input.snapshot is None
-        if starts and await self._run_calls(0, _given(run.context.plan)):
-            return self._result()
-        continuing = ContinueAsNew()
-        while True:
-            await self._mail.lull()
-            self._check_limits(run, coming=run.progress.number + 1)
-            choice = await self._choose(run)
-            self._check_limits(run, coming=run.progress.number)  # choosing takes time too
-            last = run.limit is not None
-            if run.limit is not None and run.plan is not None and self._calls is not None:
-                await self._calls.come_to_end(run.limit)
-                run.close_request(run.plan, RequestResult())  # what was left; the last Request is told
-            if last and run.end_with_draft():
-                return self._result()
-            if run.limit is not None and run.asked_all and run.prepared.follows(LAST_REQUEST_COUNTS):
-                raise self._failure(f"{run.limit.words}, and none of its answers was its output", LIMIT_REACHED)
-            if run.limit is not None and run.shares.used_up(run.progress.usage):
-                raise self._failure(
-                    f"{run.limit.words}, and nothing of its share is left for a last answer", LIMIT_REACHED
-                )
-            request = run.begin_request(choice)
-            if await self._run_calls(request.number, self._request(run, request)):
-                return self._result()
-            if last:
-                break
-            if run.limit is None and run.plan is None and not self._people.resets.pending:
-                clocked = run_input.clocked and not self._late.done()
-                following = run_input.model_copy(update={"clocked": clocked})
-                continuing.go_on(following, run, self._clock.worked(workflow.time()))
-            if run.limit is None and (words := full(NEAR)) is not None:
-                run.limit = Limit("history", f"{words}, and what the run carries on is too large for a new one")
-        assert run.limit is not None
-        raise self._failure(f"{run.limit.words}, and the last answer was no output that fits the schema", LIMIT_REACHED)
+    @property
+    def tools(self) -> list[Tool]:
+        """Return the tools that the run recorded at its start, for replays."""
+        return [] if self._driver is None else list(self._driver.run.prepared.tools)
 
-    def _check_limits(self, run: Run, *, coming: int) -> None:
-        last_counts = run.prepared.follows(LAST_REQUEST_COUNTS)
-        run.check_limits(self._clock.worked(workflow.time()), coming=coming, last_counts=last_counts)
+    @property
+    def _run(self) -> Run | None:
+        return None if self._driver is None else self._driver.run
 
-    def _waits(self) -> bool:
-        return self._calls is not None and self._calls.loop.waits
+    @property
+    def _started(self) -> RunDriver:
+        if self._driver is None:
+            raise ValueError("the run has not started yet")
+        return self._driver
 
-    def _use_raised(self, raised: Budget) -> None:
-        if self._run is not None:
-            self._run.shares.raise_to(raised)
+    def _raise_budget(self, budget: Budget) -> None:
+        if self._driver is not None:
+            self._driver.run.shares.raise_to(budget)
 
-    def _steer(self) -> None:
-        if self._calls is not None and self._run is not None and self._run.plan is not None:
-            self._calls.steer()
+    # Decisions and messages of people.
 
-    def _at_deadline(self, limit: Limit) -> None:
-        """Stop at the deadline: running calls are cancelled, and the model gives its best answer (R9.5)."""
-        assert self._run is not None
-        if self._run.limit is None:
-            self._run.limit = limit
-            if self._calls is not None:
-                self._calls.stop(limit)
+    @workflow.signal(name="approve", unfinished_policy=LEFT, description='Let a call that waits run: {"call": "1.0"}')
+    async def approve(self, *said: Any) -> None:
+        """`{"call": "1.0"}`, and if wanted `by`, `remember`, `digest` (R7.2). What cannot be followed shows in `show`."""
+        await self._approvals.note(said, "approve")
 
-    def _client_gone(self, seconds: float) -> None:
-        """Note that the program has not come back that carries out what the model calls: the run fails once its calls have ended."""
-        assert self._run is not None
-        words = f"its client has not sent the results of its functions within {seconds:g} s"
-        self._run.limit = self._run.limit or Limit("client_gone", words)
+    @workflow.signal(
+        name="reject",
+        unfinished_policy=LEFT,
+        description='Do not let it run: {"call": "1.0", "reason": "still needed"}',
+    )
+    async def reject(self, *said: Any) -> None:
+        """`{"call": "1.0", "reason": "still needed"}`."""
+        await self._approvals.note(said, "reject")
+
+    @workflow.signal(
+        name="edit", unfinished_policy=LEFT, description='Run it with other parameters: {"call": "1.0", "params": {}}'
+    )
+    async def edit(self, *said: Any) -> None:
+        """`{"call": "1.0", "params": {…}}`; of a plan `{"call": "1", "calls": […]}`."""
+        await self._approvals.note(said, "edit")
+
+    @workflow.signal(
+        name="replace",
+        unfinished_policy=LEFT,
+        description='Run another call in its place: {"call": "1.0", "with": {"_tool": "name"}}',
+    )
+    async def replace(self, *said: Any) -> None:
+        """`{"call": "1.0", "with": {"_tool": …}}`."""
+        await self._approvals.note(said, "replace")
+
+    @workflow.signal(
+        name="answer", unfinished_policy=LEFT, description='Answer a question: {"call": "1.0", "answer": "yes"}'
+    )
+    async def answer(self, *said: Any) -> None:
+        """`{"call": "1.0", "answer": …}`: the result of a call of `ask_person`."""
+        await self._approvals.note(said, "answer")
+
+    @workflow.signal(
+        name=DECIDE, unfinished_policy=LEFT, description='Any decision: {"call": "1.0", "decision": "approve"}'
+    )
+    async def decide(self, *said: Any) -> None:
+        """Any of them: `{"call": "1.0", "decision": "approve"}`."""
+        await self._approvals.note(said)
+
+    @workflow.update(name=DECIDE, unfinished_policy=LEFT)
+    async def decide_now(self, *said: Any) -> dict[str, Any]:
+        """Decide by update; return `{"call", "decision"}`, or the reason why nothing changed (R7.3)."""
+        return await self._approvals.decide_now(said)
+
+    @decide_now.validator
+    def _check_decision(self, *said: Any) -> None:
+        self._approvals.check(said)
+
+    @workflow.signal(
+        name=POLICY, unfinished_policy=LEFT, description='What is asked about from now on: {"ask": "unsafe"}'
+    )
+    async def change_policy(self, *said: Any) -> None:
+        """The keys of `config.approval` that are to differ from now on: `{"ask": "unsafe"}` (R7.7)."""
+        await self._approvals.note_policy(said)
+
+    @workflow.update(name=POLICY, unfinished_policy=LEFT)
+    async def change_policy_now(self, *said: Any) -> dict[str, Any]:
+        """Change the policy by update; return the policy as it stands then, or the problem."""
+        return await self._approvals.change_policy_now(said)
+
+    @change_policy_now.validator
+    def _check_policy(self, *said: Any) -> None:
+        self._approvals.check_policy(said)
+
+    @workflow.signal(name=STEER, description='A new message for the run while it works: {"id": "m1", "text": "…"}')
+    def steer(self, *said: Any) -> None:
+        """Accept `{"id", "text", "sender"?, "at"?}` (R10.5). `show` prints invalid ones."""
+        self._mailbox.take(said, None if self._driver is None else self._driver.calls)
+
+    @workflow.update(name=WITHDRAW)
+    async def withdraw(self, *said: Any) -> dict[str, Any]:
+        """Withdraw the message of this id; return `{"id", "withdrawn": true}`, or the reason why it cannot be withdrawn
+        (R10.7).
+        """
+        return self._mailbox.withdraw(said)
+
+    @withdraw.validator
+    def _check_withdrawal(self, *said: Any) -> None:
+        self._mailbox.check_withdrawal(said)
+
+    # What the engine's own activities and runs send and ask.
 
     @workflow.query(name=CONTEXT_QUERY)
     def context(self, number: int) -> RequestContext:
         """Return the context of Request `number`. Its activity queries it, and the history does not record it (R6.8)."""
-        if self._run is None:
-            raise ValueError("the run has not started yet")
-        context = self._run.request_context(number)
-        released = (
-            self._calls.loop.intake.received
-            if self._calls is not None and self._calls.loop.intake.number == number
-            else 0
-        )
-        return context.model_copy(update={"released": released, "watched_until": self._watched_until})
+        return self._started.context(number, self._watchers.until)
 
     @workflow.signal(name=CALLS_SIGNAL, description="The engine's own: calls that have closed in the model's stream")
     def deliver(self, *said: Any) -> None:
         """Deliver calls that have closed while the model still writes; see `perdure.models.response_stream`."""
-        if self._calls is not None and (delivery := read_one(CallDelivery, said)) is not None:
-            self._calls.deliver(delivery)
+        if self._driver is not None and (delivery := read_one(CallDelivery, said)) is not None:
+            self._driver.deliver(delivery)
 
     @workflow.query(name=PARAMETERS_QUERY)
     def parameters(self, call_ids: list[str]) -> dict[str, ToolReads | None]:
@@ -233,22 +241,63 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
 
         The answer holds as many as fit, and always the first; `None` for a call that does not run.
         """
-        return dict.fromkeys(call_ids) if self._calls is None else self._calls.reads(call_ids)
+        calls = None if self._driver is None else self._driver.calls
+        return dict.fromkeys(call_ids) if calls is None else calls.reads(call_ids)
+
+    @workflow.query(name=HOOK_QUERY)
+    def hook_given(self, *said: Any) -> dict[str, Any]:
+        """Return the event of a point that is under way, by its key, for the hooks' activity (R18.2)."""
+        return self._hooks.given(said)
+
+    @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
+    def claim(self, *said: Any) -> None:
+        """Record the claim of an activity, or a child run, for a result above its share of the history (R18.4)."""
+        if self._driver is not None:
+            self._driver.sender.claim(said)
 
     @workflow.query(name=CLAIM)
     def granted(self, call_ids: list[str]) -> dict[str, bool]:
         """Return whether these calls may return large results. A claim that has not arrived is left out."""
-        return {} if self._sender is None else self._sender.granted(call_ids)
+        return {} if self._driver is None else self._driver.sender.granted(call_ids)
+
+    @workflow.query(name=GIVEN_QUERY)
+    def given_below(self, names: list[str]) -> dict[str, Any]:
+        """Return the inputs of child runs that were too large to be sent (R18.2); `None` for one that does not run."""
+        return dict.fromkeys(names) if self._driver is None else self._driver.sender.given(names)
 
     @workflow.query(name=SPENT_QUERY)
     def spent(self) -> SpentBudget:
         """Return the usage of the run and its child runs so far, for a parent whose child was cancelled or failed
         (R9.6).
         """
-        if self._run is None:
-            return SpentBudget(usage=RunUsage())
-        used = self._run.progress
-        return SpentBudget(usage=used.usage, worked=self._clock.worked(workflow.time()), sent=used.sent)
+        driver = self._driver
+        return SpentBudget(usage=RunUsage()) if driver is None else spent_by(driver.run, driver.clock)
+
+    @workflow.signal(name=GRANTED, description="The engine's own: what the run above has decided of this one's output")
+    def granted_above(self, *answer: Any) -> None:
+        """Record the answer to a claim of this run."""
+        self._parent.note_grant(answer)
+
+    @workflow.signal(name=BUDGET, description="The engine's own: this run's share of the budget above is larger now")
+    def raise_budget(self, *said: Any) -> None:
+        """Raise this run's share of the budget: the parent's answer is complete, and fewer runs share the budget
+        (R18.7).
+        """
+        self._parent.note_budget(said)
+
+    @workflow.signal(name=LATE, description="The engine's own: the time has passed that this run may work for")
+    def late(self, *_: Any) -> None:
+        """Record that the deadline has come by the parent's time (R9.5). This run adds the time that it waited for
+        people.
+        """
+        self._parent.note_late()
+
+    # Views.
+
+    @workflow.query(name=RUN_QUERY)
+    def view(self) -> RunView:
+        """Return the run as it stands, for `show` and `watch`."""
+        return view_of(self._run)
 
     @workflow.query(name=WAITING_QUERY)
     def waiting(self, only: str | None = None, skip: int = 0) -> list[WaitingView]:
@@ -257,7 +306,8 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
 
         Where there is no room for all, the last says how many `more` there are: `skip` goes on behind it.
         """
-        return [] if self._run is None else fit_waiting(waiting_views(self._run, only, skip), sizes=self._run.sizes)
+        run = self._run
+        return [] if run is None else fit_waiting(waiting_views(run, only, skip), sizes=run.sizes)
 
     @workflow.query(name=VALUE_QUERY)
     def value(self, what: str, offset: int = 0) -> ValuePage:
@@ -267,44 +317,172 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
     @workflow.query(name=RECALL_QUERY)
     def recalled(self, what: str, page: int = 1) -> dict[str, Any] | None:
         """Return a page of a value that the model is shown cut; `None`: the execution before this one has it."""
-        if self._run is None:
-            raise ValueError("the run has not started yet")
-        return recall(self._run, what, max(1, page))
+        return recall(self._started.run, what, max(1, page))
 
-    @workflow.query(name=RUN_QUERY)
-    def view(self) -> RunView:
-        """Return the run as it stands, for `show` and `watch`."""
-        run_id = workflow.info().workflow_id
-        run = self._run
-        return RunView(run_id=run_id) if run is None else fit(self._viewed(run_id), sizes=run.sizes, calls=run.count)
+    @workflow.query(name=EVENTS_QUERY)
+    def events(self, *said: Any) -> EventsPage:
+        """Return an `EventsPage` from a number on, with at most so many events, also after the run's end."""
+        return page_of(self._notes.journal, said)
 
-    def _viewed(self, run_id: str) -> RunView:
-        run = self._run
-        assert run is not None
-        view = run_view(run, run_id)
-        view.resets = len(self._notes.journal.resets)
-        if run.records:  # of the calls that have ended it is said already
-            view.calls = [call.model_copy() for call in view.calls]
-            newest = () if run.plan is None else [*islice(run.plan.made_last(), len(view.calls))][::-1]
-            record(view.calls, newest, run.sizes, run.reading.recorded)
-        return view
+    @workflow.signal(name=WATCHED, description="Somebody watches: what a model writes is told more often for a while")
+    def watched(self, *_: Any) -> None:
+        """Record that there are readers. They repeat the signal once a minute."""
+        self._watchers.note()
 
-    @property
-    def tools(self) -> list[Tool]:
-        """Return the tools that the run recorded at its start, for replays."""
-        return [] if self._run is None else list(self._run.prepared.tools)
+    @workflow.query(name=WATCHED)
+    def watched_until(self, *_: Any) -> float:
+        """Return until when somebody watches, in seconds since 1970; 0 for nobody."""
+        return self._watchers.until
 
-    async def _choose(self, run: Run) -> ModelChoice:
+
+class RunDriver:
+    """The life of one execution of a prepared run, from Request to Request."""
+
+    def __init__(
+        self,
+        run: Run,
+        run_input: RunInput,
+        approvals: RunApprovals,
+        mailbox: Mailbox,
+        hooks: ExecutionHooks,
+        parent: ParentRun,
+        display: RunDisplay,
+        sender: Dispatcher,
+    ) -> None:
+        run.whose, run.records, run.reasons = run_input.whose, run_input.records, run_input.reasons
+        run.lineage = [*run_input.lineage, run.agent.name]
+        if parent.raised is not None:
+            run.shares.raise_to(parent.raised)
+        mailbox.open(run)
+        display.begin(run)
+        self.run = run
+        self.clock = WorkClock(run.progress.worked)
+        self.sender = sender
+        self.calls: CallLoop | None = None
+        """Calls of the current Request, or of the last one."""
+        self._input = run_input
+        self._approvals = approvals
+        self._waits = ApprovalWaits(run, approvals, display, sender)
+        self._mailbox = mailbox
+        self._hooks = hooks
+        self._parent = parent
+        self._display = display
+        self._continuing = ContinueAsNew()
+
+    async def to_result(self) -> RunResult:
+        """Run to the output and return the result. Fail with the result so far as detail."""
+        run, below = self.run, bool(self._input.lineage)
+        if run.prepared.follows(LISTED_AGENT):
+            list_agent(run.agent.name, run.prepared.attributes, below=below)
+        self._display.report()
+        late = self._parent.late if self._input.clocked else None
+        watching = watch(run, self.clock, self._rests, self._at_deadline, late)
         try:
-            return await choose(run.situation())
+            result = await self._to_end()
+            if (refusal := await self._parent.refusal(run, result, self._input.free)) is not None:
+                raise self._failure(*refusal)
+            result.messages = heard(run.progress)  # one may have come since
+            return result
+        except PerdureError as error:  # it would be the same on every replay; what was used and done is told with it
+            raise self._failure(str(error), type(error).__name__) from None
+        finally:
+            watching.cancel()
+            end(run, sys.exception(), below=below)
+
+    async def _to_end(self) -> RunResult:
+        """Run the Requests. When the run fails or is cancelled, break off its calls, so that their records stay
+        (R10.6).
+        """
+        try:
+            await self._requests()
+            return result_of(self.run, self.clock)
+        except (FailureError, asyncio.CancelledError) as error:
+            if self.run.plan is None or self.calls is None:
+                raise
+            cancelled = is_cancelled_exception(error)
+            await self.calls.break_off("the run was cancelled" if cancelled else "the run failed")
+            self._display.show()
+            if isinstance(error, ApplicationError) and not cancelled:
+                raise self._failure(error.message, error.type or MODEL_FAILED) from None
+            raise
+
+    async def _requests(self) -> None:
+        """Make Requests until the run is over. Fail at a limit."""
+        run = self.run
+        starts = run.context.starts_with_plan and self._input.snapshot is None
+        if starts and await self._run_calls(0, _given(run.context.plan)):
+            return
+        while True:
+            await self._mailbox.lull()
+            self._check_limits(coming=run.progress.number + 1)
+            choice = await self._choose()
+            self._check_limits(coming=run.progress.number)  # choosing takes time too
+            last = run.limit is not None
+            if last and await self._ends_without_request():
+                return
+            request = run.begin_request(choice)
+            if await self._run_calls(request.number, self._request(request)):
+                return
+            if last:
+                break
+            if run.limit is None:
+                self._continue_as_new()
+        assert run.limit is not None
+        words = f"{run.limit.words}, and the last answer was no output that fits the schema"
+        raise self._failure(words, LIMIT_REACHED)
+
+    def _check_limits(self, *, coming: int) -> None:
+        last_counts = self.run.prepared.follows(LAST_REQUEST_COUNTS)
+        self.run.check_limits(self.clock.worked(workflow.time()), coming=coming, last_counts=last_counts)
+
+    async def _ends_without_request(self) -> bool:
+        """At a limit, let the calls end; whether the run is over without a last Request. Fail where none is possible."""
+        run, limit = self.run, self.run.limit
+        assert limit is not None
+        if run.plan is not None and self.calls is not None:
+            await self.calls.come_to_end(limit)
+            run.close_request(run.plan, RequestResult())  # what was left; the last Request is told
+        if run.end_with_draft():
+            return True
+        assert run.limit is not None
+        if run.asked_all and run.prepared.follows(LAST_REQUEST_COUNTS):
+            raise self._failure(f"{run.limit.words}, and none of its answers was its output", LIMIT_REACHED)
+        if run.shares.used_up(run.progress.usage):
+            raise self._failure(f"{run.limit.words}, and nothing of its share is left for a last answer", LIMIT_REACHED)
+        return False
+
+    async def _run_calls(self, number: int, answer: Coroutine[Any, Any, RequestResult]) -> bool:
+        """Run the calls of a Request's answer, as they arrive, and take it in; whether the run is over."""
+        run, goes_on = self.run, self.run.plan is not None
+        run.open_plan(number)
+        if goes_on and self.calls is not None:
+            self.calls.go_on()
+        else:
+            self.calls = CallLoop(run, self._waits, self.clock, self.sender, self._display.report, self._hooks)
+        self._display.report()
+        result = await self.calls.run(answer)
+        loop = self.calls.loop
+        over = run.close_request(loop.plan, result, cut=loop.cut, is_patched=run.prepared.follows)
+        tell_request(run, number, result, self.calls.first_call)
+        self._display.show()
+        if not over and run.limit is not None and run.limit.reason == "client_gone":
+            raise self._failure(run.limit.words, LIMIT_REACHED)
+        if result.refusal is not None and not over and run.is_refused:
+            raise self._failure(result.refusal, MODEL_REFUSED)
+        return over
+
+    async def _choose(self) -> ModelChoice:
+        try:
+            return await choose(self.run.situation())
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
             raise self._failure(f"no model could be chosen: {message_of(error)}", MODEL_FAILED) from None
 
-    async def _request(self, run: Run, request: RequestInput) -> RequestResult:
+    async def _request(self, request: RequestInput) -> RequestResult:
+        run = self.run
         try:
-            released = lambda: self._calls is not None and self._calls.loop.intake.received > 0  # noqa: E731
+            released = lambda: self.calls is not None and self.calls.loop.intake.received > 0  # noqa: E731
             return await ask(run, request, released, self._rest)
         except ActivityError as error:
             if is_cancelled_exception(error):
@@ -316,86 +494,46 @@ class AgentWorkflow(RunFamily, DecisionHandlers, MessageHandlers, JournalQueries
                 f"Request {log.number} to {log.model} failed: {message_of(error)}", MODEL_FAILED
             ) from None
 
+    def _continue_as_new(self) -> None:
+        """Continue as new where that is due; limit a run that cannot, and whose history is nearly full."""
+        run = self.run
+        if run.plan is None and not self._approvals.resets.pending:
+            clocked = self._input.clocked and not self._parent.late.done()
+            following = self._input.model_copy(update={"clocked": clocked})
+            self._continuing.go_on(following, run, self.clock.worked(workflow.time()))
+        if (words := full(NEAR)) is not None:
+            run.limit = Limit("history", f"{words}, and what the run carries on is too large for a new one")
+
+    def _rests(self) -> bool:
+        return self.calls is not None and self.calls.loop.waits
+
     def _rest(self, rests: bool) -> None:
         """The model's provider is away, or is there again: time in which nothing else is done is not work (R20.5)."""
-        if self._calls is not None:
-            self._calls.rest(rests)
-        self._report()
+        if self.calls is not None:
+            self.calls.rest(rests)
+        self._display.report()
 
-    async def _run_calls(self, number: int, answer: Coroutine[Any, Any, RequestResult]) -> bool:
-        """Run the calls of a Request's answer, as they arrive, and take it in; whether the run is over."""
-        assert self._run is not None
-        assert self._sender is not None
-        goes_on = self._run.plan is not None
-        self._run.open_plan(number)
-        if goes_on and self._calls is not None:
-            self._calls.go_on()
-        else:
-            self._calls = CallLoop(self._run, self._people, self._clock, self._sender, self._report, self._hooking)
-        self._report()
-        result = await self._calls.run(answer)
-        over = self._run.close_request(
-            self._calls.loop.plan, result, cut=self._calls.loop.cut, is_patched=self._run.prepared.follows
-        )
-        tell_request(self._run, number, result, self._calls.first_call)
-        self._show()
-        if not over and self._run.limit is not None and self._run.limit.reason == "client_gone":
-            raise self._failure(self._run.limit.words, LIMIT_REACHED)
-        if result.refusal is not None and not over and self._run.is_refused:
-            raise self._failure(result.refusal, MODEL_REFUSED)
-        return over
-
-    def _result(self) -> RunResult:
-        assert self._run is not None
-        self._run.progress.worked = self._clock.worked(workflow.time())
-        result = self._viewed(workflow.info().workflow_id).result()
-        if workflow.info().parent is not None and not self._run.records:
-            result = told_above(result, self._run.sizes)
-        count = self._run.count if result.calls else 0
-        return fit(result, self._run.prepared.max_payload, self._run.sizes, calls=count)
-
-    def _met(self) -> list[str]:
-        return [] if self._run is None else self._run.reading.met(self._run.progress, self._run.table.sets)
+    def _at_deadline(self, limit: Limit) -> None:
+        """Stop at the deadline: running calls are cancelled, and the model gives its best answer (R9.5)."""
+        if self.run.limit is None:
+            self.run.limit = limit
+            if self.calls is not None:
+                self.calls.stop(limit)
 
     def _failure(self, message: str, kind: str) -> ApplicationError:
-        result = self._result()
-        if workflow.info().parent is not None:
-            result.output = None
-            result.sources = self._met()
-        message = message[:MAX_MESSAGE]
-        refused, limit = kind == MODEL_REFUSED, None if self._run is None else self._run.limit
-        result.status, result.error = "refused" if refused else "failed", message
-        result.stop_reason = None if limit is None or refused else limit.reason
-        details = result.model_dump(mode="json", by_alias=True)
-        return ApplicationError(message, details, type=kind, non_retryable=True)
+        return failure_of(self.run, self.clock, message, kind)
 
-    def _report(self) -> None:
-        """Update the run's details in the Web UI (R12.8), once for all simultaneous changes."""
-        if not self._reporting:
-            self._reporting = True
-            asyncio.get_running_loop().call_soon(self._show)
+    def context(self, number: int, watched_until: float) -> RequestContext:
+        """Return the context of Request `number`, with how many of its calls were released already."""
+        context = self.run.request_context(number)
+        intake = None if self.calls is None else self.calls.loop.intake
+        released = intake.received if intake is not None and intake.number == number else 0
+        return context.model_copy(update={"released": released, "watched_until": watched_until})
 
-    def _tell_session(self, waits: bool) -> None:
-        """A session's next message follows a run that waits for a person, unless its mode says otherwise (R10.4)."""
-        parent, run = workflow.info().parent, self._run
-        if parent is None or run is None or not run.records or not run.prepared.follows(SESSION_KNOWS_WAITING):
-            return
-        self._waited += 1
-        said = RunWaits(run_id=workflow.info().workflow_id, count=self._waited, waits=waits)
-        session = workflow.get_external_workflow_handle(parent.workflow_id)
-        self._telling.add(task := asyncio.create_task(session.signal(WAITS, said)))
-        task.add_done_callback(self._told)
-
-    def _told(self, task: asyncio.Task[None]) -> None:
-        self._telling.discard(task)
-        if not task.cancelled():
-            task.exception()  # a session that is gone needs not know
-
-    def _show(self) -> None:
-        self._reporting = False
-        if self._run is not None:
-            workflow.set_current_details(details(self._run, workflow.info().workflow_id))
-            self._people.show(self._run.agent.name)
+    def deliver(self, delivery: CallDelivery) -> None:
+        """Deliver calls to the current Request."""
+        if self.calls is not None:
+            self.calls.deliver(delivery)
 
 
 async def _given(plan: list[Any]) -> RequestResult:

@@ -26,7 +26,7 @@ from temporalio.exceptions import (
 )
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
-from perdure.workflows.approvals import RunApprovals
+from perdure.workflows.approvals import ApprovalWaits
 from perdure.workflows.children import BudgetShare
 from perdure.workflows.delegates import run_delegate
 from perdure.workflows.dispatch import Dispatcher, full, next_task, task_number, tool_reads
@@ -193,7 +193,7 @@ class CallLoop:
     def __init__(
         self,
         run: Run,
-        people: RunApprovals,
+        waits: ApprovalWaits,
         clock: WorkClock,
         sender: Dispatcher,
         on_change: Callable[[], None],
@@ -202,7 +202,7 @@ class CallLoop:
         self._follows = run.prepared.follows
         self.loop = RequestLoop(run, self._follows)
         self._agent_run = run
-        self._people = people
+        self._waits = waits
         self._clock = clock
         self._sender = sender
         self._on_change = on_change
@@ -333,7 +333,7 @@ class CallLoop:
         self.loop.work(task_number(), _now())
         if streaming and self.loop.stage is not RequestStage.STREAMING:  # now it is known how many share
             for name, budget in self._purse.level().items():
-                self._people.children.raise_budget(name, budget)
+                self._sender.children.raise_budget(name, budget)
         self._tell(self.loop.ended)
         self.loop.ended = []
 
@@ -412,7 +412,7 @@ class CallLoop:
         self.loop.answer(result)
 
     async def _decide_plan(self, offer: ApprovalRequest) -> None:
-        self.loop.report(PlanDecided(await self._people.verdict(offer)))
+        self.loop.report(PlanDecided(await self._waits.verdict(offer)))
 
     async def _run(self, call: Call, offer: ApprovalRequest | None) -> None:
         outcome, was_offered = await self._hooks.passed(call, offer, self._asked)
@@ -421,11 +421,11 @@ class CallLoop:
 
     async def _asked(self, call: Call, offer: ApprovalRequest | None) -> Outcome | None:
         """Ask a person, where one has to decide; return the outcome, if there is one now."""
-        verdict = None if offer is None else await self._people.verdict(offer)
+        verdict = None if offer is None else await self._waits.verdict(offer)
         if verdict is not None and verdict.outcome is None and is_answered(call):  # a question was put in its place
-            question = self._people.desk.offer_question(self.loop.plan.home(call), call, _now())
+            question = self._agent_run.desk.offer_question(self.loop.plan.home(call), call, _now())
             self._on_change()
-            verdict = await self._people.verdict(question)
+            verdict = await self._waits.verdict(question)
         return None if verdict is None else verdict.outcome
 
     async def _outcome(self, call: Call, was_offered: bool) -> Outcome:
@@ -452,7 +452,8 @@ class CallLoop:
             if call.tool.calls is not None:
                 work = run_existing(call, call.tool.calls, self._sender, self._begin)
                 return await (self._rest(call, work) if call.tool.calls.waits else work)
-            outcome = await self._sender.run_tool(call, plan.values(call), self._begin)
+            hooks = self._hooks.of_results(call.tool)
+            outcome = await self._sender.run_tool(call, plan.values(call), self._begin, hooks, self._hooks.unheard)
             return self.loop.recalled(call, outcome)
 
     async def _gate(self, call: Call) -> None:

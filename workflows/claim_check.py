@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -12,15 +12,14 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from perdure.workflows.arguments import read_one
-from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.failures import message_of
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.runs.delegates import BUDGET, GIVEN_ACTIVITY, GIVEN_QUERY, LATE, GivenInput
+    from perdure.runs.delegates import GIVEN_ACTIVITY, GivenInput
     from perdure.runs.limits import Budget
     from perdure.runs.loops import LoopInput
     from perdure.runs.run import Run
-    from perdure.runs.wire import CLAIM, GRANTED, REFUSED, RunInput, RunResult
+    from perdure.runs.wire import CLAIM, REFUSED, RunInput, RunResult
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
     from perdure.values.limits import HISTORY_FULL, RESULT_TOO_LARGE, said
 
@@ -64,16 +63,35 @@ def _name(above: str) -> str:
     return workflow.info().workflow_id.removeprefix(f"{above}/")
 
 
-class ParentClaims:
-    """The claims of a run on its parent's history."""
+class ParentRun:
+    """The run above this one: its decision on a large output, its clock, and the budget that it shares.
 
-    def __init__(self) -> None:
+    `raise_budget` raises the budget of a run that has begun.
+    """
+
+    def __init__(self, raise_budget: Callable[[Budget], None]) -> None:
+        self.late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the deadline has come by the parent's time (R9.5). This run adds the time that it waited for people."""
+        self.raised: Budget | None = None
+        """Raised share of the parent's budget; the signal may come before the run is ready."""
+        self._raise_budget = raise_budget
         self._granted: bool | None = None
 
-    def note(self, answer: Sequence[Any]) -> None:
-        """Record the parent run's decision."""
+    def note_grant(self, answer: Sequence[Any]) -> None:
+        """Record the decision on a claim of this run."""
         if (grant := read_one(SpaceGrant, answer)) is not None:
             self._granted = grant.granted
+
+    def note_budget(self, said: Sequence[Any]) -> None:
+        """Raise this run's share: the parent's answer is complete, and fewer runs share its budget (R18.7)."""
+        if (budget := read_one(Budget, said)) is not None:
+            self.raised = budget
+            self._raise_budget(budget)
+
+    def note_late(self) -> None:
+        """Record that the deadline has come."""
+        if not self.late.done():
+            self.late.set_result(None)
 
     async def refusal(self, run: Run, result: RunResult, free: int) -> tuple[str, str] | None:
         """Return why the parent cannot receive a run's output, and the code for it. The parent reads all of it or
@@ -109,52 +127,3 @@ class ParentClaims:
         return (
             f"its output has {said(size)}, and the history of the run above it has no room for that beside the others"
         )
-
-
-class RunFamily:
-    """The handlers of an agent's run and of a loop for their child runs and their parent."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sender: Dispatcher | None = None
-        self._upward = ParentClaims()
-        self._late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._raised: Budget | None = None
-        """Raised share of the parent's budget; the signal may come before the run is ready."""
-
-    @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
-    def claim(self, *said: Any) -> None:
-        """Record the claim of an activity, or a child run, for a result above its share of the history (R18.4)."""
-        if self._sender is not None and (claim := read_one(SpaceClaim, said)) is not None:
-            self._sender.claim(claim)
-
-    @workflow.signal(name=GRANTED, description="The engine's own: what the run above has decided of this one's output")
-    def granted_above(self, *answer: Any) -> None:
-        """Record the answer to a claim of this run."""
-        self._upward.note(answer)
-
-    @workflow.signal(name=BUDGET, description="The engine's own: this run's share of the budget above is larger now")
-    def raise_budget(self, *said: Any) -> None:
-        """Raise this run's share of the budget: the parent's answer is complete, and fewer runs share the budget
-        (R18.7).
-        """
-        if (budget := read_one(Budget, said)) is not None:
-            self._raised = budget
-            if self._sender is not None:
-                self._use_raised(budget)
-
-    def _use_raised(self, raised: Budget) -> None:
-        raise NotImplementedError
-
-    @workflow.signal(name=LATE, description="The engine's own: the time has passed that this run may work for")
-    def late(self, *_: Any) -> None:
-        """Record that the deadline has come by the parent's time (R9.5). This run adds the time that it waited for
-        people.
-        """
-        if not self._late.done():
-            self._late.set_result(None)
-
-    @workflow.query(name=GIVEN_QUERY)
-    def given_below(self, names: list[str]) -> dict[str, Any]:
-        """Return the inputs of child runs that were too large to be sent (R18.2); `None` for one that does not run."""
-        return dict.fromkeys(names) if self._sender is None else self._sender.given(names)

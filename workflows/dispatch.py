@@ -14,6 +14,7 @@ from temporalio import worker, workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
+from perdure.workflows.arguments import read_one
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.failures import failed, not_taken_up
 from perdure.workflows.timers import Alarm
@@ -94,19 +95,27 @@ class Dispatcher:
     """
 
     def __init__(
-        self, sizes: Sizes, max_payload: int, children: ChildRuns | None = None, routing: Routing | None = None
+        self,
+        sizes: Sizes,
+        max_payload: int,
+        children: ChildRuns,
+        routing: Routing | None = None,
+        on_retry: Callable[[Call, str], None] = lambda _call, _why: None,
     ) -> None:
-        """Create the dispatcher; `routing`: of a run, whose calls may go to queues of their own."""
+        """Create the dispatcher.
+
+        `routing`: of a run, whose calls may go to queues of their own. `on_retry` learns of a call's retry, and of the
+        reason.
+        """
         self.sizes = sizes
         self._routing = routing
-        self.children = children or ChildRuns()
+        self.children = children
         self.max_payload = max_payload
         self._sending = TaskBudget()
         self._quick = QuickCalls()
         self._pause: asyncio.Task[None] | None = None
         self._history = HistoryRoom()
-        self.again: Callable[[Call, str], None] = lambda _call, _why: None
-        """Function that learns of a call's retry, and of the reason."""
+        self._on_retry = on_retry
         self.alarm = Alarm()
         """Alarm of all tasks that wait for a time in this execution."""
         self.turn = asyncio.Lock()
@@ -115,10 +124,6 @@ class Dispatcher:
         """
         self._given: dict[str, tuple[RunInput | LoopInput, int]] = {}
         self._turning: asyncio.Task[None] | None = None
-        self.hooks_of: Callable[[Tool], CallHookRefs | None] | None = None
-        """Function that returns the hooks of a tool's results, in a run that has hooks."""
-        self.unheard: Callable[[Call, Sequence[HookProblem]], None] | None = None
-        """Function that learns which of them failed and were ignored."""
 
     async def room(self, size: int) -> None:
         """Wait until a command of so many bytes may be sent: now, or with a later task, in the order of calls to this."""
@@ -157,10 +162,14 @@ class Dispatcher:
     def _size_of(self, reads: ToolReads) -> int:
         return sum(map(self.sizes.of, (reads.call, reads.params, reads.definition, reads.messages)))
 
-    def claim(self, claim: SpaceClaim) -> None:
-        """Record a claim for a result above its share. It is decided when earlier results have arrived."""
-        self._history.claim(claim.call_id, claim.size)
-        self._decide()
+    def claim(self, said: Sequence[Any]) -> None:
+        """Record a `SpaceClaim` of an activity, or a child run, for a result above its share of the history (R18.4).
+
+        It is decided when earlier results have arrived.
+        """
+        if (claim := read_one(SpaceClaim, said)) is not None:
+            self._history.claim(claim.call_id, claim.size)
+            self._decide()
 
     def granted(self, call_ids: Iterable[str]) -> dict[str, bool]:
         """Return the decisions on these calls' claims."""
@@ -209,12 +218,18 @@ class Dispatcher:
             self.children.tell_one(f"{workflow.info().workflow_id}/{call_id}", GRANTED, SpaceGrant(granted=granted))
 
     async def run_tool(
-        self, call: Call, base: Mapping[str, Json], begin: Callable[[Call], Awaitable[None]] | None = None
+        self,
+        call: Call,
+        base: Mapping[str, Json],
+        begin: Callable[[Call], Awaitable[None]],
+        hooks: CallHookRefs | None,
+        unheard: Callable[[Call, Sequence[HookProblem]], None],
     ) -> Outcome:
         """Run one tool call as a Temporal activity under the tool's own name, with its own timeouts and retries
         (R12.1).
 
-        `begin` is awaited just before the activity is scheduled for the first time.
+        `begin` is awaited just before the activity is scheduled for the first time. `unheard` learns which of the
+        result's `hooks` failed and were ignored.
         """
         tool = call.tool
         assert tool is not None
@@ -226,12 +241,11 @@ class Dispatcher:
             message = f"the parameters of {tool.name} have {said(size)} {what}; {self.max_payload:,} is the most"
             return Failed(CallError("params_too_large", message))
         patience = RetryState(tool.retries, tool.queue_timeout)
-        hooks = None if self.hooks_of is None else self.hooks_of(tool)
         while True:
             inline = self._sending.take_call(task_number(), size, self._quick.count(workflow.time()))
             if inline is None:
                 await self.room(0)
-            if begin is not None and call.queued:
+            if call.queued:
                 await begin(call)
             argument = ToolInput(
                 tool=tool.name,
@@ -249,8 +263,8 @@ class Dispatcher:
                 queue = None if self._routing is None else self._routing.tool(tool)
                 result = await _execute(call, argument, patience.attempts_left, queue)
                 call.kept = result.kept
-                if result.unheard and self.unheard is not None:
-                    self.unheard(call, result.unheard)
+                if result.unheard:
+                    unheard(call, result.unheard)
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise
@@ -264,7 +278,7 @@ class Dispatcher:
                         outcome.error.code == NO_SUCH_HOOK
                     )  # then it was not made: its result would have been withheld
                     return Failed(replace(outcome.error, code=REFUSED_BY_HOOK)) if gone else outcome
-                self.again(call, outcome.error.message)
+                self._on_retry(call, outcome.error.message)
                 if pause:
                     await workflow.sleep(pause, summary=line(f"{call.id} {tool.name}: {outcome.error.message}"))
             else:

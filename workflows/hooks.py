@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.failures import kind_of, message_of
@@ -60,7 +60,6 @@ with workflow.unsafe.imports_passed_through():
     from perdure.tools.tool import SLEEP_UNTIL, Tool, known_as
     from perdure.values.json import Json, JsonObject, dumps
     from perdure.values.limits import INLINE, MAX_ADDITION
-    from perdure.values.sizes import Sizes
 
 
 ANOTHER_WITHIN: Final = timedelta(minutes=1)
@@ -78,14 +77,14 @@ _ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maxim
 
 
 class ExecutionHooks:
-    """The hooks of one execution, once it knows which were recorded."""
+    """The hooks of one execution, once it knows which were recorded.
 
-    def __init__(self) -> None:
+    `note` notes a refusal or a failure for readers: `refused` or `failed`, event, hook, call, reason.
+    """
+
+    def __init__(self, note: Callable[[str, str, str, str, str], None] | None = None) -> None:
         self.hooks = Hooks()
-        self.room: Callable[[int], Awaitable[None]] | None = None
-        """Function that waits until so many bytes may be sent."""
-        self.note: Callable[[str, str, str, str, str], None] | None = None
-        """Function that notes a refusal or a failure for readers: `refused` or `failed`, event, hook, call, reason."""
+        self._note = note
         self._given: dict[str, HookEvent] = {}
         """Events under way that were too large to be sent, by key."""
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -96,41 +95,43 @@ class ExecutionHooks:
         event: Callable[[], HookEvent],
         tools: Sequence[str] = (),
         *holds: Json,
-        sizes: Sizes | None = None,
+        sender: Dispatcher | None = None,
     ) -> HookAnswer | None:
         """Return the answer of an event's hooks; `None` if there are none.
 
-        `holds` are its values that may be large, which `sizes` measures once: a large value is not even encoded here
-        (R18.1). Raise only a cancellation.
+        `holds` are its values that may be large. The run's `sender` measures each once, so that a large value is not
+        even encoded here (R18.1), and waits for room. Raise only a cancellation.
         """
         if not (wanted := self.hooks.of(name, tools)):
             return None
         async with self._slots:
             asked = event()
-            size = 0 if sizes is None else sum(map(sizes.of, holds))
-            answer = await self._ask(wanted, asked, size)
+            size = 0 if sender is None else sum(map(sender.sizes.of, holds))
+            answer = await self._ask(wanted, asked, size, sender)
         call = getattr(asked, "call", "")
         for problem in answer.failed:
             self.tell_failed(name, problem, call)
         if answer.refused is not None:
             hook = answer.by[-1] if answer.by else ""
             tell(metrics.hook_refused(name, hook))
-            if self.note is not None:
-                self.note("refused", name, hook, call, answer.refused)
+            self._tell("refused", name, hook, call, answer.refused)
         return answer
 
     def tell_failed(self, name: str, problem: HookProblem, call: str) -> None:
         """Record that a hook has failed and was ignored."""
         tell(metrics.hook_failed(name, problem.hook))
-        if self.note is not None:
-            self.note("failed", name, problem.hook, call, problem.problem)
+        self._tell("failed", name, problem.hook, call, problem.problem)
 
-    async def _ask(self, wanted: list[HookRef], event: HookEvent, size: int) -> HookAnswer:
+    def _tell(self, what: str, name: str, hook: str, call: str, why: str) -> None:
+        if self._note is not None and name != END:  # nothing is noted of a run behind its end
+            self._note(what, name, hook, call, why)
+
+    async def _ask(self, wanted: list[HookRef], event: HookEvent, size: int, sender: Dispatcher | None) -> HookAnswer:
         key, given = event.key, None if size > INLINE else event.as_json()
         size = len(dumps(given).encode(errors="surrogatepass"))
         given = None if size > INLINE else given
-        if self.room is not None:
-            await self.room(0 if given is None else size)
+        if sender is not None:
+            await sender.room(0 if given is None else size)
         seconds = sum(hook.timeout for hook in wanted) + _MARGIN
         if given is None:
             self._given[key] = event
@@ -155,9 +156,9 @@ class ExecutionHooks:
             self._given.pop(key, None)
         return answer
 
-    def given(self, key: str) -> JsonObject:
-        """Return the event under way by this key. Raise `ValueError` if there is none."""
-        event = self._given.get(key)
+    def given(self, said: Sequence[Any]) -> JsonObject:
+        """Return the event under way by the key that a query names. Raise `ValueError` if there is none."""
+        event = self._given.get(str(said[0]) if said else "")
         if event is None:
             raise ValueError("no hook waits for this")
         return event.as_json()
@@ -173,7 +174,7 @@ class HookQueries:
     @workflow.query(name=HOOK_QUERY)
     def hook_given(self, *said: Any) -> dict[str, Any]:
         """Return the event of a point that is under way, by its key, for the hooks' activity (R18.2)."""
-        return self._hooking.given(str(said[0]) if said else "")
+        return self._hooking.given(said)
 
 
 START: Final = "before_agent_start"
@@ -246,28 +247,14 @@ async def bootstrap(
     return prepared.model_copy(update={"prompt": prepared.prompt.with_files(answer.changed["files"])})
 
 
-async def ended(
-    work: Coroutine[Any, Any, RunResult], hooking: ExecutionHooks, run: Callable[[], Run | None]
-) -> RunResult:
-    """Return the work's result, or raise its error, after hooks have seen the run's end.
-
-    A run that could not begin has no end, nor one that continues as new.
-    """
-    try:
-        result = await work
-    except (FailureError, asyncio.CancelledError) as error:
-        await _tell_end(hooking, run(), None, error)
-        raise
-    await _tell_end(hooking, run(), result)
-    return result
-
-
-async def _tell_end(
-    hooking: ExecutionHooks, run: Run | None, result: RunResult | None, error: BaseException | None = None
+async def tell_end(
+    hooking: ExecutionHooks,
+    run: Run,
+    sender: Dispatcher,
+    result: RunResult | None = None,
+    error: BaseException | None = None,
 ) -> None:
-    if run is None:
-        return
-    hooking.note = None  # nothing is noted of a run behind its end
+    """Report a run's end, with its result or its error."""
     run_id, usage = workflow.info().workflow_id, run.progress.usage
     status = "completed" if error is None else "cancelled" if is_cancelled_exception(error) else "failed"
     messages: list[JsonObject] = run.last_messages() if hooking.hooks.of(END) else []
@@ -294,7 +281,7 @@ async def _tell_end(
         (),
         None if result is None else result.output,
         messages,
-        sizes=run.sizes,
+        sender=sender,
     )
 
 
@@ -321,7 +308,7 @@ class CallHooks:
         self, run: Run, hooking: ExecutionHooks, loop: RequestLoop, sender: Dispatcher, on_change: Callable[[], None]
     ) -> None:
         self._agent_run, self._hooking, self._loop, self._on_change = run, hooking, loop, on_change
-        sender.hooks_of, sender.unheard = (self.of_results if hooking.hooks else None), self.unheard
+        self._sender = sender
         self._rounds: dict[str, int] = {}
 
     def look_before(self, call: Call) -> bool:
@@ -364,7 +351,7 @@ class CallHooks:
             ),
             known_as(call.tool),
             call.params,
-            sizes=self._agent_run.sizes,
+            sender=self._sender,
         )
         assert answer is not None
         return self._loop.let_pass(call, answer, workflow.now().isoformat(timespec="milliseconds"), decided=decided)
@@ -372,6 +359,8 @@ class CallHooks:
     def of_results(self, tool: Tool) -> CallHookRefs | None:
         """Return the hooks that a tool's worker calls after the tool."""
         run, hooks = self._agent_run, self._hooking.hooks
+        if not hooks:
+            return None
         found = [*hooks.of(AFTER, known_as(tool)), *(hooks.of(PERSIST, known_as(tool)) if run.records else [])]
         if not found and not run.records:
             return None
@@ -411,7 +400,7 @@ class CallHooks:
             known_as(call.tool),
             call.params,
             result.get("result"),
-            sizes=self._agent_run.sizes,
+            sender=self._sender,
         )
         if answer is None or (answer.refused is None and answer.changed is None):
             return outcome
@@ -431,7 +420,7 @@ class CallHooks:
             known_as(call.tool),
             call.params,
             outcome.value,
-            sizes=self._agent_run.sizes,
+            sender=self._sender,
         )
         if answer is not None and answer.refused is not None:
             call.kept = [f"[withheld: {answer.refused}]"]

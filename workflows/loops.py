@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.workflows.arguments import only, read_input
 from perdure.workflows.children import BudgetShare, ChildRuns
-from perdure.workflows.claim_check import RunFamily, whole
+from perdure.workflows.claim_check import ParentRun, whole
 from perdure.workflows.delegates import ChildHandle, run_iteration
 from perdure.workflows.dispatch import Dispatcher, full
 from perdure.workflows.preparation import begins_anew, go_on_anew, record
@@ -22,39 +22,26 @@ with workflow.unsafe.imports_passed_through():
     from perdure.models.usage import RunUsage
     from perdure.plan.calls import Failed, Returned, is_satisfied
     from perdure.runs.budget import BudgetPool
-    from perdure.runs.delegates import SPENT_QUERY, SpentBudget
+    from perdure.runs.delegates import BUDGET, GIVEN_QUERY, LATE, SPENT_QUERY, SpentBudget
     from perdure.runs.limits import Budget, Limit
     from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.runs.records import added
-    from perdure.runs.wire import POLICY, RunInput
+    from perdure.runs.wire import CLAIM, GRANTED, POLICY, RunInput
     from perdure.values.json import Json, JsonObject
     from perdure.values.limits import HISTORY_FULL, MAX_SHARED, NEAR
     from perdure.values.sizes import Sizes
 
 
 @workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class LoopWorkflow(RunFamily):
+class LoopWorkflow:
     """The iterations of one delegate. Each is a run of its own, named after the loop and its index."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._children = ChildRuns()
+        self._parent = ParentRun(self._raise_budget)
+        self._sender: Dispatcher | None = None
         self._change = Policy()
         """Policy changes since this execution began."""
-
-    @workflow.signal(name=POLICY)
-    def change_policy(self, *said: Any) -> None:
-        """Change the policy of iterations that run and of later ones (R7.7). An invalid change has no effect."""
-        try:
-            change = parse_policy(only(said))
-        except DecisionError:
-            return
-        self._change = self._change.changed(change)
-        self._children.tell(change.as_change())
-
-    def _use_raised(self, raised: Budget) -> None:
-        self._loop.budget = self._loop.budget.raised(raised)
-        self._purse.raise_to(self._loop.budget)
 
     def _policy(self) -> Policy:
         return parse_policy(self._loop.approval).changed(self._change)
@@ -73,8 +60,8 @@ class LoopWorkflow(RunFamily):
         )
         self._sizes = Sizes()
         self._sender = Dispatcher(self._sizes, loop.max_payload, self._children)
-        if self._raised is not None:
-            self._use_raised(self._raised)
+        if self._parent.raised is not None:
+            self._raise_budget(self._parent.raised)
         self._stays = False
         if loop.kind == "each":
             loop.make_room()
@@ -89,10 +76,51 @@ class LoopWorkflow(RunFamily):
             self._stays = True  # its items and results are too large to be carried on: it goes on here (R18.4)
             if (words := full(NEAR)) is not None:
                 self._give_up(words)
-        if (why := await self._upward.why_not(self._state.size, loop.free)) is not None:
+        if (why := await self._parent.why_not(self._state.size, loop.free)) is not None:
             details = {"usage": self._state.usage.as_json()}
             raise ApplicationError(why, details, type=HISTORY_FULL, non_retryable=True)
         return self._state
+
+    def _raise_budget(self, raised: Budget) -> None:
+        if self._sender is not None:
+            self._loop.budget = self._loop.budget.raised(raised)
+            self._purse.raise_to(self._loop.budget)
+
+    @workflow.signal(name=POLICY)
+    def change_policy(self, *said: Any) -> None:
+        """Change the policy of iterations that run and of later ones (R7.7). An invalid change has no effect."""
+        try:
+            change = parse_policy(only(said))
+        except DecisionError:
+            return
+        self._change = self._change.changed(change)
+        self._children.tell(change.as_change())
+
+    @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
+    def claim(self, *said: Any) -> None:
+        """Record the claim of an iteration for a result above its share of the history."""
+        if self._sender is not None:
+            self._sender.claim(said)
+
+    @workflow.signal(name=GRANTED, description="The engine's own: what the run above has decided of this one's output")
+    def granted_above(self, *answer: Any) -> None:
+        """Record the answer to a claim of this loop."""
+        self._parent.note_grant(answer)
+
+    @workflow.signal(name=BUDGET, description="The engine's own: this run's share of the budget above is larger now")
+    def raise_budget(self, *said: Any) -> None:
+        """Raise this loop's share of the budget."""
+        self._parent.note_budget(said)
+
+    @workflow.signal(name=LATE, description="The engine's own: the time has passed that this run may work for")
+    def late(self, *_: Any) -> None:
+        """Record that the deadline has come by the parent's time."""
+        self._parent.note_late()
+
+    @workflow.query(name=GIVEN_QUERY)
+    def given_below(self, names: list[str]) -> dict[str, Any]:
+        """Return the inputs of iterations that were too large to be sent; `None` for one that does not run."""
+        return dict.fromkeys(names) if self._sender is None else self._sender.given(names)
 
     @workflow.query(name=SPENT_QUERY)
     def spent(self) -> SpentBudget:

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError, is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from perdure.models.requests import RequestResult
     from perdure.runs.event_journal import EventJournal, RunJournal
-    from perdure.runs.events import EVENTS_QUERY, WATCH_LASTS, WATCHED, EventsPage
+    from perdure.runs.events import WATCH_LASTS, EventsPage
     from perdure.runs.metrics import METRICS, Labels, Observation, request_ended, run_ended
     from perdure.runs.run import Run
     from perdure.runs.wire import (
@@ -96,19 +96,12 @@ def _may_be_reset_to_its_start(info: workflow.Info) -> bool:
     return is_reset and info.get_current_history_length() > _FIRST_TASK
 
 
-class JournalQueries:
-    """The query for a run's journal, from its workflow's first task on, also after its end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._notes = RunJournal(now=now, run_id=workflow.info().workflow_id)
-        if _may_be_reset_to_its_start(workflow.info()):
-            self._notes.was_reset()
-
-    @workflow.query(name=EVENTS_QUERY)
-    def events(self, *said: Any) -> EventsPage:
-        """Return an `EventsPage` from a number on, with at most so many events."""
-        return page_of(self._notes.journal, said)
+def run_journal() -> RunJournal:
+    """Return the journal of this execution, from its workflow's first task on."""
+    notes = RunJournal(now=now, run_id=workflow.info().workflow_id)
+    if _may_be_reset_to_its_start(workflow.info()):
+        notes.was_reset()
+    return notes
 
 
 _AGENT: Final = SearchAttributeKey.for_keyword(AGENT_ATTRIBUTE)
@@ -207,19 +200,13 @@ def _list(run: Run, reason: str | None) -> None:
         workflow.upsert_search_attributes(updates)
 
 
-class WatchHandlers:
-    """The handlers of a workflow that knows whether somebody watches it."""
+class Watchers:
+    """Whether somebody watches a run."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self._watched_until = 0.0
+        self.until = 0.0
+        """Until when, in seconds since 1970; 0 for nobody."""
 
-    @workflow.signal(name=WATCHED, description="Somebody watches: what a model writes is told more often for a while")
-    def watched(self, *_: Any) -> None:
-        """Record that there are readers. They repeat the signal once a minute."""
-        self._watched_until = workflow.time() + WATCH_LASTS
-
-    @workflow.query(name=WATCHED)
-    def watched_until(self, *_: Any) -> float:
-        """Return until when somebody watches, in seconds since 1970; 0 for nobody."""
-        return self._watched_until
+    def note(self) -> None:
+        """Record that there are readers. They repeat this once a minute."""
+        self.until = workflow.time() + WATCH_LASTS

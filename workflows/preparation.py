@@ -25,7 +25,6 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.event_journal import RunJournal
     from perdure.runs.loops import LoopInput
     from perdure.runs.records import SNAPSHOT_FORM, RunSnapshot
-    from perdure.runs.rules import RESETS_COUNT
     from perdure.runs.run import Attempts, Run, carried, restore, snapshot
     from perdure.runs.wire import PREPARE_ACTIVITY, PREPARED_FORM, REFUSED, PreparedWorker, PrepareInput, RunInput
     from perdure.sessions.wire import SessionInput
@@ -174,13 +173,11 @@ def _set_guard(
     people: RunApprovals, agent: Agent, run_input: RunInput, prepared: PreparedWorker, change: Policy
 ) -> None:
     """Set the policy's three layers; earlier changes by signals stay. A delegate has its parent's floor too."""
-    desk = people.desk
-    desk.guard = Guard(
+    guard = Guard(
         agent.config.approval,
         floor=stricter(prepared.floor, run_input.floor),
-        change=change.changed(desk.guard.change),
+        change=change.changed(people.desk.guard.change),
         givers=run_input.givers,
         floor_flows=[*prepared.floor_flows, *run_input.floor_flows],
     )
-    people.searchable, people.rules = prepared.searchable, prepared.rules
-    people.resets.begin(prepared.follows(RESETS_COUNT))
+    people.begin(guard, prepared.rules)

@@ -14,6 +14,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.workflows.arguments import read_input, read_one
 from perdure.workflows.dispatch import full
+from perdure.workflows.hooks import ExecutionHooks
 from perdure.workflows.observability import page_of
 from perdure.workflows.preparation import begins_anew, go_on_anew
 from perdure.workflows.session_replies import SessionReplies
@@ -227,7 +228,7 @@ class SessionWorkflow(SessionUpdates):
                 input_name(argument.document)
             kept = self._kept = SessionState(argument, workflow.info().workflow_id, workflow.info().run_id[-6:], now())
             self._who = lambda: (kept.key, kept.agent, kept.tenant, argument.snapshot is None)
-            self._hooking.note = kept.notes.hooks(now)
+            self._hooking = ExecutionHooks(kept.notes.hooks(now))
         except ApplicationError as error:
             self._refusal = error
         except MessageRefusedError as error:

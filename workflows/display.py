@@ -1,0 +1,116 @@
+"""What others are shown of a run while it works: its details, the list of what waits, and the session above."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from typing import Final
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeKey
+
+from perdure.workflows.observability import may_list
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.queue import ApprovalQueue
+    from perdure.approvals.requests import WAITS, ApprovalRequest, RunWaits, WaitingEntry, WaitingMemo, is_with_client
+    from perdure.runs.rules import CLIENT_CALLS_UNLISTED, SESSION_KNOWS_WAITING
+    from perdure.runs.run import Run
+    from perdure.runs.views import details, waiting_entry
+    from perdure.runs.wire import WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_NAMED
+
+
+_WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
+
+
+class RunDisplay:
+    """The details in the Web UI (R12.8), the search attribute and memo of waiting requests (R7.8), and the session's
+    knowledge of them (R10.4).
+    """
+
+    def __init__(self, desk: ApprovalQueue) -> None:
+        self._desk = desk
+        self._run: Run | None = None
+        self._reporting = False
+        self._with_program: set[str] = set()
+        """Requests on which a program decides: nobody needs to look at them yet."""
+        self._listed: tuple[int, list[WaitingEntry]] = (0, [])
+        """What visibility tells: how many wait, and the oldest of them."""
+        self._waited = 0
+        """How often the session was told whether the run waits for a person."""
+        self._telling: set[asyncio.Task[None]] = set()
+
+    def begin(self, run: Run) -> None:
+        """Show this run from now on."""
+        self._run = run
+
+    def report(self) -> None:
+        """Show a change, once for all simultaneous changes."""
+        if self._run is not None and not self._reporting:
+            self._reporting = True
+            asyncio.get_running_loop().call_soon(self.show)
+
+    def show(self) -> None:
+        """Show the run as it stands."""
+        self._reporting = False
+        if self._run is not None:
+            workflow.set_current_details(details(self._run, workflow.info().workflow_id))
+            self._list(self._run)
+
+    def hide(self, offer: ApprovalRequest) -> None:
+        """List the request no more: a program decides on it."""
+        self._with_program.add(offer.id)
+
+    def unhide(self, offer: ApprovalRequest) -> None:
+        """List the request again, from the next change on."""
+        self._with_program.discard(offer.id)
+
+    def renew(self) -> None:
+        """List what waits anew: its requests have changed."""
+        self._listed = (self._listed[0], [])
+        self.report()
+
+    def _list(self, run: Run) -> None:
+        """Keep up to date what visibility tells of the run, so that lists ask no run.
+
+        The memo also where nothing lists it: where a task had no commands, the SDK's core replays it together with the
+        next one, and hands out an update before what the task had taken in (sdk-rust #1606): a decision would be
+        refused because nothing waits yet.
+        """
+        known = {entry.call: entry for entry in self._listed[1]}
+        waiting = [offer for offer in self._desk.waiting.values() if offer.id not in self._with_program]
+        if any(map(with_client, waiting)) and run.prepared.follows(CLIENT_CALLS_UNLISTED):
+            waiting = [offer for offer in waiting if not with_client(offer)]  # no person is asked
+        oldest = islice(waiting, WAITING_NAMED)
+        listed = (len(waiting), [known.get(offer.id) or waiting_entry(offer) for offer in oldest])
+        if listed == self._listed:
+            return
+        before, self._listed = self._listed[0], listed
+        count, calls = listed
+        if bool(before) != bool(count):
+            self._tell_session(run, waits=bool(count))
+        if run.prepared.searchable and may_list("waiting"):
+            workflow.upsert_search_attributes([_WAITING.value_set(count)])
+        memo = WaitingMemo(agent=run.agent.name, calls=calls).as_json() if calls else None
+        workflow.upsert_memo({WAITING_MEMO: memo})
+
+    def _tell_session(self, run: Run, *, waits: bool) -> None:
+        """A session's next message follows a run that waits for a person, unless its mode says otherwise."""
+        parent = workflow.info().parent
+        if parent is None or not run.records or not run.prepared.follows(SESSION_KNOWS_WAITING):
+            return
+        self._waited += 1
+        said = RunWaits(run_id=workflow.info().workflow_id, count=self._waited, waits=waits)
+        session = workflow.get_external_workflow_handle(parent.workflow_id)
+        self._telling.add(task := asyncio.create_task(session.signal(WAITS, said)))
+        task.add_done_callback(self._told)
+
+    def _told(self, task: asyncio.Task[None]) -> None:
+        self._telling.discard(task)
+        if not task.cancelled():
+            task.exception()  # a session that is gone needs not know
+
+
+def with_client(offer: ApprovalRequest) -> bool:
+    """Whether the program that has started the run carries out this call, so that no person is asked."""
+    return offer.call is not None and is_with_client(offer.call)

@@ -1,0 +1,64 @@
+"""The view of a run, and its end: its result, or its failure with the result so far."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.runs.delegates import SpentBudget
+    from perdure.runs.limits import WorkClock
+    from perdure.runs.records import record
+    from perdure.runs.run import Run
+    from perdure.runs.views import fit, run_view, told_above
+    from perdure.runs.wire import MODEL_REFUSED, RunResult, RunView
+    from perdure.values.limits import MAX_MESSAGE
+
+
+def view_of(run: Run | None) -> RunView:
+    """Return the run as it stands, for `show` and `watch`."""
+    if run is None:
+        return RunView(run_id=workflow.info().workflow_id)
+    return fit(_whole_view(run), sizes=run.sizes, calls=run.count)
+
+
+def _whole_view(run: Run) -> RunView:
+    view = run_view(run, workflow.info().workflow_id)
+    view.resets = len(run.notes.journal.resets)
+    if run.records:  # of the calls that have ended it is said already
+        view.calls = [call.model_copy() for call in view.calls]
+        newest = () if run.plan is None else [*islice(run.plan.made_last(), len(view.calls))][::-1]
+        record(view.calls, newest, run.sizes, run.reading.recorded)
+    return view
+
+
+def spent_by(run: Run, clock: WorkClock) -> SpentBudget:
+    """Return the usage of the run and its child runs so far."""
+    used = run.progress
+    return SpentBudget(usage=used.usage, worked=clock.worked(workflow.time()), sent=used.sent)
+
+
+def result_of(run: Run, clock: WorkClock) -> RunResult:
+    """Return the run's result so far, as large as its parent or its starter can receive it."""
+    run.progress.worked = clock.worked(workflow.time())
+    result = _whole_view(run).result()
+    if workflow.info().parent is not None and not run.records:
+        result = told_above(result, run.sizes)
+    count = run.count if result.calls else 0
+    return fit(result, run.prepared.max_payload, run.sizes, calls=count)
+
+
+def failure_of(run: Run, clock: WorkClock, message: str, kind: str) -> ApplicationError:
+    """Return the failure that ends the run, of this type, with the result so far as detail."""
+    result = result_of(run, clock)
+    if workflow.info().parent is not None:
+        result.output = None
+        result.sources = run.reading.met(run.progress, run.table.sets)
+    message = message[:MAX_MESSAGE]
+    refused = kind == MODEL_REFUSED
+    result.status, result.error = "refused" if refused else "failed", message
+    result.stop_reason = None if run.limit is None or refused else run.limit.reason
+    details = result.model_dump(mode="json", by_alias=True)
+    return ApplicationError(message, details, type=kind, non_retryable=True)
