@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import functools
 import importlib
+import socket
 import sys
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, TypeAlias
 
-from temporalio import workflow
+from temporalio import activity, workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
-from temporalio.converter import CompositePayloadConverter, DataConverter, EncodingPayloadConverter, PayloadCodec
+from temporalio.converter import (
+    CompositePayloadConverter,
+    DataConverter,
+    PayloadCodec,
+    SerializationContext,
+    WithSerializationContext,
+)
+from temporalio.converter import PayloadConverter as BasePayloadConverter
 
+from perdure.activities.secrets import masked
 from perdure.errors import SettingsError
 from perdure.hosting.settings import in_force
 from perdure.runs.loops import LOOP_WORKFLOW
@@ -47,56 +60,184 @@ def payload_codec() -> PayloadCodec | None:
     return codec
 
 
-# The SDK fetches what a payload says is stored elsewhere before it looks at what the payload is for, and fails the workflow's task when it cannot: one signal that names nothing would fail it for ever. Here such a payload becomes one that cannot be decoded: a signal, an update or a run's start with it is refused, as with any other argument that is none, and a result goes on failing its task until its value is back.
+# What a payload claims must not fail a workflow's task: one signal that names nothing, or that a codec raises for, would fail it for ever. Such a payload becomes one that cannot be read: a signal, an update or a run's start with it is refused, as with any other argument that is none, and a result goes on failing its task until its value is back.
 
-_ENCODING: Final = "perdure/unreadable"
+_ENCODING: Final = b"perdure/unreadable"
 _TAKE_ANYTHING: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW})
 _GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "AccessDenied", "InvalidBucketName", "404", "403", "400"})
 """What S3 says where asking again would not help."""
+_PROBE: Final = Payload(metadata={"encoding": b"json/plain"}, data=b'"perdure"')
+_AWAY: Final = (ConnectionError, TimeoutError, socket.gaierror)
+"""Errors of a service that a codec needs, not of a payload."""
+
+_Work: TypeAlias = Callable[[Sequence[Payload]], Awaitable[list[Payload]]]
+_IN_WORKER: Final = ContextVar("_IN_WORKER", default=False)
+
+
+@contextmanager
+def worker_context() -> Iterator[None]:
+    """Mark workers that start inside: a value that their codec cannot encode fails whoever reads it, not the workflow's task."""
+    token = _IN_WORKER.set(True)
+    try:
+        yield
+    finally:
+        _IN_WORKER.reset(token)
 
 
 def is_unreadable(payload: Payload) -> bool:
-    """Whether this stands for a value that could not be fetched."""
-    return payload.metadata.get("encoding") == _ENCODING.encode()
+    """Whether this stands for a value that could not be fetched, decoded or encoded."""
+    return payload.metadata.get("encoding") == _ENCODING
 
 
-class _Unreadable(EncodingPayloadConverter):
-    @property
-    def encoding(self) -> str:
-        return _ENCODING
-
-    def to_payload(self, value: Any) -> Payload | None:
-        del value
-        return None
-
-    def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:
-        del type_hint
-        raise ValueError(f"a value that is stored elsewhere cannot be read: {payload.data.decode()}")
+def _unreadable(reason: str) -> Payload:
+    return Payload(metadata={"encoding": _ENCODING}, data=masked(reason)[:300].encode(errors="replace"))
 
 
-class PayloadConverter(CompositePayloadConverter):
-    """Pydantic's, which also knows what could not be fetched. Raises `ValueError` with the reason for that.
+def _reason(payload: Payload) -> str:
+    return payload.data.decode(errors="replace")[:300]
 
-    What is sent to a workflow of Perdure's, whose handlers take anything, is an `Unread` there instead: so it is refused with a
+
+class GuardedCodec(PayloadCodec, WithSerializationContext):
+    """A codec around one that may raise: a payload that it raises for becomes one that cannot be read, and holds the reason.
+
+    An error of the codec itself is raised, and the task tried again: its key service is away, or it does not decode even its own. What
+    cannot be encoded is an error too, but for what a workflow sends.
+    """
+
+    def __init__(self, inner: PayloadCodec) -> None:
+        self._inner = inner
+
+    def with_context(self, context: SerializationContext) -> GuardedCodec:
+        """Return this codec with the user's for the values of one run."""
+        inner = self._inner
+        return GuardedCodec(inner.with_context(context)) if isinstance(inner, WithSerializationContext) else self
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Encode the payloads. See `PayloadCodec`."""
+        return await self._each(self._inner.encode, payloads, mends=_IN_WORKER.get() and not activity.in_activity())
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Decode the payloads. See `PayloadCodec`."""
+        return await self._each(self._inner.decode, payloads, mends=True)
+
+    async def _each(self, work: _Work, payloads: Sequence[Payload], *, mends: bool) -> list[Payload]:
+        try:
+            if not any(map(is_unreadable, payloads)):
+                return _payloads(await work(payloads))
+        except Exception:
+            if not mends:
+                raise
+        done: list[Payload] = []
+        for payload in payloads:
+            done += [payload] if is_unreadable(payload) else await self._one(work, payload, mends=mends)
+        return done
+
+    async def _one(self, work: _Work, payload: Payload, *, mends: bool) -> list[Payload]:
+        try:
+            return _payloads(await work([payload]))
+        except Exception as error:
+            if not mends or any(isinstance(each, _AWAY) for each in _chain(error)):
+                raise
+            if (problem := await self._problem()) is not None:
+                raise problem from error
+        try:
+            return _payloads(await work([payload]))
+        except Exception as error:  # again, although the codec works
+            return [_unreadable(f"{type(error).__name__}: {error}")]
+
+    async def _problem(self) -> Exception | None:
+        """Return why the codec does not decode what it encodes, or `None`."""
+        try:
+            [found] = await self._inner.decode(await self._inner.encode([_PROBE]))
+        except Exception as error:
+            return error
+        return None if found.data == _PROBE.data else RuntimeError("the codec does not decode what it encodes")
+
+
+def _payloads(found: Sequence[Payload]) -> list[Payload]:
+    """Return what a codec returns. Raises `TypeError` where that is no list of payloads."""
+    if not found or not all(isinstance(each, Payload) for each in found):
+        raise TypeError("the codec returns no list of payloads")
+    return list(found)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+class GuardedConverter(BasePayloadConverter, WithSerializationContext):
+    """A payload converter around another. What cannot be read raises `ValueError` with the reason.
+
+    What is sent to a workflow of Perdure's, whose handlers take anything, is an `UnreadArgument` there instead: so it is refused with a
     reason, and does not fail the workflow's task.
     """
 
-    def __init__(self) -> None:
-        super().__init__(*PydanticPayloadConverter().converters.values(), _Unreadable())
+    def __init__(self, inner: BasePayloadConverter) -> None:
+        self._inner = inner
+        self._known = inner.converters if isinstance(inner, CompositePayloadConverter) else None
+
+    def with_context(self, context: SerializationContext) -> GuardedConverter:
+        """Return this converter with the other for the values of one run."""
+        if not isinstance(self._inner, WithSerializationContext):
+            return self
+        bound = copy.copy(self)
+        bound._inner = self._inner.with_context(context)
+        return bound
+
+    def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
+        """Convert the values. See `temporalio.converter.PayloadConverter`."""
+        return self._inner.to_payloads(values)
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        """Convert the payloads. See `temporalio.converter.PayloadConverter`."""
         if type_hints is None and _for_our_workflow():
             return [self._taken(payload) for payload in payloads]
-        return super().from_payloads(payloads, type_hints)
+        return self._read(payloads, type_hints)
+
+    def _read(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        for payload in payloads:
+            if is_unreadable(payload):
+                raise ValueError(f"a value cannot be read: {_reason(payload)}")
+        return self._inner.from_payloads(payloads, type_hints)
 
     def _taken(self, payload: Payload) -> Any:
+        known = self._known is None or payload.metadata.get("encoding", b"") in self._known
         try:
-            [value] = super().from_payloads([payload])
+            if is_unreadable(payload):
+                known, why = True, _reason(payload)
+            else:
+                [value] = self._inner.from_payloads([payload])
+                return value
         except Exception as error:
-            unread = UnreadArgument(f"[cannot be read: {str(error)[:300]}]")
-            unread.waits = payload.metadata.get("encoding", b"") not in self.converters
-            return unread
-        return value
+            why = str(error)[:300]
+        unread = UnreadArgument(f"[cannot be read: {why}]")
+        unread.waits = not known
+        return unread
+
+
+class PayloadConverter(GuardedConverter):
+    """Pydantic's, guarded."""
+
+    def __init__(self) -> None:
+        super().__init__(PydanticPayloadConverter())
+
+
+@functools.cache
+def guarded(kind: type[BasePayloadConverter]) -> type[BasePayloadConverter]:
+    """Return a guarded converter in the place of a user's own."""
+    if issubclass(kind, GuardedConverter):
+        return kind
+
+    class Guarded(GuardedConverter):
+        def __init__(self) -> None:
+            super().__init__(kind())
+
+    return Guarded
 
 
 def _for_our_workflow() -> bool:
@@ -127,7 +268,7 @@ class Converter(DataConverter):
         except Exception as error:
             if not _lasting(error):
                 raise
-            return Payload(metadata={"encoding": _ENCODING.encode()}, data=str(error)[:300].encode())
+            return _unreadable(f"stored elsewhere: {error}")
         return found  # type: ignore[no-any-return]
 
 

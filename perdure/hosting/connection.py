@@ -25,7 +25,7 @@ from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
 from perdure.activities.secrets import keep_secret
 from perdure.errors import ServerError
-from perdure.hosting.codec import Converter, PayloadConverter, payload_codec
+from perdure.hosting.codec import Converter, GuardedCodec, PayloadConverter, guarded, payload_codec
 from perdure.hosting.process import leave_cleanly
 from perdure.hosting.storage import external_storage
 from perdure.hosting.telemetry import interceptors
@@ -138,31 +138,35 @@ def data_converter() -> DataConverter:
     if codec is None:
         return converter
     encoded = DefaultFailureConverterWithEncodedAttributes
-    return dataclasses.replace(converter, payload_codec=codec, failure_converter_class=encoded)
+    return dataclasses.replace(converter, payload_codec=GuardedCodec(codec), failure_converter_class=encoded)
 
 
 def with_perdure_converter(theirs: DataConverter, ours: DataConverter | None = None) -> DataConverter:
     """Perdure's converter in the place of the SDK's own; codec, storage and all else stay in force. Where they have no codec, or no
     storage, they have that of `ours`.
 
-    A payload converter of the user's own stays too, and has to know pydantic's models.
+    A payload converter of the user's own stays too, and has to know pydantic's models. It and the codec are guarded: what they
+    raise for fails no workflow task.
     """
     kind = theirs.payload_converter_class
     plain = kind in (DefaultPayloadConverter, PydanticPayloadConverter)
-    changes: dict[str, Any] = {"payload_converter_class": PayloadConverter} if plain else {}
-    if ours is not None and theirs.payload_codec is None and ours.payload_codec is not None:
+    changes: dict[str, Any] = {"payload_converter_class": PayloadConverter if plain else guarded(kind)}
+    codec = theirs.payload_codec
+    if codec is not None and not isinstance(codec, GuardedCodec):
+        changes["payload_codec"] = GuardedCodec(codec)
+    if ours is not None and codec is None and ours.payload_codec is not None:
         changes["payload_codec"] = ours.payload_codec
         if theirs.failure_converter_class is DefaultFailureConverter:
             changes["failure_converter_class"] = ours.failure_converter_class
     if ours is not None and theirs.external_storage is None and ours.external_storage is not None:
         changes["external_storage"] = ours.external_storage
-    if not changes:
+    if all(getattr(theirs, name) is value for name, value in changes.items()):
         return theirs
-    if type(theirs) is not DataConverter or not plain:
+    if type(theirs) is not DataConverter:
         return dataclasses.replace(theirs, **changes)
     return Converter(
         **{
-            "payload_codec": theirs.payload_codec,
+            "payload_codec": codec,
             "failure_converter_class": theirs.failure_converter_class,
             "external_storage": theirs.external_storage,
             **changes,

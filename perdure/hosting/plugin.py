@@ -31,6 +31,7 @@ from perdure.activities.registry import Registry
 from perdure.agents.agent import Agent, AgentTool
 from perdure.errors import PerdureError, SettingsError, ToolDefinitionError
 from perdure.hooks.decorator import found_hooks
+from perdure.hosting.codec import worker_context
 from perdure.hosting.connection import data_converter, with_converter, with_perdure_converter
 from perdure.hosting.equipment import check_agents, equipped, registry_of
 from perdure.hosting.settings import Settings, changed, in_force, using
@@ -149,7 +150,8 @@ class PerdurePlugin(SimplePlugin):
             options = {"interceptors": [*INTERCEPTORS, _OwnClient(client)], "deployment_config": version}
             for each in parts.limited(client, worker.task_queue, options):
                 await beside.enter_async_context(each)
-            await next(worker)
+            with worker_context():
+                await next(worker)
 
     def _converter(self, theirs: DataConverter | None) -> DataConverter:
         with using(self._settings):

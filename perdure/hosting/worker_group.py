@@ -13,6 +13,7 @@ from temporalio.client import Client
 from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
 
 from perdure.activities.active_executions import ActiveExecutions
+from perdure.hosting.codec import worker_context
 from perdure.hosting.settings import Settings
 from perdure.tools.invocation import model_queue, runs_queue, tool_queue
 
@@ -46,9 +47,10 @@ class WorkerGroup:
     async def run(self) -> None:
         """Work until `shutdown`. Raises what makes one of them fail, once all have ended."""
         try:
-            async with asyncio.TaskGroup() as running:
-                for worker in self.all:
-                    running.create_task(worker.run())
+            with worker_context():
+                async with asyncio.TaskGroup() as running:
+                    for worker in self.all:
+                        running.create_task(worker.run())
         except BaseExceptionGroup as error:
             raise error.exceptions[0] from None
 
@@ -58,8 +60,9 @@ class WorkerGroup:
 
     async def __aenter__(self) -> WorkerGroup:
         async with AsyncExitStack() as stack:
-            for worker in self.all:
-                await stack.enter_async_context(worker)
+            with worker_context():
+                for worker in self.all:
+                    await stack.enter_async_context(worker)
             self._stack = stack.pop_all()
         return self
 

@@ -1,0 +1,58 @@
+"""A memo that this process cannot read has the default (R7.8)."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Sequence
+
+import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client, WorkflowExecution
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.converter import PayloadCodec
+from temporalio.testing import WorkflowEnvironment
+
+from perdure.hosting.encryption import AesGcm
+from perdure.queries import read_memo
+from perdure.runs.wire import AGENT_WORKFLOW
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OWN, OTHER = AesGcm({"own": b"k" * 32}), AesGcm({"other": b"o" * 32})
+
+
+class Raising(PayloadCodec):
+    """A codec that decodes nothing."""
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return list(payloads)
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        raise RuntimeError(f"no key service for {len(payloads)} payloads")
+
+
+async def connect(server: WorkflowEnvironment, codec: PayloadCodec | None) -> Client:
+    converter = dataclasses.replace(pydantic_data_converter, payload_codec=codec)
+    return await Client.connect(server.client.service_client.config.target_host, data_converter=converter)
+
+
+async def described(client: Client, run_id: str) -> WorkflowExecution:
+    return await client.get_workflow_handle(run_id).describe()
+
+
+async def test_r7_8_a_memo_is_read_or_has_the_default(dev_server: WorkflowEnvironment) -> None:
+    own, run_id = await connect(dev_server, OWN), f"memo-{uuid.uuid4().hex[:8]}"
+    memo = {"count": 3, "words": "three"}
+    handle = await own.start_workflow(AGENT_WORKFLOW, id=run_id, task_queue=f"nobody-{run_id}", memo=memo)
+    try:
+        found = await described(own, run_id)
+        assert await read_memo(found, "count", 0, int) == 3
+        assert await read_memo(found, "words", "", str) == "three"
+        assert await read_memo(found, "missing", 7, int) == 7
+        assert await read_memo(found, "words", 7, int) == 7  # of another type
+        for codec in (OTHER, Raising(), None):
+            foreign = await described(await connect(dev_server, codec), run_id)
+            assert await read_memo(foreign, "count", 0, int) == 0
+    finally:
+        await handle.terminate()
