@@ -281,5 +281,6 @@ async def _tell_waiting(perdure: Perdure, run_id: str) -> None:
     """A pipe cannot be asked: what waits, and the command that decides."""
     async for one in perdure.get_run(run_id).waits():
         what = "" if one.entry.question else f" {one.entry.tool}"
-        print(f"perdure: {one.entry.call}{what} waits for a person: {one.entry.reason}", file=sys.stderr)
+        reason = " ".join(harmless(one.entry.reason).split())
+        print(f"perdure: {one.entry.call}{what} waits for a person: {reason}", file=sys.stderr)
         print(deciding(one.run_id, one.entry), file=sys.stderr, flush=True)

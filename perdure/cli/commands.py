@@ -7,7 +7,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from perdure.cli.console import screen
+from perdure.cli.console import harmless, screen
 from perdure.cli.errors import INTERRUPTED, CommandError
 from perdure.cli.run_view import LiveRun, deciding, print_exchanges, run_table
 from perdure.client.selection import WaitingRequest
@@ -90,10 +90,11 @@ async def _wait(run: Run) -> RunView:
 async def _tell_waiting(run: Run) -> None:
     async for one in run.waits():
         why = "" if one.entry.question else f" {one.entry.tool}"
-        print(f"perdure: {one.entry.call}{why} waits for a person: {one.entry.reason}", file=sys.stderr)
+        reason = " ".join(harmless(one.entry.reason).split())
+        print(f"perdure: {one.entry.call}{why} waits for a person: {reason}", file=sys.stderr)
         print(deciding(one.run_id, one.entry), file=sys.stderr)
 
 
 async def _tell_troubles(run: Run) -> None:
     async for trouble in run.troubles():
-        print(f"perdure: {trouble}", file=sys.stderr)
+        print(f"perdure: {harmless(str(trouble))}", file=sys.stderr)

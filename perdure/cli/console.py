@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, TextIO, cast
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.control import Control
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -26,9 +28,27 @@ def screen(*, stderr: bool = False) -> Console:
     """Return rich's console; for a pipe one that does not pad lines to a terminal's width."""
     stream = sys.stderr if stderr else sys.stdout
     if stream.isatty() or "FORCE_COLOR" in os.environ:
-        return Console(stderr=stderr, highlight=False)
+        console = Console(stderr=stderr, highlight=False)
+        console.push_render_hook(_Harmless())
+        return console
     width = int(wide) if (wide := os.environ.get("COLUMNS", "")).isdecimal() else WIDTH_OF_A_PIPE
     return Console(file=cast(TextIO, _Unfilled(stream)), width=width, highlight=False)
+
+
+class _Harmless(RenderHook):
+    """Makes all text that a terminal is sent `harmless`; rich's own styles and controls stay."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [each if isinstance(each, Control) else _HarmlessText(each) for each in renderables]
+
+
+class _HarmlessText:
+    def __init__(self, renderable: ConsoleRenderable) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._renderable, options):
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
 class _Unfilled:

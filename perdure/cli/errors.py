@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from perdure.cli.console import harmless
 from perdure.errors import MessageRefusedError, PerdureError, ProtocolError, RunTimeoutError, SettingsError
 
 FAILED: Final = 1
@@ -56,5 +57,5 @@ def one_line_errors() -> Iterator[None]:
 def _leave(message: str, code: int, lines: Sequence[str] = ()) -> None:
     """A line for each mistake."""
     for line in lines or [message]:
-        print(f"perdure: {' '.join(line.split())}", file=sys.stderr)
+        print(f"perdure: {harmless(' '.join(line.split()))}", file=sys.stderr)
     raise SystemExit(code)
