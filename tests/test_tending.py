@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
@@ -17,13 +17,21 @@ from perdure.activities import transcripts
 from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.transcripts import SummaryActivity
-from perdure.runs.event_journal import EventJournal
-from perdure.sessions.compaction import ENTRIES_QUERY, HeldEntries
+from perdure.sessions.compaction import (
+    ENTRIES_QUERY,
+    SEGMENT_QUERY,
+    SUMMARY_QUERY,
+    HeldEntries,
+    SegmentSource,
+    SummarySource,
+)
 from perdure.sessions.entries import CommandEntry, Entry, MessageEntry
-from perdure.sessions.journal import SessionJournal
+from perdure.sessions.message_queue import QueueState
 from perdure.sessions.transcript import (
+    SESSION_FORM,
     Index,
     MessageFilter,
+    SessionSnapshot,
     Transcript,
     TranscriptSnapshot,
     asked,
@@ -31,32 +39,36 @@ from perdure.sessions.transcript import (
     joined_below,
     segment_of,
 )
+from perdure.sessions.wire import SessionInput
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn, server_error
+from perdure.values.json import pack
 from perdure.values.messages import parse_messages
+from perdure.workflows.session_hooks import SessionHooks
+from perdure.workflows.session_state import SessionState
 from perdure.workflows.session_transcript import SegmentWorkflow, TranscriptTasks
 from tests.sessions.test_compaction import AT, exchange, long_one
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+class Kept(SessionState):
+    def put_away(self, entries: Iterable[Entry]) -> None:
+        for entry in filter(is_said, entries):
+            entry.known = {"place": entry.n}
+
+
 @workflow.defn(name="Tended")
-class Tended(TranscriptTasks):
+class Tended:
     """Keeps a transcript, and nothing else of a session."""
 
     @workflow.init
     def __init__(self, carried: TranscriptSnapshot) -> None:
-        super().__init__()
-        self._kept = Transcript(carried)
+        snapshot = SessionSnapshot(lane=QueueState(born="1-"), transcript=carried)
+        given = SessionInput(key="tended", snapshot=pack(snapshot, SESSION_FORM))
+        self._kept = Kept(given, workflow.info().workflow_id, "1", AT)
+        self._kept.models = {"fast": "mini"}
+        self._tasks = TranscriptTasks(self._kept, SessionHooks(self._kept, is_new=False))
         self._over = False
-        self._noted = SessionJournal(EventJournal(None))
-
-    @property
-    def _notes(self) -> SessionJournal:
-        return self._noted
-
-    @property
-    def _transcript(self) -> Transcript:
-        return self._kept
 
     @workflow.run
     async def run(self, carried: TranscriptSnapshot) -> None:
@@ -65,19 +77,27 @@ class Tended(TranscriptTasks):
 
     @workflow.update
     async def look_after(self, why: Any = None) -> str | None:
-        return await self.tend({"fast": "mini"}, why)
+        return await self._tasks.tend(why)
 
     @workflow.update
     async def look_for(self, message_id: str) -> int:
-        return int((await self.find(message_id)).get("place", 0))
+        return int((await self._tasks.find(message_id)).get("place", 0))
 
-    def _put_away(self, entries: list[Entry]) -> None:
-        for entry in filter(is_said, entries):
-            entry.known = {"place": entry.n}
+    @workflow.query(name=SUMMARY_QUERY)
+    def summary_source(self, room: int) -> SummarySource:
+        return self._tasks.summary_source(room)
+
+    @workflow.query(name=SEGMENT_QUERY)
+    def segment_source(self, number: int) -> SegmentSource:
+        return self._tasks.segment_source(number)
+
+    @workflow.query(name=ENTRIES_QUERY)
+    def at_hand(self, after: int) -> HeldEntries:
+        return self._tasks.at_hand(after)
 
     @workflow.query
     def told(self) -> list[Any]:
-        return self._kept.conversation()
+        return self._kept.transcript.conversation()
 
 
 class Model:
@@ -105,6 +125,7 @@ async def model(dev_server: WorkflowEnvironment) -> AsyncIterator[Model]:
             workflows=[Tended, SegmentWorkflow],
             activities=[summaries.summarize, transcripts.archive, transcripts.find],
             workflow_runner=UnsandboxedWorkflowRunner(),
+            patch_activation_callback=lambda _: False,
         ):
             yield script
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -18,32 +18,22 @@ from perdure.workflows.observability import tell
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import ApprovalRequest
-    from perdure.errors import CallError, MessageRefusedError
+    from perdure.errors import CallError
     from perdure.hooks.answers import AFTER, BEFORE, PERSIST, WITHHELD, Hooks, unanswered
     from perdure.hooks.events import (
         HOOK_ACTIVITY,
-        HOOK_QUERY,
         NO_SUCH_HOOK,
         REFUSED_BY_HOOK,
-        SESSION_HOOKS_ACTIVITY,
-        AfterCompaction,
         AfterToolCall,
         AgentBootstrap,
         AgentEnd,
         BeforeAgentStart,
-        BeforeCompaction,
         BeforeToolCall,
-        Command,
         HookAnswer,
         HookEvent,
         HookInput,
         HookProblem,
         HookRef,
-        MessageReceived,
-        MessageSending,
-        MessageSent,
-        SessionEnd,
-        SessionStart,
         ToolResultPersist,
     )
     from perdure.models.dialects.output_text import text_of
@@ -54,12 +44,10 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.run import Run
     from perdure.runs.views import summary as line
     from perdure.runs.wire import PreparedWorker, RunInput, RunResult
-    from perdure.sessions.entries import CompactionEntry
-    from perdure.sessions.replies import ReplyDelivery
     from perdure.tools.invocation import CallHookRefs
     from perdure.tools.tool import SLEEP_UNTIL, Tool, known_as
     from perdure.values.json import Json, JsonObject, dumps
-    from perdure.values.limits import INLINE, MAX_ADDITION
+    from perdure.values.limits import INLINE
 
 
 ANOTHER_WITHIN: Final = timedelta(minutes=1)
@@ -162,19 +150,6 @@ class ExecutionHooks:
         if event is None:
             raise ValueError("no hook waits for this")
         return event.as_json()
-
-
-class HookQueries:
-    """The query of hooks whose event was too large to be sent. `_hooking`: the execution's hooks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._hooking = ExecutionHooks()
-
-    @workflow.query(name=HOOK_QUERY)
-    def hook_given(self, *said: Any) -> dict[str, Any]:
-        """Return the event of a point that is under way, by its key, for the hooks' activity (R18.2)."""
-        return self._hooking.given(said)
 
 
 START: Final = "before_agent_start"
@@ -446,138 +421,3 @@ class CallHooks:
 def _on_worker(tool: Tool) -> bool:
     """Whether the tool's code runs on a worker of Perdure."""
     return not (tool.latent or tool.delegate is not None or tool.calls is not None or tool.activity == SLEEP_UNTIL)
-
-
-E = TypeVar("E", bound=HookEvent)
-
-_PATCH: Final = "session-hooks"
-_SECONDS: Final = timedelta(seconds=10)
-
-
-class SessionHooks(HookQueries):
-    """The hooks of a session's workflow. Where its worker has none, nothing is recorded or scheduled."""
-
-    OFFERS_HOOKS: ClassVar[bool] = False
-    """Whether this worker has session hooks. The class that it registers sets this, so that only a worker with hooks
-    queries.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._has_hooks: bool | None = None
-        self._began = False
-        self._one_by_one = asyncio.Lock()
-        """Lock that keeps messages in the order of their arrival."""
-        self._who: Callable[[], tuple[str, str, str, bool]] = lambda: ("", "", "", False)
-        """Session's key, its agent's name, its tenant, and whether it begins with this execution."""
-
-    def has_hooks(self) -> bool:
-        """Whether this execution has hooks. A marker in the history records that; without hooks there is no marker."""
-        if self._has_hooks is None:
-            asks = self.OFFERS_HOOKS or workflow.unsafe.is_replaying()
-            self._has_hooks = asks and workflow.patched(_PATCH)
-        return self._has_hooks
-
-    async def begin_hooks(self) -> None:
-        """Record the hooks, once for an execution, and report that a session begins."""
-        if not self.has_hooks():
-            return
-        async with self._one_by_one:
-            await self._begin()
-
-    async def _begin(self) -> None:
-        if self._began:
-            return
-        recorded: list[HookRef] = await workflow.execute_local_activity(
-            SESSION_HOOKS_ACTIVITY, result_type=list[HookRef], start_to_close_timeout=_SECONDS
-        )
-        self._hooking.hooks, self._began = Hooks(recorded), True
-        if self._who()[3]:
-            await self._ask("session_start", SessionStart, workflow.info().first_execution_run_id)
-
-    async def end_hooks(self) -> None:
-        """Report that the session is deleted."""
-        if self.has_hooks():
-            await self._ask("session_end", SessionEnd, workflow.info().first_execution_run_id)
-
-    async def received(self, message_id: str, sender: str, text: str, **more: Any) -> str:
-        """Return the text of a message as hooks accept it. Raise `MessageRefusedError` where a hook refuses it.
-
-        Call it within `in_turn`.
-        """
-        of = {"sender": sender, "message_id": message_id, "text": text, **more}
-        answer = await self._ask("message_received", MessageReceived, _place(sender, message_id), lambda: of)
-        if answer is not None and answer.refused is not None:
-            raise MessageRefusedError(answer.refused)
-        return text if answer is None or answer.changed is None else str(answer.changed["text"])
-
-    async def commanded(self, message_id: str, sender: str, command: str) -> None:
-        """Report that a command was accepted."""
-        if self.has_hooks():
-            of = {"sender": sender, "message_id": message_id, "command": command}
-            await self._ask("command", Command, _place(sender, message_id), lambda: of)
-
-    async def may_compact(self, reason: str, tokens: int, text: Callable[[], str]) -> tuple[str | None, str]:
-        """Return why hooks refuse a compaction now, and their addition to its summary. `text` returns the compacted
-        text.
-        """
-        if not self.has_hooks():
-            return None, ""
-        of = {"reason": reason, "tokens": tokens}
-        answer = await self._ask("before_compaction", BeforeCompaction, self._time(), lambda: of | {"text": text()})
-        if answer is None:
-            return None, ""
-        return answer.refused, str((answer.changed or {}).get("addition", ""))[:MAX_ADDITION]
-
-    async def tell_compacted(self, entry: CompactionEntry) -> None:
-        if self.has_hooks():
-            of = {"kind": entry.kind, "text": entry.text, "before": entry.before, "after": entry.after}
-            await self._ask("after_compaction", AfterCompaction, self._time(), lambda: of)
-
-    async def sending(self, delivery: ReplyDelivery) -> tuple[str, str | None]:
-        """Return the text of a reply as hooks deliver it, and why they refuse it."""
-        text = delivery.text
-        if not self.has_hooks():
-            return text, None
-        answer = await self._ask("message_sending", MessageSending, delivery.key, lambda: _of_reply(delivery, text))
-        if answer is None or answer.refused is not None:
-            return text, None if answer is None else answer.refused
-        return (text if answer.changed is None else str(answer.changed["text"])), None
-
-    async def sent(self, delivery: ReplyDelivery, text: str, status: str) -> None:
-        """Report the outcome of a reply: `delivered`, `refused` or `unknown`."""
-        if self.has_hooks():
-            of = _of_reply(delivery, text) | {"status": status}
-            await self._ask("message_sent", MessageSent, delivery.key, lambda: of)
-
-    async def _ask(
-        self, name: str, event: type[E], what: str, fields: Callable[[], dict[str, Any]] = dict
-    ) -> HookAnswer | None:
-        """Call hooks at the point that `what` names, once in the session."""
-        if not self._began:
-            await self.begin_hooks()
-        key, agent, tenant, _ = self._who()
-        point = f"{workflow.info().workflow_id}/{what}/{name}"
-        at = workflow.now().isoformat(timespec="milliseconds")
-        return await self._hooking.ask(
-            name,
-            lambda: event(key=point, at=at, session=key, agent=agent, tenant=tenant, **fields()),
-        )
-
-    def _time(self) -> str:
-        return f"{workflow.now():%Y%m%dT%H%M%S%f}"
-
-
-def _place(sender: str, message_id: str) -> str:
-    """Return the name of a message: its id belongs to its sender, and another sender may use the same one."""
-    return f"{dumps(sender)}/{message_id}" if sender else message_id
-
-
-def _of_reply(delivery: ReplyDelivery, text: str) -> dict[str, Any]:
-    return {
-        "run_id": delivery.run_id,
-        "sender": delivery.sender,
-        "reply": delivery.key,
-        "route": delivery.route,
-        "text": text,
-    }

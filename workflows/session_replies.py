@@ -12,7 +12,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from perdure.workflows.failures import kind_of, message_of
-from perdure.workflows.hooks import SessionHooks
+from perdure.workflows.session_hooks import SessionHooks
 
 with workflow.unsafe.imports_passed_through():
     from perdure.plan.retry import INTERRUPTED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -426,7 +426,7 @@ def now() -> str:
     return datetime.fromtimestamp(workflow.time(), UTC).isoformat(timespec="milliseconds")
 
 
-def read(kind: type[W], said: tuple[Any, ...]) -> W:
+def read(kind: type[W], said: Sequence[Any]) -> W:
     """Parse the one argument as this type. Raise `MessageRefusedError` for anything else."""
     try:
         return kind.model_validate(only(said))

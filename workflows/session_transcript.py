@@ -17,18 +17,15 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.arguments import read_input
 from perdure.workflows.failures import message_of
-from perdure.workflows.hooks import SessionHooks
-from perdure.workflows.session_state import now
+from perdure.workflows.session_hooks import SessionHooks
+from perdure.workflows.session_state import SessionState, now
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError, RunError
     from perdure.sessions.compaction import (
         ARCHIVE_ACTIVITY,
-        ENTRIES_QUERY,
         FIND_ACTIVITY,
-        SEGMENT_QUERY,
         SUMMARY_ACTIVITY,
-        SUMMARY_QUERY,
         Archived,
         ArchiveInput,
         CompactionCut,
@@ -45,7 +42,6 @@ with workflow.unsafe.imports_passed_through():
         due,
     )
     from perdure.sessions.entries import CommandEntry, CompactionEntry, Entry, MessageEntry
-    from perdure.sessions.journal import SessionJournal
     from perdure.sessions.transcript import (
         SEGMENT_DELETE,
         SEGMENT_ENTRIES_QUERY,
@@ -70,46 +66,30 @@ COMPACTED_SHOWN: Final = 320_000
 """Characters of the compacted text that hooks receive: as many as a summary is made of."""
 
 
-class TranscriptTasks(SessionHooks):
-    """The activities of a session's transcript, and the queries by which they read it."""
+class TranscriptTasks:
+    """The activities of a session's transcript, and the answers to the queries by which they read it."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, kept: SessionState, hooks: SessionHooks) -> None:
+        self._kept = kept
+        self._hooks = hooks
         self._cut: CompactionCut | None = None
         self._old: list[Entry] = []
         self._one_at_a_time = asyncio.Lock()
         self._held_back: str | None = None
         """Reason why a hook refused the compaction."""
 
-    @property
-    def _transcript(self) -> Transcript | None:
-        """The session's transcript, once there is one."""
-        raise NotImplementedError
-
-    @property
-    def _notes(self) -> SessionJournal:
-        """The session's journal, once there is one."""
-        raise NotImplementedError
-
-    def _put_away(self, entries: list[Entry]) -> None:
-        """Add further data to entries that are archived now; called again for those that were not."""
-
-    def _gone(self, entries: list[Entry]) -> None:
-        """Drop entries that a segment holds now."""
-
-    async def tend(self, models: JsonObject, why: Why | None = None) -> str | None:
+    async def tend(self, why: Why | None = None) -> str | None:
         """Compact and archive as far as due; with `why`, compact in any case. Return the action in words; `None`:
         nothing was due.
 
-        `models` is the agent file's `config.models`. One call at a time does it, others wait. Raise only a
-        cancellation.
+        One call at a time does it, others wait. Raise only a cancellation.
         """
+        models = self._kept.models
         async with self._one_at_a_time:
             return await self._tend(models, why)
 
     async def _tend(self, models: JsonObject, why: Why | None) -> str | None:
-        transcript = self._transcript
-        assert transcript is not None
+        transcript = self._kept.transcript
         words = None
         while (reason := why or due(transcript)) is not None:
             entry = await self._compact(transcript, models, reason)
@@ -131,11 +111,13 @@ class TranscriptTasks(SessionHooks):
         if cut is None:
             self._held_back = None
             return None
-        self._held_back, addition = await self.may_compact(cut.why, cut.before, lambda: cut.source(COMPACTED_SHOWN))
+        self._held_back, addition = await self._hooks.may_compact(
+            cut.why, cut.before, lambda: cut.source(COMPACTED_SHOWN)
+        )
         if self._held_back is not None:
             self._cut = None
             return None
-        notes = self._notes
+        notes = self._kept.notes
         notes.compacts(cut.why, cut.before, now())
         try:
             summary: SummaryResult = await workflow.execute_activity(
@@ -160,7 +142,7 @@ class TranscriptTasks(SessionHooks):
             return None
         entry.model, entry.usage = summary.model, summary.usage
         transcript.append(entry)
-        await self.tell_compacted(entry)
+        await self._hooks.tell_compacted(entry)
         return entry
 
     async def _archive(self, transcript: Transcript) -> None:
@@ -168,7 +150,7 @@ class TranscriptTasks(SessionHooks):
         info = workflow.info()
         name = f"{info.workflow_id}/~{info.first_execution_run_id[:8]}-"
         while old := transcript.old():
-            self._put_away(old)
+            self._kept.put_away(old)
             self._old = old
             if not transcript.spans or transcript.spans[-1].name != name:
                 transcript.spans.append(Span(name=name))
@@ -188,18 +170,16 @@ class TranscriptTasks(SessionHooks):
                     raise
                 workflow.logger.warning("old entries stay at hand: %s", message_of(error))
                 break
-            self._gone([entry for entry in old if entry.n <= archived.last])
+            self._kept.gone([entry for entry in old if entry.n <= archived.last])
             transcript.let_go(archived.last)
             span.segments, span.last = span.segments + 1, archived.last
         self._old = []
 
     async def find(self, message_id: str, sender: str = "") -> JsonObject:
         """Return the data of a message that is not at hand any more; empty if there is none. Raise `ActivityError`."""
-        transcript = self._transcript
-        assert transcript is not None
         found: FoundEntry = await workflow.execute_activity(
             FIND_ACTIVITY,
-            FindInput(message_id=message_id, sender=sender, spans=transcript.spans),
+            FindInput(message_id=message_id, sender=sender, spans=self._kept.transcript.spans),
             result_type=FoundEntry,
             schedule_to_close_timeout=_ARCHIVE,
             start_to_close_timeout=timedelta(seconds=20),
@@ -207,24 +187,19 @@ class TranscriptTasks(SessionHooks):
         )
         return found.entry.known if isinstance(found.entry, MessageEntry | CommandEntry) else {}
 
-    @workflow.query(name=SUMMARY_QUERY)
     def summary_source(self, room: int) -> SummarySource:
         """Return the text to summarise, in `room` characters. The activity queries it, so that no history holds it."""
         if self._cut is None:
             raise ValueError("nothing is compacted now")
         return SummarySource(text=self._cut.source(room), most=self._cut.most_of_summary)
 
-    @workflow.query(name=SEGMENT_QUERY)
     def segment_source(self, number: int) -> SegmentSource:
         """Return the entries to archive as the segment of a number."""
         return SegmentSource(segment=segment_of(number, self._old) if self._old else None)
 
-    @workflow.query(name=ENTRIES_QUERY)
     def at_hand(self, after: int) -> HeldEntries:
         """Return the entries at hand behind a place, as many as one answer holds, and where the older ones are."""
-        transcript = self._transcript
-        if transcript is None:
-            raise RunError("this session has no transcript: its input could not be read")
+        transcript = self._kept.transcript
         entries, more = transcript.behind(after, AT_HAND)
         return HeldEntries(
             entries=entries,

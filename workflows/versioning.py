@@ -1,7 +1,4 @@
-"""Workflows for workers with a deployment version.
-
-They include the session's for workers that have session hooks: an execution that begins there queries which (R10.17).
-"""
+"""Workflows for workers with a deployment version: the same ones, with a versioning behavior."""
 
 from __future__ import annotations
 
@@ -93,46 +90,3 @@ class UpgradedSessionWorkflow(SessionWorkflow):
     async def run(self, *given: Any) -> None:
         """See `SessionWorkflow.run`."""
         await super().run(*given)
-
-
-@workflow.defn(name=SESSION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
-class HookedSessionWorkflow(SessionWorkflow):
-    """See `SessionWorkflow`."""
-
-    OFFERS_HOOKS = True
-
-    @workflow.init
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-
-    @workflow.run
-    async def run(self, *given: Any) -> None:
-        """See `SessionWorkflow.run`."""
-        await super().run(*given)
-
-
-@workflow.defn(
-    name=SESSION_WORKFLOW,
-    failure_exception_types=[PerdureError, ValidationError],
-    versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
-)
-class UpgradedHookedSessionWorkflow(UpgradedSessionWorkflow):
-    """See `SessionWorkflow`, and `UpgradedSessionWorkflow`."""
-
-    OFFERS_HOOKS = True
-
-    @workflow.init
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-
-    @workflow.run
-    async def run(self, *given: Any) -> None:
-        """See `SessionWorkflow.run`."""
-        await super().run(*given)
-
-
-def session_workflow(*, versioned: bool, hooked: bool) -> type:
-    """Return the class that a worker registers."""
-    if hooked:
-        return UpgradedHookedSessionWorkflow if versioned else HookedSessionWorkflow
-    return UpgradedSessionWorkflow if versioned else SessionWorkflow

@@ -17,6 +17,7 @@ from temporalio.worker import (
     ActivityInboundInterceptor,
     ExecuteActivityInput,
     Interceptor,
+    PatchActivationInput,
     ReplayerConfig,
     Worker,
     WorkerConfig,
@@ -41,7 +42,7 @@ from perdure.models.requests import Endpoint
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW
 from perdure.sessions.transcript import SEGMENT_WORKFLOW
-from perdure.sessions.wire import KEY_WORKFLOW
+from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
 from perdure.tools.decorator import tool_function
 from perdure.tools.invocation import model_queue, tool_queue
 from perdure.tools.tool import resolve_tools
@@ -129,6 +130,7 @@ class PerdurePlugin(SimplePlugin):
         self._check_names(theirs)
         config["activities"] = [*theirs, *parts.activities]
         config["workflows"] = [*config.get("workflows", ()), *parts.workflows]
+        config["patch_activation_callback"] = _activation(parts, config.get("patch_activation_callback"))
         self._parts[queue] = parts
         return config
 
@@ -228,6 +230,19 @@ def _registry(settings: Settings, tools: Iterable[AgentTool], agents: list[Agent
             resolve_tools(wanted, registry.definitions())
         check_agents(settings.agents, registry)
     return registry
+
+
+def _activation(
+    parts: WorkerParts, theirs: Callable[[PatchActivationInput], bool] | None
+) -> Callable[[PatchActivationInput], bool]:
+    """Return what decides on patches: `theirs` for the user's workflows, the parts for Perdure's sessions."""
+
+    def activates(patch: PatchActivationInput) -> bool:
+        if patch.workflow_info.workflow_type == SESSION_WORKFLOW:
+            return parts.activates(patch)
+        return theirs is None or theirs(patch)
+
+    return activates
 
 
 def _limited_queues(settings: Settings, queue: str) -> set[str]:

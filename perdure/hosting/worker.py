@@ -77,6 +77,7 @@ def build_worker(
         workflows=parts.workflows,
         activities=parts.activities,
         workflow_runner=_sandbox() if sandboxed else Unsandboxed(),
+        patch_activation_callback=parts.activates,
         # A workflow whose worker is gone goes to another one after five seconds, not after ten.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
         **options,

@@ -13,7 +13,14 @@ from openai import AsyncOpenAI
 from temporalio import workflow
 from temporalio.bridge.proto.workflow_activation import RemoveFromCache
 from temporalio.client import Client
-from temporalio.worker import Interceptor, UnsandboxedWorkflowRunner, Worker, WorkflowInstance, WorkflowInstanceDetails
+from temporalio.worker import (
+    Interceptor,
+    PatchActivationInput,
+    UnsandboxedWorkflowRunner,
+    Worker,
+    WorkflowInstance,
+    WorkflowInstanceDetails,
+)
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from temporalio.workflow import Info
 
@@ -32,6 +39,7 @@ from perdure.activities.requests import RequestActivity
 from perdure.activities.secrets import Masking, keep_secret
 from perdure.activities.transcripts import SummaryActivity
 from perdure.errors import SettingsError
+from perdure.hooks.events import SESSION_HOOKS_PATCH
 from perdure.hosting import health
 from perdure.hosting.settings import Settings
 from perdure.hosting.settings_display import secrets_of
@@ -46,13 +54,14 @@ from perdure.workflows.dispatch import EagerStartInterceptor
 from perdure.workflows.keys import KeyWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from perdure.workflows.observability import note_gone, note_refused
+from perdure.workflows.session import SessionWorkflow
 from perdure.workflows.session_transcript import SegmentWorkflow
 from perdure.workflows.versioning import (
     LastingSegmentWorkflow,
     PinnedAgentWorkflow,
     PinnedLoopWorkflow,
     UpgradedKeyWorkflow,
-    session_workflow,
+    UpgradedSessionWorkflow,
 )
 
 PURE: Final = (
@@ -128,7 +137,8 @@ class WorkerParts:
         self._request = RequestActivity(asked, underway).request
         ours: list[type] = [PinnedAgentWorkflow, PinnedLoopWorkflow] if versioned else [AgentWorkflow, LoopWorkflow]
         ours += [LastingSegmentWorkflow, UpgradedKeyWorkflow] if versioned else [SegmentWorkflow, KeyWorkflow]
-        ours += [session_workflow(versioned=versioned, hooked=bool(registry.hooks.recorded("session")))]
+        ours += [UpgradedSessionWorkflow] if versioned else [SessionWorkflow]
+        self._session_hooks = bool(registry.hooks.recorded("session"))
         self.workflows = [] if settings.tools_only else ours
         self.activities: list[Callable[..., Any]] = [self._tool]
         hooks = HookActivity(registry.hooks)
@@ -152,6 +162,10 @@ class WorkerParts:
                 session_runs.say,
                 DeliverActivity(registry.routes, underway).deliver,
             ]
+
+    def activates(self, patch: PatchActivationInput) -> bool:
+        """Whether a workflow of this worker records a patch's marker: that of session hooks, where the worker has any (R10.17)."""
+        return self._session_hooks or patch.patch_id != SESSION_HOOKS_PATCH
 
     def limited(self, client: Client, task_queue: str, options: Mapping[str, Any]) -> Iterator[Worker]:
         """Workers for what is limited of a worker on this queue."""

@@ -1,0 +1,205 @@
+"""The life of a session: its queue tells the next step, from message to run to reply."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from temporalio import workflow
+
+from perdure.workflows.arguments import read_one
+from perdure.workflows.preparation import begins_anew, go_on_anew
+from perdure.workflows.session_hooks import SessionHooks
+from perdure.workflows.session_replies import SessionReplies
+from perdure.workflows.session_runs import ChildRun, RunTurns, run_input
+from perdure.workflows.session_state import SessionState, now
+from perdure.workflows.session_transcript import TranscriptTasks
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.requests import RunWaits
+    from perdure.errors import MessageRefusedError
+    from perdure.runs.wire import RunInput
+    from perdure.sessions.agent_file import document, with_settings
+    from perdure.sessions.message_queue import ActiveRun, BeginRun, QueueIdle, RunCommand, WaitUntil
+    from perdure.sessions.replies import Delivered, ReplyDelivery
+    from perdure.sessions.wire import ENDED, SessionInput
+    from perdure.values.limits import MAX_PAYLOAD
+
+
+IDLE_EVENTS: Final = 12
+"""Events of a history: an execution that has more continues as new before it idles (R10.13).
+
+No new execution has so many, whatever became of its first task. A smaller number proves nothing: the history does not
+hold a task that only carried a refusal, and its worker counted that task.
+"""
+
+
+LINGER: Final = timedelta(seconds=1)
+"""Time after which a session continues as new before it idles.
+
+A server delays continue-as-new within a second of an execution's start. The sender of the next message would wait.
+"""
+
+
+class SessionDriver:
+    """One execution of a session: its state, its parts, and its active run."""
+
+    def __init__(self, argument: SessionInput) -> None:
+        info = workflow.info()
+        self.kept = SessionState(argument, info.workflow_id, info.run_id[-6:], now())
+        self.hooks = SessionHooks(self.kept, is_new=argument.snapshot is None)
+        self.transcripts = TranscriptTasks(self.kept, self.hooks)
+        self.replies = SessionReplies(self.kept.to_deliver, self.hooks, self._delivered)
+        self.turns = RunTurns()
+        self.child: ChildRun | None = None
+        """The active run."""
+        self.ended = False
+        self._arrivals = 0
+        """Number of arrivals, for tasks that wait for any."""
+        self._stepped = False
+        """Whether this execution has done anything, so that it must not idle with its history."""
+
+    def arrived(self) -> None:
+        """Record that something has come that may change the next step."""
+        self._arrivals += 1
+
+    def take_turn(self, said: Sequence[Any]) -> None:
+        """Give the run that a signal names its turn."""
+        self.arrived()
+        if len(said) == 1 and isinstance(said[0], str):
+            self.turns.give(said[0])
+
+    def note_waits(self, said: Sequence[Any]) -> None:
+        """Record a `RunWaits`: whether the active run waits for a person."""
+        self.arrived()
+        if (told := read_one(RunWaits, said)) is not None:
+            self.kept.lane.waits(told)
+
+    def end(self) -> None:
+        """Cancel the active run, and end the session."""
+        if (running := self.kept.lane.state.running) is not None:
+            running.ending = "the session is deleted"
+        if self.child is not None:
+            self.child.end()
+        self.ended = True
+        self.arrived()
+
+    def check_open(self) -> None:
+        """Raise `MessageRefusedError` where the session has ended."""
+        if self.ended:
+            raise MessageRefusedError(ENDED)
+
+    def show(self) -> None:
+        """Show the session as it stands in the Web UI."""
+        workflow.set_current_details(self.kept.details())
+
+    def given_below(self, names: list[str]) -> dict[str, RunInput | None]:
+        """Return the active run's input by its name, `None` for other names."""
+        child = self.child
+        mine = None if child is None else child.id.removeprefix(f"{workflow.info().workflow_id}/")
+        return {name: child.given if child is not None and name == mine else None for name in names}
+
+    async def run(self) -> None:
+        """Keep the queue until the session is ended."""
+        kept = self.kept
+        self.replies.start()
+        self.show()
+        await self.hooks.begin()
+        while not self.ended:
+            await self.transcripts.tend()
+            if self.ended:
+                break
+            seen = self._arrivals
+            step = kept.lane.next(workflow.time())
+            self._stepped |= not isinstance(step, QueueIdle)
+            if isinstance(step, BeginRun):
+                await self._run(step.run)
+            elif isinstance(step, RunCommand):
+                kept.carry_out(step.command, now())
+            elif isinstance(step, WaitUntil):
+                await self._until(seen, step.at)
+            elif isinstance(step, QueueIdle):
+                await self._idle(seen)
+            if not isinstance(step, RunCommand) and workflow.all_handlers_finished() and begins_anew():
+                if self.replies.busy:
+                    await self.replies.pause()
+                if workflow.all_handlers_finished():
+                    self._go_on()
+                self.replies.start()
+        self.replies.cancel()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        await self.hooks.end()
+        kept.notes.ended(now())
+
+    async def _until(self, seen: int, at: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: self._arrivals > seen,
+                timeout=max(0.001, at - workflow.time()),
+                timeout_summary="until nothing more comes to be collected",
+            )
+
+    async def _idle(self, seen: int) -> None:
+        """Wait for the next arrival, with a history as short as possible."""
+        await workflow.wait_condition(
+            lambda: (workflow.all_handlers_finished() and not self.replies.busy) or self._arrivals > seen
+        )
+        used = self._arrivals > 0 or self._stepped or workflow.info().get_current_history_length() > IDLE_EVENTS
+        if self._arrivals == seen and used:
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: self._arrivals > seen, timeout=LINGER, timeout_summary="until nobody goes on talking"
+                )
+                return
+            self._go_on()
+        await workflow.wait_condition(lambda: self._arrivals > seen)
+
+    def _go_on(self) -> None:
+        """Continue as new, unless a run or a reply is under way: it would be lost."""
+        if self.replies.busy:
+            return
+        if self.kept.lane.state.running is not None and self.kept.lane.state.running.begun:
+            return
+        carried = self.kept.carried()
+        if len(carried.model_dump_json().encode()) <= MAX_PAYLOAD:
+            go_on_anew(carried)
+
+    async def _run(self, running: ActiveRun) -> None:
+        """Run one run, from its start to its records in the transcript."""
+        kept = self.kept
+        run_id = kept.lane.run_id(running.number)
+        await self.turns.take(run_id, lambda: running.ending is None and kept.lane.state.running is running)
+        if kept.lane.state.running is not running:  # all that it was to begin with was taken back
+            self.turns.leave()
+            return
+        if running.ending is not None:
+            self.turns.leave()
+            kept.never_ran(running, now())
+            return
+        first = running.messages[0]
+        own = with_settings(kept.document, first.settings)
+        agent = document(own, kept.conversation(running), kept.state, kept.said(running))
+        kept.begun(running, now())
+        self.child = ChildRun(
+            run_id,
+            run_input(agent, kept.delegates, kept.sources, kept.whose(first.sender), reasons=kept.tells_reasoning),
+            sender=first.sender,
+            tenant=kept.tenant,
+            searchable=kept.searchable,
+        )
+        self.show()
+        started = now()
+        try:
+            result = await self.child.result(f"{kept.agent}: {first.text}")
+        finally:
+            self.child = None
+            self.turns.leave()
+        self.replies.add(kept.ended(running, result, started, now()))
+        self.show()
+
+    def _delivered(self, delivery: ReplyDelivery, became: Delivered, text: str) -> None:
+        self.arrived()
+        self.kept.delivered(delivery, became, text, now())
+        self.show()

@@ -1,0 +1,172 @@
+"""Hooks of a session: of its messages, its compactions and its replies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from temporalio import workflow
+
+from perdure.workflows.hooks import ExecutionHooks
+from perdure.workflows.session_state import SessionState, now
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import MessageRefusedError
+    from perdure.hooks.answers import Hooks
+    from perdure.hooks.events import (
+        SESSION_HOOKS_ACTIVITY,
+        SESSION_HOOKS_PATCH,
+        AfterCompaction,
+        BeforeCompaction,
+        Command,
+        HookAnswer,
+        HookEvent,
+        HookRef,
+        MessageReceived,
+        MessageSending,
+        MessageSent,
+        SessionEnd,
+        SessionStart,
+    )
+    from perdure.sessions.entries import CompactionEntry
+    from perdure.sessions.replies import ReplyDelivery
+    from perdure.values.json import JsonObject, dumps
+    from perdure.values.limits import MAX_ADDITION
+
+
+E = TypeVar("E", bound=HookEvent)
+
+_SECONDS: Final = timedelta(seconds=10)
+
+
+class SessionHooks:
+    """The hooks of a session's execution. Where its worker has none, nothing is recorded or scheduled.
+
+    `is_new`: whether the session begins with this execution.
+    """
+
+    def __init__(self, kept: SessionState, *, is_new: bool) -> None:
+        self.in_turn = asyncio.Lock()
+        """Lock that keeps messages in the order of their arrival while hooks see them."""
+        self._kept = kept
+        self._is_new = is_new
+        self._began = False
+        self._hooking = ExecutionHooks(kept.notes.hooks(now))
+
+    def given(self, said: Sequence[Any]) -> JsonObject:
+        """Return the event under way by the key that a query names. Raise `ValueError` if there is none."""
+        return self._hooking.given(said)
+
+    def has_hooks(self) -> bool:
+        """Whether this execution has hooks. A marker in the history records that; without hooks there is no marker.
+
+        The worker decides: see `perdure.hosting.worker_parts.WorkerParts.activates`.
+        """
+        return workflow.patched(SESSION_HOOKS_PATCH)
+
+    async def begin(self) -> None:
+        """Record the hooks, once for an execution, and report that a session begins."""
+        if not self.has_hooks():
+            return
+        async with self.in_turn:
+            await self.begin_in_turn()
+
+    async def begin_in_turn(self) -> None:
+        """Do as `begin`, in an execution that has hooks, for a task that holds the lock."""
+        if self._began:
+            return
+        recorded: list[HookRef] = await workflow.execute_local_activity(
+            SESSION_HOOKS_ACTIVITY, result_type=list[HookRef], start_to_close_timeout=_SECONDS
+        )
+        self._hooking.hooks, self._began = Hooks(recorded), True
+        if self._is_new:
+            await self._ask("session_start", SessionStart, workflow.info().first_execution_run_id)
+
+    async def end(self) -> None:
+        """Report that the session is deleted."""
+        if self.has_hooks():
+            await self._ask("session_end", SessionEnd, workflow.info().first_execution_run_id)
+
+    async def received(self, message_id: str, sender: str, text: str, **more: Any) -> str:
+        """Return the text of a message as hooks accept it. Raise `MessageRefusedError` where a hook refuses it.
+
+        Call it within `in_turn`.
+        """
+        of = {"sender": sender, "message_id": message_id, "text": text, **more}
+        answer = await self._ask("message_received", MessageReceived, _place(sender, message_id), lambda: of)
+        if answer is not None and answer.refused is not None:
+            raise MessageRefusedError(answer.refused)
+        return text if answer is None or answer.changed is None else str(answer.changed["text"])
+
+    async def commanded(self, message_id: str, sender: str, command: str) -> None:
+        """Report that a command was accepted."""
+        if self.has_hooks():
+            of = {"sender": sender, "message_id": message_id, "command": command}
+            await self._ask("command", Command, _place(sender, message_id), lambda: of)
+
+    async def may_compact(self, reason: str, tokens: int, text: Callable[[], str]) -> tuple[str | None, str]:
+        """Return why hooks refuse a compaction now, and their addition to its summary. `text` returns the compacted
+        text.
+        """
+        if not self.has_hooks():
+            return None, ""
+        of = {"reason": reason, "tokens": tokens}
+        answer = await self._ask("before_compaction", BeforeCompaction, self._time(), lambda: of | {"text": text()})
+        if answer is None:
+            return None, ""
+        return answer.refused, str((answer.changed or {}).get("addition", ""))[:MAX_ADDITION]
+
+    async def tell_compacted(self, entry: CompactionEntry) -> None:
+        if self.has_hooks():
+            of = {"kind": entry.kind, "text": entry.text, "before": entry.before, "after": entry.after}
+            await self._ask("after_compaction", AfterCompaction, self._time(), lambda: of)
+
+    async def sending(self, delivery: ReplyDelivery) -> tuple[str, str | None]:
+        """Return the text of a reply as hooks deliver it, and why they refuse it."""
+        text = delivery.text
+        if not self.has_hooks():
+            return text, None
+        answer = await self._ask("message_sending", MessageSending, delivery.key, lambda: _of_reply(delivery, text))
+        if answer is None or answer.refused is not None:
+            return text, None if answer is None else answer.refused
+        return (text if answer.changed is None else str(answer.changed["text"])), None
+
+    async def sent(self, delivery: ReplyDelivery, text: str, status: str) -> None:
+        """Report the outcome of a reply: `delivered`, `refused` or `unknown`."""
+        if self.has_hooks():
+            of = _of_reply(delivery, text) | {"status": status}
+            await self._ask("message_sent", MessageSent, delivery.key, lambda: of)
+
+    async def _ask(
+        self, name: str, event: type[E], what: str, fields: Callable[[], dict[str, Any]] = dict
+    ) -> HookAnswer | None:
+        """Call hooks at the point that `what` names, once in the session."""
+        if not self._began:
+            await self.begin()
+        kept = self._kept
+        point = f"{workflow.info().workflow_id}/{what}/{name}"
+        at = workflow.now().isoformat(timespec="milliseconds")
+        return await self._hooking.ask(
+            name,
+            lambda: event(key=point, at=at, session=kept.key, agent=kept.agent, tenant=kept.tenant, **fields()),
+        )
+
+    def _time(self) -> str:
+        return f"{workflow.now():%Y%m%dT%H%M%S%f}"
+
+
+def _place(sender: str, message_id: str) -> str:
+    """Return the name of a message: its id belongs to its sender, and another sender may use the same one."""
+    return f"{dumps(sender)}/{message_id}" if sender else message_id
+
+
+def _of_reply(delivery: ReplyDelivery, text: str) -> dict[str, Any]:
+    return {
+        "run_id": delivery.run_id,
+        "sender": delivery.sender,
+        "reply": delivery.key,
+        "route": delivery.route,
+        "text": text,
+    }

@@ -1,0 +1,217 @@
+"""Updates of a session: what people and programs send to it, judged before it is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from temporalio import workflow
+
+from perdure.workflows.dispatch import full
+from perdure.workflows.session_driver import SessionDriver
+from perdure.workflows.session_runs import say
+from perdure.workflows.session_state import judge_agent, now, read
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.requests import WITHDRAW as WITHDRAW_FROM_RUN
+    from perdure.errors import MessageRefusedError
+    from perdure.runs.wire import DECIDE
+    from perdure.sessions.agent_file import with_settings
+    from perdure.sessions.entries import CommandEntry
+    from perdure.sessions.message_queue import AcceptedMessage, Queued, check_right, says
+    from perdure.sessions.wire import (
+        Description,
+        Message,
+        MessageWithdrawal,
+        Redelivery,
+        RunUpdate,
+        SessionDecision,
+        SessionDeletion,
+    )
+    from perdure.values.json import JsonObject, WireModel
+    from perdure.values.limits import NEAR
+
+
+W = TypeVar("W", bound=WireModel)
+
+
+class SessionUpdates:
+    """The updates of a session. Each `check_…` judges an update before it is accepted, and changes nothing.
+
+    A check's refusal writes no history (R18.6). All raise `MessageRefusedError`.
+    """
+
+    def __init__(self, session: SessionDriver) -> None:
+        self._session = session
+        self._kept = session.kept
+        self._hooks = session.hooks
+
+    def _read(self, kind: type[W], said: Sequence[Any]) -> W:
+        self._session.check_open()
+        return read(kind, said)
+
+    def check_message(self, said: Sequence[Any]) -> None:
+        """Judge a `Message`."""
+        message = self._read(Message, said)
+        says(message)
+        if not self._kept.forgot(message):  # else it is judged when that is known
+            self._judge(message)
+
+    async def send(self, said: Sequence[Any]) -> JsonObject:
+        """Accept a `Message`; return its receipt, the same for the same message (R10.1)."""
+        # Also where it is known or refused below: the history that it wrote is not to be idled with.
+        self._session.arrived()
+        kept, message = self._kept, self._read(Message, said)
+        if kept.forgot(message):
+            if known := await self._session.transcripts.find(message.message_id, message.sender):
+                return kept.answer(message, known).as_json()
+            self._session.check_open()
+            self._judge(message)
+        if self._hooks.has_hooks() and not message.command and kept.lane.judge(message) is None:
+            async with self._hooks.in_turn:
+                return await self._received(message)
+        self._session.check_open()
+        return await self._accepted(message)
+
+    async def _received(self, message: Message) -> JsonObject:
+        """Hooks have seen it before it is accepted; those that come meanwhile wait, so that they are accepted in their
+        order.
+        """
+        await self._hooks.begin_in_turn()
+        text = message.text
+        self._session.check_open()
+        if self._kept.lane.judge(message) is None:
+            of = {"mode": message.mode, "rights": message.rights}
+            text = await self._hooks.received(message.message_id, message.sender, text, **of)
+            says(message.model_copy(update={"text": text}))
+            self._session.check_open()
+            self._judge(message)
+        return await self._accepted(message, text)
+
+    async def _accepted(self, message: Message, text: str | None = None) -> JsonObject:
+        """Accept a message and return its receipt; `text`: the text that hooks have given it."""
+        kept = self._kept
+        if message.document is not None and kept.names_another_agent(message):
+            kept.change_agent(message)
+        accepted = kept.lane.accept(message, workflow.time(), now(), text)
+        if accepted.queued is not None:
+            self._note(accepted, accepted.queued)
+            if message.command:
+                await self._hooks.commanded(message.message_id, message.sender, message.command)
+        return accepted.receipt.as_json()
+
+    def _judge(self, message: Message) -> None:
+        kept = self._kept
+        if kept.lane.judge(message) is not None:
+            return
+        if (words := full(NEAR)) is not None:
+            raise MessageRefusedError(f"{words}; it goes on as new when its run has ended: send it again then")
+        if not message.agent and not kept.document:
+            raise MessageRefusedError("the session has no agent yet: say with its first message which agent answers")
+        if kept.names_another_agent(message):
+            judge_agent(message, kept.agent)
+        with_settings(message.document or kept.document, message.settings)
+
+    def _note(self, accepted: AcceptedMessage, queued: Queued) -> None:
+        self._kept.write(accepted, queued)
+        child = self._session.child
+        if child is not None and accepted.steer:
+            child.steer(queued)
+        if child is not None and accepted.cancel:
+            child.end()
+        self._session.arrived()
+        self._session.show()
+
+    def check_withdrawal(self, said: Sequence[Any]) -> None:
+        """Judge a `MessageWithdrawal`."""
+        self._kept.lane.judge_withdrawal(self._read(MessageWithdrawal, said))
+
+    async def withdraw(self, said: Sequence[Any]) -> JsonObject:
+        """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
+        self._session.arrived()
+        kept, asked = self._kept, self._read(MessageWithdrawal, said)
+        key = kept.lane.judge_withdrawal(asked)
+        number = kept.lane.steered_into(key)
+        if number is not None:
+            which = {"id": asked.message_id, "sender": key.partition("\n")[0]}
+            answered = await say(RunUpdate(run_id=kept.lane.run_id(number), update=WITHDRAW_FROM_RUN, argument=which))
+            if answered.refused is not None and kept.lane.steered_into(key) == number:
+                raise MessageRefusedError(answered.refused)
+        kept.lane.judge_withdrawal(asked)  # it may have been taken meanwhile
+        kept.withdraw(asked, now())
+        self._session.arrived()
+        self._session.show()
+        return {"messageId": asked.message_id, "withdrawn": True}
+
+    def check_decision(self, said: Sequence[Any]) -> None:
+        """Judge a `SessionDecision`."""
+        asked = self._read(SessionDecision, said)
+        check_right(asked.sender, asked.rights, "approve", "decide here")
+        running = self._kept.lane.state.running
+        if running is None or not running.begun:
+            raise MessageRefusedError("nothing runs that waits for a decision")
+
+    async def decide(self, said: Sequence[Any]) -> JsonObject:
+        """Decide with a `SessionDecision` of a sender with the right `approve`; return the run's answer, or its refusal
+        (R10.9).
+        """
+        self._session.arrived()
+        kept, asked = self._kept, self._read(SessionDecision, said)
+        running = kept.lane.state.running
+        if running is None:
+            raise MessageRefusedError("nothing runs that waits for a decision")
+        decision = {**asked.decision, "by": asked.sender}
+        answered = await say(RunUpdate(run_id=kept.lane.run_id(running.number), update=DECIDE, argument=decision))
+        if answered.refused is not None:
+            raise MessageRefusedError(answered.refused)
+        answer: JsonObject = answered.answer
+        return answer
+
+    def check_compact(self, said: Sequence[Any]) -> None:
+        """Judge a wish to compact, a `SessionDeletion`."""
+        asked = self._read(SessionDeletion, said)
+        check_right(asked.sender, asked.rights, "compact", "compact the session")
+
+    async def compact(self, said: Sequence[Any]) -> JsonObject:
+        """Compact: from now on a summary replaces all but the newest part (R10.11). Return the action in words."""
+        self._session.arrived()  # it is not to go on as new meanwhile
+        asked = self._read(SessionDeletion, said)
+        words = await self._session.transcripts.tend("asked")
+        entry = CommandEntry(at=now(), command="compact", sender=asked.sender, text=words or "")
+        self._kept.transcript.append(entry)
+        self._session.arrived()
+        return {"compacted": words}
+
+    def check_redelivery(self, said: Sequence[Any]) -> None:
+        """Judge a `Redelivery`."""
+        asked = self._read(Redelivery, said)
+        check_right(asked.sender, asked.rights, "redeliver", "have a reply delivered again")
+        self._kept.redelivery(asked.delivery)
+
+    def redeliver(self, said: Sequence[Any]) -> JsonObject:
+        """Deliver a reply whose arrival is unknown once more, under its key (R24.2). The argument is a `Redelivery`."""
+        asked = self._read(Redelivery, said)
+        self._session.replies.add([self._kept.redelivery(asked.delivery)])
+        self._session.arrived()
+        return {"delivery": asked.delivery}
+
+    def check_description(self, said: Sequence[Any]) -> None:
+        """Judge a `Description`."""
+        self._read(Description, said)
+
+    def describe(self, said: Sequence[Any]) -> JsonObject:
+        """Replace the session's metadata by a `Description`; return its `SessionInfo`."""
+        self._kept.describe(self._read(Description, said))
+        self._session.arrived()
+        return self._kept.about.as_json()
+
+    def check_end(self, said: Sequence[Any]) -> None:
+        """Judge a `SessionDeletion`."""
+        asked = read(SessionDeletion, said)
+        check_right(asked.sender, asked.rights, "delete", "delete the session")
+
+    def end(self) -> JsonObject:
+        """Cancel the active run, and end the session."""
+        self._session.check_open()
+        self._session.end()
+        return {"ended": self._kept.key}
