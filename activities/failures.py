@@ -96,7 +96,8 @@ def refusal_in(error: Exception) -> Refusal | None:
     if isinstance(error, json.JSONDecodeError):  # an event of the stream that is no JSON can only be words
         return refusal_of(None, error.doc, event="error")
     if isinstance(error, openai.APIError) and error.body is not None:  # in a stream
-        return refusal_of(None, {"error": error.body})
+        said: Any = error.body  # JSON, as the stream had it
+        return refusal_of(None, {"error": said})
     return None
 
 

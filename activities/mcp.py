@@ -39,22 +39,22 @@ def value_of(tool: str, result: CallToolResult, schema: Schema | None) -> Json:
     sounds and other files are described (R10.18).
     """
     texts = [without_media(block.text) for block in result.content if isinstance(block, TextContent)]
-    others = [_block(block) for block in result.content if not isinstance(block, TextContent)]
+    others: list[Json] = [_block(block) for block in result.content if not isinstance(block, TextContent)]
     if result.is_error:
         said = [*texts, *([] if result.structured_content is None else [result.structured_content]), *others]
         raise ToolError("tool_failed", "\n".join(map(_words, said)) or f"{tool} failed and says nothing")
     structured: Json = result.structured_content
     if schema is not None and (errors := schema.errors(structured)):
-        said = structured if structured is not None else texts
+        answer: Json = structured if structured is not None else [*texts]
         raise ToolError(
             "invalid_answer",
-            f"{tool} ran, but its answer is not what its server declares: {errors[0]}; it was {shorten(without_media(said), 500)}",
+            f"{tool} ran, but its answer is not what its server declares: {errors[0]}; it was {shorten(without_media(answer), 500)}",
         )
     if structured is None:
         text = "\n".join(map(str, texts))
         return {"text": text, CONTENT: others} if others else text
     value = without_media(structured)
-    beside = [{"type": "text", "text": text} for text in _news(texts, value)] + others
+    beside: list[Json] = [*({"type": "text", "text": text} for text in _news(texts, value)), *others]
     if not beside:
         return value
     return {**value, CONTENT: beside} if isinstance(value, dict) else {"result": value, CONTENT: beside}
@@ -183,7 +183,7 @@ def _tool(name: str, server: McpServer, connection: Connection, offered: Tool) -
         )
     schema = None if offered.output_schema is None else Schema(offered.output_schema)
 
-    async def call(**params: Json) -> Json:
+    async def call(**params: Any) -> Json:  # JSON, and the context
         context: ToolContext = params.pop(_CONTEXT)
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:

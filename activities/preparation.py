@@ -77,8 +77,9 @@ class AgentFolder:
         path = None if self._path is None else self._path / f"{name}.json"
         if path is None or not path.is_file():
             raise ProtocolError(f"the worker's agents folder has no {name!r}{self._hint(name)}")
-        document: JsonObject = agent_document(loads_commented(path.read_bytes(), source=path.name), name)
-        parse_agent(document, source=path.name)
+        found: Any = agent_document(loads_commented(path.read_bytes(), source=path.name), name)
+        parse_agent(found, source=path.name)  # which takes objects alone
+        document: JsonObject = found
         return document
 
     def _hint(self, name: str) -> str:

@@ -9,7 +9,7 @@ import os
 import re
 import traceback
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic_core import to_jsonable_python
 from temporalio import worker
@@ -23,6 +23,8 @@ _SHORTEST: Final = 10
 """Characters. A shorter value is no key, and may be part of ordinary words."""
 _NAMES: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 _known: set[str] = set()
+
+T = TypeVar("T")
 
 
 def keep_secret(*values: str) -> None:
@@ -42,12 +44,14 @@ def masked(text: str) -> str:
     return text
 
 
-def masked_value(value: Json) -> Json:
+def masked_value(value: T) -> T:
     """Return the value with every secret in its texts replaced; the same object if it holds none."""
-    text = dumps(value)
+    plain: Any = value  # JSON, and its form stays
+    text = dumps(plain)
     if not any(dumps(secret)[1:-1] in text for secret in known_secrets()):
         return value
-    return _walk(value)
+    masked: T = _walk(plain)
+    return masked
 
 
 def masked_details(details: Any) -> Any:
@@ -62,7 +66,7 @@ def masked_details(details: Any) -> Any:
     return details if found is plain else found
 
 
-def _walk(value: Json) -> Json:
+def _walk(value: Json) -> Any:
     if isinstance(value, str):
         return masked(value)
     if isinstance(value, list):

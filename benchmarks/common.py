@@ -27,6 +27,7 @@ from perdure.queries import SearchAttributes
 from perdure.runs.agent import parse_agent
 from perdure.testing.scripted_model import Pace, Script, ScriptedModel
 from perdure.tools.decorator import tool_function
+from perdure.values.json import JsonObject
 
 SETTINGS: dict[str, Any] = {
     "frontend.namespaceRPS": 100_000,
@@ -79,7 +80,7 @@ async def loop_worker(
 async def start(client: Client, queue: str, *tools: str, **config: Any) -> AgentHandle:
     """An agent over these tools, whose output is any object."""
     context = [{"type": "tool", "tool": name} for name in tools]
-    document = {"name": "bench", "config": config, "context": context, "schema": {"type": "object"}}
+    document: JsonObject = {"name": "bench", "config": config, "context": context, "schema": {"type": "object"}}
     return await start_run(client, parse_agent(document), document, task_queue=queue)
 
 

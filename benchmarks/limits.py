@@ -22,6 +22,7 @@ from perdure.hosting.connection import data_converter
 from perdure.hosting.server import embedded_server
 from perdure.runs.agent import parse_agent
 from perdure.testing.scripted_model import ChatRequest
+from perdure.values.json import JsonObject
 from perdure.workflows.agent import AgentWorkflow
 
 DONE: dict[str, Any] = {"calls": [], "output": {"ok": True}}
@@ -124,7 +125,7 @@ async def limits() -> str:
     rows = []
     async with embedded_server(ui=False) as server:
         for name, script, offered, before in CASES:
-            document = {
+            document: JsonObject = {
                 "name": "limits",
                 "config": {"approval": {"timeout": 5}, "stream": False},
                 "context": [{"type": "system", "text": "Plan."}, *({"type": "tool", "tool": tool} for tool in offered)],

@@ -17,6 +17,7 @@ from perdure.client.run_operations import start_run
 from perdure.hosting.worker import build_worker
 from perdure.runs.agent import parse_agent
 from perdure.tools.decorator import tool_function
+from perdure.values.json import JsonObject
 
 SIZES = (100, 1000, 10_000)
 CHILD: dict[str, Any] = {
@@ -69,7 +70,7 @@ async def _line(client: Client, size: int) -> str:
         {"type": "tool", "tool": {"name": "each", "_delegate": "child"}},
         {"type": "plan", "plan": [call], "output": "†state.all"},
     ]
-    document = {"name": "bench", "context": context}
+    document: JsonObject = {"name": "bench", "context": context}
     begun = time.monotonic()
     handle = await start_run(client, parse_agent(document), document, task_queue="loops")
     result = await handle.result()

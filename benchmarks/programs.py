@@ -76,7 +76,8 @@ def _as_activity(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
     """The same tool for the loop, told by JSON arguments and answering in JSON."""
 
     async def run(arguments: str) -> str:
-        return dumps(await function(**loads(arguments)))
+        params: Any = loads(arguments)
+        return dumps(await function(**params))
 
     return activity.defn(name=function.__name__)(run)
 

@@ -19,6 +19,7 @@ from benchmarks.common import bench_server, counted, model_process
 from perdure import Agent, Perdure
 from perdure.hosting.server import free_port
 from perdure.testing.scripted_model import ChatRequest
+from perdure.values.json import Json
 
 RUNS, AT_ONCE, STEPS, MESSAGES = 100, 20, 8, 10
 MANY = int(os.environ.get("PERDURE_BENCH_MANY", "10000"))
@@ -31,7 +32,8 @@ QUEUE = "scaling"
 
 
 def agent(kind: str, tool: str = "", answer: str = "object") -> Agent[Any]:
-    context = [{"type": "system", "text": f"KIND-{kind}"}, *([{"type": "tool", "tool": tool}] if tool else [])]
+    tools: list[Json] = [{"type": "tool", "tool": tool}] if tool else []
+    context: list[Json] = [{"type": "system", "text": f"KIND-{kind}"}, *tools]
     return Agent.of({"name": kind, "context": context, "schema": {"type": answer}})
 
 

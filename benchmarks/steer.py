@@ -30,6 +30,7 @@ from perdure.client.run_operations import AgentHandle, start_run
 from perdure.runs.agent import parse_agent
 from perdure.runs.wire import CALLS_SIGNAL
 from perdure.testing.scripted_model import TOKEN, ChatRequest, ScriptedModel, Turn
+from perdure.values.json import JsonObject
 
 PARTS: Final = (0.1, 0.5, 0.9)
 """Of the time that the task takes uncorrected."""
@@ -137,7 +138,7 @@ def planner(case: Case, wait: bool) -> Callable[[ChatRequest], Turn]:
 async def begin(client: Client, queue: str, *said: str) -> AgentHandle:
     context: list[dict[str, Any]] = [{"type": "tool", "tool": "do"}, *({"type": "text", "text": text} for text in said)]
     config = {"approval": {"ask": "never"}}
-    document = {"name": "bench", "config": config, "context": context, "schema": {"type": "object"}}
+    document: JsonObject = {"name": "bench", "config": config, "context": context, "schema": {"type": "object"}}
     return await start_run(client, parse_agent(document), document, task_queue=queue)
 
 

@@ -30,7 +30,7 @@ from perdure.errors import RunError, RunExistsError
 from perdure.runs.agent import check_run_id
 from perdure.runs.views import summary
 from perdure.runs.wire import AGENT_WORKFLOW, RunInput, RunResult, RunStatus, RunView
-from perdure.values.json import Json
+from perdure.values.json import JsonObject
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, said
 from perdure.values.references import MISSING
 
@@ -41,7 +41,7 @@ __all__ = ["run_agent"]
 
 async def run_agent(
     agent: Agent[T],
-    input: Json = MISSING,
+    input: object = MISSING,
     *,
     id: str | None = None,
     task_queue: str | None = None,
@@ -58,7 +58,7 @@ async def run_agent(
     input are too large, `RunFailedError` where the run ended without an output, and `OutputError` where it is not of the type.
     """
     value = agent.check_input(input)
-    change = {**(approval or {})}
+    change: JsonObject = {**(approval or {})}
     parse_policy(change)
     given = RunInput(
         agent=agent.document(),

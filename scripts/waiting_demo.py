@@ -21,6 +21,7 @@ from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
 from perdure.runs.wire import WAITING_QUERY
 from perdure.testing.scripted_model import ScriptedModel
+from perdure.values.json import JsonObject
 
 
 @asynccontextmanager
@@ -32,7 +33,7 @@ async def waiting_demo(run_id: str) -> AsyncIterator[tuple[WorkflowEnvironment, 
         async with ScriptedModel(SCRIPT, strict=False) as model, embedded_server(ui=False) as server:
             asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0)
             async with build_worker(server.client, load_tools(["perdure.demo.tools"]), model=asking):
-                run_input = {"request": TASK, "folder": folder}
+                run_input: JsonObject = {"request": TASK, "folder": folder}
                 handle = await start_run(server.client, agent, document, run_input, has_input=True, run_id=run_id)
                 while not (await handle.query(WAITING_QUERY)):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)

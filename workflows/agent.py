@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
+from perdure.values.json import Json
 from perdure.workflows.approvals import LEFT, ApprovalWaits, RunApprovals
 from perdure.workflows.arguments import read_input, read_one
 from perdure.workflows.calls import CallLoop
@@ -536,6 +537,6 @@ class RunDriver:
             self.calls.deliver(delivery)
 
 
-async def _given(plan: list[Any]) -> RequestResult:
+async def _given(plan: Sequence[Json]) -> RequestResult:
     """A plan that nobody needs to be asked for (R5.9)."""
-    return RequestResult(calls=plan)
+    return RequestResult(calls=[*plan])

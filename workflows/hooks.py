@@ -255,7 +255,7 @@ async def tell_end(
         ),
         (),
         None if result is None else result.output,
-        messages,
+        [*messages],
         sender=sender,
     )
 

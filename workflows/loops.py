@@ -238,7 +238,7 @@ class LoopWorkflow:
             loop.keep_error(index, outcome.error.code, outcome.error.message)
         else:
             value = outcome.value
-            if loop.call is not None:
+            if loop.call is not None and isinstance(value, dict):
                 loop.keep_part(index, value, self._sizes)
             else:
                 loop.keep(index, value, self._sizes.of(value))

@@ -16,7 +16,9 @@ ADD = (
 @hook("before_tool_call")
 async def asked_for(event: BeforeToolCall) -> None:
     """It fails closed: what cannot be written down is not done."""
-    await _write(event, "asked", {"params": event.params, "sources": event.sources})
+    await _write(
+        event, "asked", {"params": event.params, "sources": {name: [*each] for name, each in event.sources.items()}}
+    )
 
 
 @hook("after_tool_call")

@@ -21,7 +21,7 @@ def without(value: Value) -> Json:
         return MAIL.sub(r"\1…@\2", CARD.sub(r"card ending in \1", value))
     if isinstance(value, list):
         return [without(item) for item in value]
-    return {without(name): without(item) for name, item in value.items()} if isinstance(value, dict) else value
+    return {str(without(name)): without(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 @hook("after_tool_call")

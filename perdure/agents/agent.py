@@ -22,7 +22,7 @@ from perdure.tools.tool import parse_tool
 from perdure.values.json import Json, JsonObject, check, dumps
 from perdure.values.messages import InputMessage, merge_data
 from perdure.values.problems import first_problem
-from perdure.values.references import MISSING
+from perdure.values.references import MISSING, Missing
 
 ValueT = TypeVar("ValueT", default=Any)
 
@@ -53,7 +53,8 @@ class JsonType(Generic[ValueT]):
     def read(self, value: Json) -> ValueT:
         """Return the value as the type reads it; without a type, unchanged. Raise `OutputError`."""
         if self._adapter is None:
-            found: ValueT = value
+            unread: Any = value  # without a type, a `ValueT` is any value
+            found: ValueT = unread
             return found
         try:
             return self._adapter.validate_json(dumps(value))
@@ -252,19 +253,20 @@ class Agent(Generic[OutputT]):
         if problems := policy_problems(self._document):
             raise AgentError.of(problems, f"agent {self.name!r}")
 
-    def check_input(self, input: Json = MISSING, *, told: bool = False) -> Json:
+    def check_input(self, input: object = MISSING, *, told: bool = False) -> Json | Missing:
         """Return a run's input as JSON, validated as the run does (R2.3). A missing one stays missing.
 
         With `told`, a text, data or a plan must say what to do; tools or a schema alone do not (R2.1). Raise
         `InputError`.
         """
-        value = input
+        value: Json | Missing = MISSING
         if input is not MISSING:
             try:
-                value = to_jsonable_python(input, by_alias=True)
+                written: Json = to_jsonable_python(input, by_alias=True)
             except PydanticSerializationError as error:
                 raise InputError(f"the input cannot be written as JSON: {error}") from None
-            check(value, source="the input")
+            check(written, source="the input")
+            value = written
         context = Context(self.parsed, None if value is MISSING else value, has_input=value is not MISSING)
         check_task(self.parsed, context, told=told)
         return value

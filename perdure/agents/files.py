@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard
 
 from perdure.approvals.policy import policy_problems
 from perdure.errors import AgentError, JsonError, Problem, ProtocolError, SettingsError
@@ -19,7 +19,7 @@ from perdure.runs.provenance import RunProvenance
 from perdure.runs.records import RunProgress
 from perdure.runs.views import plan_ways
 from perdure.tools.tool import READ_SKILL, Tool, parse_tool
-from perdure.values.json import Json, JsonObject, loads, loads_commented, shorten, without_comments
+from perdure.values.json import Json, JsonObject, ReadOnlyJson, loads, loads_commented, shorten, without_comments
 from perdure.values.messages import deep_merge
 from perdure.values.problems import line_of, problem_at
 from perdure.values.provenance import AGENT
@@ -188,9 +188,11 @@ def _own_problems(document: Json) -> list[Problem]:
     found = policy_problems(document)
     context = document.get("context") if isinstance(document, dict) else None
     for index, message in enumerate(context if isinstance(context, list) else []):
-        if isinstance(message, dict) and message.get("type") == "tool" and isinstance(message.get("tool"), dict):
+        if not isinstance(message, dict) or message.get("type") != "tool":
+            continue
+        if isinstance(tool := message.get("tool"), dict):
             try:
-                offline_tool(message["tool"], [])
+                offline_tool(tool, [])
             except ProtocolError as error:
                 found.append(problem_at(("context", index, "tool"), str(error)))
     return found
@@ -267,24 +269,26 @@ def read_plan(plan: PlanLike, planned: Planned) -> Solution:
         if not isinstance(plan.get("calls"), list) or not plan.keys() <= {"calls", "output"}:
             raise AgentError(f'{shorten(dict(plan), 80)} is no plan: expected {{"calls": [...], "output": ...}}')
         return Solution(list(plan["calls"]), plan.get("output"))
-    return Solution(list(plan))
+    listed: list[Any] = [*plan]
+    return Solution(listed)
 
 
-def native_calls(plan: PlanLike) -> list[JsonObject] | None:
+def native_calls(plan: ReadOnlyJson) -> list[JsonObject] | None:
     """Return the tool calls of a message as OpenAI has it, of their list, or of its JSON; `None` for another plan."""
-    document: Json = plan
+    document = plan
     if isinstance(plan, str):
         try:
             document = loads_commented(plan)
         except JsonError:
             return None
     calls = document.get("tool_calls") if isinstance(document, Mapping) else document
-    if not isinstance(calls, Sequence) or isinstance(calls, str) or not calls or not all(map(_is_native, calls)):
+    if not isinstance(calls, Sequence) or isinstance(calls, str) or not calls:
         return None
-    return list(calls)
+    native = [call for call in calls if _is_native(call)]
+    return native if len(native) == len(calls) else None
 
 
-def _is_native(call: Json) -> bool:
+def _is_native(call: ReadOnlyJson) -> TypeGuard[JsonObject]:
     return isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) and "_tool" not in call
 
 

@@ -132,7 +132,7 @@ class Digests:
         return digest
 
     def _spelt(self, value: Json, depth: int) -> str:
-        if depth == 0 or isinstance(value, str) or len(value) > _WIDE:
+        if depth == 0 or not isinstance(value, dict | list) or len(value) > _WIDE:
             return dumps(value, sort_keys=True)
         if isinstance(value, dict):
             items = (f"{dumps(key)}:{self._written(value[key], depth - 1)}" for key in sorted(value))

@@ -329,7 +329,7 @@ def _shown(params: JsonObject | None, origins: Origins) -> frozenset[str] | None
     names = {name for name, sources in origins.params.items() if untrusted(origins.written) or untrusted(sources)}
     if params is None or not origins.read or not names <= params.keys():
         return None
-    return frozenset({digest([sorted(others), {name: params[name] for name in names}])})
+    return frozenset({digest([[*sorted(others)], {name: params[name] for name in names}])})
 
 
 def _judged(ask: Ask, flows: Sequence[Flow], tool: Tool, origins: Origins) -> FlowVerdict:

@@ -239,7 +239,7 @@ def condition_words(when: Json, params: JsonObject | None, *, decided: bool = Tr
     return f"it is not known whether {words or NO_WORDS}"
 
 
-def _conditions(schema: Json, value: Any, path: str) -> Iterator[str]:
+def _conditions(schema: Json, value: Json, path: str) -> Iterator[str]:
     if not isinstance(schema, dict):
         return
     properties = schema.get("properties")
@@ -249,18 +249,18 @@ def _conditions(schema: Json, value: Any, path: str) -> Iterator[str]:
             below = value.get(name) if isinstance(value, dict) else None
             yield from _conditions(inner, below, f"{path}.{name}" if path else name)
     required = schema.get("required")
-    for name in required if isinstance(required, list) else ():
-        if name not in properties:
-            yield f"{path}.{name} is given" if path else f"{name} is given"
+    for each in required if isinstance(required, list) else ():
+        if each not in properties:
+            yield f"{path}.{each} is given" if path else f"{each} is given"
     for all_of in _schemas(schema, "allOf"):
         yield from _conditions(all_of, value, path)
     for key in ("anyOf", "oneOf"):
         found = [" and ".join(_conditions(each, value, path)) for each in _schemas(schema, key)]
         if any(found):
             yield " or ".join(dict.fromkeys(filter(None, found)))
-    inner = list(_conditions(schema.get("not"), value, path))
-    if len(inner) == 1:
-        yield inner[0].replace(" is ", " is not ", 1) if " is " in inner[0] else f"not: {inner[0]}"
+    others = list(_conditions(schema.get("not"), value, path))
+    if len(others) == 1:
+        yield others[0].replace(" is ", " is not ", 1) if " is " in others[0] else f"not: {others[0]}"
     if path:
         yield from _bounds(schema, path)
 

@@ -33,7 +33,7 @@ from perdure.runs.agent import parse_prompt, said
 from perdure.runs.drawing import draw_run
 from perdure.runs.views import run_ways
 from perdure.runs.wire import RunView
-from perdure.values.json import dumps
+from perdure.values.json import JsonObject, dumps
 from perdure.values.references import MISSING
 
 app = typer.Typer(
@@ -97,7 +97,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Start an agent and print its result."""
-    approval = {} if ask is None else {"ask": ask}
+    approval: JsonObject = {} if ask is None else {"ask": ask}
     with one_line_errors():  # what the run would refuse needs no server to be refused
         if id is not None and not id.strip():
             raise CommandError("--id is empty: give the run a name, or leave it out for one of its own", USAGE)

@@ -22,7 +22,7 @@ from perdure.plan.plan import Plan
 from perdure.plan.simulation import SimulatedCall, Simulation, simulate
 from perdure.runs.drawing import Drawing, draw_plan, to_mermaid, to_svg
 from perdure.runs.views import ways
-from perdure.values.json import dumps
+from perdure.values.json import JsonObject, dumps
 from perdure.values.provenance import BY_OTHERS
 from perdure.values.references import MISSING
 
@@ -72,7 +72,7 @@ def validate(
     warnings, hints = looked.planned.warnings(plan), looked.planned.hints(plan)
     if as_json:
         sources = [{"call": call, "way": way} for call, way in looked.planned.ways()]
-        found = {"ok": not problems, "calls": len(plan.calls), "problems": problems}
+        found: JsonObject = {"ok": not problems, "calls": len(plan.calls), "problems": problems}
         print(dumps({**found, "warnings": warnings, "hints": hints, "sources": sources}))
     else:
         for problem in problems:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from perdure.agents.files import (
     Planned,
@@ -23,7 +23,7 @@ from perdure.models.dialects.common import Solution
 from perdure.runs.agent import Agent, Context, agent_document, is_context, parse_agent
 from perdure.tools.tool import resolve_tools
 from perdure.values.json import Json, JsonObject
-from perdure.values.references import MISSING
+from perdure.values.references import MISSING, Missing
 
 
 class CheckedPlan(NamedTuple):
@@ -41,7 +41,7 @@ def look(
     agent: str | None = None,
     agents: Path,
     complete: bool = False,
-    run_input: Json = MISSING,
+    run_input: Json | Missing = MISSING,
     state: Json = None,
 ) -> CheckedPlan:
     """A plan from an agent file, or a list of messages, with a `plan` message; from a Solution or a list of calls in any dialect.
@@ -52,7 +52,7 @@ def look(
     """
     if not isinstance(state, dict | None):
         raise CommandError("--state must be a JSON object", USAGE)
-    written = _written(path)
+    written: Any = _written(path)
     found = Agent(name=path.stem)
     if agent is not None:
         found, _ = read_agent(agent, agents, alone=True)
@@ -75,7 +75,13 @@ def look(
 
 
 def _planned(
-    agent: Agent, read: Solution, known: Mapping[str, JsonObject], run_input: Json, state: Json, *, complete: bool
+    agent: Agent,
+    read: Solution,
+    known: Mapping[str, JsonObject],
+    run_input: Json | Missing,
+    state: JsonObject | None,
+    *,
+    complete: bool,
 ) -> Planned:
     context = Context(agent, None if run_input is MISSING else run_input, has_input=run_input is not MISSING)
     parallel = agent.config.parallel
@@ -92,14 +98,14 @@ def _written(path: Path) -> Json:
     return read_json(path) if looks else text
 
 
-def _plan_in(agent: Agent, path: Path, run_input: Json) -> Json:
+def _plan_in(agent: Agent, path: Path, run_input: Json | Missing) -> Json:
     try:
         context = Context(agent, None if run_input is MISSING else run_input, has_input=run_input is not MISSING)
     except InputError as error:
         raise InputError(f"{error}{_hint(run_input)}") from None
     if not context.plan:
         raise _no_plan(path)
-    return {"calls": context.plan, "output": context.plan_output}
+    return {"calls": [*context.plan], "output": context.plan_output}
 
 
 def _tool_problems(tools: Iterable[str | JsonObject], known: Mapping[str, JsonObject]) -> list[str]:
@@ -113,7 +119,7 @@ def _tool_problems(tools: Iterable[str | JsonObject], known: Mapping[str, JsonOb
     return problems
 
 
-def _hint(run_input: Json) -> str:
+def _hint(run_input: Json | Missing) -> str:
     return "; give the run's input by --input" if run_input is MISSING else ""
 
 

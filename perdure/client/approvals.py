@@ -184,14 +184,12 @@ def _clear_refusal(client: Client) -> Iterator[None]:
 
 async def decide(client: Client, run_id: str, decision: JsonObject) -> JsonObject:
     """Decide, and be told at once; `{"call", "decision"}`. Raises `RunError` with the reason why nothing changed."""
-    result: JsonObject = await _update(client, run_id, DECIDE, decision)
-    return result
+    return await _update(client, run_id, DECIDE, decision)
 
 
 async def change_policy(client: Client, run_id: str, change: JsonObject) -> JsonObject:
     """The run's policy as it stands then. Raises `RunError` with the reason why nothing changed."""
-    result: JsonObject = await _update(client, run_id, POLICY, change)
-    return result
+    return await _update(client, run_id, POLICY, change)
 
 
 async def withdraw(client: Client, run_id: str, message: str, sender: str | None) -> None:
@@ -212,14 +210,15 @@ async def steer(client: Client, run_id: str, said: IncomingMessage) -> None:
         raise NoWorkerError(f"{run_id!r} has the message, and has not read it: {failing}")
 
 
-async def _update(client: Client, run_id: str, name: str, argument: Json) -> Json:
+async def _update(client: Client, run_id: str, name: str, argument: Json) -> JsonObject:
     handle = client.get_workflow_handle(run_id)
     await _check_answers(client, handle)
     try:
         with cancellable():
             # Its run sees by this that no reset came between.
             id = f"{(await handle.describe(rpc_timeout=TIMEOUT)).run_id}/{uuid.uuid4().hex}"
-            return await handle.execute_update(name, argument, id=id, rpc_timeout=TIMEOUT)
+            changed: JsonObject = await handle.execute_update(name, argument, id=id, rpc_timeout=TIMEOUT)
+            return changed
     except WorkflowUpdateFailedError as error:
         reason = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
         raise DecisionRefusedError(f"nothing changed: {reason}") from None

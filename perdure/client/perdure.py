@@ -74,7 +74,7 @@ class Perdure:
     async def start(
         self,
         agent: Agent[T],
-        input: Json = MISSING,
+        input: object = MISSING,
         *,
         id: str | None = None,
         key: str | IdempotentStart | None = None,
@@ -98,8 +98,9 @@ class Perdure:
         value = agent.check_input(input)
         change: JsonObject = {**(approval or {})}
         parse_policy(change)
-        told = said(parse_prompt({**(prompt or {})}))
-        said_again = [agent.name, None if value is MISSING else [value], change, told]
+        wishes: JsonObject = {**(prompt or {})}
+        told = said(parse_prompt(wishes))
+        said_again: list[Json] = [agent.name, None if value is MISSING else [value], change, told]
         wanted = (
             key
             if isinstance(key, IdempotentStart)
@@ -133,7 +134,7 @@ class Perdure:
     async def run(
         self,
         agent: Agent[T],
-        input: Json = MISSING,
+        input: object = MISSING,
         *,
         id: str | None = None,
         task_queue: str | None = None,
@@ -285,9 +286,10 @@ class Perdure:
     async def change_policies(self, selection: Selection, **change: Unpack[ApprovalOptions]) -> int:
         """Change what all of them that run ask about, also where no worker answers now; how many were told. Raises as `list_runs` does,
         and `DecisionError` for a policy that is none."""
-        parse_policy({**change})  # a signal that is wrong would change nothing, and say so to nobody
+        changed: JsonObject = {**change}
+        parse_policy(changed)  # a signal that is wrong would change nothing, and say so to nobody
         with clear_errors(self.client):
-            return await listing.change_policies(self.client, selection, {**change})
+            return await listing.change_policies(self.client, selection, changed)
 
     async def approvals(self, *, size: int = PAGE, page: str | None = None, tenant: str | None = None) -> WaitingPage:
         """List what waits for a person across the namespace, also where no worker answers (R7.8). The server's index is a moment late.

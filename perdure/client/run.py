@@ -151,7 +151,7 @@ class Run(Generic[OutputT]):
             found = await run_operations.ended(self._client, self.id, timeout)
             if found is None:
                 raise run_failed(await run_operations.fetch_run(self._client, self.id))
-        output = loads(await self.value("output")) if found.output_size else found.output
+        output: Any = loads(await self.value("output")) if found.output_size else found.output
         return output if self._agent is None else self._agent.read_output(output)
 
     async def wait(self, timeout: float | None = None) -> RunView:

@@ -295,7 +295,7 @@ def _tell_given(span: Span, told: AttemptTrace, *, asks: bool) -> None:
         span.set_attribute(FINISH_REASONS, [told.finish_reason])
     if told.given is not None and asks:
         said = [_message(str(each.get("role")), each.get("content") or "") for each in told.given]
-        span.set_attribute(INPUT, dumps(masked_value(said)))
+        span.set_attribute(INPUT, dumps(masked_value([*said])))
     elif told.given is not None:
         span.set_attribute(ARGUMENTS, dumps(masked_value(told.given)))
 

@@ -82,7 +82,8 @@ def _read(text: str) -> Json:
     for candidate in (text, _PREFIX.sub("", text)):
         if candidate[:1] in ("{", "["):
             try:
-                return json.loads(candidate)
+                found: Json = json.loads(candidate)
+                return found
             except (ValueError, RecursionError):
                 continue
     return " ".join(_TAGS.sub(" ", text[:READ]).split())
@@ -145,8 +146,8 @@ def _words(error: Json, depth: int = 0) -> str:
     if not isinstance(error, dict):
         return str(error)
     message = next((words for key in _SPEAKING if (words := _words(error.get(key), depth + 1))), "")
-    if isinstance(error.get("loc"), list) and message:  # a parameter's place, as FastAPI's servers say it
-        message = f"{'.'.join(map(str, error['loc']))}: {message}"
+    if isinstance(place := error.get("loc"), list) and message:  # a parameter's place, as FastAPI's servers say it
+        message = f"{'.'.join(map(str, place))}: {message}"
     if (behind := _behind(error, depth)) and behind not in message:
         message = f"{message}: {behind}" if message else behind
     return message or (", ".join(f"{key}: {value}" for key, value in error.items() if isinstance(value, str | int)))

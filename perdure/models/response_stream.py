@@ -184,8 +184,8 @@ class ResponseStream:
             return part
         if not isinstance(part, dict):
             return ""
-        if isinstance(part.get("refusal"), str):
-            self._refusal.append(part["refusal"])
+        if isinstance(refusal := part.get("refusal"), str):
+            self._refusal.append(refusal)
         if is_thought(part):
             thought = text_in(part)
             self._size += len(thought)

@@ -432,9 +432,9 @@ class _Maker:
     def _maybe_null(schema: Json, *, optional: bool) -> Json:
         if not optional:
             return schema
-        if isinstance(schema, dict) and isinstance(schema.get("anyOf"), list):
-            null = {"type": "null"}
-            return schema if null in schema["anyOf"] else {**schema, "anyOf": [*schema["anyOf"], null]}
+        if isinstance(schema, dict) and isinstance(options := schema.get("anyOf"), list):
+            null: JsonObject = {"type": "null"}
+            return schema if null in options else {**schema, "anyOf": [*options, null]}
         return {"anyOf": [schema, {"type": "null"}]}
 
     def _problem(self, owner: str, path: tuple[str | int, ...], what: str) -> None:

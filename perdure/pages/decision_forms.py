@@ -59,7 +59,7 @@ def _field(name: str, schema: Any, given: bool, value: Json, *, required: bool) 
         return Field(name, kind, dumps(value) if given else "", required, description, options, given, value)
     if not given:
         text = ""
-    elif kind in ("text", "long"):
+    elif isinstance(value, str) and kind in ("text", "long"):
         text = value
     else:
         text = dumps(value, indent=2 if kind == "json" and isinstance(value, dict | list) else None)
@@ -71,8 +71,9 @@ def _kind(schema: JsonObject, given: bool, value: Json) -> Kind:
     if isinstance(schema.get("enum"), list):
         return "choice"
     kind = schema.get("type")
-    if kind == "string" and isinstance(value if given else "", str):
-        return "long" if given and (len(value) > _LONG or "\n" in value) else "text"
+    text = value if given else ""
+    if kind == "string" and isinstance(text, str):
+        return "long" if len(text) > _LONG or "\n" in text else "text"
     if kind == "boolean" and isinstance(value if given else True, bool):
         return "boolean"
     if kind in ("integer", "number") and (

@@ -106,8 +106,8 @@ def parse_condition(value: Json, key: str = IF) -> tuple[Template, str | None]:
     (R3.3).
     """
     joined = isinstance(value, str) and ("||" in value or "&&" in value)
-    formula = {EXPR: value} if isinstance(value, str) and not joined else value
-    if not joined and not (isinstance(formula, dict) and is_formula(formula)):
+    formula: Json = {EXPR: value} if isinstance(value, str) and not joined else value
+    if not joined and not is_formula(formula):
         return (
             EMPTY_TEMPLATE,
             f'$.{key} is {shorten(value, 60)}, but must be an expression such as "len(state.hosts) > 3"',
@@ -149,7 +149,8 @@ class Assumptions:
         """Return the template's value, or `UNKNOWN`; `written` is its text. Raises `FormulaError`."""
         values = [evaluate(site.expression, lookup) for site in template.sites]
         if not any(value is UNKNOWN for value in values):
-            return template.resolve(lookup)
+            resolved: Json = template.resolve(lookup)
+            return resolved
         text = written[EXPR] if isinstance(written, dict) else written
         plain = readable(text) if isinstance(text, str) else None
         if plain is None or not self.lengths:

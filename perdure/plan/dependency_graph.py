@@ -396,7 +396,7 @@ def parse_after(value: Json, call_id: str, joined: Container[str] = ()) -> tuple
 def _parse_items(
     given: Sequence[Json], value: Json, call_id: str, joined: Container[str]
 ) -> tuple[CallOrder, list[str]]:
-    items = [call_id.rpartition(".")[0] + item if _in_body(item, call_id) else item for item in given]
+    items: list[Json] = [f"{call_id.rpartition('.')[0]}{item}" if _in_body(item, call_id) else item for item in given]
     ids = [item for item in items if isinstance(item, str) and _ID.fullmatch(item)]
     paths = [item for item in items if not (isinstance(item, str) and _ID.fullmatch(item))]
     template, malformed = parse_template(paths)

@@ -214,7 +214,7 @@ class RunningLoop:
             notes = [*notes[:TOLD_FAILURES], CallError("iteration_failed", more)]
         bad, done = self._ends.get("error", 0), self._ends.get("done", 0)
         if self.form.first is not None:
-            parts = {**self._lists, (LOOP_FAILED,): self._failed, (LOOP_DONE,): done}
+            parts: dict[Path, Json] = {**self._lists, (LOOP_FAILED,): self._failed, (LOOP_DONE,): done}
             return Returned(self._results, parts=parts, sources=self._sources)
         if self.form.kind == "each" and not done and (bad or self._rejected):
             if not bad:
@@ -372,7 +372,7 @@ class RunningLoop:
 
         def lookup(reference: Reference) -> Json | Missing:
             known = own if reference.kind in own else self._around
-            return get(known.get(reference.kind, MISSING), reference.path)
+            return get(known[reference.kind], reference.path) if reference.kind in known else MISSING
 
         absent = [site.expression for site in until.template.sites if evaluate(site.expression, lookup) is MISSING]
         if needed and absent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from perdure.errors import CallError, FormulaError, StateError, TooLargeError, clip
 from perdure.plan import structural_errors
@@ -141,7 +141,8 @@ class _Judging:
             return None
         return CallEnd("skipped", reason=f"its condition does not hold: {clip(call.condition_text, 200)}", branch=True)
 
-    def _valued(self, template: Template, where: Path) -> Json | CallEnd:
+    def _valued(self, template: Template, where: Path) -> Any:
+        # A `CallEnd`, or a value of the form of its template: of parameters an object.
         for site in template.sites:
             if evaluate(site.expression, self.found.__getitem__) is MISSING:
                 return self._unreadable(site.expression, json_path((*where, *site.path)))
@@ -166,7 +167,8 @@ class _Judging:
         return _invalid(check_resolved(call, self.checks) if known_to_be_none else None)
 
     def _sources(self, reference: Reference) -> Sources:
-        if self.known.vouched(str(reference), self.found[reference]):
+        value = self.found[reference]
+        if value is not MISSING and self.known.vouched(str(reference), value):
             return USER
         binding = self.node.bindings[reference]
         sources = binding.sources(self.calls, self.order, self.known.of_kind(reference.kind))

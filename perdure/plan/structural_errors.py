@@ -9,7 +9,7 @@ from typing import Final
 from perdure.errors import CallError, StateError, clip
 from perdure.plan.calls import IF, Call, CallOrder
 from perdure.plan.dependency_graph import AFTER, Binding, CallNode, Edge, Found, find_cycles, has_cycle, show_cycle
-from perdure.values.json import Json, json_path, shorten
+from perdure.values.json import Json, JsonObject, json_path, shorten
 from perdure.values.limits import MAX_EDGES, MAX_NAMED, MAX_NAMED_BY_CALL
 from perdure.values.references import (
     DAGGER,
@@ -102,7 +102,7 @@ def impossible(node: CallNode) -> list[tuple[Reference, str]]:
     return found
 
 
-def state_shape(state: Json, calls: Iterable[Call]) -> Json:
+def state_shape(state: JsonObject, calls: Iterable[Call]) -> JsonObject:
     """Return the state as it is, with every path that the calls would write."""
     tree = ValueTree(state)
     for call in calls:
@@ -110,7 +110,8 @@ def state_shape(state: Json, calls: Iterable[Call]) -> Json:
             if get(tree.value, path) is MISSING:
                 with suppress(StateError):
                     tree.apply(Write(path=path, value=UNKNOWN))
-    return tree.value
+    shape: JsonObject = tree.value
+    return shape
 
 
 def why_skipped(
@@ -182,8 +183,8 @@ def names_in(raw: Json) -> tuple[int, int]:
     after = raw.get(AFTER)
     count = sum(DAGGER not in item for item in after if isinstance(item, str)) if isinstance(after, list) else 0
     left: list[Json] = [value for key, value in raw.items() if key != "_output"]
-    if isinstance(raw.get(IF), str):
-        count += _weight(raw[IF])
+    if isinstance(condition := raw.get(IF), str):
+        count += _weight(condition)
     parts = 0
     while left:
         item = left.pop()

@@ -131,11 +131,12 @@ def _without_nulls(raw: JsonObject, tool: Tool) -> JsonObject:
     stays."""
     schema = tool.parameters_schema
 
-    def walk(value: Json, path: tuple[str | int, ...]) -> Json:
+    def walk(value: Json, path: Path) -> Json:
         if isinstance(value, list):
             return [walk(child, (*path, index)) for index, child in enumerate(value)]
-        if not isinstance(value, dict):
-            return value
+        return walk_object(value, path) if isinstance(value, dict) else value
+
+    def walk_object(value: JsonObject, path: Path) -> JsonObject:
         required = {name for each in schema.at(path) or () for name in each.schema.get("required", ())}
         return {
             key: walk(child, (*path, key))
@@ -145,7 +146,7 @@ def _without_nulls(raw: JsonObject, tool: Tool) -> JsonObject:
 
     meta = {key: value for key, value in raw.items() if key.startswith("_") and (value is not None or key == "_output")}
     parameters = {key: value for key, value in raw.items() if not key.startswith("_")}
-    return meta | (walk(parameters, ()) if has_null(parameters) else parameters)
+    return meta | (walk_object(parameters, ()) if has_null(parameters) else parameters)
 
 
 def _refuses_null(schemas: list[Schema] | None) -> bool:
@@ -338,7 +339,7 @@ def revise(
         raise DecisionError(f"{call.id} would be a loop, and what waits is one call: let it be one")
 
     def lookup(reference: Reference) -> Json | Missing:
-        return get(values.get(reference.kind, MISSING), reference.path)
+        return get(values[reference.kind], reference.path) if reference.kind in values else MISSING
 
     read = revised.template if kept is None else revised.template.without({*kept, "_each"})
     for site in read.sites:

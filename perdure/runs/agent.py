@@ -371,7 +371,7 @@ class Context:
         self.skills = bool(agent.config.prompt.skills)
         """Whether its agent asks for skills, and so has the tool that reads them."""
         plans = [message for message in messages if isinstance(message, PlanMessage)]
-        self.plan: list[Json] = plans[-1].plan if plans else []
+        self.plan: Sequence[Json] = plans[-1].plan if plans else []
         self.plan_output: Json = plans[-1].output if plans else None
         said = agent.config.start if "start" in agent.config.model_fields_set else None
         self.starts_with_plan = bool(self.plan) and (said == "plan" or (said is None and self.plan_output is not None))
@@ -395,7 +395,8 @@ class Context:
             if each.exists and not isinstance(each.value, dict):
                 raise InputError("the state must be a JSON object")
         own = {each.instance: each.value for each in states if each.instance is not None and each.exists}
-        self.initial_state: JsonObject = (self.state.value if self.state.exists else {}) | {
+        state = self.state.value if self.state.exists else None
+        self.initial_state: JsonObject = (state if isinstance(state, dict) else {}) | {
             state_key(name): own.get(name, {}) for name in self.instances
         }
         """Initial state of the run; the states of instances stand under keys of their own."""

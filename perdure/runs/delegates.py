@@ -146,9 +146,10 @@ def scoped(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, 
         if found is None or found["kind"] not in base:
             continue
         path = tuple(found["path"].split(".")) if found["path"] else ()
-        value = get(base[found["kind"]], path)
-        if value is MISSING:
+        there = get(base[found["kind"]], path)
+        if there is MISSING:
             continue
+        value = there
         for part in reversed(path):
             value = {part: value}
         if found["kind"] == "state":
@@ -211,7 +212,7 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
     if isinstance(document, CallError):
         return document
     approval = guard.change.as_change()
-    scoped_references = references_of(call.scopes, base.get("state", {}))
+    scoped_references = references_of(call.scopes, base.get("state"))
     home = None if run.plan is None else run.plan.home(call)
     sources = run.reading.given_below(call, scoped_references, None if home is None else home.sources_then)
     sources |= {f"†input.{name}": sorted(call.given_sources) for name in call.given}

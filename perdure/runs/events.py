@@ -452,8 +452,9 @@ _MARK: Final = 30
 _KEY: Final = 200
 """Characters of a key."""
 
-Clipped: TypeAlias = tuple[Json, int, bool]
-"""A value, the characters of its JSON more or less, and whether it is whole."""
+Clipped: TypeAlias = tuple[Any, int, bool]
+"""A value of the form that it had, so that an object stays one; the characters of its JSON more or less; and whether it
+is whole."""
 
 
 def clipped(value: Json, most: int, *, media: bool = False) -> Clipped:

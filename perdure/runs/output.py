@@ -51,11 +51,14 @@ class Outputs:
         Beside calls it is a remark, unless it is a JSON document, or one reference, that fits the schema.
         """
         document = _document(text)
+        if document is MISSING:
+            is_text = not beside_calls and not self.problems(text, references=True)
+            return ParsedText("text", text) if is_text else ParsedText("prose")
         structured = isinstance(document, dict | list) or is_expression(text)
         if isinstance(document, dict) and set(document) == {"output"} and not self.any:
             # How a structured answer is written; a schema that wants such an object itself goes first.
             document = document if not self.problems(document, references=True) else document["output"]
-        fits = document is not MISSING and not self.problems(document, references=True)
+        fits = not self.problems(document, references=True)
         if beside_calls:
             return ParsedText("json", document) if structured and fits else ParsedText("prose")
         if structured and (fits or not self.any):
@@ -92,7 +95,8 @@ def resolve_output(
     def lookup(reference: Reference) -> Json | Missing:
         if reference not in found:
             stands = read is None or reference.kind != "state"
-            value = get(values.get(reference.kind, MISSING), reference.path) if stands else MISSING
+            known = stands and reference.kind in values
+            value = get(values[reference.kind], reference.path) if known else MISSING
             found[reference] = read(reference) if read is not None and not stands else value
         return found[reference]
 
@@ -122,7 +126,7 @@ def reads_alike(output: Json, state: Json, read: StateReader) -> bool:
 
 def _missing(reference: Reference, where: str, values: Mapping[str, Json]) -> str:
     """Return why a reference has no value. The model may not be allowed to read the value from before the plan (R5.1)."""
-    if get(values.get(reference.kind, MISSING), reference.path) is MISSING:
+    if reference.kind not in values or get(values[reference.kind], reference.path) is MISSING:
         return missing_path(reference, where, values).message
     return (
         f"{where}: {clip(str(reference), QUOTED)} was to be written by a call of this plan, which went another branch"

@@ -323,7 +323,8 @@ class RunProvenance:
         labels = self.data.get(item.kind if item.instance is None else kind_of(item.kind, item.instance))
         if labels is None:
             return item.value
-        return labels.shaped(item.value, self.hides, lambda part, _: shape(part), shown_key)
+        shown: Json = labels.shaped(item.value, self.hides, lambda part, _: shape(part), shown_key)
+        return shown
 
     def shown_result(self, call: Call) -> tuple[bool, Json]:
         """Return whether a result is hidden, and what the model sees of it."""
@@ -400,7 +401,7 @@ def _as_it_stands(message: JsonObject, calls: Mapping[str, Call]) -> JsonObject:
     return message if call is None else {**message, "call": call.as_plan_entry()}
 
 
-def references_of(scopes: Sequence[str], state: JsonObject) -> list[Reference]:
+def references_of(scopes: Sequence[str], state: Json) -> list[Reference]:
     """Return the references that scopes name; for the whole state, one for each key."""
     found: list[Reference] = []
     for scope in scopes:
@@ -408,7 +409,7 @@ def references_of(scopes: Sequence[str], state: JsonObject) -> list[Reference]:
             continue
         reference = reference_of(scope if scope.startswith("†") else f"†{scope}")
         if reference == Reference("state"):
-            found += [Reference("state", (key,)) for key in state]
+            found += [Reference("state", (key,)) for key in (state if isinstance(state, dict) else ())]
         elif reference.kind:
             found.append(reference)
     return found

@@ -107,8 +107,7 @@ def _state_value(run: Run, what: str) -> Json:
     found = evaluate(expression, lambda reference: get(state, reference.path))
     if found is MISSING:
         raise RunError(f"{what} does not exist")
-    value: Json = found
-    return value
+    return found
 
 
 def _result(run: Run, what: str) -> str:

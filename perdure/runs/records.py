@@ -110,8 +110,7 @@ def weight(view: CallView, sizes: Sizes) -> int:
 
 def _shown_params(params: JsonObject, sizes: Sizes) -> JsonObject:
     if sizes.of(params) <= SHOWN_PARAMS:
-        shown: JsonObject = without_media(params)
-        return shown
+        return without_media(params)
     cut: JsonObject = cut_to(clipped(params, SHOWN_PARAMS, media=True)[0], SHOWN_PARAMS)
     return cut
 

@@ -233,7 +233,8 @@ def before_start(given: RunInput | None, what: str) -> Json:
         return {}
     if what not in _PARTS:
         raise KeyError(f"{what!r} is not known: the run has not begun")
-    return RunView(run_id="").as_json()[what]
+    found: Json = RunView(run_id="").as_json()[what]
+    return found
 
 
 def whole(run: Run, what: str) -> Json:
@@ -259,7 +260,7 @@ def whole(run: Run, what: str) -> Json:
             return view.as_json() | kept
     plan, past = run.plan, run.past
     made = list(plan.made()) if plan is not None else []
-    parts: dict[str, Callable[[], Json]] = {
+    parts: dict[str, Callable[[], Any]] = {  # lists of texts are JSON, too
         "output": lambda: run.output,
         "errors": lambda: run.errors,
         "refusals": lambda: run.desk.refusals,
@@ -275,7 +276,8 @@ def whole(run: Run, what: str) -> Json:
         raise KeyError(
             f"{what!r} is no part of a run: name output, state, errors, calls, waiting, log, metadata, a call's id or a reference"
         )
-    return parts[what]()
+    part: Json = parts[what]()
+    return part
 
 
 _SHOWN: Final = 200

@@ -6,7 +6,7 @@ Everything here is data, written as camelCase JSON; a workflow's one input carri
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -202,8 +202,8 @@ class RunResult(WireModel):
 
     run_id: str
     status: RunStatus = "running"
-    output: Json = None
-    """JSON that fits the agent's schema; `None` where there is none, or none yet."""
+    output: Any = None
+    """JSON that fits the agent's schema, which its reader knows; `None` where there is none, or none yet."""
     stop_reason: StopReason | None = None
     """Why it ended: with its `output`, an `answer` in text, `task_complete`, or at the limit of this name (R9.5)."""
     requests: int = 0

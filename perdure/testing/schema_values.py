@@ -85,19 +85,21 @@ class _Maker:
         if "const" in schema:
             return schema["const"]
         for key in ("enum", "examples"):
-            if isinstance(schema.get(key), list) and schema[key]:
-                return self._chooser.choose(schema[key])
+            if isinstance(values := schema.get(key), list) and values:
+                return self._chooser.choose(values)
         for key in ("anyOf", "oneOf"):
-            if isinstance(schema.get(key), list) and schema[key]:
-                options = [each for each in schema[key] if depth < _DEEP or each != {"type": "null"}]
-                if depth >= _DEEP and {"type": "null"} in schema[key]:
+            if isinstance(several := schema.get(key), list) and several:
+                options = [each for each in several if depth < _DEEP or each != {"type": "null"}]
+                if depth >= _DEEP and {"type": "null"} in several:
                     options = [{"type": "null"}]
                 chosen = self._chooser.choose(options)
                 return self.make(_joined({k: v for k, v in schema.items() if k != key}, chosen), depth)
-        if isinstance(schema.get("allOf"), list):
+        if isinstance(parts := schema.get("allOf"), list):
             joined = {key: value for key, value in schema.items() if key != "allOf"}
-            for part in schema["allOf"]:
-                joined = _joined(joined, self._resolve(str(part["$ref"])) if "$ref" in part else part)
+            for part in parts:
+                if isinstance(part, dict) and "$ref" in part:
+                    part = self._resolve(str(part["$ref"]))
+                joined = _joined(joined, part)
             return self.make(joined, depth)
         return self._of_type(schema, depth)
 
@@ -244,7 +246,8 @@ def _has(item: Any, character: str) -> bool:
 
 def _joined(one: Json, other: Json) -> JsonObject:
     """Both schemas at once, as far as that can be said in one."""
-    first, second = (each if isinstance(each, dict) else {} for each in (one, other))
+    first: JsonObject = one if isinstance(one, dict) else {}
+    second: JsonObject = other if isinstance(other, dict) else {}
     joined = {**first, **second}
     for key in ("properties", "$defs"):
         if key in first and key in second:

@@ -127,9 +127,10 @@ class ToolFunction:
         """Return a tool's result as JSON. Raises `ToolError` when it cannot be written as JSON."""
         adapter = self.result or TypeAdapter(Any)
         try:
-            return adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
+            result: Json = adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
         except ValueError as error:
             raise ToolError("not_json", f"the result of {self.name} cannot be written as JSON: {error}") from None
+        return result
 
 
 @overload

@@ -92,7 +92,7 @@ def _array(items: JsonObject | None) -> JsonObject | None:
 def union_of(schemas: Iterable[JsonObject | None]) -> JsonObject | None:
     """Return the schema of values that fit any of these; `None` if one is unknown."""
     kinds: list[str] = []
-    others: list[Json] = []
+    others: list[JsonObject] = []
     for schema in schemas:
         if schema is None:
             return None
@@ -108,7 +108,7 @@ def union_of(schemas: Iterable[JsonObject | None]) -> JsonObject | None:
     kinds = [kind for kind in dict.fromkeys(kinds) if kind != "integer" or "number" not in kinds]
     if not others:
         return {"type": kinds[0] if len(kinds) == 1 else kinds}
-    every = [*({"type": kind} for kind in kinds), *others]
+    every: list[JsonObject] = [*({"type": kind} for kind in kinds), *others]
     return every[0] if len(every) == 1 else {"anyOf": every}
 
 
@@ -372,7 +372,7 @@ def _parameters(properties: JsonObject, at: Place) -> tuple[JsonObject, list[str
     return {name: _schema(child, (*at, name)) for name, child in named.items()}, required
 
 
-def _schema(child: Json, at: Place) -> Json:
+def _schema(child: Any, at: Place) -> Any:
     if isinstance(child, str) and child and (kind := parse_type(child)) is not None:
         return kind
     if not isinstance(child, dict | bool):

@@ -6,7 +6,7 @@ Every worker offers them; the key of their activity begins with `perdure.`.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from typing import Final
+from typing import Any, Final
 
 from perdure.errors import CallError
 from perdure.tools.tool import ASK_PERSON, KEEP, SLEEP_UNTIL, Tool, parse_tool
@@ -90,8 +90,8 @@ def sleep_seconds(params: JsonObject, now: float, read_time: Callable[[str], flo
 
     Times are seconds since an epoch of the caller's; `read_time` parses ISO 8601, and raises what `datetime` raises.
     """
-    time: Json = params.get("time")
-    seconds: Json = params.get("seconds")
+    time: Any = params.get("time")  # and `read_time` what is no time
+    seconds: Any = params.get("seconds")  # `float` refuses what is no number
     if (time is None) == (seconds is None):
         return CallError("invalid_params", "sleep_until takes a time or seconds, one of them")
     try:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from typing_extensions import TypeIs
+
 from perdure.errors import clip
 from perdure.values.json import MAX_DIGITS, Json
 
@@ -47,10 +49,10 @@ class EvaluationSteps:
         """Count a computation with these numbers."""
         self.take(sum(number.bit_length() for number in numbers if isinstance(number, int)) // BITS)
 
-    def weigh(self, value: Any) -> int:
+    def weigh(self, value: Json) -> int:
         """Take a step for each item in the value, at any depth; return their number."""
         before = self.left
-        stack = [value]
+        stack: list[Json] = [value]
         while stack:
             item = stack.pop()
             if isinstance(item, str):
@@ -72,7 +74,7 @@ MAX_BITS: Final = int(MAX_DIGITS * 3.32)
 MAX_WIDTH: Final = 999
 """Characters that a format pads to, and digits after its point."""
 
-Operation: TypeAlias = Callable[[EvaluationSteps, Any, Any], Json]
+Operation: TypeAlias = Callable[[EvaluationSteps, Json, Json], Json]
 
 
 class FormulaUseError(Exception):
@@ -87,7 +89,7 @@ def kind(value: Json) -> str:
     return names.get(type(value), "a function")
 
 
-def number(value: Any) -> Json:
+def number(value: Json | complex) -> Json:
     """Return the number, if JSON can carry it. Raises `FormulaUseError`."""
     if isinstance(value, complex):
         raise FormulaUseError("the root of a negative number is no number here")
@@ -98,12 +100,12 @@ def number(value: Any) -> Json:
     return value
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Json) -> TypeIs[int | float]:
     return isinstance(value, int | float)
 
 
-def _numbers(sign: str, do: Callable[[Any, Any], Any]) -> Operation:
-    def calculate(steps: EvaluationSteps, a: Any, b: Any) -> Json:
+def _numbers(sign: str, do: Callable[[float, float], complex]) -> Operation:
+    def calculate(steps: EvaluationSteps, a: Json, b: Json) -> Json:
         if not (is_number(a) and is_number(b)):
             raise FormulaUseError(f"{kind(a)} {sign} {kind(b)} is not defined")
         steps.digits(a, b)
@@ -112,7 +114,7 @@ def _numbers(sign: str, do: Callable[[Any, Any], Any]) -> Operation:
     return calculate
 
 
-def _add(steps: EvaluationSteps, a: Any, b: Any) -> Json:
+def _add(steps: EvaluationSteps, a: Json, b: Json) -> Json:
     if isinstance(a, str) and isinstance(b, str):
         steps.text(len(a) + len(b))
         return a + b
@@ -126,7 +128,7 @@ def _add(steps: EvaluationSteps, a: Any, b: Any) -> Json:
     raise FormulaUseError(f"{kind(a)} + {kind(b)} is not defined{hint}")
 
 
-def _multiply(steps: EvaluationSteps, a: Any, b: Any) -> Json:
+def _multiply(steps: EvaluationSteps, a: Json, b: Json) -> Json:
     if isinstance(a, int) and isinstance(b, str | list):
         a, b = b, a
     if isinstance(a, str | list) and isinstance(b, int):
@@ -136,7 +138,7 @@ def _multiply(steps: EvaluationSteps, a: Any, b: Any) -> Json:
     return _numbers("*", operator.mul)(steps, a, b)
 
 
-def _power(steps: EvaluationSteps, a: Any, b: Any) -> Json:
+def _power(steps: EvaluationSteps, a: Json, b: Json) -> Json:
     if isinstance(a, int) and isinstance(b, int) and b > 0 and a.bit_length() * b > MAX_BITS + 64 and abs(a) > 1:
         raise FormulaUseError(f"the result has more than {MAX_DIGITS:,} digits")
     if isinstance(a, int) and isinstance(b, int) and b > 0:
@@ -155,14 +157,15 @@ OPERATORS: Final[Mapping[str, Operation]] = {
 }
 
 
-def _equal(steps: EvaluationSteps, a: Any, b: Any) -> bool:
+def _equal(steps: EvaluationSteps, a: Json, b: Json) -> bool:
     if isinstance(a, str | list | dict) and isinstance(b, type(a)) and len(a) == len(b):
         steps.weigh(a)
     return bool(a == b)
 
 
+# Any: two values whose order Python does not know are an error of the formula.
 def _ordered(sign: str, do: Callable[[Any, Any], bool]) -> Operation:
-    def compare(steps: EvaluationSteps, a: Any, b: Any) -> bool:
+    def compare(steps: EvaluationSteps, a: Json, b: Json) -> bool:
         if isinstance(a, str | list) and isinstance(b, type(a)):
             steps.weigh(a if len(a) <= len(b) else b)
         try:
@@ -173,7 +176,7 @@ def _ordered(sign: str, do: Callable[[Any, Any], bool]) -> Operation:
     return compare
 
 
-def _contains(steps: EvaluationSteps, a: Any, b: Any) -> bool:
+def _contains(steps: EvaluationSteps, a: Json, b: Json) -> bool:
     if isinstance(b, str):
         if not isinstance(a, str):
             raise FormulaUseError(f"in a text only a text can stand, not {kind(a)}")
@@ -277,8 +280,8 @@ def _sum(steps: EvaluationSteps, values: Json, start: Json = 0) -> Json:
 Key: TypeAlias = Callable[[Json], Json] | None
 
 
-def _ranked(steps: EvaluationSteps, values: list[Json], key: Key) -> list[Json]:
-    """Return the values of the sort key; the comparisons are counted."""
+def _ranked(steps: EvaluationSteps, values: list[Json], key: Key) -> list[Any]:
+    """Return the values of the sort key; the comparisons are counted. Not all can be compared: Python decides."""
     by = values if key is None else [key(value) for value in values]
     steps.take(steps.weigh(by) * max(1, len(by).bit_length()))
     return by
@@ -294,11 +297,11 @@ def _sorted(steps: EvaluationSteps, values: Json, *, key: Key = None, reverse: J
     return [listed[at] for at in order]
 
 
-_NONE: Final = object()
+_NONE: Final[Any] = object()  # in the place of a default, which may be any value
 
 
-def _extreme(name: str, pick: Callable[..., Any]) -> Callable[..., Json]:
-    def extreme(steps: EvaluationSteps, *values: Json, key: Key = None, default: Any = _NONE) -> Json:
+def _extreme(name: str, pick: Callable[..., int]) -> Callable[..., Json]:
+    def extreme(steps: EvaluationSteps, *values: Json, key: Key = None, default: Json = _NONE) -> Json:
         listed = items(steps, values[0]) if len(values) == 1 else list(values)
         if not listed:
             if default is _NONE or len(values) > 1:
@@ -319,7 +322,7 @@ def _round(steps: EvaluationSteps, value: Json, digits: Json = None) -> Json:
     if digits is not None and (not isinstance(digits, int) or abs(digits) > 400):
         raise FormulaUseError("round takes a whole number of digits, at most 400")
     steps.digits(value)
-    return number(round(value, digits))
+    return number(round(value, digits) if digits is not None else round(value))
 
 
 def _int(steps: EvaluationSteps, value: Json = 0) -> Json:
@@ -355,9 +358,10 @@ def _abs(steps: EvaluationSteps, value: Json) -> Json:
 
 
 def _range(steps: EvaluationSteps, *bounds: Json) -> Json:
-    if not all(isinstance(bound, int) for bound in bounds) or not 1 <= len(bounds) <= 3 or bounds[2:] == (0,):
+    numbers = [bound for bound in bounds if isinstance(bound, int)]
+    if len(numbers) < len(bounds) or not 1 <= len(numbers) <= 3 or numbers[2:] == [0]:
         raise FormulaUseError("range takes one to three whole numbers")
-    counted = range(*bounds)
+    counted = range(*numbers)
     steps.take(max(0, -((counted.start - counted.stop) // counted.step)))
     return list(counted)
 
@@ -371,12 +375,12 @@ def _enumerate(steps: EvaluationSteps, values: Json, start: Json = 0) -> Json:
 
 
 def _zip(steps: EvaluationSteps, *lists: Json) -> Json:
-    rows = [list(row) for row in zip(*(items(steps, values) for values in lists), strict=False)]
+    rows: list[Json] = [list(row) for row in zip(*(items(steps, values) for values in lists), strict=False)]
     steps.take(len(rows) * len(lists))
     return rows
 
 
-def _set(steps: EvaluationSteps, values: Json = ()) -> Json:
+def _set(steps: EvaluationSteps, values: Json = None) -> Json:
     """Return the values without duplicates, in the one order that equal sets have: numbers, texts, null."""
     listed = items(steps, values) if values else []
     if any(isinstance(value, list | dict) for value in listed):
@@ -390,15 +394,18 @@ def _dict(steps: EvaluationSteps, values: Json = None) -> Json:
     if isinstance(values, dict) or values is None:
         steps.take(len(values or {}))
         return dict(values or {})
-    pairs = items(steps, values)
-    if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
+    listed = items(steps, values)
+    pairs = [
+        (pair[0], pair[1]) for pair in listed if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
+    ]
+    if len(pairs) < len(listed):
         raise FormulaUseError("dict takes pairs of a text and a value, such as zip(names, values)")
     steps.take(len(pairs))
     steps.text(sum(len(key) for key, _ in pairs))
     return dict(pairs)
 
 
-def _next(steps: EvaluationSteps, values: Json, default: Any = _NONE) -> Json:
+def _next(steps: EvaluationSteps, values: Json, default: Json = _NONE) -> Json:
     """Return the first of a list; `default` for an empty one."""
     if not isinstance(values, list):
         raise FormulaUseError(f"next takes a list or a comprehension, not {kind(values)}")
@@ -433,29 +440,33 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Json]]] = {
 }
 
 
+# Any: the methods of `str` check their arguments themselves, and `call_method` reports their errors.
+
+
 def _pay(steps: EvaluationSteps, text: str, arguments: Sequence[Json]) -> None:
     """Count the text that is read, and the texts that are searched for in it."""
     steps.text(len(text) + sum(len(each) for each in arguments if isinstance(each, str)))
 
 
-def _split(steps: EvaluationSteps, text: str, *parts: Json) -> Json:
+def _split(steps: EvaluationSteps, text: str, *parts: Any) -> Json:
     if parts and parts[0] == "":
         raise FormulaUseError("split needs something to split by")
     _pay(steps, text, parts)
-    found = text.split(*parts)
+    found: list[Json] = [*text.split(*parts)]
     steps.take(len(found))
     return found
 
 
 def _join(steps: EvaluationSteps, text: str, values: Json) -> Json:
-    parts = items(steps, values)
-    if not all(isinstance(part, str) for part in parts):
+    listed = items(steps, values)
+    parts = [part for part in listed if isinstance(part, str)]
+    if len(parts) < len(listed):
         raise FormulaUseError("join takes texts; write str(x) for x in …")
     steps.text(sum(map(len, parts)) + len(text) * len(parts))
     return text.join(parts)
 
 
-def _replace(steps: EvaluationSteps, text: str, old: Json, new: Json, *count: Json) -> Json:
+def _replace(steps: EvaluationSteps, text: str, old: Json, new: Json, *count: Any) -> Json:
     if not isinstance(old, str) or not isinstance(new, str):
         raise FormulaUseError("replace takes two texts")
     _pay(steps, text, (old,))
@@ -469,7 +480,7 @@ def _get(steps: EvaluationSteps, value: dict[str, Json], key: Json, default: Jso
 
 
 def _of_text(name: str) -> Callable[..., Json]:
-    method = getattr(str, name)
+    method: Callable[..., Json] = getattr(str, name)
 
     def call(steps: EvaluationSteps, text: str, *arguments: Json) -> Json:
         _pay(steps, text, arguments)

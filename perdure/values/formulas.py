@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from perdure.errors import FormulaError, JsonError, clip
 from perdure.values.formula_functions import (
@@ -24,6 +24,7 @@ from perdure.values.formula_functions import (
     OPERATORS,
     EvaluationSteps,
     FormulaUseError,
+    Key,
     OutOfStepsError,
     as_text,
     at_place,
@@ -55,7 +56,7 @@ class Frame:
     variables: dict[str, Json] = field(default_factory=dict)
 
 
-Step: TypeAlias = Callable[[Frame], Any]
+Step: TypeAlias = Callable[[Frame], Json]
 
 
 def wrong(node: ast.AST, message: str) -> NoReturn:
@@ -82,7 +83,7 @@ class Nodes:
         step: Step = made(node)
         self._depth -= 1
 
-        def counted(frame: Frame) -> Any:
+        def counted(frame: Frame) -> Json:
             frame.steps.take()
             try:
                 return step(frame)
@@ -128,8 +129,8 @@ class Nodes:
             for item in node.elts
         ]
 
-        def make(frame: Frame) -> list[Any]:
-            made: list[Any] = []
+        def make(frame: Frame) -> list[Json]:
+            made: list[Json] = []
             for several, step in parts:
                 value = step(frame)
                 made.extend(items(frame.steps, value)) if several else made.append(value)
@@ -144,7 +145,7 @@ class Nodes:
         parts = [self.read(part) for part in node.values]
 
         def join(frame: Frame) -> str:
-            made = [part(frame) for part in parts]
+            made = [str(part(frame)) for part in parts]
             frame.steps.text(sum(map(len, made)))
             return "".join(made)
 
@@ -227,10 +228,15 @@ class Nodes:
             whole = value(frame)
             if not isinstance(whole, str | list):
                 raise FormulaUseError(f"{kind(whole)} has no slices")
-            given = [part(frame) if part is not None else None for part in parts]
-            if not all(bound is None or isinstance(bound, int) for bound in given) or given[2] == 0:
+            start, stop, step = (part(frame) if part is not None else None for part in parts)
+            if (
+                not (start is None or isinstance(start, int))
+                or not (stop is None or isinstance(stop, int))
+                or not (step is None or isinstance(step, int))
+                or step == 0
+            ):
                 raise FormulaUseError("a slice is written with whole numbers: [1:3]")
-            made: Any = whole[slice(*given)]
+            made = whole[start:stop:step]
             frame.steps.text(len(made)) if isinstance(made, str) else frame.steps.take(len(made))
             return made
 
@@ -350,8 +356,8 @@ class FormulaParser(Nodes):
             for key, value in zip(node.keys, node.values, strict=True)
         ]
 
-        def make(frame: Frame) -> dict[str, Any]:
-            made: dict[str, Any] = {}
+        def make(frame: Frame) -> dict[str, Json]:
+            made: dict[str, Json] = {}
             for key, value in pairs:
                 given = value(frame)
                 if key is not None:
@@ -370,7 +376,7 @@ class FormulaParser(Nodes):
         with_variables, make = self._loops(node, node.generators, [node.elt])
         element = make[0]
 
-        def collect(frame: Frame) -> list[Any]:
+        def collect(frame: Frame) -> list[Json]:
             return [element(frame) for _ in with_variables(frame)]
 
         return collect
@@ -384,7 +390,7 @@ class FormulaParser(Nodes):
     def _dictcomp(self, node: ast.DictComp) -> Step:
         with_variables, (key, value) = self._loops(node, node.generators, [node.key, node.value])
 
-        def collect(frame: Frame) -> dict[str, Any]:
+        def collect(frame: Frame) -> dict[str, Json]:
             return {text_key(frame.steps, key(frame)): value(frame) for _ in with_variables(frame)}
 
         return collect
@@ -427,7 +433,7 @@ class FormulaParser(Nodes):
             "a lambda can only be the key of sorted, min or max: key=lambda item: item.size; write [… for item in list if …]",
         )
 
-    def _ranking(self, node: ast.expr) -> Step:
+    def _ranking(self, node: ast.expr) -> Callable[[Frame], Key]:
         """Return a step that makes a function of `key=lambda item: …`."""
         if isinstance(node, ast.Constant) and node.value is None:
             return lambda frame: None
@@ -599,15 +605,15 @@ def parse_formula(text: str) -> Formula:
         raise FormulaError(f"the formula has more than {MAX_NODES} parts; let a tool do what is that much", 1, 1)
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            _check_text(node)
+            _check_text(node, node.value)
     reader = FormulaParser()
     step = reader.read(tree.body)
     return Formula(text, tuple(reader.references), step)
 
 
-def _check_text(node: ast.Constant) -> None:
+def _check_text(node: ast.Constant, text: str) -> None:
     try:
-        check(node.value, source="the text")
+        check(text, source="the text")
     except JsonError as error:
         wrong(node, str(error))
 

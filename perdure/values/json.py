@@ -7,17 +7,25 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from perdure.errors import JsonError, ProtocolError, TooLargeError
 
-Json: TypeAlias = Any
+if TYPE_CHECKING:
+    Json: TypeAlias = Any
+    ReadOnlyJson: TypeAlias = "Mapping[str, ReadOnlyJson] | Sequence[ReadOnlyJson] | str | int | float | bool | None"
+    """JSON that is read and not kept: a `list[str]` is one, too, which is no `list[Json]`."""
+else:
+    # A model's field of this type keeps its value as it is. pydantic would copy the value, to validate it part by part,
+    # and the identity of a value is its key in `Sizes`.
+    Json = ReadOnlyJson = Any
 JsonObject: TypeAlias = dict[str, Any]
+"""An object whose reader knows its keys: a schema, or the code that wrote it, says what their values are."""
 PathPart: TypeAlias = str | int
 
 MAX_DIGITS = 4000
@@ -42,7 +50,7 @@ def loads(text: str | bytes, *, source: str = "the JSON", most: int | None = Non
     if most is not None and isinstance(text, bytes) and _has_more(text, most):
         raise _too_many(source, most)
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value: Json = json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise JsonError(
             f"{source} is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}"
@@ -135,7 +143,7 @@ def _too_many(source: str, most: int | None) -> TooLargeError:
     return TooLargeError(f"{source} has more than {most:,} values: send less at once, or as one text")
 
 
-def depth_of(value: Json) -> int:
+def depth_of(value: ReadOnlyJson) -> int:
     """Return the levels of nested arrays and objects, counted up to `MAX_PASSED` and one more: `[[]]` has two."""
     depth, level = 0, [value] if isinstance(value, dict | list) else []
     while level and depth <= MAX_PASSED:
@@ -162,7 +170,7 @@ def _no_constant(name: str) -> Json:
     raise ValueError(f"{name} is not JSON")
 
 
-def dumps(value: Json, *, indent: int | None = None, sort_keys: bool = False) -> str:
+def dumps(value: ReadOnlyJson, *, indent: int | None = None, sort_keys: bool = False) -> str:
     """Return compact JSON (or indented), with Unicode as it is."""
     separators = None if indent else (",", ":")
     return json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
@@ -175,7 +183,7 @@ def has_null(value: Json) -> bool:
     return value is None or (isinstance(value, list) and any(map(has_null, value)))
 
 
-def shorten(value: Json, limit: int = 120) -> str:
+def shorten(value: ReadOnlyJson, limit: int = 120) -> str:
     """Return the value as one line of at most about `limit` characters, for a person or a model to recognise it by."""
     if isinstance(value, str) and len(value) > 10 * limit:
         return f"{json.dumps(value[:limit], ensure_ascii=False, default=str)[: limit - 1]}… ({len(value)} characters)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final
+from typing import Final, overload
 
 from perdure.errors import RunError
 from perdure.values.json import Json, JsonObject, dumps
@@ -35,6 +35,18 @@ _EMBEDDED: Final = re.compile(
 _KINDS: Final = ("mimeType", "mime_type", "media_type", "contentType", "content_type")
 _BINARY: Final = re.compile(r"(image|audio|video|font)/|application/(pdf|zip|gzip|octet-stream|ogg)")
 _BASE64: Final = re.compile(rf"{_CHARACTERS}{{32,}}={{0,2}}")
+
+
+@overload
+def without_media(value: str) -> str: ...
+
+
+@overload
+def without_media(value: JsonObject) -> JsonObject: ...
+
+
+@overload
+def without_media(value: Json) -> Json: ...
 
 
 def without_media(value: Json) -> Json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeGuard, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -37,7 +37,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Any] | None = None
+    content: str | list[Json] | None = None
     tool_calls: list[ChatCall] | None = None
     tool_call_id: str | None = None
     sources: list[Annotated[str, Field(pattern=NAME)]] = Field(default_factory=list, alias="_sources", exclude=True)
@@ -74,7 +74,7 @@ class ChatMessage(BaseModel):
         return {"role": "assistant", "content": "\n".join([*([self.text] if self.text else []), *lines])}
 
 
-def check_history(messages: Iterable[tuple[int, Json]], *, where: str = "context") -> None:
+def check_history(messages: Iterable[tuple[int, object]], *, where: str = "context") -> None:
     """Raise `AgentError` with the index of a call without its result, or of a result without its call.
 
     `messages` are those that the model reads, with their indexes. Results stand directly after the message with the
@@ -82,14 +82,14 @@ def check_history(messages: Iterable[tuple[int, Json]], *, where: str = "context
     """
     caller, open_calls = 0, dict[str, None]()
     for index, message in messages:
-        is_result = isinstance(message, ChatMessage) and message.role == "tool"
-        if is_result and message.tool_call_id not in open_calls:
-            raise _wrong(where, index, f"is the result of {message.tool_call_id!r}, a call that was not made before it")
-        if is_result:
+        if isinstance(message, ChatMessage) and message.role == "tool":
+            if message.tool_call_id not in open_calls:
+                words = f"is the result of {message.tool_call_id!r}, a call that was not made before it"
+                raise _wrong(where, index, words)
             del open_calls[message.tool_call_id]
             continue
         _check_open(open_calls, caller, where)
-        calls = message.tool_calls or [] if isinstance(message, ChatMessage) else []
+        calls = (message.tool_calls if isinstance(message, ChatMessage) else None) or []
         caller, open_calls = index, dict.fromkeys(call.id for call in calls)
         if len(open_calls) < len(calls):
             raise _wrong(where, index, "has two calls of one id")
@@ -286,8 +286,9 @@ def parse_messages(items: Sequence[Json], *, where: str = "context") -> list[Mes
         try:
             messages.append(_parse(item))
         except ValidationError as error:
-            tag = 0 if "type" not in item else 1
-            problems += problems_of(error, item, model=CLASSES.get(item.get("type")), at=(where, index), skip=tag)
+            kind = item.get("type") if isinstance(item, dict) else None
+            tag = 0 if kind is None else 1
+            problems += problems_of(error, item, model=CLASSES.get(str(kind)), at=(where, index), skip=tag)
         except AgentError as error:
             problems += [problem_at((where, index, *each.place), each.words) for each in error.problems]
     if problems:
@@ -310,7 +311,7 @@ def _parse(item: Json) -> Message:
     return _ADAPTER.validate_python(item)
 
 
-def is_message(item: Json) -> bool:
+def is_message(item: Json) -> TypeGuard[JsonObject]:
     """Whether the item is meant as a message: it has a type, or a role as chat history has."""
     return isinstance(item, dict) and isinstance(item.get("type", item.get("role")), str)
 
@@ -349,8 +350,8 @@ def merge_data(messages: Iterable[Message]) -> list[MergedMessages]:
     return list(merged.values())
 
 
-def deep_merge(first: Json | Missing, second: Json) -> Json:
-    """Merge two JSON values: objects merge deeply, any other value is replaced."""
+def deep_merge(first: Json | Missing, second: Json) -> Any:
+    """Merge two JSON values: objects merge deeply, so that two are one; any other value is replaced."""
     if first is MISSING:
         return second
     tree = ValueTree({"value": first})

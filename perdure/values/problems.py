@@ -98,9 +98,12 @@ def _place(steps: Sequence[PathPart], document: Json, *, missing: bool) -> Place
     place: list[PathPart] = []
     for number, step in enumerate(steps):
         last = missing and number == len(steps) - 1
-        if last or (isinstance(document, dict) and step in document):
+        if last:
             place.append(step)
-            document = None if last else document[step]
+            document = None
+        elif isinstance(document, dict) and step in document:
+            place.append(step)
+            document = document[str(step)]
         elif isinstance(document, list) and isinstance(step, int) and step < len(document):
             place.append(step)
             document = document[step]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from perdure.values.json import Json, JsonObject
 from perdure.values.references import MISSING, Expression, FirstOf, Missing, Path, Reference, array_index, references
@@ -146,8 +146,9 @@ class Labels:
             yield path, place.own
             left.extend(((*path, key), below) for key, below in place.below.items())
 
-    def shaped(self, value: Json, hides: Hides, shape: Shaping, named: Naming) -> Json:
-        """Return the value with each hidden part replaced by its shape, and the very same value if none is hidden."""
+    def shaped(self, value: Json, hides: Hides, shape: Shaping, named: Naming) -> Any:
+        """Return the value with each hidden part replaced by its shape, and the very same value if none is hidden. An
+        object stays one."""
 
         def walk(value: Json, place: _Place, path: tuple[str, ...]) -> Json:
             if not untrusted(place.everything()):
@@ -164,7 +165,8 @@ class Labels:
                     else item
                     for index, item in enumerate(value)
                 ]
-            shown = shape({key: item for key, item in value.items() if key not in place.below}, path) if hidden else {}
+            rest = shape({key: item for key, item in value.items() if key not in place.below}, path) if hidden else {}
+            shown: JsonObject = rest if isinstance(rest, dict) else {}
             for number, (key, item) in enumerate(value.items()):
                 below = place.below.get(key)
                 if below is not None:  # a merge has put it there, by the keys that others wrote

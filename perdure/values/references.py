@@ -18,9 +18,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from perdure.errors import ReferenceSyntaxError
 from perdure.values.json import Json, path_step
@@ -40,14 +41,16 @@ _QUOTED = re.compile(r'\["((?:[^"\\]|\\.)*)"\]')
 _SPACE = re.compile(r"\s*")
 
 
-class Missing:
+class Missing(Enum):
     """The type of `MISSING`: a path that leads nowhere. `None` is a value that exists (R3.4)."""
+
+    MISSING = "MISSING"
 
     def __repr__(self) -> str:
         return "MISSING"
 
 
-MISSING: Final = Missing()
+MISSING: Final = Missing.MISSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,10 +282,11 @@ class UnknownValue:
         return "UNKNOWN"
 
 
-UNKNOWN = UnknownValue()
+_PLACEHOLDER: Any = UnknownValue()  # Any: it takes the place of a value of any type
+UNKNOWN: Final[Json] = _PLACEHOLDER
 
 
-def step_into(value: Json, part: str | int) -> Json | Missing:
+def step_into(value: Json | Missing, part: str | int) -> Json | Missing:
     """Return the value after one step: `[n]` and `.n` index arrays, names look up keys (R3.2)."""
     if isinstance(value, dict):
         return value.get(str(part), MISSING)
@@ -299,7 +303,7 @@ def array_index(part: str | int) -> int | None:
     return int(part) if part.isdigit() and part.isascii() and len(part) <= 9 else None
 
 
-def get(value: Json, path: Path) -> Json | Missing:
+def get(value: Json | Missing, path: Path) -> Json | Missing:
     """Return the value at the path, or `MISSING`."""
     for part in path:
         value = step_into(value, part)

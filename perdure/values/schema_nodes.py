@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import re2
 
-from perdure.values.json import Json, JsonObject
+from perdure.values.json import JsonObject, ReadOnlyJson
 from perdure.values.limits import COSTLY, MOST_STEPS, CheckSteps, TooMuchError
 
 Part: TypeAlias = Callable[[Any, CheckSteps], bool]
@@ -46,7 +46,7 @@ class SchemaNode:
         self.plain = frozenset(kind for kind, of_kind in parts.items() if not of_kind)
         """The types of which every value fits."""
 
-    def fits(self, value: Json, steps: CheckSteps) -> bool:
+    def fits(self, value: ReadOnlyJson, steps: CheckSteps) -> bool:
         parts = self.parts.get(type(value))
         if parts is None:
             return False
@@ -78,7 +78,7 @@ class SchemaNode:
             raise TooMuchError
         return verdict
 
-    def _remember(self, value: Json, steps: CheckSteps, verdict: bool | None) -> None:
+    def _remember(self, value: ReadOnlyJson, steps: CheckSteps, verdict: bool | None) -> None:
         steps.checks.verdicts.setdefault(id(value), {})[id(self)] = self, value, verdict
 
 

@@ -634,11 +634,11 @@ def describe(error: ValidationError, root: Path = ()) -> str:
         extra = list(additional(value, schema))
         allowed = f"allowed are {', '.join(map(repr, islice(known, 20)))}" if known else "none are allowed"
         return f"{path} has unknown keys {', '.join(map(repr, extra[:5]))}; {allowed}"
-    return f"{path} is {shorten(value, 80)}, but must fit {shorten({keyword: rule}, 160)}"
+    return f"{path} is {shorten(value, 80)}, but must fit {shorten({str(keyword): rule}, 160)}"
 
 
 def _undecided(error: ValidationError) -> bool:
-    instance = error.instance
+    instance: Any = error.instance  # the part of the validated value
     if isinstance(instance, str):
         return has_reference(instance) and (is_expression(instance) or error.validator != "type")
     return error.validator not in _OF_THE_CONTAINER and has_reference(instance)

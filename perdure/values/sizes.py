@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, takewhile
 from json.encoder import encode_basestring
-from typing import Final
+from typing import Final, overload
 
-from perdure.values.json import Json, dumps
+from perdure.values.json import Json, JsonObject, ReadOnlyJson, dumps
 from perdure.values.limits import (
     COMMAND,
     FREE_AT_ONCE,
@@ -52,14 +52,14 @@ class Sizes:
     def __init__(self, base: Sizes | None = None) -> None:
         self._base = base
         # The value is kept beside its size, so that its id cannot be used again while it counts.
-        self._known: dict[int, tuple[Json, int]] = {}
+        self._known: dict[int, tuple[ReadOnlyJson, int]] = {}
 
-    def note(self, value: Json, size: int) -> None:
+    def note(self, value: ReadOnlyJson, size: int) -> None:
         """Record a size that was found where the value was made."""
         if size >= _KEPT:
             self._known[id(value)] = value, size
 
-    def of(self, value: Json) -> int:
+    def of(self, value: ReadOnlyJson) -> int:
         """Return the bytes of JSON; parts that were measured before are not searched again."""
         if isinstance(value, str):
             if len(value) < _KEPT:
@@ -114,17 +114,17 @@ class Sizes:
             raise TooManyBytesError
         return size, new, looked_at
 
-    def knows(self, value: Json) -> bool:
+    def knows(self, value: ReadOnlyJson) -> bool:
         """Whether the value was measured, and is large enough to be cached."""
         return self._remembered(value) is not None
 
-    def _remembered(self, value: Json) -> int | None:
+    def _remembered(self, value: ReadOnlyJson) -> int | None:
         known = self._known.get(id(value))
         if known is None:
             return None if self._base is None else self._base._remembered(value)
         return known[1]
 
-    def _measure(self, value: Json) -> int:
+    def _measure(self, value: dict[str, ReadOnlyJson] | list[ReadOnlyJson] | str) -> int:
         if isinstance(value, str):
             return text_size(value)
         if isinstance(value, dict):
@@ -133,18 +133,18 @@ class Sizes:
             return size
         return _frame(value) + sum(map(self.of, value))
 
-    def retain(self, values: Iterable[Json]) -> None:
+    def retain(self, values: Iterable[ReadOnlyJson]) -> None:
         """Drop the sizes of all values but these: others that still exist are measured again when needed."""
         known = self._known
         self._known = {id(value): known[id(value)] for value in values if id(value) in known}
 
 
-def _size_of_many(value: list[Json]) -> int | None:
+def _size_of_many(value: list[ReadOnlyJson]) -> int | None:
     """Return the bytes of a list of many small parts, at the pace of the encoder; `None` for any other.
 
     A part may stand in many places, and is written in each: the written text is bounded by the counted parts.
     """
-    level: list[Json] = value
+    level: list[ReadOnlyJson] = value
     count = 0
     while level:
         count += len(level)
@@ -165,14 +165,14 @@ def _size_of_many(value: list[Json]) -> int | None:
     return len(dumps(value).encode(errors="surrogatepass"))
 
 
-def _frame(value: Json) -> int:
+def _frame(value: Mapping[str, ReadOnlyJson] | Sequence[ReadOnlyJson]) -> int:
     """Return the bytes of a list or an object beside its items: brackets, commas, keys."""
     if isinstance(value, dict):
         return max(2, 1 + len(value) + sum([text_size(key) + 1 for key in value]))
     return max(2, 1 + len(value))
 
 
-def _scalar_size(value: Json) -> int:
+def _scalar_size(value: ReadOnlyJson) -> int:
     if value is None or value is True:
         return 4
     # As `json` writes them, at a fraction of its price: a list of lists has a million.
@@ -226,6 +226,14 @@ LEAST: Final = 120
 
 _LOOKED_AT: Final = 5_000
 """The first parts of one value that are examined to cut it: a list of numbers may have 400,000 (R18.5)."""
+
+
+@overload
+def cut_to(value: JsonObject, room: int, sizes: Sizes | None = None) -> JsonObject: ...
+
+
+@overload
+def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json: ...
 
 
 def cut_to(value: Json, room: int, sizes: Sizes | None = None) -> Json:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
@@ -125,11 +125,12 @@ class ValueTree:
     """
 
     def __init__(self, value: Json) -> None:
-        self.value = value
+        self.value: Any = value  # an object stays one: `preview` refuses another value in its place
         # The object is kept beside its id, so that the id cannot be used again while it counts.
-        self._owned: dict[int, Json] = {}
+        self._owned: dict[int, dict[str, Json] | list[Json]] = {}
 
-    def snapshot(self) -> Json:
+    def snapshot(self) -> Any:
+        """Return the present value: of an object, an object."""
         self._owned.clear()
         return self.value
 
@@ -141,7 +142,7 @@ class ValueTree:
         containers: list[Json | Missing] = []
         target: Json | Missing = self.value
         for depth in range(len(write.path)):
-            if target is UNKNOWN:
+            if isinstance(target, UnknownValue):
                 return UNKNOWN, []
             containers.append(target)
             target = _child(target, write.path, depth)
@@ -163,9 +164,9 @@ class ValueTree:
         self.value = value
 
     def _with(self, container: Json | Missing, part: str | int, value: Json) -> Json:
-        own: Json = container
-        if id(container) not in self._owned:
-            own = ([] if isinstance(part, int) else {}) if isinstance(container, Missing) else container.copy()
+        own = self._owned.get(id(container))
+        if own is None:
+            own = container.copy() if isinstance(container, dict | list) else [] if isinstance(part, int) else {}
             self._owned[id(own)] = own
         if isinstance(own, dict):
             own[str(part)] = value
@@ -199,13 +200,13 @@ def combine(target: Json | Missing, write: Write) -> Json:
     value, method = write.value, write.method
     if method == "set" or (target is MISSING and method in ("merge", "assign")):
         return value
-    if target is UNKNOWN or value is UNKNOWN:
+    before = [] if target is MISSING else target
+    if before is UNKNOWN or value is UNKNOWN:
         return UNKNOWN
     if method == "merge":
-        return _merge(target, value)
+        return _merge(before, value)
     if method == "assign":
-        return {**target, **value} if isinstance(target, dict) and isinstance(value, dict) else value
-    before = [] if target is MISSING else target
+        return {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
     if method == "concat" and isinstance(before, str) and isinstance(value, str):
         return before + value
     if not isinstance(before, list):
@@ -308,7 +309,8 @@ def values_for(base: Mapping[str, Json], instance: str | None) -> Mapping[str, J
     state = base.get("state")
     if isinstance(state, dict):
         own_state = state.get(state_key(instance), {})
-        shared["state"] = {key: value for key, value in state.items() if not key.startswith(MARK)} | own_state
+        rest = {key: value for key, value in state.items() if not key.startswith(MARK)}
+        shared["state"] = rest | own_state if isinstance(own_state, dict) else rest
     return shared | own
 
 
@@ -416,7 +418,8 @@ class State:
     def is_cut(self) -> bool:
         """Whether a model sees only the beginning of one of its values."""
         value = self.snapshot()
-        return any(self._excerpt(path, get(value, path))[1] for path in self._places(value))
+        places = self._places(value)
+        return any(self._excerpt(path, part)[1] for path in places if (part := get(value, path)) is not MISSING)
 
     def _places(self, value: Json) -> list[Path]:
         """Return the present paths of large values, outer ones first."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from operator import is_
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard
 
 from perdure.errors import FormulaError, ReferenceSyntaxError, TooLargeError, clip
 from perdure.values.formula_functions import EvaluationSteps
@@ -92,14 +92,14 @@ class TextBudget:
                 f"the parameters have {said(size)} with their references resolved; {self._whole:,} is the most"
             )
 
-    def placed(self, value: Json | Missing, level: int) -> Json | Missing:
+    def placed(self, value: Json, level: int) -> Json:
         """Return the value, for a place `level` levels deep. Raises `TooLargeError` if it would be nested too deeply to
         be parsed again."""
         if isinstance(value, dict | list) and level + self._depth(value) > MAX_PASSED:
             raise TooLargeError(f"nested more than {MAX_PASSED} levels deep with what it refers to")
         return value
 
-    def _depth(self, value: Json) -> int:
+    def _depth(self, value: dict[str, Json] | list[Json]) -> int:
         """Return the levels of a value. The depth of a large one is cached: it may stand in another value the next
         time."""
         if (size := self._sizes.of(value)) < _DEEP:
@@ -234,8 +234,9 @@ class Template:
     computes: bool = False
     """Whether it contains a formula, perhaps one without references."""
 
-    def resolve(self, lookup: Lookup, texts: TextBudget | None = None) -> Json:
-        """Return the value with every reference replaced. Call it only when every site's expression has a value.
+    def resolve(self, lookup: Lookup, texts: TextBudget | None = None) -> Any:
+        """Return the value with every reference replaced: of an object, an object. Call it only when every site's
+        expression has a value.
 
         `texts` makes the texts with embedded values; all formulas share one budget of steps. Raises `TooLargeError`,
         with the embedded text, and `FormulaError`.
@@ -372,12 +373,12 @@ def without_formulas(value: Json) -> Json:
     return value if all(map(is_, members.values(), value.values())) else members
 
 
-def is_formula(value: Json) -> bool:
+def is_formula(value: Json) -> TypeGuard[JsonObject]:
     """Whether the value is a formula (R16.3)."""
-    return looks_computed(value) and not value[EXPR].startswith(DAGGER * 2)
+    return looks_computed(value) and not str(value[EXPR]).startswith(DAGGER * 2)
 
 
-def looks_computed(value: Json) -> bool:
+def looks_computed(value: Json) -> TypeGuard[JsonObject]:
     """Whether the value is a formula, or data that looks like one. Such data is written with `††` before it and its own
     daggers doubled."""
     return isinstance(value, dict) and len(value) == 1 and isinstance(value.get(EXPR), str)
@@ -399,7 +400,7 @@ def as_data(value: Json) -> Json:
     if not isinstance(value, dict):
         return value
     written = {key: as_data(item) for key, item in value.items()}
-    return {EXPR: DAGGER * 2 + written[EXPR]} if looks_computed(value) else written
+    return {EXPR: f"{DAGGER * 2}{written[EXPR]}"} if looks_computed(value) else written
 
 
 def has_reference(value: Json) -> bool:
@@ -470,9 +471,14 @@ def _resolve(node: _Node, lookup: Lookup, texts: TextBudget, steps: EvaluationSt
             hint = "a reference alone passes a value on as it is"
             raise TooLargeError(f"{error}; it embeds {clip(embedded, 200)}: {hint}") from None
     if isinstance(node, _Computed):
-        value = texts.computed(node.formula, [evaluate(value, lookup) for value in node.values], steps)
+        value = texts.computed(node.formula, [_value(value, lookup) for value in node.values], steps)
         return texts.placed(value, level)
-    return texts.placed(evaluate(node, lookup), level)
+    return texts.placed(_value(node, lookup), level)
+
+
+def _value(expression: Expression, lookup: Lookup) -> Any:
+    # Any: a `lookup` that may return `MISSING` is given by a caller that looks for it in the result.
+    return evaluate(expression, lookup)
 
 
 # `marked` writes a text with references as a person sees it, `written` translates a person's text into the engine's
@@ -525,8 +531,7 @@ def written(value: Json, held: Collection[str] | None = None) -> Json:
         return [written(item, held) for item in value]
     if not isinstance(value, dict):
         return as_data(value)
-    if held is None and len(value) == 1 and isinstance(value.get(DATA), dict):
-        data = value[DATA]
+    if held is None and len(value) == 1 and isinstance(data := value.get(DATA), dict):
         return as_data(data) if looks_computed(data) else {key: written(item) for key, item in data.items()}
     if looks_computed(value):
         return value if held is None else as_data(value)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perdure.runs.views import fit
 from perdure.runs.wire import RunResult
-from perdure.values.json import dumps
+from perdure.values.json import JsonObject, dumps
 from perdure.values.limits import HELD_BACK, HISTORY_BYTES, LEAST_RESULT, MAX_COMMANDS, MAX_PAYLOAD, MAX_SENT, QUICK
 from perdure.values.references import UNKNOWN
 from perdure.values.sizes import (
@@ -71,7 +71,7 @@ def test_r18_5_the_largest_value_of_small_parts_is_measured_in_a_part_of_a_task(
 
 
 def test_r18_1_a_value_is_measured_once() -> None:
-    large = [{"text": "x" * 100, "n": n} for n in range(15_000)]
+    large: list[JsonObject] = [{"text": "x" * 100, "n": n} for n in range(15_000)]
     sizes = Sizes()
     whole = sizes.of(large)
     cpu = Cpu()

@@ -83,7 +83,7 @@ async def value(asked: ApiRequest[Paged, TranscriptQuery]) -> Response:
 
 async def waiting(asked: ApiRequest) -> Response:
     found, silent = await (await asked.run()).waiting_below()
-    return answered({"waiting": [one.as_json() for one in found], "silent": silent})
+    return answered({"waiting": [one.as_json() for one in found], "silent": [*silent]})
 
 
 async def decide(asked: ApiRequest[DecisionBody]) -> Response:
@@ -121,7 +121,7 @@ async def approvals(asked: ApiRequest[Paged, Paged]) -> Response:
     query = asked.query
     found = await asked.gateway.perdure.approvals(size=query.limit, page=query.page, tenant=asked.caller.tenant)
     return answered(
-        {"waiting": [one.as_json() for one in found.waiting], "unnamed": found.unnamed, "next": found.following}
+        {"waiting": [one.as_json() for one in found.waiting], "unnamed": {**found.unnamed}, "next": found.following}
     )
 
 

@@ -10,7 +10,7 @@ from perdure.errors import AgentError, JsonError, ToolDefinitionError
 from perdure.gateway.openai.errors import invalid, refused, unsupported
 from perdure.sessions.wire import digest
 from perdure.tools.tool import CLIENT, parse_tool
-from perdure.values.json import Json, JsonObject, dumps, loads, shorten
+from perdure.values.json import Json, JsonObject, ReadOnlyJson, dumps, loads, shorten
 from perdure.values.messages import parse_messages
 from perdure.values.problems import close_names
 
@@ -267,7 +267,7 @@ _TEXTS: Final = ("input_text", "output_text", "text", "refusal")
 MOST_ITEMS: Final = 2_000
 
 
-def read_input(value: Json, *, follows: bool) -> tuple[ClientInput, list[JsonObject]]:
+def read_input(value: ReadOnlyJson, *, follows: bool) -> tuple[ClientInput, list[JsonObject]]:
     """Return the content of an `input`, and its items in the form of a list. `follows`: a conversation precedes it."""
     if value is None:
         raise refused("'input' is missing: a text, or a list of items", "input", "missing_required_parameter")
@@ -408,7 +408,7 @@ def _result(output: Any, where: str) -> Json:
     return parsed(_text_of(output, where))
 
 
-def parsed(text: Any) -> Json:
+def parsed(text: Json) -> Json:
     """An object or a list where the text is one, so that a plan can read in it; else the text."""
     if isinstance(text, str) and text.lstrip()[:1] in ("{", "["):
         try:

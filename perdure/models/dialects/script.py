@@ -296,10 +296,11 @@ def _kind(schema: Json) -> str:
     if not isinstance(schema, dict):
         return "any"
     keywords = {key: value for key, value in schema.items() if key not in ("description", "title", "default")}
-    if set(keywords) == {"type"} and isinstance(keywords["type"], str):
-        return keywords["type"]
-    if set(keywords) <= {"type", "enum"} and "enum" in keywords:
-        return "|".join(map(dumps, keywords["enum"]))
+    kind, options = keywords.get("type"), keywords.get("enum")
+    if set(keywords) == {"type"} and isinstance(kind, str):
+        return kind
+    if set(keywords) <= {"type", "enum"} and isinstance(options, list):
+        return "|".join(map(dumps, options))
     return dumps(keywords) if keywords else "any"
 
 

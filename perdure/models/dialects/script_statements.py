@@ -580,7 +580,7 @@ class ScriptPlan:
         """Add the values that a loop appends, as one list after the loop."""
         for name, each in inner.collected.items():
             if each.how == "pair":
-                pairs = {
+                pairs: JsonObject = {
                     EXPR: f"{{**state.{name}, **{{pair[0]: pair[1] for pair in state.{each.kept} if pair and len(pair) == 2}}}}"
                 }
                 if block.kind == "for" and name not in block.written:
