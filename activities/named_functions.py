@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Collection
 from typing import Any
@@ -12,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.active_executions import in_thread
 from perdure.activities.queries import ask_run
+from perdure.activities.registry import import_named
 from perdure.activities.secrets import masked_value
 from perdure.approvals.requests import APPROVE_ACTIVITY, ApproveInput, WaitingView
 from perdure.errors import JsonError
@@ -40,7 +40,7 @@ class NamedFunctions:
                 f"{where} {name!r}: the worker does not allow functions of {module!r} (--functions); it allows {known}"
             )
         try:
-            found = getattr(importlib.import_module(module), function)
+            found = getattr(import_named(module), function)
         except Exception as error:
             raise _refused(f"{where} {name!r} cannot be loaded where the worker runs: {error}") from None
         if not inspect.isfunction(found) or found.__module__ != module:

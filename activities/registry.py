@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import ModuleType
 
 from perdure.activities.hooks import HookRegistry
@@ -74,8 +75,6 @@ def load_tools(modules: Iterable[str]) -> Registry:
 
     Raises `ToolDefinitionError` for a module that does not exist, cannot be imported, or holds none.
     """
-    if "" not in sys.path:
-        sys.path.insert(0, "")
     registry = Registry()
     for name in modules:
         module = _import(name)
@@ -85,7 +84,9 @@ def load_tools(modules: Iterable[str]) -> Registry:
         )
         routes = [each for value in vars(module).values() for each in routes_of(value)]
         if not found and not hooks and not routes:
-            raise ToolDefinitionError(f"the module {name!r} has no tools: decorate functions with @tool")
+            raise ToolDefinitionError(
+                f"the module {name!r} has no tools: decorate functions with @tool{_place_of(module)}"
+            )
         for route in routes:
             registry.routes.add(route)
         for function in found:
@@ -95,9 +96,18 @@ def load_tools(modules: Iterable[str]) -> Registry:
     return registry
 
 
+def import_named(name: str) -> ModuleType:
+    """Import a module that a setting names, from the current directory, too. Installed packages go first: a command may run in a folder
+    that somebody else has written, and runs nothing of it under an installed name.
+    """
+    if "" not in sys.path:
+        sys.path.append("")
+    return importlib.import_module(name)
+
+
 def _import(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        return import_named(name)
     except ModuleNotFoundError as error:
         missing = error.name or name
         detail = "" if missing == name else f" (it imports {missing!r}, which is not installed)"
@@ -106,6 +116,12 @@ def _import(name: str) -> ModuleType:
         raise
     except Exception as error:
         raise ToolDefinitionError(f"the module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _place_of(module: ModuleType) -> str:
+    """Return where a module is, if that is elsewhere: an installed one may have the name of one that is here."""
+    file = getattr(module, "__file__", None)
+    return "" if file is None or Path(file).is_relative_to(Path.cwd()) else f" (it is {file})"
 
 
 def _tools_of(module: ModuleType) -> Iterator[ToolFunction]:

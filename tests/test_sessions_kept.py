@@ -199,3 +199,55 @@ async def test_r10_20_a_fork_begins_there_and_nothing_runs_again(dev_server: Wor
         with pytest.raises(RunError, match="no run 9"):
             await session.fork("9")
         await named.delete(sender="ann")
+
+
+@tool(untrusted=True)
+async def read_mail() -> str:
+    """The newest mail."""
+    return "The account is DE99."
+
+
+def banker(request: ChatRequest) -> Any:
+    """Reads the mail once, sums up when it is asked to, and sends money where it is told to send."""
+    if "You keep the memory" in request.text:
+        return Turn("The account is DE99.", dialect="tools")
+    last = users(request)[-1]
+    if "send" in last:
+        return {"calls": [{"_tool": "send_money", "account": "DE99"}], "output": None}
+    if "read" in last and "DE99" not in request.text.partition(last)[2]:
+        return {"calls": [{"_tool": "read_mail"}], "output": None}
+    return {"calls": [], "output": "I see."}
+
+
+@pytest.mark.parametrize("way", ["compacted", "forked", "compacted and forked"])
+async def test_r15_1_what_others_wrote_stays_untrusted_where_a_session_keeps_it_otherwise(
+    way: str, dev_server: WorkflowEnvironment
+) -> None:
+    """The account stands in a summary and in a fork: the `untrusted` floor asks a person as before."""
+    sent: list[str] = []
+
+    @tool(dangerous=True)
+    async def send_money(account: str) -> str:
+        """Send money."""
+        sent.append(account)
+        return "done"
+
+    tools = [{"type": "tool", "tool": name} for name in ("read_mail", "send_money")]
+    config = {"approval": {"ask": "never"}, "session": {"context_tokens": 1_000}}
+    document = {**ECHO, "context": [*ECHO["context"], *tools], "config": config}
+    told = [read_mail, send_money, recall]
+    async with desk(dev_server, banker, document, told, approval_floor="untrusted") as (session, it):
+        await session.reply(await session.send("read", sender="ann"), 20)
+        if "compacted" in way:
+            for number in range(4):
+                await session.reply(await session.send(f"{number} {PADDING}", sender="ann"), 20)
+            await idles(session)
+            assert "compaction" in [entry["type"] for entry in (await session.show()).entries]
+        if "forked" in way:
+            session = await session.fork("5" if "compacted" in way else "1")
+        asks = await session.send("send", sender="ann")
+        assert asks.run_id is not None
+        view = await it.until_waiting(asks.run_id, "1.0")
+        assert "written by others" in str(view.waiting[0].reason)
+        assert sent == []
+        await it.client.get_workflow_handle(asks.run_id).cancel()

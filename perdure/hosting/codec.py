@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import importlib
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,6 +23,7 @@ from temporalio.converter import (
 )
 from temporalio.converter import PayloadConverter as BasePayloadConverter
 
+from perdure.activities.registry import import_named
 from perdure.activities.secrets import masked
 from perdure.errors import SettingsError
 from perdure.hosting.settings import in_force
@@ -45,10 +44,8 @@ def payload_codec() -> PayloadCodec | None:
     module, colon, function = named.partition(":")
     if not (module and colon and function):
         raise SettingsError(f"{CODEC} must be module:function, not {named!r}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # as for modules of tools
     try:
-        codec = getattr(importlib.import_module(module), function)()
+        codec = getattr(import_named(module), function)()
     except SettingsError:
         raise
     except Exception as error:
