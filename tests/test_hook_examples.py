@@ -23,6 +23,7 @@ from examples.hooks.audit import came_of_it
 from examples.hooks.budget import at_the_end, within_budget
 from examples.hooks.redaction import without
 from perdure.hooks import AfterToolCall, AgentEnd, BeforeToolCall, Refused
+from perdure.values.json import Json
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -140,7 +141,11 @@ async def test_the_log_has_each_row_once_however_often_and_by_whom_it_is_written
 
 
 async def test_redaction_leaves_nothing_and_keeps_the_shape() -> None:
-    value = {"a": ["call 4012 8888 8888 1881 or ann.lee+x@mail.example.org"], "n": 4012888888881881, "k@b.com": None}
+    value: dict[str, Json] = {
+        "a": ["call 4012 8888 8888 1881 or ann.lee+x@mail.example.org"],
+        "n": 4012888888881881,
+        "k@b.com": None,
+    }
     assert without(value) == {
         "a": ["call card ending in 1881 or a…@mail.example.org"],
         "n": 4012888888881881,

@@ -53,7 +53,7 @@ async def test_r6_8_a_long_run_continues_as_new_with_nothing_lost(impatient_serv
         handle = await it.start(agent("echo", config=config))
         result = await handle.result()
         view = await it.view(handle.id)
-        earliest = loads(await read_value(it.client, handle.id, "1.9"))
+        earliest: Any = loads(await read_value(it.client, handle.id, "1.9"))
         first = await it.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id).fetch_history()
         last = await it.client.get_workflow_handle(handle.id).fetch_history()
     assert first.events[-1].HasField("workflow_execution_continued_as_new_event_attributes")

@@ -15,7 +15,7 @@ from perdure.client.run_operations import read_value
 from perdure.runs.delegates import input_size
 from perdure.runs.loops import LoopInput
 from perdure.runs.wire import RunInput
-from perdure.values.json import loads
+from perdure.values.json import Json, loads
 from perdure.values.sizes import Sizes
 from tests.patience import HANG
 from tests.support import DONE, agent, harness
@@ -63,8 +63,8 @@ async def test_r6_9_a_delegates_output_that_was_cut_is_an_error_of_its_call(
     async with harness(dev_server.client, [make], script, agents=save(tmp_path, TWO_TEXTS)) as it:
         handle = await ended(it, agent(HAVE | {"_delegate": "two"}))
         view = await it.view(handle.id)
-        whole = loads(await read_value(it.client, f"{handle.id}/1.0", "output"))
-        kept = loads(await read_value(it.client, handle.id, "†state.whole"))
+        whole: Any = loads(await read_value(it.client, f"{handle.id}/1.0", "output"))
+        kept: Any = loads(await read_value(it.client, handle.id, "†state.whole"))
         assert await troubles(it.client, handle) == []
     assert [call.status for call in view.calls] == ["failed", "done"]
     error = view.calls[0].error or {}
@@ -174,7 +174,7 @@ async def test_r18_2_what_many_delegates_read_goes_by_reference(
         handle = await ended(it, agent("make", *tools))
         view = await it.view(handle.id)
         size = (await handle.describe()).raw_description.workflow_execution_info.history_size_bytes
-        given = loads(await read_value(it.client, handle.id, "†state.given"))
+        given: Any = loads(await read_value(it.client, handle.id, "†state.given"))
         assert await troubles(it.client, handle) == []
     assert view.status == "completed"
     assert len(given) == 1_500_000
@@ -183,7 +183,8 @@ async def test_r18_2_what_many_delegates_read_goes_by_reference(
 
 
 async def test_r18_1_what_many_delegates_read_is_measured_once() -> None:
-    large, sizes = ["x" * 1000], Sizes()
+    sizes = Sizes()
+    large: list[Json] = ["x" * 1000]
     sizes.note(large, 1_500_000)  # what measured it anew would find less
     child = RunInput.model_construct(agent={"name": "reader"}, input={"list": large}, has_input=True)
     loop = LoopInput.model_construct(kind="each", agent={"name": "reader"}, params={"list": large}, items=large)

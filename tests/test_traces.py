@@ -24,6 +24,7 @@ from perdure.hosting import tracing
 from perdure.hosting.telemetry import interceptors
 from perdure.hosting.tracing import Ids, SpanWriter, TracingInterceptor
 from perdure.testing.scripted_model import server_error
+from perdure.values.json import JsonObject
 from tests.support import DONE, ROOT, Harness, agent, harness, impatient
 from tests.test_delegates import TEXT, WRITE, WRITER, parts, save, write
 
@@ -221,7 +222,11 @@ async def test_a_delegate_stands_below_its_giver_and_that_below_whoever_started_
 
 
 async def test_each_run_of_a_session_is_a_trace_of_its_conversation(dev_server: WorkflowEnvironment) -> None:
-    talks = {"name": "echo", "context": [{"type": "system", "text": "Answer."}], "schema": {"type": "string"}}
+    talks: JsonObject = {
+        "name": "echo",
+        "context": [{"type": "system", "text": "Answer."}],
+        "schema": {"type": "string"},
+    }
     async with traced(dev_server, lambda _: {"calls": [], "output": "yes"}) as trace:
         perdure = Perdure(trace.it.client, task_queue=trace.it.task_queue)
         session = perdure.session(f"desk-{uuid.uuid4().hex[:8]}", agent=Agent.of(talks))

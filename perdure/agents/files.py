@@ -156,7 +156,7 @@ AGENTS: Final = Path("agents")
 """Folder of agents that are named, unless a setting names another."""
 
 
-def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tuple[Agent, Json]:
+def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tuple[Agent, JsonObject]:
     """Read an agent by file, or by name in the folder; return it and its document.
 
     With `alone` it runs by itself: all its tools are its own. Raise `SettingsError` when there is no such file or it is
@@ -170,7 +170,7 @@ def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tupl
             raise SettingsError(f"no agent {name!r}: there is no file {path}{named}")
         path = by_name
     written = read_json(path)
-    document = agent_document(written, path.stem)
+    document: Any = agent_document(written, path.stem)  # `parse_agent` takes objects alone
     problems = _own_problems(document) if alone else []
     try:
         agent = parse_agent(document, source=str(path))

@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 from perdure.errors import JsonError, ProtocolError, TooLargeError
 
 if TYPE_CHECKING:
-    Json: TypeAlias = Any
+    Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
     ReadOnlyJson: TypeAlias = "Mapping[str, ReadOnlyJson] | Sequence[ReadOnlyJson] | str | int | float | bool | None"
     """JSON that is read and not kept: a `list[str]` is one, too, which is no `list[Json]`."""
 else:

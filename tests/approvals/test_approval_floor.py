@@ -18,6 +18,7 @@ from perdure.runs.views import waiting_view
 from perdure.tools.definitions import with_own_names
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.tool import Tool, parse_tool, resolve_tools
+from perdure.values.json import Json, JsonObject
 from perdure.values.provenance import MODEL, Origins
 from perdure.values.state import State
 from tests.approvals.test_policy import META, POLICIES
@@ -63,8 +64,9 @@ def test_nothing_runs_below_the_floor(
     data: st.DataObject, floor: Any, there: Any, known: set[str], change: Any
 ) -> None:
     offered = data.draw(tools(known))
-    program = st.fixed_dictionaries({}, optional={"approver": st.just("mine:decide")})
-    policies = [parse_policy(data.draw(POLICIES) | data.draw(program)) for _ in range(3)]
+    program: Any = st.fixed_dictionaries({}, optional={"approver": st.just("mine:decide")})
+    drawn: list[JsonObject] = [data.draw(POLICIES) | data.draw(program) for _ in range(3)]
+    policies = [parse_policy(each) for each in drawn]
     top = Guard(
         policies[0], floor=floor, change=parse_policy(change), remembered=data.draw(st.just([]) | st.just(["t"]))
     )
@@ -77,7 +79,8 @@ def test_nothing_runs_below_the_floor(
     desk.new_plan = new_plan
     plan = new_plan()
     plan.add({"_tool": "t", "x": 1, "_outputPath": "†state.a"})
-    plan.add({"_tool": "u", "x": data.draw(st.sampled_from(["†state.a", 2, {"_expr": "1 + 1"}]))})
+    values: list[Json] = ["†state.a", 2, {"_expr": "1 + 1"}]
+    plan.add({"_tool": "u", "x": data.draw(st.sampled_from(values))})
     plan.close()
     seen: dict[str, Any] = {}
     if (whole := desk.offer_plan(plan, TIME)) is not None:
@@ -116,7 +119,8 @@ def decide(data: st.DataObject, desk: ApprovalQueue, call: Call, seen: dict[str,
         judged = desk.judge_program(offer, "approve", "mine:decide")
         return judged is not None and desk.apply(judged).outcome is None
     if what == "policy":
-        desk.change_policy(parse_policy(data.draw(POLICIES)))
+        change: Any = data.draw(POLICIES)
+        desk.change_policy(parse_policy(change))
         return offer in desk.released()
     kinds: dict[str, dict[str, Any]] = {
         "edit": {"params": {"x": 5}},
@@ -171,11 +175,12 @@ def test_an_offer_names_the_code_behind_a_harmless_name() -> None:
     ]
     tools = resolve_tools([*definitions, "plain", "ask_person"], {**CODE, **ENGINE_TOOLS})
     plan = Plan(1, tools=tools, state=State())
-    for raw in (
+    calls: list[Json] = [
         {"_tool": "read", "x": 1},
         {"_tool": "look", "_each": [{"_ref": "††state.x"}]},
         {"_tool": "plain", "x": 1},
-    ):
+    ]
+    for raw in calls:
         plan.add(raw)
     plan.close()
     desk = ApprovalQueue(Guard(Policy(ask="always")))
@@ -206,7 +211,8 @@ def test_a_formula_in_an_approved_plan_is_not_seen_before_it_is_computed() -> No
         return Plan(1, tools=tools, state=State())
 
     desk, plan = ApprovalQueue(Guard(Policy(scope="plan"), floor="dangerous"), new_plan=new_plan), new_plan()
-    for value in ({"_expr": "'/'.join(['', 'etc'])"}, "/tmp"):
+    values: list[Json] = [{"_expr": "'/'.join(['', 'etc'])"}, "/tmp"]
+    for value in values:
         plan.add({"_tool": "wipe", "x": value})
     plan.close()
     desk.offer_plan(plan, TIME)
@@ -232,11 +238,12 @@ def test_no_definition_swaps_what_was_approved() -> None:
 def test_a_policy_that_is_tightened_goes_before_what_was_remembered() -> None:
     """Somebody said once that `pay` need not be asked about; somebody else stops that."""
     tools = resolve_tools([{"name": name, "_activity": "plain"} for name in ("pay", "look")], CODE)
-    for change, asked in (
+    cases: list[tuple[JsonObject, list[str]]] = [
         ({"tools": {"pay": "always"}}, ["pay"]),
         ({"ask": "always"}, ["pay", "look"]),
         ({"timeout": 5}, []),
-    ):
+    ]
+    for change, asked in cases:
         guard = Guard(Policy(), remembered=["pay", "look"])
         guard.loosen_or_tighten(parse_policy(change))
         assert [name for name, tool in tools.items() if guard.why(tool, {})] == asked
@@ -251,14 +258,15 @@ def test_a_program_that_decides_signs_with_its_own_name() -> None:
         plan.add({"_tool": name, "x": 1})
     plan.close()
     offers = [offer for call in plan.take_ready() if (offer := desk.offer_call(plan, call, TIME)) is not None]
-    said = {"decision": "approve", "by": "Ann", "remember": True, "call": "1.1"}
+    said: JsonObject = {"decision": "approve", "by": "Ann", "remember": True, "call": "1.1"}
     judged = desk.judge_program(offers[0], said, "mine:decide")
     assert judged is not None
     desk.apply(judged)
     assert (offers[0].approval.by, plan.calls[0].approved, list(desk.waiting)) == ("mine:decide", None, ["1.1"])
-    for more in (said, said | {"decision": "edit", "params": {"x": 2}}, "approve"):
+    answers: list[Json] = [said, said | {"decision": "edit", "params": {"x": 2}}, "approve"]
+    for more in answers:
         assert desk.judge_program(offers[1], more, "mine:decide") is None
-    swap = {"decision": "replace", "with": {"_tool": "plain", "x": 1}}
+    swap: JsonObject = {"decision": "replace", "with": {"_tool": "plain", "x": 1}}
     assert desk.judge_program(offers[1], swap, "mine:decide") is None
 
 

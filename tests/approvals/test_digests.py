@@ -14,12 +14,12 @@ from perdure.approvals.queue import ApprovalQueue
 from perdure.plan.plan import Plan
 from perdure.runs.views import waiting_entry
 from perdure.tools.tool import parse_tool
-from perdure.values.json import dumps, loads
+from perdure.values.json import Json, dumps, loads
 from perdure.values.state import State, Write
 from tests.cpu import Cpu
 from tests.strategies import json_values
 
-LARGE = [["x" * 100] for _ in range(1000)]
+LARGE: list[Json] = [["x" * 100] for _ in range(1000)]
 
 
 @given(st.lists(json_values(), min_size=2, max_size=2), st.booleans())

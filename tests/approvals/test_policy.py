@@ -16,6 +16,7 @@ from perdure.plan.calls import Rejected, Returned
 from perdure.plan.plan import Plan
 from perdure.runs.agent import parse_agent
 from perdure.tools.tool import Tool, parse_tool, resolve_tools
+from perdure.values.json import Json, JsonObject
 from perdure.values.state import State
 
 CODE: dict[str, dict[str, Any]] = {
@@ -97,7 +98,7 @@ def test_r7_1_nothing_gets_below_the_floor(
     if decision == "none":
         assert desk.time_out(offer, 5).outcome is not None
     else:
-        more = {"params": {"x": 2}} if decision == "edit" else {"with": {"_tool": "u", "x": 2}}
+        more: JsonObject = {"params": {"x": 2}} if decision == "edit" else {"with": {"_tool": "u", "x": 2}}
         judged = desk.judge(parse_decision({"call": "1.0", "decision": decision, **more}))
         assert desk.apply(judged).outcome is None
         assert call.approval is not None
@@ -164,7 +165,7 @@ def test_a_replacement_must_write_what_others_read() -> None:
     plan.close()
     assert plan.take_ready() == [first]
     assert desk.offer_call(plan, first, "now") is not None
-    other = {"_tool": "calm", "x": 1}
+    other: JsonObject = {"_tool": "calm", "x": 1}
     with pytest.raises(DecisionError, match=r"must write †state\.a, which other calls read"):
         desk.judge(parse_decision({"call": "1.0", "decision": "replace", "with": {**other, "_outputPath": "†state.b"}}))
     desk.apply(desk.judge(parse_decision({"call": "1.0", "decision": "replace", "with": other})))
@@ -175,11 +176,12 @@ def test_a_replacement_must_write_what_others_read() -> None:
 def test_a_rejected_call_takes_what_reads_it_along_but_not_its_siblings() -> None:
     tools = {name: resolve_tools([name], CODE)[name] for name in CODE}
     plan = Plan(1, tools=tools, state=State())
-    for raw in (
+    calls: list[Json] = [
         {"_tool": "wipe", "x": 1, "_outputPath": "†state.a || †state.e"},
         {"_tool": "plain", "x": "†state.a"},
         {"_tool": "plain", "x": 1},
-    ):
+    ]
+    for raw in calls:
         plan.add(raw)
     plan.close()
     wipe, sibling = plan.take_ready()

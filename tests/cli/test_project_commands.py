@@ -20,6 +20,7 @@ from perdure.cli.project_commands import FILES
 from perdure.errors import AgentError
 from perdure.runs.agent import Agent as Parsed
 from perdure.runs.agent import Config, ModelSampling
+from perdure.values.json import Json
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = jsonschema.Draft202012Validator(agent_schema())
@@ -83,11 +84,12 @@ def test_the_schema_takes_every_agent_file_that_there_is() -> None:
     assert len(files) > 5
     for path in files:
         assert [error.message for error in SCHEMA.iter_errors(json.loads(path.read_text(encoding="utf-8")))] == []
-    for document in (
+    documents: list[Json] = [
         {"name": "a", "config": {"approval": "plan"}, "context": [{"type": "input", "request": "x"}]},
         {"context": [{"type": "data", "kind": "user", "data": {}}, {"role": "user", "content": "x"}], "schema": True},
         [{"type": "text", "text": "x"}, {"type": "error", "data": {"call": None, "error": {}}}],
-    ):
+    ]
+    for document in documents:
         assert [error.message for error in SCHEMA.iter_errors(document)] == []
         Agent.of(document)
 

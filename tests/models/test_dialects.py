@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perdure.errors import ReferenceSyntaxError
-from perdure.models.dialects.common import DialectRequest, Solution, ToolDelta
+from perdure.models.dialects.common import DialectRequest, ToolDelta
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.dialects.script import HOW_TO_SCRIPT, ScriptReader, script_names
 from perdure.models.dialects.script_writer import write_call, write_calls
@@ -75,7 +75,7 @@ def calls(draw: st.DrawFn) -> dict[str, Any]:
     return call if path is None else call | {"_outputPath": path}
 
 
-def read(dialect: str, solution: dict[str, Any], sizes: list[int]) -> tuple[Solution, list[Any], str]:
+def read(dialect: str, solution: dict[str, Any], sizes: list[int]) -> tuple[Any, list[Any], str]:
     """The Solution written in the dialect and read back in pieces of these sizes; and what was given while it came."""
     answer = write_answer(solution, dialect, ["input", "profile"])
     tools = {name: parse_tool({"name": name}, activities=TOOLS) for name in TOOLS}
@@ -131,7 +131,7 @@ def test_a_script_has_the_order_that_its_calls_were_given(seeds: Sequence[int]) 
         answer = write_script({"calls": case.calls}, kinds=["input", "nope"])
         reader = ScriptReader(ReaderVocabulary(kinds=["input", "nope"]))
         reader.push(answer)
-        calls = reader.close("stop").calls
+        calls: list[Any] = reader.close("stop").calls
         assert list(map(meaning, map(normal, calls))) == list(map(meaning, case.calls)), answer
 
 
@@ -174,7 +174,8 @@ def test_r6_4_an_output_in_script_means_what_it_means_elsewhere(output: Any, siz
     assert resolve_output(solution.output, {}, TextBudget()) == (output, [])
 
 
-def script(text: str, kinds: list[str] | None = None, tools: list[str] | None = None) -> Solution:
+def script(text: str, kinds: list[str] | None = None, tools: list[str] | None = None) -> Any:
+    """The `Solution`, whose calls are looked into."""
     reader = ScriptReader(ReaderVocabulary(kinds=kinds or [], names={name: name for name in tools or []}))
     reader.push(text)
     return reader.close("stop")
@@ -395,7 +396,8 @@ def test_joined_references_under_an_if_are_refused() -> None:
 def test_r16_5_a_compound_statement_starts_when_it_closes() -> None:
     reader = ScriptReader(ReaderVocabulary())
     assert reader.push("for h in hosts:\n    a = f(x=h)\n\n    # and\n    g(x=a)\n\n") == []
-    (loop, call) = reader.push("c = f(x=(\n1))\n")
+    begun: list[Any] = reader.push("c = f(x=(\n1))\n")
+    loop, call = begun
     assert (loop["_tool"], [inner["_tool"] for inner in loop["_body"]]) == ("_for", ["f", "g"])
     assert call == {"_tool": "f", "x": 1, "_outputPath": "†state.c"}
     assert reader.push("if c:\n    f(x=2)\n") == []
@@ -405,8 +407,8 @@ def test_r16_5_a_compound_statement_starts_when_it_closes() -> None:
         {"_tool": "f", "x": 3, "_if": "not state.c"},
     ]
     assert reader.push("while c: c = f(x=c)") == []
-    (loop,) = reader.close("stop").calls[4:]
-    assert loop["_while"] == "state.c"
+    rest: list[Any] = reader.close("stop").calls[4:]
+    assert [loop["_while"] for loop in rest] == ["state.c"]
 
 
 def test_what_follows_a_call_without_a_name_waits_for_it_in_a_while() -> None:
@@ -483,7 +485,8 @@ def test_arguments_by_position_and_names_that_python_reserves() -> None:
     dialect = DIALECTS["script"]
     reader = dialect.reader(dialect.vocabulary({"move": tool}, []))
     reader.push('move("a", to=b)\nmove(from_="a")\nmove(**{"from": 1})\nmove(1, 2, 3)\nmove(1, **{"from": 2})\n')
-    first, second, third, *wrong = reader.close("stop").calls
+    read_back: list[Any] = reader.close("stop").calls
+    first, second, third, *wrong = read_back
     assert first == {"_tool": "move", "from": "a", "to": "†state.b"}
     assert second == {"_tool": "move", "from": "a"}
     assert third == {"_tool": "move", "from": 1}

@@ -35,7 +35,7 @@ def reader(dialect: str) -> SolutionStreamReader:
     return DIALECTS[dialect].reader(ReaderVocabulary())
 
 
-def read(dialect: str, text: str, size: int = 5) -> tuple[Solution, list[Any]]:
+def read(dialect: str, text: str, size: int = 5) -> tuple[Any, list[Any]]:
     """What a text is, pushed in pieces, and what of it was given before its end."""
     reading = reader(dialect)
     early = [call for at in range(0, len(text), size) for call in reading.push(text[at : at + size])]

@@ -15,6 +15,7 @@ from perdure.plan.calls import Call, Failed, Rejected, Returned
 from perdure.plan.plan import Plan
 from perdure.plan.simulation import simulate
 from perdure.tools.tool import parse_tool, resolve_tools
+from perdure.values.json import JsonObject
 from perdure.values.state import State, Write
 
 TOOLS = {
@@ -212,7 +213,11 @@ def test_the_code_says_that_it_is_exclusive_whatever_name_it_goes_by() -> None:
 
 
 def test_a_simulation_knows_of_it() -> None:
-    calls = [{"_tool": "t", "_outputPath": "†state.a"}, {"_tool": "t", "_after": ["†state.a"]}, {"_tool": "t"}]
+    calls: list[JsonObject] = [
+        {"_tool": "t", "_outputPath": "†state.a"},
+        {"_tool": "t", "_after": ["†state.a"]},
+        {"_tool": "t"},
+    ]
     plan = Plan(1, tools=TOOLS, state=State([]), dry_run=True)
     dry = simulate(plan, calls)
     assert ([step.level for step in dry.steps], dry.makespan) == ([1, 2, 1], 2.0)

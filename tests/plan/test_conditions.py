@@ -11,13 +11,14 @@ from perdure.plan.plan import Plan
 from perdure.plan.simulation import simulate
 from perdure.runs.output import resolve_output
 from perdure.tools.tool import resolve_tools
+from perdure.values.json import JsonObject
 from perdure.values.state import State
 from perdure.values.templates import TextBudget
 
 ANY = {"properties": {"x": {}, "n": {"type": "number"}}}
 TOOLS = resolve_tools(["load", "act"], {"load": {"name": "load", **ANY}, "act": {"name": "act", **ANY}})
-LOAD = {"_tool": "load", "_outputPath": "†state.l"}
-CPU = {"name": "w", "cpu": [91, 97, 93]}
+LOAD: JsonObject = {"_tool": "load", "_outputPath": "†state.l"}
+CPU: JsonObject = {"name": "w", "cpu": [91, 97, 93]}
 
 
 def plan_of(*calls: Any, result: Any = CPU, **options: Any) -> Plan:
@@ -108,19 +109,22 @@ def test_r16_3_a_mistake_is_the_calls_own(call: Any, said: str) -> None:
 
 def test_r16_2_a_dry_run_takes_conditions_to_hold() -> None:
     plan = Plan(1, tools=TOOLS, state=State(), dry_run=True)
-    call = {"_tool": "act", "_if": "state.l.cpu[0] > 9", "x": {"_expr": "state.l.name + '!'"}}
+    call: JsonObject = {"_tool": "act", "_if": "state.l.cpu[0] > 9", "x": {"_expr": "state.l.name + '!'"}}
     assert [(step.level, step.status) for step in simulate(plan, [LOAD, call]).steps] == [(1, "done"), (2, "done")]
 
 
 def test_r16_3_an_output_computes() -> None:
-    values = {"state": {"l": CPU}, "input": {}}
-    output = {"total": {"_expr": "sum(x for x in state.l.cpu if x > 92) + len(state.l.cpu)"}, "all": "†state.l.cpu"}
+    values: JsonObject = {"state": {"l": CPU}, "input": {}}
+    output: JsonObject = {
+        "total": {"_expr": "sum(x for x in state.l.cpu if x > 92) + len(state.l.cpu)"},
+        "all": "†state.l.cpu",
+    }
     assert resolve_output(output, values, TextBudget()) == ({"total": 193, "all": CPU["cpu"]}, [])
     assert "division by zero" in resolve_output({"x": {"_expr": "1 / 0"}}, values, TextBudget())[1][0]
 
 
 def test_r18_5_formulas_count_against_their_task() -> None:
-    calls = [{"_tool": "act", "x": {"_expr": "sum(x for x in range(15_000))"}} for _ in range(40)]
+    calls: list[JsonObject] = [{"_tool": "act", "x": {"_expr": "sum(x for x in range(15_000))"}} for _ in range(40)]
     plan = Plan(1, tools=TOOLS, state=State())
     for call in calls:
         plan.add(call)

@@ -15,10 +15,13 @@ from perdure.models.dialects.tools import ToolsReader
 from perdure.models.requests import ReaderVocabulary
 from perdure.plan.calls import Failed, Outcome, Returned
 from perdure.plan.plan import Plan
+from perdure.values.json import JsonObject
 from perdure.values.limits import MAX_EDGES
 from tests.plan.test_plan import TOOLS, any_tool, fails, new_plan, run, statuses
 
-A, B, READ = {"_tool": "a"}, {"_tool": "b"}, {"_tool": "read"}
+A: JsonObject = {"_tool": "a"}
+B: JsonObject = {"_tool": "b"}
+READ: JsonObject = {"_tool": "read"}
 
 
 def played(calls: list[Any], results: Mapping[str, Outcome] | None = None, **options: Any) -> Plan:
@@ -412,7 +415,7 @@ def test_r5_13_a_literal_of_which_something_would_be_lost_is_refused(written: di
 
 
 def test_r5_13_a_loops_body_is_converted_too() -> None:
-    body = {"_tool": "_for", "_each": [1, 2], "_body": [{"_tool": "typed", "n": "5", "free": "†item"}]}
+    body: JsonObject = {"_tool": "_for", "_each": [1, 2], "_body": [{"_tool": "typed", "n": "5", "free": "†item"}]}
     plan = new_plan(tools={"typed": TYPED})
     assert plan.add(body).error is None
     plan.close()

@@ -14,7 +14,7 @@ from perdure.errors import CallError
 from perdure.plan.calls import Call, Failed, Outcome, Rejected, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import Tool, parse_tool
-from perdure.values.json import dumps
+from perdure.values.json import JsonObject, dumps
 from perdure.values.references import Reference
 from perdure.values.state import State, Write
 
@@ -425,7 +425,7 @@ def test_a_program_gives_what_it_gives_one_call_after_another(program: list[dict
 def nested(outer: int, inner: int, *, patched: bool = True) -> Plan:
     """A plan with a loop inside a loop, played as workflow tasks play it."""
     let = {"_tool": "_let", "value": "†b", "_outputPath": "†state.v"}
-    loop = {"_tool": "_for", "_each": list(range(inner)), "_as": "b", "_body": [let]}
+    loop: JsonObject = {"_tool": "_for", "_each": list(range(inner)), "_as": "b", "_body": [let]}
     plan = Plan(1, tools=TOOLS, state=State())
     plan.extend(
         [{"_tool": "_for", "_each": list(range(outer)), "_as": "a", "_body": [loop], "_outputPath": "†state.all"}]

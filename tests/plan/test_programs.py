@@ -20,6 +20,7 @@ from perdure.models.dialects.script_writer import write_calls
 from perdure.models.requests import ReaderVocabulary
 from perdure.plan.plan import Plan
 from perdure.tools.tool import resolve_tools
+from perdure.values.json import Json
 from perdure.values.state import State
 
 TEXT = (Path(__file__).parent / "programs.txt").read_text()
@@ -46,11 +47,12 @@ TOOLS = {
     for line in TEXT.splitlines()
     if line.startswith("@")
 }
-INPUT = {name: ["a"] for name in re.findall(r"\binput\.(\w+)", TEXT)}
+INPUT: dict[str, Json] = {name: ["a"] for name in re.findall(r"\binput\.(\w+)", TEXT)}
 NAMED = [pytest.param(program, id=program.name) for program in PROGRAMS]
 
 
-def read(text: str, domain: str, sizes: list[int] | None = None) -> Solution:
+def read(text: str, domain: str, sizes: list[int] | None = None) -> Any:
+    """The `Solution`, whose calls are looked into."""
     tools = TOOLS[domain]
     reader = ScriptReader(ReaderVocabulary(names={name: name for name in tools}, parameters=tools, kinds=["input"]))
     early: list[Any] = []
@@ -73,7 +75,7 @@ def every(calls: list[Any]) -> Iterator[Any]:
         yield from every(call.get("_body", []))
 
 
-def refusals(solution: Solution) -> list[str]:
+def refusals(solution: Any) -> list[str]:
     return [call["_syntax"] for call in solution.calls if "_syntax" in call]
 
 

@@ -198,7 +198,7 @@ def test_r5_14_a_name_that_is_assigned_again_is_what_python_would_give(how: str,
     plan.extend(solution.calls)
     plan.close()
     running: list[Any] = []
-    made = {"slow": {"x": "slow"}, "fast": "fast", "yes": {"ok": True}}
+    made: dict[str, Any] = {"slow": {"x": "slow"}, "fast": "fast", "yes": {"ok": True}}
     while running := [*running, *plan.take_ready("now")]:
         call = min(running, key=lambda each: each.tool_name == slowest)
         running.remove(call)

@@ -12,6 +12,7 @@ from perdure.approvals.queue import ApprovalQueue
 from perdure.errors import CallError, DecisionError
 from perdure.plan.calls import Failed, Outcome, Returned
 from perdure.plan.plan import Plan
+from perdure.values.json import JsonObject
 from tests.plan.test_plan import new_plan, statuses
 
 WAITS = {"_tool": "b"}
@@ -108,11 +109,12 @@ def test_r6_4_an_edited_plan_beside_an_output_runs_to_its_end(decision: str, dra
     calls: list[Any] = [{"_tool": "a", "_outputPath": "†state.a"}, {"_tool": "read", "p": {"_ref": "†state.a"}}]
     desk = ApprovalQueue(Guard(Policy(scope="plan")), new_plan=lambda: new_plan(execution="step"))
     plan = new_plan(execution="step")
-    for raw in (calls[0], {"_tool": "read", "p": "†state.a"}):
+    reads: JsonObject = {"_tool": "read", "p": "†state.a"}
+    for raw in (calls[0], reads):
         plan.add(raw)
     plan.close(drain=drain)
     assert desk.offer_plan(plan, "") is not None
-    sent = {"call": "1", "decision": decision} | ({"calls": calls} if decision == "edit" else {})
+    sent: JsonObject = {"call": "1", "decision": decision} | ({"calls": calls} if decision == "edit" else {})
     plan = desk.apply(desk.judge(parse_decision(sent))).plan or plan
     for _ in calls:
         for call in plan.take_ready():

@@ -29,6 +29,7 @@ from perdure.runs.run import Run
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
+from perdure.values.json import Json, JsonObject
 from perdure.values.state import State
 
 TOOLS = [
@@ -42,7 +43,11 @@ class World:
 
     def __init__(self, dialect: str = "solution", **config: Any) -> None:
         policy = {"ask": "never", **config.pop("approval", {})}
-        document = {"name": "a", "context": [], "config": {"dialect": dialect, "approval": policy, **config}}
+        document: JsonObject = {
+            "name": "a",
+            "context": [],
+            "config": {"dialect": dialect, "approval": policy, **config},
+        }
         agent = parse_agent(document)
         self.run = Run(agent, Context(agent), PreparedWorker(tools=TOOLS, models=Models()))
         self.run.desk.guard.policy = agent.config.approval
@@ -481,7 +486,7 @@ def test_r10_6_what_ran_when_the_run_ended_is_unknown_unless_it_is_safe() -> Non
 
 def test_r10_7_what_is_no_message_or_held_already_is_refused() -> None:
     progress = World().run.progress
-    for raw in (
+    wrong: list[Json] = [
         None,
         "x",
         {},
@@ -489,7 +494,8 @@ def test_r10_7_what_is_no_message_or_held_already_is_refused() -> None:
         {"id": "", "text": "x"},
         {"id": "1", "text": "x" * 200_000},
         {"id": "1", "text": 5},
-    ):
+    ]
+    for raw in wrong:
         with pytest.raises(DecisionError):
             context_module.accept(progress, raw)
     assert context_module.accept(progress, {"id": "1", "text": "x"}) is not None

@@ -16,6 +16,7 @@ from perdure.plan.plan import Plan
 from perdure.runs.budget import BudgetPool, ExpectedUsage, rivals
 from perdure.runs.limits import Budget, Limit
 from perdure.tools.tool import parse_tool
+from perdure.values.json import Json
 from perdure.values.state import State
 
 
@@ -182,12 +183,13 @@ def test_what_waits_for_another_delegate_is_no_rival() -> None:
         "t": parse_tool({"name": "t", "_activity": "t", "additionalProperties": True}, activities=["t"]),
     }
     plan = Plan(1, tools=tools, state=State([]))
-    for call in (
+    calls: list[Json] = [
         {"_tool": "d", "_outputPath": "†state.a"},
         {"_tool": "d", "_outputPath": "†state.b"},
         {"_tool": "t", "p": "†state.a", "_outputPath": "†state.c"},
         {"_tool": "d", "p": "†state.c"},
-    ):
+    ]
+    for call in calls:
         plan.add(call)
     plan.close()
     assert rivals(plan, frozenset()) == 2

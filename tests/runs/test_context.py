@@ -15,7 +15,7 @@ from perdure.runs.agent import Context, Models, auto, parse_agent
 from perdure.runs.run import Run
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
-from perdure.values.json import loads_commented
+from perdure.values.json import JsonObject, loads_commented
 from perdure.values.schemas import or_null
 
 TOOL = parse_tool({"name": "t", "properties": {"x": {}}, "_activity": "t"}, activities=["t"])
@@ -227,7 +227,7 @@ def test_r2_9_what_is_wrong_has_its_place_with_comments_too(text: str | bytes, w
 
 def test_r2_9_a_solutions_schema_is_that_of_its_output() -> None:
     output = {"type": "object", "nullable": True, "properties": {"id": {"$ref": "#/$defs/id"}}}
-    solution = {
+    solution: JsonObject = {
         "type": "object",
         "properties": {"calls": {"type": "array"}, "output": output},
         "$defs": {"id": {"type": "string", "nullable": True}},

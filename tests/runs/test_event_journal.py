@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from perdure.errors import CursorError
 from perdure.runs.event_journal import EventJournal
 from perdure.runs.events import TOPICS, CarriedEvents, Cursor, Event, EventsPage, as_topic, clipped, parse_cursor
-from perdure.values.json import Json, dumps, loads
+from perdure.values.json import Json, JsonObject, dumps, loads
 from perdure.values.limits import (
     CARRIED_EVENTS,
     CARRIED_EVENTS_SIZE,
@@ -147,11 +147,12 @@ def test_a_short_part_of_what_is_large_stands_whole() -> None:
 
 def test_values_of_a_run_are_only_named_until_somebody_reads_them_and_keep_images_out() -> None:
     sizes, image = Sizes(), "iVBORw0KGgo" + "A" * 900
-    rows = [{"number": number, "text": "x" * 30} for number in range(100)]
-    large = {"image": image, "rows": [image] * 30}
+    rows: list[Json] = [{"number": number, "text": "x" * 30} for number in range(100)]
+    large: JsonObject = {"image": image, "rows": [image] * 30}
     journals = [EventJournal(), EventJournal()]
     for journal in journals:
-        for result in (rows, {"image": image}, large, "short"):
+        results: list[Json] = [rows, {"image": image}, large, "short"]
+        for result in results:
             journal.note("tool", "end", AT, call="1.0", tool="t", status="done", result=result, of=sizes)
     weighed = journals[1].carried()
     first, again = journals[0].page(), journals[0].page()
@@ -199,10 +200,11 @@ def test_a_page_holds_what_an_answer_does_and_the_next_one_goes_on() -> None:
 
 
 def test_what_was_noted_does_not_change_with_what_it_is_of() -> None:
-    journal, params = EventJournal(), {"list": [1], "object": {"a": 1}}
+    journal = EventJournal()
+    params: JsonObject = {"list": [1], "object": {"a": 1}}
     journal.note("tool", "start", AT, call="1.0", tool="t", params=params)
-    params["list"].append(2)  # type: ignore[attr-defined]
-    params["object"]["a"] = 2  # type: ignore[index]
+    params["list"].append(2)
+    params["object"]["a"] = 2
     assert journal.page().events[0].data["params"] == {"list": [1], "object": {"a": 1}}
 
 

@@ -14,6 +14,7 @@ from perdure.runs.recall import with_sources
 from perdure.runs.run import Run, restore, snapshot
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
+from perdure.values.json import Json
 from perdure.values.provenance import untrusted
 
 NOW = "2026-01-01T00:00:00Z"
@@ -28,7 +29,7 @@ def new_run(**config: Any) -> Run:
         parse_tool({"name": "ask_agent", "_delegate": "other", "properties": {}}, activities=NAMES),
     ]
     tools[0] = tools[0].model_copy(update={"code_untrusted": True})
-    context: list[dict[str, Any]] = [{"type": "tool", "tool": name} for name in NAMES[:3]]
+    context: list[Json] = [{"type": "tool", "tool": name} for name in NAMES[:3]]
     context += [{"type": "tool", "tool": {"name": "ask_agent", "_delegate": "other"}}]
     context += [{"type": "state", "state": {"own": "text"}}]
     agent = parse_agent({"name": "a", "config": {"show": "shape"} | config, "context": context})

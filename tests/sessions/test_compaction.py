@@ -18,6 +18,7 @@ from perdure.sessions.compaction import changed, compacted, cut_of, due, identif
 from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, estimate, run_entry
 from perdure.sessions.transcript import Transcript, TranscriptSnapshot
 from perdure.sessions.wire import message_key
+from perdure.values.json import Json
 from perdure.values.limits import AT_HAND, MAX_SEGMENT
 from perdure.values.messages import parse_messages
 from tests.cpu import Cpu
@@ -162,7 +163,7 @@ def test_r9_7_a_run_whose_context_was_too_long_has_the_next_told_less() -> None:
 
 @pytest.mark.parametrize("dialect", list(DIALECTS))
 def test_r9_7_a_conversation_that_was_too_long_is_told_by_its_newest_part(dialect: str) -> None:
-    context = [
+    context: list[Json] = [
         {"type": "system", "text": "Plan."},
         *long_one(60, 400).conversation(),
         {"role": "user", "content": "now"},

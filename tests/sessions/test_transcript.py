@@ -12,7 +12,7 @@ from perdure.runs.wire import CallView, RunResult
 from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, RunEntry, reply_of, run_entry
 from perdure.sessions.transcript import Transcript, TranscriptSnapshot
 from perdure.sessions.wire import message_key
-from perdure.values.json import pack
+from perdure.values.json import Json, JsonObject, pack
 from perdure.values.limits import MAX_RESULT, MAX_RUN
 from perdure.values.media import result_text
 from perdure.values.messages import parse_messages
@@ -108,7 +108,8 @@ def test_r10_11_tokens_are_what_the_server_counted_and_what_was_added_since() ->
 
 def test_r10_18_a_result_is_cut_to_what_suits_a_model_and_says_so() -> None:
     sizes = Sizes()
-    for value in ("x" * 20_000, ["y" * 10] * 5000, "z" * 3_000_000):
+    values: list[Json] = ["x" * 20_000, ["y" * 10] * 5000, "z" * 3_000_000]
+    for value in values:
         text = result_text(value, sizes.of(value))
         assert len(text) < MAX_RESULT + 60
         assert "the rest: recall]" in text
@@ -118,7 +119,7 @@ def test_r10_18_a_result_is_cut_to_what_suits_a_model_and_says_so() -> None:
 
 def test_r10_18_images_are_taken_out_of_results() -> None:
     picture = base64.b64encode(bytes(range(256)) * 40).decode()
-    value = {"image": f"data:image/png;base64,{picture}", "note": "a cat"}
+    value: JsonObject = {"image": f"data:image/png;base64,{picture}", "note": "a cat"}
     text = result_text(value, Sizes().of(value))
     assert "10,240 bytes" in text
     assert "a cat" in text

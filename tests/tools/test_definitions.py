@@ -18,6 +18,7 @@ from perdure.testing.scripted_model import write_answer
 from perdure.tools.decorator import tool_function
 from perdure.tools.definitions import with_own_names
 from perdure.tools.tool import Tool, parse_tool
+from perdure.values.json import JsonObject
 from perdure.values.state import State
 
 FUNCTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -105,7 +106,7 @@ def test_r9_3_definitions_of_others_compose_validate_and_round_trip(
     reader.push(answer.text)
     for index, (function, text) in enumerate(answer.tool_calls):
         reader.push_tool(ToolDelta(index, "id", function, text))
-    read = reader.close("stop").calls
+    read: list[Any] = reader.close("stop").calls
     assert [{key: value for key, value in each.items() if key != "_id"} for each in read] == [call]
     plan = Plan(1, tools=tools, state=State())
     assert plan.add(read[0]).error is None
@@ -332,7 +333,7 @@ def test_a_foreign_schema_speaks_of_parameters_only_and_all_of_them_are_the_tool
     assert tool.parameters["required"] == ["from__", "output_"]
     assert parse_tool(tool.definition(), activities=["__search"]) == tool
     plan = Plan(1, tools={"__search": tool}, state=State())
-    params = {"from__": "a", "from_": "b", "output_": 1, "scopes_": "a", "pair": [1, "x"], "code": "x"}
+    params: JsonObject = {"from__": "a", "from_": "b", "output_": 1, "scopes_": "a", "pair": [1, "x"], "code": "x"}
     call = plan.add({"_tool": "__search", **params})
     assert call.error is None
     assert with_own_names(call.params, tool.definition()) == {

@@ -144,7 +144,7 @@ def test_examples_that_are_one_example(wrapped: bool) -> None:
         "examples": {"type": "string"},
     }
     mine: dict[str, Any] = {"name": "look", "properties": properties}
-    theirs = {"name": "look", "parameters": {"type": "object", "properties": properties}}
+    theirs: dict[str, Any] = {"name": "look", "parameters": {"type": "object", "properties": properties}}
     found = resolve_tools([theirs if wrapped else mine], {"look": {"name": "look"}})["look"]
     assert found.parameters["properties"]["cities"]["examples"] == ["Paris, Rome"]
     assert found.parameters["properties"]["examples"] == {"type": "string"}
@@ -153,7 +153,7 @@ def test_examples_that_are_one_example(wrapped: bool) -> None:
 
 
 def test_a_parameter_by_its_own_name_is_told_its_alias() -> None:
-    schema = {
+    schema: dict[str, Any] = {
         "type": "object",
         "properties": {"_from": {"type": "string"}, "_class": {"type": "integer"}},
         "required": ["_from"],

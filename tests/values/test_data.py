@@ -23,7 +23,7 @@ from perdure.runs.wire import PreparedWorker
 from perdure.testing.scripted_model import write_answer
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.tool import Tool, resolve_tools
-from perdure.values.json import dumps
+from perdure.values.json import JsonObject, dumps
 from perdure.values.state import State, Write
 from tests.values.test_marks import BAIT, SECRET, VALUES, decide, offered
 
@@ -81,7 +81,7 @@ def child_reads(child: Context, path: str) -> Any:
 def test_in_every_dialect_through_results_answers_delegates_and_outputs(
     dialect: str, given_text: Any, word: Any, page: Any, answer: str
 ) -> None:
-    document = {
+    document: JsonObject = {
         "name": "a",
         "config": {"dialect": dialect},
         "context": [

@@ -16,8 +16,8 @@ from perdure.plan.plan import Plan
 from perdure.runs.output import resolve_output
 from perdure.values.formula_functions import EvaluationSteps
 from perdure.values.formulas import parse_formula
-from perdure.values.json import dumps
-from perdure.values.references import MISSING, get
+from perdure.values.json import Json, JsonObject, dumps
+from perdure.values.references import MISSING, Path, get
 from perdure.values.sizes import Sizes, TooManyBytesError
 from perdure.values.state import State
 from perdure.values.templates import TextBudget, parse_template
@@ -36,9 +36,13 @@ DATA: dict[str, Any] = {
 }
 
 
+def found(values: Json, path: Path) -> Any:
+    return get(values, path)
+
+
 def value(text: str, data: Any = DATA, steps: EvaluationSteps | None = None) -> Any:
     formula = parse_formula(text)
-    values = [get(data[reference.kind], reference.path) for reference in formula.references]
+    values: list[Any] = [get(data[reference.kind], reference.path) for reference in formula.references]
     assert MISSING not in [found for found in values if not isinstance(found, list | dict)]
     return formula.evaluate(values, steps)
 
@@ -231,11 +235,11 @@ def test_r18_6_what_python_cannot_do_is_a_formulas_error(text: str) -> None:
 def test_r18_5_each_part_of_a_formula_is_paid_for(text: str) -> None:
     """Time goes by steps: a million of them may take 0.5 s, on a machine that does something else as well 2."""
     formula = parse_formula(f"len([0 for i in range(16000) if [{text}]])")
-    values = {"t": LONG, "o": {LONG: 1}, "l": [f"{LONG[1:]}a", f"{LONG[1:]}b"]}
+    values: JsonObject = {"t": LONG, "o": {LONG: 1}, "l": [f"{LONG[1:]}a", f"{LONG[1:]}b"]}
     steps = EvaluationSteps()
     cpu = Cpu()
     with contextlib.suppress(FormulaError):
-        formula.evaluate([get(values, each.path) for each in formula.references], steps)
+        formula.evaluate([found(values, each.path) for each in formula.references], steps)
     assert cpu.laps() < 50
 
 
@@ -319,7 +323,7 @@ def _grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 FORMULAS = st.recursive(LEAVES, _grown, max_leaves=8)
-SMALL = {"n": 3, "list": [3, 1, 2], "text": "abc", "object": {"a": 1, "b": [1, 2]}}
+SMALL: JsonObject = {"n": 3, "list": [3, 1, 2], "text": "abc", "object": {"a": 1, "b": [1, 2]}}
 
 
 def _carried(value: Any) -> bool:
@@ -347,7 +351,8 @@ def agrees(text: str) -> None:
         expected = MISSING
     try:
         formula = parse_formula(text)
-        values = [get({"state": SMALL}.get(each.kind, MISSING), each.path) for each in formula.references]
+        known: dict[str, Json] = {"state": SMALL}
+        values = [found(known, (each.kind, *each.path)) for each in formula.references]
         if MISSING in values:
             return  # such a call does not start; `x` outside of its comprehension is a reference of another kind
         got = formula.evaluate(values)
@@ -381,7 +386,7 @@ def test_r16_3_where_python_gives_json_a_formula_does(text: str) -> None:
         return
     if _carried(expected) and "y" not in text:
         formula = parse_formula(text)
-        assert formula.evaluate([get(SMALL, each.path) for each in formula.references]) == expected
+        assert formula.evaluate([found(SMALL, each.path) for each in formula.references]) == expected
 
 
 WRITTEN = st.lists(
@@ -424,7 +429,7 @@ SHARED = '[[""]*170]*190000'
 
 
 def test_r18_9_a_value_of_shared_parts_is_refused_wherever_it_stands() -> None:
-    formula = {"_expr": SHARED}
+    formula: JsonObject = {"_expr": SHARED}
     plan = Plan(1, tools={}, state=State())
     plan.extend(
         [
@@ -455,7 +460,7 @@ PARTS = st.recursive(
 def test_r18_9_a_value_of_shared_parts_has_the_size_that_it_is_written_in(
     parts: list[Any], places: list[int], known: bool
 ) -> None:
-    made = [[parts[place % len(parts)]] for place in places] if parts else []
+    made: list[Json] = [[parts[place % len(parts)]] for place in places] if parts else []
     sizes = Sizes()
     if known:
         sizes.of(parts)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import TooLargeError
-from perdure.values.json import loads
+from perdure.values.json import Json, WireModel, loads
 from tests.cpu import Cpu
 
 MOST = 20_000
@@ -45,3 +45,14 @@ def test_a_body_of_many_values_is_refused_before_it_is_parsed(part: str) -> None
     with pytest.raises(TooLargeError):
         loads(text, most=MOST)
     assert cpu.laps() < 12
+
+
+class Holder(WireModel):
+    value: Json = None
+
+
+@pytest.mark.parametrize("value", [["x"] * 1000, {"n": [1, 2.0, True, None]}, "1", 1, True, 1.0])
+def test_r18_1_a_models_field_of_json_keeps_the_very_value(value: Any) -> None:
+    """A large value is measured once, by its identity; pydantic copies lists and objects that it validates."""
+    assert Holder(value=value).value is value
+    assert Holder.model_validate({"value": value}).value is value

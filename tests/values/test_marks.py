@@ -16,6 +16,7 @@ from perdure.errors import DecisionError
 from perdure.plan.calls import Call, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import resolve_tools
+from perdure.values.json import Json
 from perdure.values.state import State, Write
 from perdure.values.templates import as_data, changes, held_marks, marked, parse_template, written
 from tests.strategies import json_values
@@ -198,7 +199,7 @@ def ready(plan: Plan) -> list[Any]:
 
 def test_an_edited_plan_may_refer_to_more_on_purpose() -> None:
     desk, _ = whole({"_tool": "send", "x": "†state.secret"})
-    calls = [{"_tool": "send", "x": "†state.secret", "y": {"_ref": "†state.secret"}}]
+    calls: list[Json] = [{"_tool": "send", "x": "†state.secret", "y": {"_ref": "†state.secret"}}]
     judged = desk.judge(parse_decision({"call": "1", "decision": "edit", "calls": calls}))
     assert judged.plan is not None
     assert ready(judged.plan) == [{"x": "†state.secret", "y": SECRET}]

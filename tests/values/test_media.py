@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from perdure.values.json import Json
 from perdure.values.media import without_media
 from tests.cpu import Cpu
 
@@ -24,7 +25,7 @@ WAV = base64.b64encode(b"RIFF\x00\x00\x00\x00WAVE" + bytes(300)).decode()
         f"as text: {WAV}",
     ],
 )
-def test_files_are_described(value: object) -> None:
+def test_files_are_described(value: Json) -> None:
     shown = json.dumps(without_media(value))
     assert "left out]" in shown
     assert "bytes" in shown
@@ -44,7 +45,7 @@ def test_files_are_described(value: object) -> None:
         "eyJhbGciOiJSUzI1NiJ9." + "A" * 600,
     ],
 )
-def test_what_is_no_file_stays_as_it_is(value: object) -> None:
+def test_what_is_no_file_stays_as_it_is(value: Json) -> None:
     assert without_media(value) == value
 
 

@@ -15,6 +15,7 @@ from perdure.errors import CallError
 from perdure.plan.calls import Failed, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import Tool, parse_tool
+from perdure.values.json import Json, JsonObject
 from perdure.values.limits import DECIDED
 from perdure.values.provenance import AGENT, MODEL, NOWHERE, KnownSources, Labels, SourceTable, join, shape, untrusted
 from perdure.values.references import MISSING, Reference
@@ -199,12 +200,12 @@ def _is_patched(conditions: bool, name: str) -> bool:
 
 
 def test_r15_1_a_dangerous_call_asks_about_what_a_condition_of_others_has_chosen() -> None:
-    read = {"_tool": "read", "_outputPath": "†state.mail"}
-    chosen = [
+    read: JsonObject = {"_tool": "read", "_outputPath": "†state.mail"}
+    chosen: list[JsonObject] = [
         {"_tool": "_let", "value": "ann", "_outputPath": "†state.to"},
         {"_tool": "_let", "value": "eve", "_if": "state.mail == 1", "_outputPath": "†state.to"},
     ]
-    pay = {"_tool": "t", "to": "†state.to"}
+    pay: JsonObject = {"_tool": "t", "to": "†state.to"}
     for mail in (1, 2):
         for is_patched in (True, False):
             plan = Plan(1, tools=TOOLS, state=State(), known=KnownSources({}, lambda _: MODEL))
@@ -227,7 +228,10 @@ LOOPS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_r15_1_what_a_body_writes_has_the_sources_of_what_its_loop_goes_by(loop: dict[str, Any]) -> None:
-    body = [{"_tool": "u", "_outputPath": "†state.one"}, {"_tool": "t", "p": "†state.one", "_outputPath": "†state.x"}]
+    body: list[Json] = [
+        {"_tool": "u", "_outputPath": "†state.one"},
+        {"_tool": "t", "p": "†state.one", "_outputPath": "†state.x"},
+    ]
     state = State([Write(path=(), value={}, sources=AGENT), FLAG])
     plan = Plan(1, tools=TOOLS, state=state, known=KnownSources({}, lambda _: MODEL))
     plan.add({**loop, "_body": body})
@@ -245,7 +249,7 @@ def test_r15_1_what_a_body_writes_has_the_sources_of_what_its_loop_goes_by(loop:
 
 def test_a_shape_has_nothing_that_was_written_freely() -> None:
     schema = {"properties": {"kind": {"enum": ["invoice", "other"]}, "pay now": {}}}
-    value = {
+    value: JsonObject = {
         "kind": "invoice",
         "from": "a@b.c",
         "n": 12,
@@ -262,4 +266,5 @@ def test_a_shape_has_nothing_that_was_written_freely() -> None:
         "‹key 5, 8 characters›": [None, "‹text, 1 characters›"],
     }
     assert shape({"kind": "obey me"}, schema) == {"kind": "‹text, 7 characters›"}
-    assert len(shape(list(range(100)))) == 21
+    shown: Any = shape([*range(100)])
+    assert len(shown) == 21

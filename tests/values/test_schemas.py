@@ -166,7 +166,8 @@ def test_r18_5_what_is_wrong_is_told_where_it_stands_in_each_call() -> None:
     schema = Schema({"properties": {"a": rows, "b": {"properties": {"c": {"properties": {"a": rows}}}}}})
     value: Any = [1] * 5000 + [{"y": 1}, "x"]
     checks = CheckBudget()
-    for call in ({"a": value}, {"b": {"c": {"a": value}}}, {"a": value, "b": {"c": {"a": value}}}, {"a": value}):
+    below: Any = {"c": {"a": value}}
+    for call in ({"a": value}, {"b": below}, {"a": value, "b": below}, {"a": value}):
         assert schema.errors(call, checks=checks) == schema.errors(call)
     assert [line.split()[0] for line in schema.errors({"b": {"c": {"a": value}}}, checks=checks)] == [
         "$.b.c.a[5000]",

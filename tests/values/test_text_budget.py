@@ -14,7 +14,7 @@ from perdure.plan.calls import Call
 from perdure.plan.plan import Plan
 from perdure.runs.output import resolve_output
 from perdure.tools.tool import parse_tool
-from perdure.values.json import dumps
+from perdure.values.json import Json, dumps
 from perdure.values.limits import MAX_PAYLOAD, MAX_TEXTS
 from perdure.values.sizes import Sizes
 from perdure.values.state import State, Write
@@ -23,7 +23,7 @@ from tests.cpu import Cpu
 from tests.strategies import json_values
 
 TELL = parse_tool({"name": "tell", "properties": {"text": {"type": "string"}}}, activities=["tell"])
-LARGE = list(range(100_000))  # 600 KB
+LARGE: list[Json] = list(range(100_000))  # 600 KB
 
 
 def plan(**values: Any) -> Plan:
@@ -105,7 +105,8 @@ def test_r18_1_what_is_nested_too_deeply_with_what_it_refers_to_is_the_calls_own
 
 def test_r18_1_an_output_that_embeds_a_value_too_often_is_told_to_the_model() -> None:
     cpu = Cpu()
-    for output in ("{†state.v}" * 150, ["{†state.v}!"] * 150):
+    outputs: list[Json] = ["{†state.v}" * 150, ["{†state.v}!"] * 150]
+    for output in outputs:
         found, wrong = resolve_output(output, {"state": {"v": LARGE}}, TextBudget(total=20_000_000))
         assert found is None
         assert "is the most" in wrong[0]
@@ -129,7 +130,8 @@ def test_r18_1_a_texts_size_is_the_sum_of_its_parts(values: list[Any]) -> None:
 
 
 def test_r18_1_a_value_is_made_text_once_and_what_is_kept_of_them_is_bounded() -> None:
-    texts, large = TextBudget(), ["x" * 600_000]
+    texts = TextBudget()
+    large: list[Json] = ["x" * 600_000]
     first = texts.join([large])
     assert texts.join([large]) is first
     for n in range(60):
