@@ -13,7 +13,7 @@ from temporalio import workflow
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from perdure.hosting.worker_parts import Unsandboxed
+from perdure.hosting.sdk_internals import Unsandboxed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

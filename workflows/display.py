@@ -9,8 +9,6 @@ from typing import Final
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
-from perdure.workflows.observability import may_list
-
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.queue import ApprovalQueue
     from perdure.approvals.requests import WAITS, ApprovalRequest, RunWaits, WaitingEntry, WaitingMemo, is_with_client
@@ -89,7 +87,7 @@ class RunDisplay:
         count, calls = listed
         if bool(before) != bool(count):
             self._tell_session(run, waits=bool(count))
-        if run.prepared.searchable and may_list("waiting"):
+        if run.prepared.searchable:
             workflow.upsert_search_attributes([_WAITING.value_set(count)])
         memo = WaitingMemo(agent=run.agent.name, calls=calls).as_json() if calls else None
         workflow.upsert_memo({WAITING_MEMO: memo})

@@ -32,14 +32,13 @@ with workflow.unsafe.imports_passed_through():
 
 MOST_VALUES: Final = 500
 """Values of a label that one worker keeps apart; others are `other`. Agents may have any names."""
-_LOG: Final = logging.getLogger("perdure.run")
+_LOG: Final = workflow.LoggerAdapter(logging.getLogger("perdure.run"), None)
+_LOG.workflow_info_on_message = _LOG.workflow_info_on_extra = False
 _seen: dict[str, set[str]] = {}
 
 
 def tell(told: Observation) -> None:
-    """Count an observation and log it, unless the run is replayed. A task that is repeated counts again."""
-    if workflow.unsafe.is_replaying():
-        return
+    """Count an observation and log it; meter and logger leave out replays. A task that is repeated counts again."""
     meter = workflow.metric_meter()
     for name, value, labels in told.counts:
         metric = METRICS[name]
@@ -106,30 +105,6 @@ def run_journal() -> RunJournal:
 
 _AGENT: Final = SearchAttributeKey.for_keyword(AGENT_ATTRIBUTE)
 
-OFTEN: Final = 2
-"""Rejections in a row. One may be the network's; a namespace that has lost a search attribute rejects for ever."""
-_refused: dict[str, int] = {}
-"""Rejections of an execution's task results by the server since the last success, for this worker's executions."""
-
-
-def note_refused(execution: str) -> None:
-    """Record that the server rejected an execution's task result; the task is repeated."""
-    _refused[execution] = _refused.get(execution, 0) + 1
-
-
-def note_gone(execution: str) -> None:
-    """Record that the execution is evicted for another reason."""
-    _refused.pop(execution, None)
-
-
-def may_list(what: str) -> bool:
-    """Whether search attributes are set here; a negative answer is recorded. Called once a task, for `what`."""
-    info = workflow.info()
-    if workflow.unsafe.is_replaying() or _refused.get(info.run_id, 0) >= OFTEN:
-        # The SDK keeps a patch's first answer, so each task uses its own patch name.
-        return not workflow.patched(f"unlisted-{what}-{info.get_current_history_length()}")
-    return True
-
 
 def list_agent(name: str, known: Sequence[str], *, below: bool) -> None:
     """Set the agent's name for lists, where the start did not set it, as in a run that a user's own workflow has
@@ -143,8 +118,7 @@ def list_agent(name: str, known: Sequence[str], *, below: bool) -> None:
         or info.typed_search_attributes.get(_AGENT) is not None
     ):
         return
-    if may_list("agent"):
-        workflow.upsert_search_attributes([_AGENT.value_set(name[:LONGEST_KEYWORD])])
+    workflow.upsert_search_attributes([_AGENT.value_set(name[:LONGEST_KEYWORD])])
 
 
 def whose() -> TypedSearchAttributes | None:
@@ -154,7 +128,7 @@ def whose() -> TypedSearchAttributes | None:
         for each in workflow.info().typed_search_attributes
         if each.key.name in (SENDER_ATTRIBUTE, TENANT_ATTRIBUTE)
     ]
-    return TypedSearchAttributes(said) if said and may_list("below") else None
+    return TypedSearchAttributes(said) if said else None
 
 
 _REASON: Final = SearchAttributeKey.for_keyword(STOP_ATTRIBUTE)
@@ -196,7 +170,7 @@ def _list(run: Run, reason: str | None) -> None:
         updates.append(_REASON.value_set(reason[:LONGEST_KEYWORD]))
     if COST_ATTRIBUTE in known and cost is not None and run.progress.usage.by_model:
         updates.append(_COST.value_set(cost))
-    if updates and may_list("end"):
+    if updates:
         workflow.upsert_search_attributes(updates)
 
 

@@ -1,8 +1,9 @@
-"""Workflows for workers with a deployment version: the same ones, with a versioning behavior."""
+"""All workflows, and the same ones for workers with a deployment version."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, Final
 
 from pydantic import ValidationError
 from temporalio import workflow
@@ -16,77 +17,46 @@ from perdure.workflows.session_transcript import SegmentWorkflow
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError
-    from perdure.runs.loops import LOOP_WORKFLOW, LoopState
-    from perdure.runs.wire import AGENT_WORKFLOW, RunResult
+    from perdure.runs.loops import LOOP_WORKFLOW
+    from perdure.runs.wire import AGENT_WORKFLOW
     from perdure.sessions.transcript import SEGMENT_WORKFLOW
     from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
 
 
-@workflow.defn(
-    name=AGENT_WORKFLOW,
-    failure_exception_types=[PerdureError, ValidationError],
-    versioning_behavior=VersioningBehavior.PINNED,
-)
-class PinnedAgentWorkflow(AgentWorkflow):
-    """See `AgentWorkflow`."""
+def _versioned(name: str, workflow_class: Any, type_name: str, behavior: VersioningBehavior) -> type:
+    """Return the workflow with a versioning behavior, as a class by this name of this module, which a sandbox imports.
 
-    @workflow.run
-    async def run(self, *given: Any) -> RunResult:
-        """See `AgentWorkflow.run`."""
-        return await super().run(*given)
+    The SDK takes the behavior from a class alone, and the class has to have its own `run`. A server refuses the tasks of
+    such a class from a worker without a version.
+    """
 
+    @functools.wraps(workflow_class.run)
+    async def run(self: Any, *given: Any) -> Any:
+        return await workflow_class.run(self, *given)
 
-@workflow.defn(
-    name=LOOP_WORKFLOW,
-    failure_exception_types=[PerdureError, ValidationError],
-    versioning_behavior=VersioningBehavior.PINNED,
-)
-class PinnedLoopWorkflow(LoopWorkflow):
-    """See `LoopWorkflow`."""
-
-    @workflow.run
-    async def run(self, *given: Any) -> LoopState:
-        """See `LoopWorkflow.run`."""
-        return await super().run(*given)
+    run.__module__, run.__qualname__ = __name__, f"{name}.run"
+    same = type(name, (workflow_class,), {"__module__": __name__, "__doc__": workflow_class.__doc__, "run": run})
+    failures = [PerdureError, ValidationError]
+    return workflow.defn(name=type_name, failure_exception_types=failures, versioning_behavior=behavior)(same)
 
 
-@workflow.defn(name=KEY_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
-class UpgradedKeyWorkflow(KeyWorkflow):
-    """See `KeyWorkflow`."""
+_PINNED: Final = VersioningBehavior.PINNED
+_UPGRADE: Final = VersioningBehavior.AUTO_UPGRADE
 
-    @workflow.run
-    async def run(self, *_: Any) -> None:
-        """See `KeyWorkflow.run`."""
+PinnedAgentWorkflow = _versioned("PinnedAgentWorkflow", AgentWorkflow, AGENT_WORKFLOW, _PINNED)
+PinnedLoopWorkflow = _versioned("PinnedLoopWorkflow", LoopWorkflow, LOOP_WORKFLOW, _PINNED)
+# A session lives for years, and idles in between: a version that it was pinned to would have to be kept for as long.
+UpgradedSessionWorkflow = _versioned("UpgradedSessionWorkflow", SessionWorkflow, SESSION_WORKFLOW, _UPGRADE)
+# A segment outlives all versions, so whichever is current answers for it.
+UpgradedSegmentWorkflow = _versioned("UpgradedSegmentWorkflow", SegmentWorkflow, SEGMENT_WORKFLOW, _UPGRADE)
+UpgradedKeyWorkflow = _versioned("UpgradedKeyWorkflow", KeyWorkflow, KEY_WORKFLOW, _UPGRADE)
 
-
-@workflow.defn(
-    name=SEGMENT_WORKFLOW,
-    failure_exception_types=[PerdureError, ValidationError],
-    versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
-)
-class LastingSegmentWorkflow(SegmentWorkflow):
-    """See `SegmentWorkflow`. It outlives all versions, so whichever is current answers for it."""
-
-    @workflow.run
-    async def run(self, *given: Any) -> None:
-        """See `SegmentWorkflow.run`."""
-        await super().run(*given)
-
-
-@workflow.defn(
-    name=SESSION_WORKFLOW,
-    failure_exception_types=[PerdureError, ValidationError],
-    # It lives for years, and idles in between: a version it was pinned to would have to be kept for as long.
-    versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
-)
-class UpgradedSessionWorkflow(SessionWorkflow):
-    """See `SessionWorkflow`."""
-
-    @workflow.init
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-
-    @workflow.run
-    async def run(self, *given: Any) -> None:
-        """See `SessionWorkflow.run`."""
-        await super().run(*given)
+VERSIONED: Final[dict[type, type]] = {
+    AgentWorkflow: PinnedAgentWorkflow,
+    LoopWorkflow: PinnedLoopWorkflow,
+    SessionWorkflow: UpgradedSessionWorkflow,
+    SegmentWorkflow: UpgradedSegmentWorkflow,
+    KeyWorkflow: UpgradedKeyWorkflow,
+}
+"""Each workflow, and what a worker with a deployment version registers in its place."""
+WORKFLOWS: Final = tuple(VERSIONED)

@@ -105,6 +105,11 @@ async def task_failure(client: Client, description: WorkflowExecutionDescription
                     f"a worker is there and cannot replay {description.id!r}, whose history another version has written ({why}). "
                     f"Start workers of that version, or {end}"
                 )
+            if failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_BAD_SEARCH_ATTRIBUTES:
+                return (
+                    f"the namespace does not know a search attribute that {description.id!r} sets ({why}). "
+                    f"Register it again, as a worker does when it starts: the run goes on then. Or {end}"
+                )
         elif event.HasField("workflow_task_timed_out_event_attributes") and attempt > 2:
             why = "its worker does not answer in time"
         elif event.HasField("workflow_task_completed_event_attributes"):

@@ -16,7 +16,6 @@ from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import (
     CompositePayloadConverter,
-    DataConverter,
     PayloadCodec,
     SerializationContext,
     WithSerializationContext,
@@ -86,7 +85,7 @@ def is_unreadable(payload: Payload) -> bool:
     return payload.metadata.get("encoding") == _ENCODING
 
 
-def _unreadable(reason: str) -> Payload:
+def unreadable(reason: str) -> Payload:
     return Payload(metadata={"encoding": _ENCODING}, data=masked(reason)[:300].encode(errors="replace"))
 
 
@@ -140,7 +139,7 @@ class GuardedCodec(PayloadCodec, WithSerializationContext):
         try:
             return _payloads(await work([payload]))
         except Exception as error:  # again, although the codec works
-            return [_unreadable(f"{type(error).__name__}: {error}")]
+            return [unreadable(f"{type(error).__name__}: {error}")]
 
     async def _problem(self) -> Exception | None:
         """Return why the codec does not decode what it encodes, or `None`."""
@@ -241,38 +240,17 @@ def _for_our_workflow() -> bool:
     """Whether arguments are read for a workflow that takes anything."""
     if workflow.in_workflow():
         return workflow.info().workflow_type in _TAKE_ANYTHING
-    # A workflow's input is read before it runs, in a thread with no loop of its own; clients and activities have one.
-    return asyncio._get_running_loop() is None
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # a workflow's input is read before it runs, in a thread with no loop of its own
+        return True
+    return False  # clients and activities have one
 
 
-class Converter(DataConverter):
-    """The SDK's, but nothing that a payload claims about its place fails what it is read for."""
-
-    async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
-        read = super()._decode_reference_payload_sequence
-        return [await self._readable(read, payload) for payload in payloads]
-
-    async def _external_retrieve_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
-        read = super()._external_retrieve_payload_sequence
-        try:
-            return await read(payloads)
-        except Exception:  # one of them: which?
-            return [await self._readable(read, payload) for payload in payloads]
-
-    async def _readable(self, read: Any, payload: Payload) -> Payload:
-        try:
-            [found] = await read([payload])
-        except Exception as error:
-            if not _lasting(error):
-                raise
-            return _unreadable(f"stored elsewhere: {error}")
-        return found  # type: ignore[no-any-return]
-
-
-def _lasting(error: BaseException) -> bool:
+def is_lasting(error: BaseException) -> bool:
     """Whether asking again would fail in the same way: the claim itself is wrong, or there is no storage to ask."""
     if isinstance(error.__cause__, Exception):  # S3's driver wraps what S3 said
         response = getattr(error.__cause__, "response", None) or {}
-        return str(response.get("Error", {}).get("Code")) in _GONE or _lasting(error.__cause__)
+        return str(response.get("Error", {}).get("Code")) in _GONE or is_lasting(error.__cause__)
     wrong = type(error).__name__ == "ParamValidationError" or "TMPRL110" in str(error)
     return wrong or isinstance(error, ValueError | KeyError | TypeError)

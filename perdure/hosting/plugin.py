@@ -35,9 +35,10 @@ from perdure.hooks.decorator import found_hooks
 from perdure.hosting.codec import worker_context
 from perdure.hosting.connection import data_converter, with_converter, with_perdure_converter
 from perdure.hosting.equipment import check_agents, equipped, registry_of
+from perdure.hosting.sdk_internals import Unsandboxed, activity_name
 from perdure.hosting.settings import Settings, changed, in_force, using
 from perdure.hosting.tuning import deployment
-from perdure.hosting.worker_parts import INTERCEPTORS, PURE, Unsandboxed, WorkerParts
+from perdure.hosting.worker_parts import INTERCEPTORS, PURE, WorkerParts
 from perdure.models.requests import Endpoint
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW
@@ -52,7 +53,6 @@ from perdure.workflows.loops import LoopWorkflow
 from perdure.workflows.session_transcript import SegmentWorkflow
 
 _OURS: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW, KEY_WORKFLOW})
-_DEFINITION: Final = "__temporal_activity_definition"
 
 
 class PerdurePlugin(SimplePlugin):
@@ -162,7 +162,7 @@ class PerdurePlugin(SimplePlugin):
     def _check_names(self, activities: list[Callable[..., Any]]) -> None:
         """Calls go to activities by name: one that the worker has already would be given what is meant for the tool."""
         for function in activities:
-            name = getattr(getattr(function, _DEFINITION, None), "name", "")
+            name = activity_name(function)
             if name is None:
                 raise SettingsError(
                     "the worker has a dynamic activity already, and Perdure's tools are one too: give one of them a worker of its own"

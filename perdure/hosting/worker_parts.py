@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import logging
 from collections.abc import Callable, Iterator, Mapping
-from threading import local
 from typing import Any, Final
 
 from openai import AsyncOpenAI
-from temporalio import workflow
-from temporalio.bridge.proto.workflow_activation import RemoveFromCache
 from temporalio.client import Client
-from temporalio.worker import (
-    Interceptor,
-    PatchActivationInput,
-    UnsandboxedWorkflowRunner,
-    Worker,
-    WorkflowInstance,
-    WorkflowInstanceDetails,
-)
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
-from temporalio.workflow import Info
+from temporalio.worker import Interceptor, PatchActivationInput, Worker
 
 from perdure.activities import queries, transcripts
 from perdure.activities import queries as session_runs
@@ -40,29 +25,16 @@ from perdure.activities.secrets import Masking, keep_secret
 from perdure.activities.transcripts import SummaryActivity
 from perdure.errors import SettingsError
 from perdure.hooks.events import SESSION_HOOKS_PATCH
-from perdure.hosting import health
 from perdure.hosting.settings import Settings
 from perdure.hosting.settings_display import secrets_of
-from perdure.hosting.worker_group import carried_out, limited_workers
+from perdure.hosting.worker_group import limited_workers
 from perdure.models.requests import Endpoint
 from perdure.queries import SearchAttributes
 from perdure.tools.decorator import tool_function
 from perdure.tools.invocation import limited
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
-from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.dispatch import EagerStartInterceptor
-from perdure.workflows.keys import KeyWorkflow
-from perdure.workflows.loops import LoopWorkflow
-from perdure.workflows.observability import note_gone, note_refused
-from perdure.workflows.session import SessionWorkflow
-from perdure.workflows.session_transcript import SegmentWorkflow
-from perdure.workflows.versioning import (
-    LastingSegmentWorkflow,
-    PinnedAgentWorkflow,
-    PinnedLoopWorkflow,
-    UpgradedKeyWorkflow,
-    UpgradedSessionWorkflow,
-)
+from perdure.workflows.versioning import VERSIONED, WORKFLOWS
 
 PURE: Final = (
     "perdure",
@@ -135,9 +107,7 @@ class WorkerParts:
         self._tool = ToolActivity(registry, max_payload, settings.approval_floor, underway).run
         asked = more if isinstance(more, Endpoints) else Endpoints(model, more)
         self._request = RequestActivity(asked, underway).request
-        ours: list[type] = [PinnedAgentWorkflow, PinnedLoopWorkflow] if versioned else [AgentWorkflow, LoopWorkflow]
-        ours += [LastingSegmentWorkflow, UpgradedKeyWorkflow] if versioned else [SegmentWorkflow, KeyWorkflow]
-        ours += [UpgradedSessionWorkflow] if versioned else [SessionWorkflow]
+        ours = [VERSIONED[each] if versioned else each for each in WORKFLOWS]
         self._session_hooks = bool(registry.hooks.recorded("session"))
         self.workflows = [] if settings.tools_only else ours
         self.activities: list[Callable[..., Any]] = [self._tool]
@@ -170,88 +140,3 @@ class WorkerParts:
     def limited(self, client: Client, task_queue: str, options: Mapping[str, Any]) -> Iterator[Worker]:
         """Workers for what is limited of a worker on this queue."""
         return limited_workers(client, self.settings, task_queue, self._request, self._tool, session_runs.turn, options)
-
-
-# The collector runs in any thread that allocates, so also in one that carries out a workflow's task. A finalizer there may find the workflow's event loop and start a task in it: an `AsyncOpenAI` that nobody has closed does so. No replay would start that task again.
-
-
-class _Hidden(local):
-    """The workflow's event loop that this thread hides while the collector runs."""
-
-    loop: asyncio.AbstractEventLoop | None = None
-
-
-_hidden: Final = _Hidden()
-
-
-def keep_out() -> None:
-    """Hide the event loops of workflows from what the collector finalizes, in this process and from now on."""
-    if _collecting not in gc.callbacks:
-        gc.callbacks.append(_collecting)
-
-
-def _collecting(phase: str, _: dict[str, Any]) -> None:
-    loop, _hidden.loop = _hidden.loop, None
-    if phase == "start" and workflow.in_workflow():
-        _hidden.loop = asyncio._get_running_loop()
-        asyncio._set_running_loop(None)
-    elif phase == "stop" and loop is not None:
-        asyncio._set_running_loop(loop)
-
-
-_REFUSED: Final = "Error reporting WFT to server"
-"""Why the SDK puts a run out of memory whose task the server did not take."""
-_log: Final = logging.getLogger("perdure.run")
-
-
-class ReportingInstance(WorkflowInstance):
-    """A run in a worker's memory."""
-
-    def __init__(self, inner: WorkflowInstance) -> None:
-        self._inner = inner
-        keep_out()
-
-    def activate(self, act: Any) -> Any:
-        evicts = False
-        for job in act.jobs:
-            if job.HasField("remove_from_cache"):
-                evicts = True
-                self._note(job.remove_from_cache)
-        with carried_out(self._inner.get_info().workflow_id, evicts=evicts):
-            return self._inner.activate(act)
-
-    def _note(self, removed: RemoveFromCache) -> None:
-        info = self._inner.get_info()
-        if removed.reason == RemoveFromCache.EvictionReason.NONDETERMINISM:
-            health.note(info.workflow_id)
-            fields = {"run": info.workflow_id, "workflow": info.workflow_type, "why": removed.message[:2_000]}
-            _log.error("a run cannot be replayed by this worker", extra={"perdure": fields})
-        else:
-            health.forget(info.workflow_id)
-        if removed.message != _REFUSED:
-            note_gone(info.run_id)
-            return
-        note_refused(info.run_id)
-        _log.warning("the server refused a task, which is done again", extra={"perdure": {"run": info.workflow_id}})
-
-    def get_serialization_context(self, command_info: Any) -> Any:
-        return self._inner.get_serialization_context(command_info)
-
-    def get_external_store_context(self, command_info: Any) -> Any:
-        return self._inner.get_external_store_context(command_info)
-
-    def get_info(self) -> Info:
-        return self._inner.get_info()
-
-    def get_thread_id(self) -> int | None:
-        return self._inner.get_thread_id()
-
-
-class Unsandboxed(UnsandboxedWorkflowRunner):
-    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-        return ReportingInstance(super().create_instance(det))
-
-
-class Sandboxed(SandboxedWorkflowRunner):
-    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-        return ReportingInstance(super().create_instance(det))

@@ -13,7 +13,8 @@ from temporalio.converter import DataConverter
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.client.histories import quiet_runtime
-from perdure.hosting.codec import Converter, PayloadConverter
+from perdure.hosting.codec import PayloadConverter
+from perdure.hosting.sdk_internals import Converter
 from perdure.hosting.server import embedded_server, find_program, start_patiently
 from perdure.queries import add_attributes
 from perdure.runs.wire import ATTRIBUTES

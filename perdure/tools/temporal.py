@@ -16,8 +16,9 @@ from perdure.tools.decorator import ToolFunction, described, meta_properties, pl
 from perdure.tools.tool import Existing, parse_tool
 from perdure.values.json import JsonObject
 
-_ACTIVITY: Final = "__temporal_activity_definition"
+ACTIVITY_DEFINITION: Final = "__temporal_activity_definition"
 _WORKFLOW: Final = "__temporal_workflow_definition"
+"""Attributes that the SDK sets: it has no public way to read a definition's name."""
 _ONE: Final = "input"
 """The parameter's name if the one argument is no object."""
 
@@ -61,7 +62,7 @@ def activity_tool(
     """
     if isinstance(activity, str):
         return _by_name(Existing(kind="activity", name=activity), input, output, dict(options))
-    name = getattr(getattr(activity, _ACTIVITY, None), "name", None)
+    name = getattr(getattr(activity, ACTIVITY_DEFINITION, None), "name", None)
     if name is None:
         raise ToolDefinitionError(f"{activity!r} is no activity with a name: decorate it with @activity.defn")
     method = not inspect.ismethod(activity) and next(iter(inspect.signature(activity).parameters), "") == "self"

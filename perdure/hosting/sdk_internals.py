@@ -1,0 +1,142 @@
+"""Everything for which Perdure uses parts of the Temporal SDK that are not public, each with the public way that is missing.
+
+- `Converter` overrides two private methods. The SDK reads a value's place and fetches the value before it asks a payload converter,
+  and fails the workflow's task where either fails. Missing: a hook for a payload that cannot be fetched.
+- `ReportingInstance` reads the activations of a workflow, whose types are the SDK core's. Missing: a callback when a task is refused or
+  cannot be replayed, and when a run leaves the cache.
+- `hide_loops` sets the running event loop of a thread. Missing: an event loop of workflows that takes no task from finalizers.
+- `activity_name` reads the attribute that `activity.defn` sets. Missing: a function that returns a definition's name. Tools of users'
+  activities and workflows read it too, in `perdure.tools.temporal`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Sequence
+from threading import local
+from typing import Any, Final
+
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.bridge.proto.workflow_activation import RemoveFromCache
+from temporalio.converter import DataConverter
+from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, WorkflowInstanceDetails
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+from temporalio.workflow import Info
+
+from perdure.hosting import health
+from perdure.hosting.codec import is_lasting, unreadable
+from perdure.hosting.worker_group import carried_out
+from perdure.tools.temporal import ACTIVITY_DEFINITION
+
+_log: Final = logging.getLogger("perdure.run")
+
+
+def activity_name(function: Callable[..., Any]) -> str | None:
+    """Return the name of an activity; `None` for a dynamic one, an empty text for a function that is no activity."""
+    name: str | None = getattr(getattr(function, ACTIVITY_DEFINITION, None), "name", "")
+    return name
+
+
+class Converter(DataConverter):
+    """The SDK's, but nothing that a payload claims about its place fails what it is read for."""
+
+    async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
+        read = super()._decode_reference_payload_sequence
+        return [await self._readable(read, payload) for payload in payloads]
+
+    async def _external_retrieve_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
+        read = super()._external_retrieve_payload_sequence
+        try:
+            return await read(payloads)
+        except Exception:  # one of them: which?
+            return [await self._readable(read, payload) for payload in payloads]
+
+    async def _readable(self, read: Any, payload: Payload) -> Payload:
+        try:
+            [found] = await read([payload])
+        except Exception as error:
+            if not is_lasting(error):
+                raise
+            return unreadable(f"stored elsewhere: {error}")
+        return found  # type: ignore[no-any-return]
+
+
+# The collector runs in any thread that allocates, so also in one that carries out a workflow's task. A finalizer there may find the
+# workflow's event loop and start a task in it: an `AsyncOpenAI` that nobody has closed does so. No replay would start that task again.
+
+
+class _Hidden(local):
+    """The workflow's event loop that this thread hides while the collector runs."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+
+_hidden: Final = _Hidden()
+
+
+def hide_loops() -> None:
+    """Hide the event loops of workflows from what the collector finalizes, in this process and from now on."""
+    if _collecting not in gc.callbacks:
+        gc.callbacks.append(_collecting)
+
+
+def _collecting(phase: str, _: dict[str, Any]) -> None:
+    loop, _hidden.loop = _hidden.loop, None
+    if phase == "start" and workflow.in_workflow():
+        _hidden.loop = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+    elif phase == "stop" and loop is not None:
+        asyncio._set_running_loop(loop)
+
+
+class ReportingInstance(WorkflowInstance):
+    """A run in a worker's memory, which reports what becomes of its tasks."""
+
+    def __init__(self, inner: WorkflowInstance) -> None:
+        self._inner = inner
+        hide_loops()
+
+    def activate(self, act: Any) -> Any:
+        evicts = False
+        for job in act.jobs:
+            if job.HasField("remove_from_cache"):
+                evicts = True
+                self._note(job.remove_from_cache)
+        with carried_out(self._inner.get_info().workflow_id, evicts=evicts):
+            return self._inner.activate(act)
+
+    def _note(self, removed: RemoveFromCache) -> None:
+        info, reasons = self._inner.get_info(), RemoveFromCache.EvictionReason
+        fields = {"run": info.workflow_id, "workflow": info.workflow_type, "why": removed.message[:2_000]}
+        if removed.reason == reasons.NONDETERMINISM:
+            health.note(info.workflow_id)
+            _log.error("a run cannot be replayed by this worker", extra={"perdure": fields})
+        else:
+            health.forget(info.workflow_id)
+        if removed.reason == reasons.FATAL:
+            _log.warning("the server refused a task, which is done again", extra={"perdure": fields})
+
+    def get_serialization_context(self, command_info: Any) -> Any:
+        return self._inner.get_serialization_context(command_info)
+
+    def get_external_store_context(self, command_info: Any) -> Any:
+        return self._inner.get_external_store_context(command_info)
+
+    def get_info(self) -> Info:
+        return self._inner.get_info()
+
+    def get_thread_id(self) -> int | None:
+        return self._inner.get_thread_id()
+
+
+class Unsandboxed(UnsandboxedWorkflowRunner):
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        return ReportingInstance(super().create_instance(det))
+
+
+class Sandboxed(SandboxedWorkflowRunner):
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        return ReportingInstance(super().create_instance(det))
