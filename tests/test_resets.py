@@ -14,7 +14,7 @@ from temporalio.client import WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Run, ToolContext, tool
+from perdure import Agent, Perdure, Run, ToolContext, tool
 from perdure.client.histories import replay_history
 from perdure.client.run_operations import AgentHandle
 from perdure.errors import DecisionRefusedError
@@ -305,3 +305,48 @@ async def task_before_approval(handle: AgentHandle) -> int:
 
 def _place(cursor: str) -> int:
     return parse_cursor(cursor).events
+
+
+PAYS: dict[str, Any] = {
+    "name": "payer",
+    "context": [{"type": "system", "text": "Act."}, {"type": "tool", "tool": "remove"}],
+}
+
+
+async def test_a_session_that_is_reset_in_its_first_execution_goes_on_with_its_run(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    removed.clear()
+    async with harness(dev_server.client, TOOLS, PLAN) as it, asyncio.timeout(HANG):
+        client = Perdure(it.client, task_queue=it.task_queue)
+        session = client.session(f"reset-{it.task_queue}", agent=Agent.of(PAYS))
+        receipt = await session.send("Remove it.", sender="ann")
+        assert receipt.run_id is not None
+        await it.until_waiting(receipt.run_id, "1.0")
+        await temporal(
+            dev_server, "reset", "--workflow-id", session.id, "--type", "LastWorkflowTask", "--reason", "try again"
+        )
+        assert (await session.show()).run_id == receipt.run_id
+        await session.decide({"call": "1.0", "decision": "approve"}, sender="ann", rights=["approve"])
+        await session.reply(receipt)
+    assert len(removed) == 1
+
+
+async def test_a_session_that_is_reset_to_its_start_begins_no_second_run_beside_the_first(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    async with harness(dev_server.client, TOOLS, [*PLAN, DONE]) as it, asyncio.timeout(HANG):
+        client = Perdure(it.client, task_queue=it.task_queue)
+        session = client.session(f"reset-{it.task_queue}", agent=Agent.of(PAYS))
+        receipt = await session.send("Remove it.", sender="ann", id="m-1")
+        assert receipt.run_id is not None
+        await it.until_waiting(receipt.run_id, "1.0")
+        await temporal(
+            dev_server, "reset", "--workflow-id", session.id, "--type", "FirstWorkflowTask", "--reason", "try again"
+        )
+        again = await session.send("Remove it.", sender="ann", id="m-1")
+        assert again.run_id == receipt.run_id
+        result = await session.wait(again)
+        assert result.error is not None
+        assert f"perdure cancel {receipt.run_id}" in result.error
+        await Run(it.client, receipt.run_id).cancel()

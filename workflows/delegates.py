@@ -197,7 +197,10 @@ async def _result(
                 if keeping is not None:
                     keeping.cancel()
     except WorkflowAlreadyStartedError:
-        why = f"{child.who} cannot be run: there is already a workflow {child.id!r}, which is not of this run"
+        why = (
+            f"{child.who} cannot be run: there is already a workflow {child.id!r}; where this run was reset, it is the one "
+            f"of before: 'perdure cancel {child.id}' ends it"
+        )
         raise NotStartedError("id_taken", why) from None
     finally:
         sender.settle(child.name)

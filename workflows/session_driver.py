@@ -48,7 +48,7 @@ class SessionDriver:
 
     def __init__(self, argument: SessionInput) -> None:
         info = workflow.info()
-        self.kept = SessionState(argument, info.workflow_id, info.run_id[-6:], now())
+        self.kept = SessionState(argument, info.workflow_id, info.original_execution_run_id[-6:], now())
         self.hooks = SessionHooks(self.kept, is_new=argument.snapshot is None)
         self.transcripts = TranscriptTasks(self.kept, self.hooks)
         self.replies = SessionReplies(self.kept.to_deliver, self.hooks, self._delivered)

@@ -98,7 +98,11 @@ class ChildRun:
                 search_attributes=self._attributes() if self._searchable else None,
             )
         except WorkflowAlreadyStartedError:
-            return self._without("failed", f"there is already a workflow {self.id!r}, which is not of this session")
+            return self._without(
+                "failed",
+                f"the session was reset, and its run {self.id!r} of before goes on: end it with 'perdure cancel {self.id}', "
+                "and send the message again",
+            )
         except FailureError as error:
             return self._without("failed", f"it could not be started: {error}")
         if self._ends:
