@@ -131,7 +131,7 @@ async def answered_beside(web: httpx2.AsyncClient, tokens: list[str], seconds: f
     async def send(path: str, body: bytes, number: int) -> None:
         head = _by(tokens, number) | {"Content-Type": "application/json"}
         while True:
-            await web.post(path, content=body, headers=head)
+            await web.post(path.partition("?")[0], content=body, headers=head)
 
     alone = await look()
     sending = [asyncio.create_task(send(path, body, n)) for n, (path, body) in enumerate(large_bodies().items())]

@@ -17,7 +17,7 @@ from rich.text import Text
 from perdure.cli.chat_view import ChatView, PendingApproval, offer_lines
 from perdure.cli.console import harmless
 from perdure.cli.errors import FAILED
-from perdure.cli.run_view import deciding
+from perdure.cli.run_view import waiting_lines
 from perdure.errors import NoWorkerError, PerdureError, RunError, RunNotFoundError, ServerError
 from perdure.sessions.wire import EVERYTHING
 
@@ -280,7 +280,4 @@ async def _say(perdure: Perdure, session: Session, text: str, who: dict[str, Any
 async def _tell_waiting(perdure: Perdure, run_id: str) -> None:
     """A pipe cannot be asked: what waits, and the command that decides."""
     async for one in perdure.get_run(run_id).waits():
-        what = "" if one.entry.question else f" {one.entry.tool}"
-        reason = " ".join(harmless(one.entry.reason).split())
-        print(f"perdure: {one.entry.call}{what} waits for a person: {reason}", file=sys.stderr)
-        print(deciding(one.run_id, one.entry), file=sys.stderr, flush=True)
+        print(waiting_lines(one.run_id, one.entry), file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.cli.console import harmless, screen
 from perdure.cli.errors import INTERRUPTED, CommandError
-from perdure.cli.run_view import LiveRun, deciding, print_exchanges, run_table
+from perdure.cli.run_view import LiveRun, print_exchanges, run_table, waiting_lines
 from perdure.client.selection import WaitingRequest
 from perdure.errors import RunError
 from perdure.runs.wire import RunView
@@ -90,10 +90,7 @@ async def _wait(run: Run) -> RunView:
 
 async def _tell_waiting(run: Run) -> None:
     async for one in run.waits():
-        why = "" if one.entry.question else f" {one.entry.tool}"
-        reason = " ".join(harmless(one.entry.reason).split())
-        print(f"perdure: {one.entry.call}{why} waits for a person: {reason}", file=sys.stderr)
-        print(deciding(one.run_id, one.entry), file=sys.stderr)
+        print(waiting_lines(one.run_id, one.entry), file=sys.stderr)
 
 
 async def _tell_troubles(run: Run) -> None:

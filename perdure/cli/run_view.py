@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from perdure.approvals.requests import WaitingEntry, WaitingView
-from perdure.cli.console import screen, table, wait_line
+from perdure.cli.console import harmless, screen, table, wait_line
 from perdure.models.requests import RequestContext, RequestResult, RequestView
 from perdure.models.schemas import make_strict
 from perdure.models.usage import Usage
@@ -162,6 +162,12 @@ def deciding(run_id: str, one: WaitingEntry | WaitingView) -> str:
     if one.question:
         return f"perdure answer {named} TEXT"
     return f"perdure approve {named}\nperdure reject {named}"
+
+
+def waiting_lines(run_id: str, one: WaitingEntry | WaitingView) -> str:
+    """Return the question as a sentence on one line, and the commands that decide about it."""
+    words = " ".join(harmless(one.sentence).split())
+    return f"perdure: {one.call} waits for a person: {words}\n{deciding(run_id, one)}"
 
 
 def _span(call: CallView, origin: float) -> str:

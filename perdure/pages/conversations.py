@@ -222,17 +222,19 @@ class Conversations:
             sessions=found.rows,
             more=urlencode({"page": found.following}) if found.following else "",
             agents=self._gateway.agents.names(),
+            message_id=uuid.uuid4().hex,
             tenants=await self._site.tenants(request, self._gateway.perdure),
         )
 
     async def _begin(self, request: Request) -> Response:
-        """A first message, to a new key or to one that is there."""
+        """A first message, to a new key or to one that is there. A form that is sent again says nothing twice: its id names both."""
         caller = caller_of(request)
         caller.check("send", "begin conversations")
         form = await self._site.form(request)
-        key = form.get("key", "").strip() or f"{form.get('agent', '')}-{uuid.uuid4().hex[:8]}"
+        id = form.get("id") or uuid.uuid4().hex
+        key = form.get("key", "").strip() or f"{form.get('agent', '')}-{id[:8]}"
         session = self._gateway.session(caller, key, form.get("agent", ""))
-        await session.send(form.get("text", ""), sender=caller.sender, rights=caller.rights, id=form.get("id") or None)
+        await session.send(form.get("text", ""), sender=caller.sender, rights=caller.rights, id=id)
         return self._site.go_to(request, f"/conversations/{path(key)}")
 
     async def _show(self, request: Request, **more: Any) -> Response:

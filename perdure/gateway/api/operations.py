@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, Generic, Literal
 
 from pydantic import BaseModel, ValidationError
@@ -21,8 +22,8 @@ from perdure.gateway.callers import Caller, caller_of
 from perdure.gateway.errors import HttpError
 from perdure.gateway.keys import Key
 from perdure.sessions.wire import WaitResult
-from perdure.values.json import Json, WireModel, dumps
-from perdure.values.problems import problems_of
+from perdure.values.json import Json, JsonObject, WireModel, dumps
+from perdure.values.problems import MOST, problems_of
 
 BodyT = TypeVar("BodyT", bound=BaseModel, default=BaseModel)
 QueryT = TypeVar("QueryT", bound=BaseModel, default=BaseModel)
@@ -104,11 +105,20 @@ class Operation:
 
 def _read(model: type[BaseModel], given: Json, what: str) -> BaseModel:
     """Raises `HttpError` with everything that is wrong."""
+    if isinstance(given, dict) and len(given) > len(model.model_fields) + MOST:
+        given = _cut(model, given)
     try:
         return model.model_validate(given)
     except ValidationError as error:
         problems = [str(each) for each in problems_of(error, given, model=model)]
         raise HttpError(422, f"{what}: {'; '.join(problems[:5])}", more={"problems": problems}) from None
+
+
+def _cut(model: type[BaseModel], given: JsonObject) -> JsonObject:
+    """Return an object without most of the keys that the model does not have: each of them is an error, which costs time, and few are reported."""
+    names = {name for key, field in model.model_fields.items() for name in (key, field.alias)}
+    unknown = islice((key for key in given if key not in names), MOST + 1)
+    return {key: given[key] for key in (*(key for key in given if key in names), *unknown)}
 
 
 def answered(value: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
