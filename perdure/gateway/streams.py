@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError, problem_of
+from perdure.runs.events import Event
 from perdure.values.json import dumps
 
 KEEP_ALIVE: Final = 15.0
@@ -32,6 +33,36 @@ def frame(data: str, *, event: str = "", id: str = "") -> str:
     # Only these end a line for every reader; one that is alone would be read as a field.
     lines = data.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return head + "".join(f"data: {line}\n" for line in lines) + "\n"
+
+
+async def or_silence(
+    events: AsyncGenerator[Event, None], pauses: Callable[[], tuple[float, float]]
+) -> AsyncGenerator[Event | None, None]:
+    """Yield the events, and `None` after each pause without one.
+
+    `pauses` returns the seconds of the first pause after an event, and of the longest: each is twice the one before.
+    """
+    coming: asyncio.Future[Event] | None = None
+    pause = pauses()[0]
+    try:
+        while True:
+            coming = coming or asyncio.ensure_future(anext(events))
+            await asyncio.wait([coming], timeout=pause)
+            if not coming.done():
+                pause = min(2 * pause, pauses()[1])
+                yield None
+                continue
+            try:
+                event = coming.result()
+            except StopAsyncIteration:
+                return
+            coming, pause = None, pauses()[0]
+            yield event
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+        await events.aclose()
 
 
 class EventStream(Response):

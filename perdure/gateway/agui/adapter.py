@@ -26,8 +26,7 @@ from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError, problem_of
 from perdure.gateway.keys import Key
-from perdure.gateway.streams import EventStream, frame
-from perdure.runs.events import Event
+from perdure.gateway.streams import EventStream, frame, or_silence
 from perdure.runs.wire import RunView
 from perdure.sessions.wire import session_id
 from perdure.values.json import JsonObject, loads
@@ -170,7 +169,7 @@ class RunStream:
         for told in (*self.telling.state(await self._state(view)), *self.telling.not_counted(self.late)):
             yield told
         changed, waits = True, 0
-        async with aclosing(_or_quiet(self.run.events(topics=_TOPICS))) as events:
+        async with aclosing(or_silence(self.run.events(topics=_TOPICS), lambda: _QUIET)) as events:
             async for event in events:
                 if event is not None:
                     for told in self.telling.take(event):
@@ -223,28 +222,3 @@ async def only(*events: BaseEvent) -> AsyncGenerator[str, None]:
 def as_frame(event: BaseEvent) -> str:
     """Return an event as a frame of the stream."""
     return frame(event.model_dump_json(by_alias=True))
-
-
-async def _or_quiet(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event | None, None]:
-    """Yield the events, and `None` after each pause without one."""
-    coming: asyncio.Future[Event] | None = None
-    pause = _QUIET[0]
-    try:
-        while True:
-            coming = coming or asyncio.ensure_future(anext(events))
-            await asyncio.wait([coming], timeout=pause)
-            if not coming.done():
-                yield None
-                pause = min(2 * pause, _QUIET[1])
-                continue
-            try:
-                event = coming.result()
-            except StopAsyncIteration:
-                return
-            coming, pause = None, _QUIET[0]
-            yield event
-    finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
-        await events.aclose()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -41,6 +41,7 @@ from perdure.gateway.openai.errors import not_found, refused, unsupported
 from perdure.gateway.openai.ids import ResponseId, conversation_key, key_of, new_key, of_call, of_run, response_id
 from perdure.gateway.openai.objects import FoundRun, RequiredAction, answer_of, via
 from perdure.gateway.openai.requests import Changes, ClientRequest
+from perdure.gateway.streams import or_silence
 from perdure.runs.events import Event
 from perdure.runs.wire import RunView
 from perdure.sessions.wire import COMMANDS, SessionView, digest
@@ -200,7 +201,11 @@ class RunFinder:
         waits = 0
         working = {call.id for call in found.view.calls if call.status == "running"}
         events_of_run = self._perdure.events(id.run_id(tenant), topics=topics)
-        async with aclosing(_or_silence(events_of_run, working)) as events:
+
+        def pauses() -> tuple[float, float]:
+            return _SILENT[0], _SILENT_BELOW if working else _SILENT[1]
+
+        async with aclosing(or_silence(events_of_run, pauses)) as events:
             async for event in events:
                 if event is not None:
                     yield event
@@ -275,33 +280,6 @@ class RunFinder:
         if not id.run:
             return await run.view()
         return await self._perdure.session(id.key, tenant=tenant).view_run(run.id)
-
-
-async def _or_silence(
-    events: AsyncGenerator[Event, None], working: Collection[str]
-) -> AsyncGenerator[Event | None, None]:
-    """Yield the events, and `None` after each pause without one. Pauses are shorter while `working` has calls."""
-    coming: asyncio.Future[Event] | None = None
-    pause = _SILENT[0]
-    try:
-        while True:
-            coming = coming or asyncio.ensure_future(anext(events))
-            await asyncio.wait([coming], timeout=pause)
-            if not coming.done():
-                pause = min(2 * pause, _SILENT_BELOW if working else _SILENT[1])
-                yield None
-                continue
-            try:
-                event = coming.result()
-            except StopAsyncIteration:
-                return
-            coming, pause = None, _SILENT[0]
-            yield event
-    finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
-        await events.aclose()
 
 
 def is_settled(found: FoundRun, id: ResponseId) -> bool:
