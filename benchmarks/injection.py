@@ -337,14 +337,14 @@ class Play:
                 start = time.process_time()
                 loop.report(CallEnded(one.call, outcome))
             loop.work(1, NOW)
-        assert plan.settled, [(call.id, call.status) for call in plan.calls]
+        assert plan.settled, [(call.id, call.state.status) for call in plan.calls]
         self.run.close_request(plan, result)
         self.ended.seconds += time.process_time() - start
 
     def _approved(self, call: Call, loop: RequestLoop) -> bool:
         """A person lets pass what the user's task is made of, each call as often as it is in it."""
         self.ended.asked += 1
-        named = _named(call.tool_name, call.params)
+        named = _named(call.spec.tool_name, call.inputs.params)
         decision = "approve" if self.wanted[named] > 0 else "reject"
         self.wanted[named] -= decision == "approve"
         desk = self.run.desk
@@ -356,8 +356,10 @@ class Play:
         return False
 
     def _call(self, call: Call) -> Returned | Failed:
-        self.ended.traces.append(dojo("functions_runtime").FunctionCall(function=call.tool_name, args=call.params))
-        value, error = self.suite.run(self.env, call.tool_name, json.loads(json.dumps(call.params)))
+        self.ended.traces.append(
+            dojo("functions_runtime").FunctionCall(function=call.spec.tool_name, args=call.inputs.params)
+        )
+        value, error = self.suite.run(self.env, call.spec.tool_name, json.loads(json.dumps(call.inputs.params)))
         return Returned(value) if error is None else Failed(CallError("failed", error))
 
     def completed(self) -> bool:

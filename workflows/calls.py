@@ -73,12 +73,12 @@ async def run_existing(
     Its result needs no reserved room: the server accepts none above 2 MB. `begin` is awaited just before it is
     scheduled.
     """
-    tool = call.tool
+    tool = call.spec.tool
     assert tool is not None
     if not 0 < (length := len(_child(call, existing).encode())) <= MAX_ID:
         message = f"{tool.name} cannot be run: its id would have {length:,} bytes, and 1 to {MAX_ID:,} are possible"
         return Failed(CallError("id_too_long", message))
-    given = existing.given(call.params)
+    given = existing.given(call.inputs.params)
     size = sum(map(sender.sizes.of, given))
     if size > sender.max_payload:
         message = f"the parameters of {tool.name} have {said(size)} with their references resolved; {sender.max_payload:,} is the most"
@@ -86,7 +86,7 @@ async def run_existing(
     await sender.room(size)
     await begin(call)
     sender.free(call.id)
-    call.attempts = 1
+    call.state.attempts = 1
     try:
         value = await _execute(call, tool, existing, given)
         check(value, source=f"the result of {tool.name}")
@@ -108,11 +108,11 @@ async def run_existing(
 
 
 def _child(call: Call, existing: Existing) -> str:
-    return existing.workflow_id(call.params, f"{workflow.info().workflow_id}/{call.id}")
+    return existing.workflow_id(call.inputs.params, f"{workflow.info().workflow_id}/{call.id}")
 
 
 async def _execute(call: Call, tool: Tool, existing: Existing, given: list[Json]) -> Any:
-    summary = line(call_line(call.params))
+    summary = line(call_line(call.inputs.params))
     limit = timedelta(seconds=tool.timeout) if tool.timeout else None
     if existing.kind == "activity":
         return await workflow.execute_activity(
@@ -137,7 +137,7 @@ async def _execute(call: Call, tool: Tool, existing: Existing, given: list[Json]
             retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1) if tool.retries else None,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-            static_summary=line(f"{tool.name}: {call_line(call.params)}"),
+            static_summary=line(f"{tool.name}: {call_line(call.inputs.params)}"),
         )
     client = workflow.create_nexus_client(service=existing.service, endpoint=existing.endpoint)
     argument = given[0] if given else None
@@ -430,9 +430,9 @@ class CallLoop:
 
     async def _outcome(self, call: Call, was_offered: bool) -> Outcome:
         """Run the call, as it stands by now."""
-        assert call.tool is not None
+        assert call.spec.tool is not None
         plan = self.loop.plan.home(call)
-        call.queued = True
+        call.hold.queued = True
         async with AsyncExitStack() as held:
             with self._resting(call):
                 await held.enter_async_context(self._slots)
@@ -440,19 +440,19 @@ class CallLoop:
             if was_offered:
                 self._agent_run.notes.call_began(call)
                 self._on_change()
-            if call.loop is not None:
+            if call.spec.loop is not None:
                 return await self._run_delegate(call)
-            if call.tool.latent:
-                return Returned(call.result)
-            if call.tool.activity == SLEEP_UNTIL:
+            if call.spec.tool.latent:
+                return Returned(call.state.result)
+            if call.spec.tool.activity == SLEEP_UNTIL:
                 await self._begin(call)
-                return await self._rest(call, sleep_until(call.params, self._sender.alarm))
-            if call.tool.delegate is not None:
+                return await self._rest(call, sleep_until(call.inputs.params, self._sender.alarm))
+            if call.spec.tool.delegate is not None:
                 return await self._run_delegate(call)
-            if call.tool.calls is not None:
-                work = run_existing(call, call.tool.calls, self._sender, self._begin)
-                return await (self._rest(call, work) if call.tool.calls.waits else work)
-            hooks = self._hooks.of_results(call.tool)
+            if call.spec.tool.calls is not None:
+                work = run_existing(call, call.spec.tool.calls, self._sender, self._begin)
+                return await (self._rest(call, work) if call.spec.tool.calls.waits else work)
+            hooks = self._hooks.of_results(call.spec.tool)
             outcome = await self._sender.run_tool(call, plan.values(call), self._begin, hooks, self._hooks.unheard)
             return self.loop.recalled(call, outcome)
 
@@ -466,16 +466,18 @@ class CallLoop:
     async def _begin(self, call: Call) -> None:
         """Wait as `_gate` does, for a call that is scheduled now: nothing holds it from here on."""
         await self._gate(call)
-        call.queued = False
+        call.hold.queued = False
 
     async def _run_delegate(self, call: Call) -> Outcome:
         """Run a delegate with a reserved share of the budget; at its end count the time that it worked (R18.7)."""
         run = self._agent_run
         # A loop that calls no model needs no share of the budget.
-        free = call.loop is not None and not any(each.tool and each.tool.delegate for each in call.written())
+        free = call.spec.loop is not None and not any(
+            each.spec.tool and each.spec.tool.delegate for each in call.written()
+        )
         share = Budget() if free else await self._rest(call, self._purse.take(call.id))
         if isinstance(share, Limit):
-            return Failed(CallError(share.reason, f"{call.tool_name} was not run: {share.words}"))
+            return Failed(CallError(share.reason, f"{call.spec.tool_name} was not run: {share.words}"))
         started = self._clock.worked(workflow.time())
         used: RunUsage | None = None
 

@@ -95,13 +95,13 @@ async def run_delegate(
     `begin` is awaited just before it starts. `on_spent` receives its usage, also after a failure or a cancellation
     (R9.6), unless nobody knows the usage.
     """
-    tool = call.tool
+    tool = call.spec.tool
     assert tool is not None
     if (error := too_deep(run.lineage, tool.name)) is not None:
         return Failed(error)
     # The loop of a plain tool is the engine's own: only its calls are the tool's.
-    queue, timeout = (None, None) if call.loop is not None else (tool.task_queue, tool.timeout)
-    title = f"{tool.name}: {call_line(call.params)}"
+    queue, timeout = (None, None) if call.spec.loop is not None else (tool.task_queue, tool.timeout)
+    title = f"{tool.name}: {call_line(call.inputs.params)}"
     child = ChildHandle(call.id, tool.name, title, queue, timeout, lambda: begin(call))
     argument: RunInput | LoopInput | None = None
 
@@ -110,12 +110,12 @@ async def run_delegate(
         made = handed(call, plan.values(call), run, budget)
         if isinstance(made, CallError):
             raise NotStartedError(made.code, made.message)
-        argument, call.attempts = made, 1
+        argument, call.state.attempts = made, 1
         return made
 
     ended = await _run(child, given, sender, on_spent)
     if isinstance(argument, LoopInput) and isinstance(ended, LoopState):
-        outcome, call.notes = argument.outcome(ended)
+        outcome, call.state.notes = argument.outcome(ended)
         return outcome
     assert not isinstance(ended, LoopState)
     return ended

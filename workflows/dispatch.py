@@ -231,7 +231,7 @@ class Dispatcher:
         `begin` is awaited just before the activity is scheduled for the first time. `unheard` learns which of the
         result's `hooks` failed and were ignored.
         """
-        tool = call.tool
+        tool = call.spec.tool
         assert tool is not None
         assert tool.activity is not None
         reads = tool_reads(call, base)
@@ -245,7 +245,7 @@ class Dispatcher:
             inline = self._sending.take_call(task_number(), size, self._quick.count(workflow.time()))
             if inline is None:
                 await self.room(0)
-            if call.queued:
+            if call.hold.queued:
                 await begin(call)
             argument = ToolInput(
                 tool=tool.name,
@@ -254,15 +254,15 @@ class Dispatcher:
                 earlier=patience.started,
                 elsewhere=patience.missing,
                 reads=reads if inline else None,
-                approved=call.approved,
-                clean=call.origins.read and not call.origins.tainted,
+                approved=call.inputs.approved,
+                clean=call.inputs.origins.read and not call.inputs.origins.tainted,
                 free=self.free(call.id),
                 hooks=hooks,
             )
             try:
                 queue = None if self._routing is None else self._routing.tool(tool)
                 result = await _execute(call, argument, patience.attempts_left, queue)
-                call.kept = result.kept
+                call.state.kept = result.kept
                 if result.unheard:
                     unheard(call, result.unheard)
             except ActivityError as error:
@@ -271,7 +271,7 @@ class Dispatcher:
                 if queue is not None and self._routing is not None and await self._routing.lifted(error, tool):
                     continue
                 attempts, outcome = failed(call, error, patience.attempts_left)
-                call.attempts = patience.started + attempts
+                call.state.attempts = patience.started + attempts
                 pause = patience.pause(outcome.error.code, attempts, workflow.time())
                 if pause is None:
                     gone = (
@@ -282,7 +282,7 @@ class Dispatcher:
                 if pause:
                     await workflow.sleep(pause, summary=line(f"{call.id} {tool.name}: {outcome.error.message}"))
             else:
-                call.attempts = patience.started + result.attempt
+                call.state.attempts = patience.started + result.attempt
                 self.sizes.note(result.value, result.size)
                 return Returned(result.value, result.branch)
             finally:
@@ -291,20 +291,20 @@ class Dispatcher:
 
 def tool_reads(call: Call, base: Mapping[str, Json]) -> ToolReads:
     """Return the input of the call's tool; `base` is the context's data by kind."""
-    assert call.tool is not None
+    assert call.spec.tool is not None
     # The input is not validated: it is the run's own data, however large.
     return ToolReads.model_construct(
-        call=call.raw,
-        params=call.params,
-        definition=None if call.tool.registered else call.tool.definition(),
-        messages=scoped_data(call.tool.scopes or (), base),
+        call=call.spec.raw,
+        params=call.inputs.params,
+        definition=None if call.spec.tool.registered else call.spec.tool.definition(),
+        messages=scoped_data(call.spec.tool.scopes or (), base),
     )
 
 
 async def _execute(call: Call, argument: ToolInput, attempts: int, limited: str | None) -> ToolResult:
-    tool = call.tool
+    tool = call.spec.tool
     assert tool is not None
-    target = f" → {call.target}" if call.paths else ""
+    target = f" → {call.spec.target}" if call.spec.paths else ""
     # The time of its hooks is not the tool's time.
     looking = 0.0 if argument.hooks is None else sum(hook.timeout for hook in argument.hooks.hooks)
     result: ToolResult = await workflow.execute_activity(
@@ -318,7 +318,7 @@ async def _execute(call: Call, argument: ToolInput, attempts: int, limited: str 
         heartbeat_timeout=timedelta(seconds=tool.heartbeat_timeout),
         # A lost worker uses up no retry: `RetryState` decides on the call.
         retry_policy=RetryPolicy(maximum_attempts=attempts, non_retryable_error_types=["TemporalTimeout:Heartbeat"]),
-        summary=line(f"{call_line(call.params)}{target}"),
+        summary=line(f"{call_line(call.inputs.params)}{target}"),
     )
     return result
 

@@ -28,36 +28,36 @@ _MANY = 1000
 
 def failed(call: Call, error: ActivityError, attempts: int) -> tuple[int, Failed]:
     """Return the number of begun `attempts`, as far as the failure tells, and the failure of a call's activity (R6.6)."""
-    tool, cause = call.tool, error.cause
+    tool, cause = call.spec.tool, error.cause
     assert tool is not None
     if isinstance(cause, ApplicationError):
         began = next((detail for detail in cause.details if isinstance(detail, int)), 1)
         return began, Failed(_own(call, cause))
     if isinstance(cause, TimeoutError):
         if cause.type is TimeoutType.SCHEDULE_TO_START and tool.task_queue is not None:
-            message = (
-                f"no worker of task queue {tool.task_queue!r} took {call.tool_name} up within {tool.queue_timeout:g} s"
-            )
+            message = f"no worker of task queue {tool.task_queue!r} took {call.spec.tool_name} up within {tool.queue_timeout:g} s"
             return 0, Failed(CallError("no_worker", message))
         if (lost := _lost(call, cause)) is not None:
             return lost
         what = _TIMEOUTS.get(cause.type or TimeoutType.SCHEDULE_TO_CLOSE, "it timed out")
-        words = f"{call.tool_name} timed out: {what} ({tool.attempt_timeout:g} s per attempt)"
+        words = f"{call.spec.tool_name} timed out: {what} ({tool.attempt_timeout:g} s per attempt)"
         return attempts, Failed(CallError("timeout", words))
     return attempts, Failed(CallError(type(cause).__name__, str(cause)))
 
 
 def _lost(call: Call, cause: TimeoutError) -> tuple[int, Failed] | None:
     """Return the failure of a call whose worker sent no heartbeat (`perdure.plan.retry`)."""
-    tool = call.tool
+    tool = call.spec.tool
     assert tool is not None
     if cause.type is not TimeoutType.HEARTBEAT:
         return None
     begun = _begun(cause.last_heartbeat_details)
     if tool.retries == 0 and begun is None:
-        words = f"{call.tool_name} was not begun: a worker took it up and gave no sign of life"
+        words = f"{call.spec.tool_name} was not begun: a worker took it up and gave no sign of life"
         return 1, Failed(CallError(NOT_BEGUN, words))
-    words = f"{call.tool_name} gave no sign of life for {tool.heartbeat_timeout:g} s, so its worker is taken for lost"
+    words = (
+        f"{call.spec.tool_name} gave no sign of life for {tool.heartbeat_timeout:g} s, so its worker is taken for lost"
+    )
     again = "it may not be tried again (retries: 0)" if tool.retries == 0 else "it is not tried again"
     return begun or 1, Failed(CallError(LOST, f"{words}; whether it took effect is not known, and {again}"))
 
@@ -70,9 +70,9 @@ def _begun(details: Sequence[Any]) -> int | None:
 
 def _own(call: Call, cause: ApplicationError) -> CallError:
     """Return the activity's own error, with its meaning where the engine does not retry."""
-    assert call.tool is not None
+    assert call.spec.tool is not None
     if cause.type in (NO_SUCH_TOOL, NO_SUCH_HOOK):
-        return CallError(cause.type, f"{cause.message}, nor did another within {call.tool.queue_timeout:g} s")
+        return CallError(cause.type, f"{cause.message}, nor did another within {call.spec.tool.queue_timeout:g} s")
     if cause.type == INTERRUPTED:
         words = f"{cause.message}; whether it took effect is not known, and it may not be tried again (retries: 0)"
         return CallError(INTERRUPTED, words)

@@ -288,7 +288,11 @@ class CallHooks:
 
     def look_before(self, call: Call) -> bool:
         """Whether a hook has to see the call before it runs."""
-        return call.tool is not None and call.loop is None and bool(self._hooking.hooks.of(BEFORE, known_as(call.tool)))
+        return (
+            call.spec.tool is not None
+            and call.spec.loop is None
+            and bool(self._hooking.hooks.of(BEFORE, known_as(call.spec.tool)))
+        )
 
     async def passed(self, call: Call, offer: ApprovalRequest | None, ask: Ask) -> tuple[Outcome | None, bool]:
         """Show the call to hooks, then `ask` where a person decides. Hooks see a person's edit again.
@@ -298,11 +302,11 @@ class CallHooks:
         seen: JsonObject | None = None
         was_offered = False
         while True:
-            if self.look_before(call) and seen is not call.params:
+            if self.look_before(call) and seen is not call.inputs.params:
                 said = await self._before(call, decided=was_offered)
                 if said is not None and not isinstance(said, ApprovalRequest):
                     return said, True
-                offer, seen = said, call.params
+                offer, seen = said, call.inputs.params
                 self._on_change()
             if offer is None:
                 return None, was_offered or seen is not None
@@ -313,19 +317,19 @@ class CallHooks:
 
     async def _before(self, call: Call, *, decided: bool) -> Outcome | ApprovalRequest | None:
         """Return the hooks' decision on a call; with `decided`, a person has decided on it, and perhaps edited it."""
-        assert call.tool is not None
+        assert call.spec.tool is not None
         number = self._rounds[call.id] = self._rounds.get(call.id, 0) + 1
         usage = self._agent_run.progress.usage
         answer = await self._hooking.ask(
             BEFORE,
             lambda: BeforeToolCall(
                 **self._of(call, BEFORE if number == 1 else f"{BEFORE}/{number}"),
-                sources={name: sorted(each) for name, each in call.origins.params.items()},
+                sources={name: sorted(each) for name, each in call.inputs.origins.params.items()},
                 tokens=usage.prompt_tokens + usage.completion_tokens,
                 cost=usage.cost if usage.by_model else 0.0,
             ),
-            known_as(call.tool),
-            call.params,
+            known_as(call.spec.tool),
+            call.inputs.params,
             sender=self._sender,
         )
         assert answer is not None
@@ -350,11 +354,11 @@ class CallHooks:
         """Return the outcome of a call after hooks saw its result; on a worker, that worker called them for a
         successful call.
         """
-        if call.tool is None or call.loop is not None or not isinstance(outcome, Returned | Failed):
+        if call.spec.tool is None or call.spec.loop is not None or not isinstance(outcome, Returned | Failed):
             return outcome
         if isinstance(outcome, Failed) and outcome.error.code == REFUSED_BY_HOOK:
             return outcome
-        if isinstance(outcome, Returned) and _on_worker(call.tool):
+        if isinstance(outcome, Returned) and _on_worker(call.spec.tool):
             return outcome
         if (ended := await self._after(call, outcome)) is not outcome:
             outcome = ended
@@ -363,7 +367,7 @@ class CallHooks:
         return outcome
 
     async def _after(self, call: Call, outcome: Returned | Failed) -> Returned | Failed:
-        assert call.tool is not None
+        assert call.spec.tool is not None
         result: dict[str, Any] = (
             {"result": outcome.value}
             if isinstance(outcome, Returned)
@@ -371,9 +375,9 @@ class CallHooks:
         )
         answer = await self._hooking.ask(
             AFTER,
-            lambda: AfterToolCall(**self._of(call, AFTER), **result, attempt=call.attempts),
-            known_as(call.tool),
-            call.params,
+            lambda: AfterToolCall(**self._of(call, AFTER), **result, attempt=call.state.attempts),
+            known_as(call.spec.tool),
+            call.inputs.params,
             result.get("result"),
             sender=self._sender,
         )
@@ -383,38 +387,38 @@ class CallHooks:
             words = answer.refused or str((answer.changed or {})["message"])
             return replace(outcome, error=CallError(outcome.error.code, words))
         if answer.refused is not None:
-            words = f"{call.tool_name} {WITHHELD}: {answer.refused}"
+            words = f"{call.spec.tool_name} {WITHHELD}: {answer.refused}"
             return Failed(CallError(REFUSED_BY_HOOK, words), outcome.sources)
         return replace(outcome, value=(answer.changed or {})["result"])
 
     async def _persist(self, call: Call, outcome: Returned) -> None:
-        assert call.tool is not None
+        assert call.spec.tool is not None
         answer = await self._hooking.ask(
             PERSIST,
             lambda: ToolResultPersist(**self._of(call, PERSIST), result=outcome.value),
-            known_as(call.tool),
-            call.params,
+            known_as(call.spec.tool),
+            call.inputs.params,
             outcome.value,
             sender=self._sender,
         )
         if answer is not None and answer.refused is not None:
-            call.kept = [f"[withheld: {answer.refused}]"]
+            call.state.kept = [f"[withheld: {answer.refused}]"]
         elif answer is not None and answer.changed is not None:
-            call.kept = [answer.changed["result"]]
+            call.state.kept = [answer.changed["result"]]
 
     def _of(self, call: Call, point: str) -> dict[str, Any]:
-        assert call.tool is not None
+        assert call.spec.tool is not None
         run_id = workflow.info().workflow_id
-        code = known_as(call.tool)[-1]
+        code = known_as(call.spec.tool)[-1]
         return {
             **of_run(self._agent_run),
             "key": f"{run_id}/{call.id}/{point}",
             "at": workflow.now().isoformat(timespec="milliseconds"),
             "run_id": run_id,
             "call": call.id,
-            "tool": call.tool.name,
+            "tool": call.spec.tool.name,
             "code": code,
-            "params": call.params,
+            "params": call.inputs.params,
         }
 
 

@@ -72,16 +72,21 @@ class Planned:
     def warnings(self, plan: Plan) -> list[str]:
         """Return warnings on a valid plan that its author may not intend: converted literals (R5.13), races (R5.14)."""
         converted = [
-            f"{call.id} {form.tool_name}: {text}"
+            f"{call.id} {form.spec.tool_name}: {text}"
             for call in plan.calls
             for form in call.written()
-            for text in form.converted
+            for text in form.spec.converted
         ]
         return [*converted, *(plan.races() if self.parallel != 1 else [])]
 
     def hints(self, plan: Plan) -> list[str]:
         """Return the dangerous tools of which two calls may run at once (R5.12)."""
-        called = {form.tool.name: form.tool for call in plan.calls for form in call.written() if form.tool is not None}
+        called = {
+            form.spec.tool.name: form.spec.tool
+            for call in plan.calls
+            for form in call.written()
+            if form.spec.tool is not None
+        }
         return [
             f"the tool {name!r} is dangerous, and two of its calls may run at once: exclusive=True, or _exclusive in its definition, prevents that"
             for name, tool in called.items()
@@ -96,10 +101,10 @@ class Planned:
 def call_problems(plan: Plan) -> list[str]:
     """Return the problems of a plan's calls, one line each."""
     return [
-        f"{call.id} {call.tool_name}: {message}"
+        f"{call.id} {call.spec.tool_name}: {message}"
         for call in plan.calls
-        if call.error is not None and call.error.code != "assumed"
-        for message in call.error.problems or (call.error.message,)
+        if call.state.error is not None and call.state.error.code != "assumed"
+        for message in call.state.error.problems or (call.state.error.message,)
     ]
 
 

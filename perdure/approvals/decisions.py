@@ -168,9 +168,9 @@ def endorse(call: Call, which: Literal[True] | Collection[str], vouched: Endorse
 
     The values that they refer to are endorsed too, as long as each has this value.
     """
-    names = set(call.origins.params) if which is True else set(which)
-    call.origins = call.origins.vouched(None if which is True else names)
-    whole = names & call.params.keys() - set(call.template.written_out())
-    for site in call.template.sites:
+    names = set(call.inputs.origins.params) if which is True else set(which)
+    call.inputs.origins = call.inputs.origins.vouched(None if which is True else names)
+    whole = names & call.inputs.params.keys() - set(call.spec.template.written_out())
+    for site in call.spec.template.sites:
         if site.path[0] in whole and len(site.path) == 1 and isinstance(site.expression, Reference):
-            vouched.known[str(site.expression)] = digests.of(call.params[str(site.path[0])])
+            vouched.known[str(site.expression)] = digests.of(call.inputs.params[str(site.path[0])])

@@ -283,13 +283,13 @@ class Guard:
 
     def asks(self, call: Call) -> bool:
         """Whether a call with unresolved parameters may need approval."""
-        return call.tool is not None and self.why(call.tool, None, origins=call.origins) is not None
+        return call.spec.tool is not None and self.why(call.spec.tool, None, origins=call.inputs.origins) is not None
 
     def refuses(self, call: Call) -> str | None:
         """Return why the call may not run at all: a flow rule refuses one of its values (R15.5)."""
-        assert call.tool is not None
-        layers = [self.floor_flows, *(policy.flows for policy in self._policies(call.tool))]
-        found = (judge_flows(flows, call.tool.name, call.origins).refuse for flows in layers if flows)
+        assert call.spec.tool is not None
+        layers = [self.floor_flows, *(policy.flows for policy in self._policies(call.spec.tool))]
+        found = (judge_flows(flows, call.spec.tool.name, call.inputs.origins).refuse for flows in layers if flows)
         return next((why for why in found if why is not None), None)
 
     def why(

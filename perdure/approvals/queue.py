@@ -63,13 +63,13 @@ class ApprovalQueue:
 
     def offer_call(self, plan: Plan, call: Call, time: str) -> ApprovalRequest | None:
         """Return an approval request for a ready call, if the call needs one (R7.1)."""
-        assert call.tool is not None
-        reason = self.guard.why(call.tool, call.params, plan.checks, call.origins)
-        if reason is not None and call.items is not None:
-            reason = f"{reason}, and runs for each of {len(call.items)} items"
+        assert call.spec.tool is not None
+        reason = self.guard.why(call.spec.tool, call.inputs.params, plan.checks, call.inputs.origins)
+        if reason is not None and call.inputs.items is not None:
+            reason = f"{reason}, and runs for each of {len(call.inputs.items)} items"
         covered = self._covered_by_plan(plan, call)
-        if covered and not call.changed:
-            if self._approved_by_person and call.template.literal:
+        if covered and not call.inputs.changed:
+            if self._approved_by_person and call.spec.template.literal:
                 _approve(call, self.digests)
             return None
         if reason is None and not covered:
@@ -77,7 +77,7 @@ class ApprovalQueue:
         reason = (reason or "its plan was approved as it was") + changed_words(call)
         call.approval = again(call.approval, time)
         offer = ApprovalRequest(
-            call.id, reason, plan, call.approval, call, floor=self.guard.floor_asks(call.tool, call.origins)
+            call.id, reason, plan, call.approval, call, floor=self.guard.floor_asks(call.spec.tool, call.inputs.origins)
         )
         offer.reason += what_runs(offer)
         plan.hold(call)
@@ -103,12 +103,12 @@ class ApprovalQueue:
     def offer_plan(self, plan: Plan, time: str) -> ApprovalRequest | None:
         """Return an approval request for a complete plan, if plans need approval and one of its calls would run
         (R7.6)."""
-        if self.guard.policy.scope != "plan" or all(call.ended for call in plan.calls):
+        if self.guard.policy.scope != "plan" or all(call.state.ended for call in plan.calls):
             return None
         offer = ApprovalRequest(str(plan.request), PLAN_SCOPE, plan, Approval(requested_at=time))
         offer.reason += what_runs(offer)
         for call in offer.calls:
-            call.approval = None if call.ended else offer.approval
+            call.approval = None if call.state.ended else offer.approval
         return self._put_out(offer)
 
     def _put_out(self, offer: ApprovalRequest) -> ApprovalRequest:
@@ -141,7 +141,9 @@ class ApprovalQueue:
         elif decision.decision == "replace":
             assert decision.replacement is not None
             revised = offer.plan.revised(call, _written(offer, decision.replacement))
-        if isinstance(decision.endorse, list) and (unknown := set(decision.endorse) - {*(revised or call).params}):
+        if isinstance(decision.endorse, list) and (
+            unknown := set(decision.endorse) - {*(revised or call).inputs.params}
+        ):
             raise DecisionError(f"{offer.title} has no parameter {shorten(min(unknown), 60)} to endorse")
         if decision.decision != "reject" and (why := self.guard.refuses(revised or call)) is not None:
             raise DecisionError(f"{offer.title} may not run: {why}")
@@ -154,8 +156,8 @@ class ApprovalQueue:
             raise DecisionError(
                 f"{offer.title}: an edit changes parameters, not {shorten(meta[0], 40)}: replace it instead"
             )
-        kept = {key: value for key, value in call.params.items() if key not in params}
-        return offer.plan.revised(call, call.raw | _written(offer, params), kept)
+        kept = {key: value for key, value in call.inputs.params.items() if key not in params}
+        return offer.plan.revised(call, call.spec.raw | _written(offer, params), kept)
 
     def _judge_answer(self, offer: ApprovalRequest, decision: Decision) -> JudgedDecision:
         if not offer.question:
@@ -164,7 +166,7 @@ class ApprovalQueue:
             raise DecisionError(f"{offer.title} asks a question: answer it, or reject it")
         assert offer.call is not None
         is_answer = decision.decision == "answer" and not is_with_client(offer.call)
-        problem = answer_problem(offer.call.params, decision.answer) if is_answer else None
+        problem = answer_problem(offer.call.inputs.params, decision.answer) if is_answer else None
         if problem is not None:
             raise DecisionError(f"{offer.title}: {problem}")
         return JudgedDecision(offer, decision)
@@ -183,19 +185,19 @@ class ApprovalQueue:
             endorse(judged.call or offer.call, decision.endorse, self.vouched, self.digests)
         if decision.remember and offer.call is not None:
             shown = judged.call or offer.call
-            self.guard.remember(shown.tool_name, shown.params, shown.origins)
+            self.guard.remember(shown.spec.tool_name, shown.inputs.params, shown.inputs.origins)
         if decision.decision == "reject":
             reason = decision.reason or "no reason was given"
             self._tell(offer, approval, {})
             return ApprovalVerdict(Rejected(f"rejected{_by(decision.by)}: {reason}"))
         if judged.call is not None and offer.call is not None:
             changed = decision.decision == "edit"
-            before = offer.call.params if changed else offer.call.raw
+            before = offer.call.inputs.params if changed else offer.call.spec.raw
             offer.plan.adopt(offer.call, judged.call)
-            after = offer.call.params if changed else offer.call.raw
+            after = offer.call.inputs.params if changed else offer.call.spec.raw
             self._tell(offer, approval, {"before": before, "after": after})
         elif judged.plan is not None:
-            plans = [[call.raw for call in plan.calls] for plan in (offer.plan, judged.plan)]
+            plans = [[call.spec.raw for call in plan.calls] for plan in (offer.plan, judged.plan)]
             self._tell(offer, approval, {"before": plans[0], "after": plans[1]})
         if offer.call is None:
             self._approve_plan(judged.plan or offer.plan, approval, by_person=judged.by_person)
@@ -222,15 +224,17 @@ class ApprovalQueue:
         return replace(judged, by_person=False) if judged.decision.decision == "reject" or not only_a_person else None
 
     def _only_a_person(self, call: Call, by: str) -> bool:
-        tool = call.tool
-        return tool is not None and (self.guard.floor_asks(tool, call.origins) or self.guard.approver(tool) != by)
+        tool = call.spec.tool
+        return tool is not None and (
+            self.guard.floor_asks(tool, call.inputs.origins) or self.guard.approver(tool) != by
+        )
 
     def time_out(self, offer: ApprovalRequest, seconds: float) -> ApprovalVerdict:
         """Return the verdict when nobody decides in time: the policy chooses it, but it never passes the worker's floor
         (R7.4)."""
         approval = self._settle(offer)
         calls = list(offer.plan.written()) if offer.call is None else [offer.call]
-        means = min((self.guard.on_timeout(call.tool) for call in calls), key=_STRICTEST.index, default="reject")
+        means = min((self.guard.on_timeout(call.spec.tool) for call in calls), key=_STRICTEST.index, default="reject")
         floor = offer.floor or (offer.call is None and self._floor_asks_in(offer.plan)) or self._refused(offer)
         means = "reject" if means == "approve" and floor else means
         approval.decision, approval.by = "timeout", "timeout"
@@ -285,9 +289,9 @@ class ApprovalQueue:
             return self.guard.policy.scope == "plan"
         if offer.question:
             return True
-        assert offer.call.tool is not None
-        why = self.guard.why(offer.call.tool, offer.call.params, origins=offer.call.origins)
-        changed = offer.call.changed and self._covered_by_plan(offer.plan, offer.call)
+        assert offer.call.spec.tool is not None
+        why = self.guard.why(offer.call.spec.tool, offer.call.inputs.params, origins=offer.call.inputs.origins)
+        changed = offer.call.inputs.changed and self._covered_by_plan(offer.plan, offer.call)
         return self._refused(offer) or why is not None or bool(changed)
 
     def _refused(self, offer: ApprovalRequest) -> bool:
@@ -296,12 +300,15 @@ class ApprovalQueue:
     def _covered_by_plan(self, plan: Plan, call: Call) -> bool:
         """Whether the call's plan was approved as a whole. A call that the floor asks about is covered only if its
         parameters were shown then."""
-        assert call.tool is not None
-        unseen = not call.template.literal and self.guard.floor_asks(call.tool, call.origins)
+        assert call.spec.tool is not None
+        unseen = not call.spec.template.literal and self.guard.floor_asks(call.spec.tool, call.inputs.origins)
         return self._approved_plan == plan.request and not unseen
 
     def _floor_asks_in(self, plan: Plan) -> bool:
-        return any(call.tool is not None and self.guard.floor_asks(call.tool, call.origins) for call in plan.written())
+        return any(
+            call.spec.tool is not None and self.guard.floor_asks(call.spec.tool, call.inputs.origins)
+            for call in plan.written()
+        )
 
     def _revised_plan(self, offer: ApprovalRequest, decision: Decision) -> Plan | None:
         if decision.decision in ("approve", "reject"):
@@ -315,12 +322,14 @@ class ApprovalQueue:
         offered = list(offer.plan.calls)
         for raw in decision.calls:
             written = _written(offer, raw)
-            same = next((call for call in offered if call.raw == written), None)
+            same = next((call for call in offered if call.spec.raw == written), None)
             if same is not None:
                 offered.remove(same)
-            plan.add(written, USER if same is None else same.origins.written)
+            plan.add(written, USER if same is None else same.inputs.origins.written)
         plan.close(drain=offer.plan.drained)
-        problems = [f"{call.id} {call.tool_name}: {call.error.message}" for call in plan.calls if call.error]
+        problems = [
+            f"{call.id} {call.spec.tool_name}: {call.state.error.message}" for call in plan.calls if call.state.error
+        ]
         if problems:
             raise DecisionError(f"{offer.title} would be wrong: {'; '.join(problems[:5])}")
         return plan
@@ -351,9 +360,9 @@ class ApprovalQueue:
 
 def _approve(call: Call, digests: Digests) -> None:
     """Record that a person has seen these parameters, and lets this code run with them."""
-    assert call.tool is not None
-    if call.tool.activity is not None:
-        call.approved = approval_digest(call.tool.activity, call.params, digests)
+    assert call.spec.tool is not None
+    if call.spec.tool.activity is not None:
+        call.inputs.approved = approval_digest(call.spec.tool.activity, call.inputs.params, digests)
 
 
 def _written(offer: ApprovalRequest, call: Any) -> Any:

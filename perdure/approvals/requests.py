@@ -55,8 +55,12 @@ class ApprovalRequest:
         """The value that the digest is of: the resolved parameters, or the calls as written, with their references
         marked."""
         if self.call is None:
-            return [marked_call(call.raw) for call in self.calls]
-        return self.call.params if self.call.items is None else {**self.call.params, "_each": self.call.items}
+            return [marked_call(call.spec.raw) for call in self.calls]
+        return (
+            self.call.inputs.params
+            if self.call.inputs.items is None
+            else {**self.call.inputs.params, "_each": self.call.inputs.items}
+        )
 
     @property
     def digest(self) -> str:
@@ -68,7 +72,7 @@ class ApprovalRequest:
     @property
     def runs(self) -> dict[str, str]:
         """The code that really runs, by tool, for tools with another name than their code."""
-        tools = [call.tool for call in (self.plan.written() if self.call is None else [self.call])]
+        tools = [call.spec.tool for call in (self.plan.written() if self.call is None else [self.call])]
         return {tool.name: tool.runs for tool in tools if tool is not None and tool.runs}
 
     def renew(self, time: str) -> None:
@@ -78,7 +82,7 @@ class ApprovalRequest:
 
     @property
     def title(self) -> str:
-        return f"the plan of Request {self.id}" if self.call is None else f"{self.id} {self.call.tool_name}"
+        return f"the plan of Request {self.id}" if self.call is None else f"{self.id} {self.call.spec.tool_name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,24 +117,24 @@ def what_runs(offer: ApprovalRequest) -> str:
 
 def is_with_client(call: Call) -> bool:
     """Whether a client program outside carries the call out, and returns its result."""
-    return call.tool is not None and call.tool.activity == CLIENT
+    return call.spec.tool is not None and call.spec.tool.activity == CLIENT
 
 
 def asked_words(call: Call) -> str:
     """Return the question to the person or program that answers a call."""
-    return WITH_CLIENT if is_with_client(call) else str(call.params.get("question", ""))
+    return WITH_CLIENT if is_with_client(call) else str(call.inputs.params.get("question", ""))
 
 
 def changed_words(call: Call) -> str:
     """Return the end of a reason: which parameters a hook has changed since the model wrote them (R10.17)."""
-    return f"; a hook has changed {clip(', '.join(call.changed), 200)}" if call.changed else ""
+    return f"; a hook has changed {clip(', '.join(call.inputs.changed), 200)}" if call.inputs.changed else ""
 
 
 def hook_feedback(call: Call, by: str) -> JsonObject:
     """Return the feedback for the model about a call that hooks have changed: the names of the parameters, not the
     change (R10.17)."""
     about: JsonObject = {"type": "feedback", "call": call.as_plan_entry(), "decision": "edit", "by": by}
-    return about | {"reason": f"a hook has changed {', '.join(call.changed)}"}
+    return about | {"reason": f"a hook has changed {', '.join(call.inputs.changed)}"}
 
 
 # Example: `ask_words("refund", {"euros": 120, "to": "ann@example.com"}, "euros is above 100")` returns `refund 120

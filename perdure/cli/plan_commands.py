@@ -135,7 +135,7 @@ def draw(
             simulate(plan, found.calls, assume=_assumed(found, assume))
         else:
             plan = found.checked()
-        sources = {call.id: call.sources for call in found.played().calls}
+        sources = {call.id: call.state.sources for call in found.played().calls}
         print_drawing(draw_plan(plan, paths=not calls, sources=sources), svg)
 
 
@@ -177,10 +177,10 @@ def _problems(plan: Plan) -> list[dict[str, Any]]:
 
 def _problems_of(calls: Iterable[Call]) -> list[dict[str, Any]]:
     return [
-        {"call": call.id, "tool": call.tool_name, "code": call.error.code, "message": message}
+        {"call": call.id, "tool": call.spec.tool_name, "code": call.state.error.code, "message": message}
         for call in calls
-        if call.error is not None
-        for message in call.error.problems or (call.error.message,)
+        if call.state.error is not None
+        for message in call.state.error.problems or (call.state.error.message,)
     ]
 
 
@@ -212,14 +212,14 @@ def _as_json(simulation: Simulation) -> dict[str, Any]:
     calls = [
         {
             "id": step.call.id,
-            "tool": step.call.tool_name,
+            "tool": step.call.spec.tool_name,
             "level": step.level,
             "start": step.start,
             "end": step.end,
             "status": step.status,
             "approval": step.asks,
             "sources": ways(step.call, model=False),
-            "reason": step.call.reason or (step.call.error.message if step.call.error else None),
+            "reason": step.call.state.reason or (step.call.state.error.message if step.call.state.error else None),
             **(
                 {}
                 if step.inside is None
@@ -240,7 +240,7 @@ def _print_simulation(simulation: Simulation) -> None:
     for step in simulation.steps:
         if step.inside is not None and step.start is not None:
             console.print(_round(step), highlight=False)
-        if reason := step.call.reason or (step.call.error.message if step.call.error else ""):
+        if reason := step.call.state.reason or (step.call.state.error.message if step.call.state.error else ""):
             console.print(Text(f"{step.call.id} {reason}", style="dim"))
     for level, steps in simulation.levels().items():
         together = ", ".join(step.call.id for step in steps)
@@ -255,7 +255,7 @@ def _print_simulation(simulation: Simulation) -> None:
 def _round(step: SimulatedCall) -> str:
     """Return how many iterations a loop has, and what one of them does."""
     assert step.inside is not None
-    inner = ", ".join(f"{each.call.id} {each.call.tool_name}" for each in step.inside.steps)
+    inner = ", ".join(f"{each.call.id} {each.call.spec.tool_name}" for each in step.inside.steps)
     if step.guessed:
         times = f"as often as nobody knows here, taken as once: --assume {step.call.id}=12"
     else:
@@ -266,7 +266,7 @@ def _round(step: SimulatedCall) -> str:
 def _row(step: SimulatedCall) -> list[str]:
     times = ["", ""] if step.start is None or step.end is None else [f"{step.start:.2f}", f"{step.end:.2f}"]
     level = str(step.level) if step.start is not None else ""
-    return [level, step.call.id, step.call.tool_name, *times, "asks" if step.asks else "", step.status]
+    return [level, step.call.id, step.call.spec.tool_name, *times, "asks" if step.asks else "", step.status]
 
 
 def _print_ways(found: Planned) -> None:

@@ -333,137 +333,52 @@ class CallOrder:
     ids: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
-class Call:
-    """One node of a plan. The plan sets `status` and the fields after it; a driver only reports ends."""
+NO_ORDER: Final = CallOrder()
 
-    id: str
-    """`R.N`: Request number and index (R5.7)."""
-    index: int
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallSpec:
+    """A call as it was written and checked. A person's edit, or a hook's change, puts another spec in its place."""
+
     raw: JsonObject
     """The call as written, without the engine's notes."""
     tool: Tool | None = None
     params: JsonObject = field(default_factory=dict)
-    """The parameters: as written until the call is ready, resolved from then on."""
+    """The parameters as written, with their references."""
     template: Template = EMPTY_TEMPLATE
+    """The same parameters, parsed."""
     condition: Template = EMPTY_TEMPLATE
     """The condition `_if`: the call is skipped if it does not hold (R16.2)."""
-    after: CallOrder = field(default_factory=CallOrder)
+    after: CallOrder = NO_ORDER
     """The calls and paths that have to end well before it starts (R5.11)."""
-    after_end: CallOrder = field(default_factory=CallOrder)
+    after_end: CallOrder = NO_ORDER
     """The calls and paths that have to end before it starts, in any way."""
     paths: Alternatives = ()
     """The paths that the result goes to; empty: to the context only (R4.4)."""
     method: OutputMethod = "set"
-    status: Status = "pending"
-    reason: str = ""
-    """The reason why it was skipped, in words."""
-    branch: bool = False
-    """Whether it was skipped because a branch was not taken, by itself or by a call that it reads: nothing has gone
-    wrong."""
-    error: CallError | None = None
-    result: Json = None
-    writes: list[Write] = field(default_factory=list)
-    started: str | None = None
-    """ISO 8601: the time when it was handed to its activity."""
-    ended_at: str | None = None
-    attempts: int = 0
+    output: Json = None
+    """The result that the model has written itself, for a latent tool."""
     scopes: list[str] = field(default_factory=list)
     """The messages of the parent's context that a delegate gets (R8.2)."""
-    written_id: str | None = None
-    """The id of a native tool call."""
     instance: str | None = None
     """The independent context that it reads and writes; `None`: the shared one (R8.8)."""
-    items: list[Any] | None = None
-    """The resolved value of `_each`: the delegate runs once for each item (R8.5)."""
-    origins: Origins = UNKNOWN_ORIGINS
-    """The provenance of the call and of its parameters, known from the first check whether it is ready (R15.1)."""
-    decided: Sources = NOWHERE
-    """The provenance of the conditions and lists that decided that the call is made: its own, and those of the loops
-    around it."""
-    sources: Sources = NOWHERE
-    """The provenance of its result, or of its failure's text."""
-    notes: list[CallError] = field(default_factory=list)
-    """Errors that the model is told of although the call is done: iterations that failed."""
     converted: list[str] = field(default_factory=list)
     """Literals that were converted to the type that the schema requires (R5.13)."""
     loop: LoopForm | None = None
     """The loop, if the plan itself makes the call more than once; a delegate's loop is a workflow of its own."""
     soft: Template = EMPTY_TEMPLATE
     """Values that a loop's calls may read, and may lack: each call finds out by itself whether its value exists."""
-    outside: dict[Reference, Json] = field(default_factory=dict)
-    """The state outside that a loop's calls read, each reference with its value for the loop."""
-    outside_sources: dict[Reference, Sources] = field(default_factory=dict)
-    """The provenance of these values."""
-    place: tuple[int, ...] = ()
-    """Its index; inside a loop before it the loop's place and the iteration's number."""
-    given: JsonObject = field(default_factory=dict)
-    """The values that a delegate of one item reads beside its parameters: `item` and `index` (R8.5)."""
-    given_sources: Sources = NOWHERE
-    held: bool = False
-    """Whether a new message came before it began: it does not start unless a Request keeps it, or its tool is safe
-    (R10.5)."""
-    unwanted: bool = False
-    """Whether it is held, and the running Request wants to drop it."""
-    pressed: bool = False
-    """Whether it is held, and the model was asked once more to keep or drop it."""
-    queued: bool = False
-    """Whether the driver has taken it up, and has not sent it yet."""
-    approval: Approval | None = None
-    """The approval, if one was ever requested (section 7)."""
-    changed: list[str] = field(default_factory=list)
-    """Parameters that a hook has changed (R10.17)."""
-    kept: list[Json] | None = None
-    """The value that a session's transcript keeps in place of the result, if a hook says so; a list of one value."""
-    approved: str | None = None
-    """Digest of the parameters that a person approved: a worker with a floor of its own checks it (R7.1)."""
-
-    def copied(self, id: str, index: int) -> Call:
-        """Return a copy of the checked call with another id, for one iteration. Changes of the copy do not reach the
-        original."""
-        return Call(
-            id,
-            index,
-            self.raw,
-            tool=self.tool,
-            params=self.params,
-            template=self.template,
-            condition=self.condition,
-            after=self.after,
-            after_end=self.after_end,
-            paths=self.paths,
-            method=self.method,
-            result=self.result,
-            scopes=self.scopes,
-            converted=self.converted,
-            loop=self.loop,
-            soft=self.soft,
-        )
 
     @property
     def tool_name(self) -> str:
         return str(self.raw.get("_tool", "?"))
 
     @property
-    def title(self) -> str:
-        """The id and the tool's name, clipped, because a model may invent a name of any length."""
-        return f"{self.id} {clip(self.tool_name, 100)}"
-
-    @property
-    def ended(self) -> bool:
-        return self.status in ENDED
-
-    @property
     def safe(self) -> bool:
         """Whether its tool never does harm, whatever its input (R7.1)."""
         if self.loop is not None:
-            return all(form.safe for form in self.loop.forms)
+            return all(form.spec.safe for form in self.loop.forms)
         return self.tool is not None and self.tool.safe
-
-    @property
-    def standing(self) -> str:
-        """The status, as it is shown."""
-        return HELD if self.held and not self.ended else self.status
 
     @property
     def written_params(self) -> JsonObject:
@@ -471,7 +386,7 @@ class Call:
         return {key: value for key, value in self.raw.items() if not key.startswith("_")}
 
     @property
-    def loops(self) -> bool:
+    def repeats(self) -> bool:
         """Whether its delegate runs more than once (R8.5, R8.6)."""
         return "_each" in self.raw or "_until" in self.raw
 
@@ -486,11 +401,6 @@ class Call:
         """`_if` as it was written."""
         written = self.raw[IF]
         return str(written[EXPR] if isinstance(written, dict) else written)
-
-    def take_resolved(self, values: JsonObject) -> None:
-        """Set the parameters, and the items of `_each`, with every reference resolved."""
-        self.params = {key: value for key, value in values.items() if key != "_each"}
-        self.items = values.get("_each")
 
     @property
     def reads(self) -> list[str]:
@@ -507,26 +417,136 @@ class Call:
         return str(self.raw.get("_outputPath") or fixed or "")
 
     @property
-    def far(self) -> bool:
-        """Whether it has more items than a run works through itself: then a child workflow does (R16.1)."""
-        return self.loop is not None and len(self.items or ()) > MAX_INSIDE
-
-    def written(self) -> Iterator[Call]:
-        """Yield the call itself, and all calls of its body, as written."""
-        yield self
-        for form in self.loop.forms if self.loop is not None else ():
-            yield from form.written()
-
-    @property
     def branches(self) -> bool:
         """Whether a failure is written to the last alternative instead of raised (R4.3)."""
         return len(self.paths) > 1
 
+
+@dataclass(slots=True, eq=False)
+class CallInputs:
+    """The values with which a call runs, and their provenance, known from the first check whether it is ready."""
+
+    params: JsonObject
+    """The parameters: as written until the call is ready, resolved from then on."""
+    items: list[Any] | None = None
+    """The resolved value of `_each`: the delegate runs once for each item (R8.5)."""
+    origins: Origins = UNKNOWN_ORIGINS
+    """The provenance of the call and of its parameters (R15.1)."""
+    decided: Sources = NOWHERE
+    """The provenance of the conditions and lists that decided that the call is made: its own, and those of the loops
+    around it."""
+    outside: dict[Reference, Json] = field(default_factory=dict)
+    """The state outside that a loop's calls read, each reference with its value for the loop."""
+    outside_sources: dict[Reference, Sources] = field(default_factory=dict)
+    """The provenance of these values."""
+    item_values: JsonObject = field(default_factory=dict)
+    """The values that a delegate of one item reads beside its parameters: `item` and `index` (R8.5)."""
+    item_sources: Sources = NOWHERE
+    """The provenance of these values."""
+    changed: list[str] = field(default_factory=list)
+    """Parameters that a hook has changed (R10.17)."""
+    approved: str | None = None
+    """Digest of the parameters that a person approved: a worker with a floor of its own checks it (R7.1)."""
+
+    def take_resolved(self, values: JsonObject) -> None:
+        """Set the parameters, and the items of `_each`, with every reference resolved."""
+        self.params = {key: value for key, value in values.items() if key != "_each"}
+        self.items = values.get("_each")
+
+
+@dataclass(slots=True, eq=False)
+class CallState:
+    """How far a call has come, and how it ended. The plan sets it; a driver only reports ends."""
+
+    status: Status = "pending"
+    reason: str = ""
+    """The reason why it was skipped, in words."""
+    branch: bool = False
+    """Whether it was skipped because a branch was not taken, by itself or by a call that it reads: nothing has gone
+    wrong."""
+    error: CallError | None = None
+    result: Json = None
+    kept: list[Json] | None = None
+    """The value that a session's transcript keeps in place of the result, if a hook says so; a list of one value."""
+    writes: list[Write] = field(default_factory=list)
+    sources: Sources = NOWHERE
+    """The provenance of its result, or of its failure's text."""
+    notes: list[CallError] = field(default_factory=list)
+    """Errors that the model is told of although the call is done: iterations that failed."""
+    started: str | None = None
+    """ISO 8601: the time when it was handed to its activity."""
+    ended_at: str | None = None
+    attempts: int = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+
+@dataclass(slots=True, eq=False)
+class CallHold:
+    """What keeps a call from starting although it may be ready: a new message, or its place in the driver's queue."""
+
+    held: bool = False
+    """Whether a new message came before it began: it does not start unless a Request keeps it, or its tool is safe
+    (R10.5)."""
+    unwanted: bool = False
+    """Whether it is held, and the running Request wants to drop it."""
+    pressed: bool = False
+    """Whether it is held, and the model was asked once more to keep or drop it."""
+    queued: bool = False
+    """Whether the driver has taken it up, and has not sent it yet."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One node of a plan: what was written, the values with which it runs, and how far it has come."""
+
+    id: str
+    """`R.N`: Request number and index (R5.7)."""
+    index: int
+    spec: CallSpec
+    inputs: CallInputs
+    state: CallState
+    hold: CallHold = field(default_factory=CallHold)
+    approval: Approval | None = None
+    """The approval, if one was ever requested (section 7)."""
+    place: tuple[int, ...] = ()
+    """Its index; inside a loop before it the loop's place and the iteration's number."""
+    written_id: str | None = None
+    """The id of a native tool call."""
+
+    @classmethod
+    def of(cls, id: str, index: int, spec: CallSpec, *, written_id: str | None = None) -> Call:
+        """Return a new call of this spec, which nothing has happened to."""
+        return cls(id, index, spec, CallInputs(spec.params), CallState(result=spec.output), written_id=written_id)
+
+    @property
+    def title(self) -> str:
+        """The id and the tool's name, clipped, because a model may invent a name of any length."""
+        return f"{self.id} {clip(self.spec.tool_name, 100)}"
+
+    @property
+    def standing(self) -> str:
+        """The status, as it is shown."""
+        return HELD if self.hold.held and not self.state.ended else self.state.status
+
+    @property
+    def far(self) -> bool:
+        """Whether it has more items than a run works through itself: then a child workflow does (R16.1)."""
+        return self.spec.loop is not None and len(self.inputs.items or ()) > MAX_INSIDE
+
+    def written(self) -> Iterator[Call]:
+        """Yield the call itself, and all calls of its body, as written."""
+        yield self
+        for form in self.spec.loop.forms if self.spec.loop is not None else ():
+            yield from form.written()
+
     def as_plan_entry(self) -> JsonObject:
         """The call as a plan message shows it: as written, with its id and status (R2.5)."""
-        entry = {**self.raw, "_id": self.id, "_status": self.standing}
-        if self.reason:
-            entry["_reason"] = self.reason
+        entry = {**self.spec.raw, "_id": self.id, "_status": self.standing}
+        if self.state.reason:
+            entry["_reason"] = self.state.reason
         elif self.standing == HELD and self.approval is not None and self.approval.decision is None:
             entry["_reason"] = "a person is asked about it"
         return entry
@@ -538,13 +558,13 @@ def find_branch(call: Call, text: str) -> tuple[Any, ...] | None:
         wanted = parse_output_path(text)
     except ReferenceSyntaxError:
         return None
-    if call.instance is not None:
-        wanted = tuple(tuple(scope_path(path, call.instance) for path in paths) for paths in wanted)
-    whole = (paths for paths in call.paths if wanted == (paths,))
-    one_of = (paths for paths in call.paths if len(wanted) == 1 and any(wanted[0] == (path,) for path in paths))
+    if call.spec.instance is not None:
+        wanted = tuple(tuple(scope_path(path, call.spec.instance) for path in paths) for paths in wanted)
+    whole = (paths for paths in call.spec.paths if wanted == (paths,))
+    one_of = (paths for paths in call.spec.paths if len(wanted) == 1 and any(wanted[0] == (path,) for path in paths))
     return next(whole, next(one_of, None))
 
 
 def errors_of(calls: Iterable[Call]) -> list[Call]:
     """Return the calls whose errors go to the model: no branch took them (R4.3, R6.6)."""
-    return [call for call in calls if call.error is not None and not call.writes]
+    return [call for call in calls if call.state.error is not None and not call.state.writes]

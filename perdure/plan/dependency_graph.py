@@ -223,7 +223,7 @@ class Binding:
         """
         if self.covered and self.writers[-1 if self.forward else 0] in gone:
             self.base = MISSING
-        ended = [index for index in self.writers if index not in gone and calls[index].ended]
+        ended = [index for index in self.writers if index not in gone and calls[index].state.ended]
         self.writers, self.covered = [], False
         self.bind_anew(writers)
         self.writers = sorted({*ended, *self.writers})
@@ -325,7 +325,7 @@ class Binding:
 
     def decided(self, calls: Sequence[Call]) -> Sources:
         """Return the provenance of the conditions because of which other writers have not written here (R15.1)."""
-        return join_all(calls[index].decided for index in self.turned)
+        return join_all(calls[index].inputs.decided for index in self.turned)
 
     def _pass(self, index: int) -> None:
         self.turned.add(index)
@@ -334,15 +334,15 @@ class Binding:
 
     def _reached_by(self, call: Call) -> bool:
         """Whether the call wrote the path itself, or a value that contains it."""
-        return any(is_prefix(write.path, self.reference.path) for write in call.writes)
+        return any(is_prefix(write.path, self.reference.path) for write in call.state.writes)
 
     def _sets(self, call: Call) -> bool:
-        return call.method == "set" and any(
-            is_prefix(path, self.reference.path) for paths in call.paths for path in paths
+        return call.spec.method == "set" and any(
+            is_prefix(path, self.reference.path) for paths in call.spec.paths for path in paths
         )
 
     def _written_by(self, call: Call) -> list[Write]:
-        return [write for write in call.writes if overlaps(write.path, self.reference.path)]
+        return [write for write in call.state.writes if overlaps(write.path, self.reference.path)]
 
     def _writes(self, calls: Sequence[Call], order: Mapping[int, int]) -> list[Write]:
         """Return the writes of the bound writers here, in the order of their ends."""
@@ -354,9 +354,11 @@ class Binding:
 def _broken(call: Call) -> bool:
     """Whether the call ended without its promised result: it failed with no branch for that, was refused, or never ran
     because of such a call."""
-    if call.status == "failed":
-        return not call.writes
-    return call.status in ("invalid", "rejected", "deferred") or (call.status == "skipped" and not call.branch)
+    if call.state.status == "failed":
+        return not call.state.writes
+    return call.state.status in ("invalid", "rejected", "deferred") or (
+        call.state.status == "skipped" and not call.state.branch
+    )
 
 
 # An item is a call's id, `R.N`, or output paths: `†state.x`, or several joined as in a parameter. A path names the
@@ -594,10 +596,10 @@ class DependencyGraph:
         self._begins[request] = len(self.nodes)
         self.base, self._final, self._writers = base, False, WriterIndex()
         self._awaited.clear()  # calls that the last list never reached are not among these
-        live = [node for node in self.nodes if not node.call.ended]
+        live = [node for node in self.nodes if not node.call.state.ended]
         self._edges = sum(node.edges for node in live)
         for node in live:
-            if not node.call.held:
+            if not node.call.hold.held:
                 self._file(node)
 
     def _file(self, node: CallNode) -> None:
@@ -616,7 +618,7 @@ class DependencyGraph:
     def forget(self, gone: Set[int]) -> None:
         """Drop these calls. A reader of one that is not dropped itself searches for another writer."""
         for node in self.nodes:
-            if node.call.ended or node.call.index in gone:
+            if node.call.state.ended or node.call.index in gone:
                 continue
             for binding in node.all_bindings():
                 if not gone.isdisjoint(binding.writers):
@@ -643,11 +645,11 @@ class DependencyGraph:
         for path, sets in node.filed:
             self._writers.add(path, call.index, sets=sets)
         read = (
-            (node.bindings, call.condition),
-            (node.bindings, call.template),
-            (node.bindings, call.soft),
-            (node.order, call.after.paths),
-            (node.ends, call.after_end.paths),
+            (node.bindings, call.spec.condition),
+            (node.bindings, call.spec.template),
+            (node.bindings, call.spec.soft),
+            (node.order, call.spec.after.paths),
+            (node.ends, call.spec.after_end.paths),
         )
         for bindings, template in read:
             for reference in template.references():
@@ -655,16 +657,18 @@ class DependencyGraph:
                     base = self.base.get(reference.kind, MISSING)
                     ends = bindings is node.ends
                     binding = Binding(reference, call.index, base, order=ends or bindings is node.order, any_end=ends)
-                    binding.back = template is call.soft and _writes_at(node, reference)
+                    binding.back = template is call.spec.soft and _writes_at(node, reference)
                     binding.bind(self._writers)
                     bindings[reference] = binding
                     self._note_open(node, binding)
                     if not self._count(node, len(binding.writers)):
                         return node
-        ids = [*call.after.ids, *call.after_end.ids]
+        ids = [*call.spec.after.ids, *call.spec.after_end.ids]
         if not self._count(node, len(ids)):
             return node
-        node.any_end = {*map(self.place_of, call.after_end.ids)}.difference(map(self.place_of, call.after.ids))
+        node.any_end = {*map(self.place_of, call.spec.after_end.ids)}.difference(
+            map(self.place_of, call.spec.after.ids)
+        )
         for index in dict.fromkeys(map(self.place_of, ids)):
             node.after.append(index)
             if index >= len(self.nodes):
@@ -715,7 +719,7 @@ class DependencyGraph:
         for node in bound:
             node.absent.discard(writer.index)
             self._wait_for(node, [writer.index])
-        if writer.method != "set":
+        if writer.spec.method != "set":
             return bound
         for path in _written_paths(writer):
             for waiting in self._open_near(path):
@@ -812,7 +816,7 @@ class DependencyGraph:
 
     def _wait_for(self, node: CallNode, writers: Iterable[int]) -> None:
         for writer in writers:
-            if writer not in node.waiting and not self.nodes[writer].call.ended:
+            if writer not in node.waiting and not self.nodes[writer].call.state.ended:
                 node.waiting.add(writer)
                 self.nodes[writer].readers.append(node.call.index)
 
@@ -822,9 +826,9 @@ def _writes_at(node: CallNode, reference: Reference) -> bool:
 
 
 def _writes(call: Call) -> list[tuple[Path, bool]]:
-    return [(path, stands_alone(call.method, path)) for path in _written_paths(call)]
+    return [(path, stands_alone(call.spec.method, path)) for path in _written_paths(call)]
 
 
 def _written_paths(call: Call) -> list[Path]:
-    tallies = () if call.loop is None else call.loop.tallies
-    return list(dict.fromkeys([*(path for alternative in call.paths for path in alternative), *tallies]))
+    tallies = () if call.spec.loop is None else call.spec.loop.tallies
+    return list(dict.fromkeys([*(path for alternative in call.spec.paths for path in alternative), *tallies]))

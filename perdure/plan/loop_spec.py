@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from perdure.plan.calls import (
@@ -21,6 +21,7 @@ from perdure.plan.calls import (
     UNTIL,
     WHILE,
     Call,
+    CallSpec,
     LoopForm,
     Until,
     item_call,
@@ -33,7 +34,6 @@ from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import MAX_BODY_CALLS, MAX_LOOPS_DEEP, MAX_TURNS
 from perdure.values.references import (
     AllOf,
-    Alternatives,
     Expression,
     FirstOf,
     Path,
@@ -79,14 +79,11 @@ def is_inside(raw: JsonObject, tool: Tool) -> bool:
     return EACH in raw and any(reference.kind in names for reference in read)
 
 
-def read_loop(call: Call, check: Callable[[Json, str, int], Call], own: Alternatives) -> list[str]:
-    """Set `loop`, the reads and the writes of the call; return what is wrong with it (R6.6).
-
-    `own`: the call's own output path.
-    """
-    raw = call.raw
-    if problems := [*loop_problems(raw, most=MAX_TURNS), *_missing_keys(raw, call.tool_name)]:
-        return problems
+def read_loop(spec: CallSpec, id: str, check: Callable[[Json, str, int], Call]) -> tuple[CallSpec, list[str]]:
+    """Return the call with its loop, reads and writes, and what is wrong with it (R6.6). `id`: the call's."""
+    raw = spec.raw
+    if problems := [*loop_problems(raw, most=MAX_TURNS), *_missing_keys(raw, spec.tool_name)]:
+        return spec, problems
     single, kind = BODY not in raw, "each" if EACH in raw else "while" if WHILE in raw else "until"
     names = {str(raw.get(AT, INDEX))} | ({str(raw.get(AS, ITEM))} if kind == "each" else set())
     local = _Local(frozenset(names | ({"output"} if single and kind == "until" else set())), single and kind == "until")
@@ -95,27 +92,26 @@ def read_loop(call: Call, check: Callable[[Json, str, int], Call], own: Alternat
     problems += [f"$.{EACH}: {problem.error}" for problem in malformed]
     by_item = single and IF in raw and any(map(local.holds, parse_condition(raw[IF])[0].references()))
     if IF in raw and not by_item:
-        call.condition, wrong = parse_condition(raw[IF])
+        parsed, wrong = parse_condition(raw[IF])
+        spec = replace(spec, condition=parsed)
         problems += [wrong] if wrong else []
     raws = (item_call(raw, with_condition=by_item),) if single else tuple(raw[BODY])
     # The id names the loop and the place in it; the iteration is not known yet.
-    forms = tuple(check(each, f"{call.id}[0]" + ("" if single else f".{n}"), n) for n, each in enumerate(raws))
+    forms = tuple(check(each, f"{id}[0]" + ("" if single else f".{n}"), n) for n, each in enumerate(raws))
     for n, form in enumerate(forms):
-        if form.error is not None:
-            at = "" if single else f"$.{BODY}[{n}] ({form.tool_name}): "
-            problems += [at + each for each in form.error.problems or (form.error.message,)]
+        if form.state.error is not None:
+            at = "" if single else f"$.{BODY}[{n}] ({form.spec.tool_name}): "
+            problems += [at + each for each in form.state.error.problems or (form.state.error.message,)]
     if problems:
-        return problems
+        return spec, problems
     scan = _Scan(local, carries=kind == "while" or (kind == "until" and not single), single=single)
     for n, form in enumerate(forms):
         scan.take(n, form, forms[n:])
     for name, condition in ((UNTIL, until), (WHILE, before)):
         scan.take_condition(name, condition)
     if scan.problems or scan.deep > MAX_LOOPS_DEEP:
-        return scan.problems or [f"loops may be {MAX_LOOPS_DEEP} deep"]
-    call.template = Template(each.node, (*each.sites, *scan.hard), each.computes)
-    call.soft = Template({}, tuple(scan.soft))
-    call.loop = LoopForm(
+        return spec, scan.problems or [f"loops may be {MAX_LOOPS_DEEP} deep"]
+    loop = LoopForm(
         kind="each" if kind == "each" else "while" if not single else "until",
         single=single,
         raws=raws,
@@ -132,9 +128,10 @@ def read_loop(call: Call, check: Callable[[Json, str, int], Call], own: Alternat
         tallies=((LOOP_FAILED,), (LOOP_DONE,)) if raw.get("_from") is not None else (),
         reads=frozenset(scan.reads()),
     )
-    call.paths = tuple((*paths, *(call.loop.writes if n == 0 else ())) for n, paths in enumerate(own or ((),)))
-    call.paths = () if call.paths == ((),) else call.paths
-    return []
+    paths = tuple((*each, *(loop.writes if n == 0 else ())) for n, each in enumerate(spec.paths or ((),)))
+    template = Template(each.node, (*each.sites, *scan.hard), each.computes)
+    paths = () if paths == ((),) else paths
+    return replace(spec, template=template, soft=Template({}, tuple(scan.soft)), loop=loop, paths=paths), []
 
 
 def _missing_keys(raw: JsonObject, tool: str) -> list[str]:
@@ -195,13 +192,13 @@ class _Scan:
         """Take the next call; `rest` are itself and the calls behind it."""
         where: tuple[str | int, ...] = () if self.single else (BODY, n)
         later = [] if self.single else [(other, path) for other in rest for path in _paths(other)]
-        if form.method != "set" and not self.single:
+        if form.spec.method != "set" and not self.single:
             self.problems.append(f"$.{BODY}[{n}]: what a body writes is a list afterwards: leave '_outputMethod' out")
-        if "_instance" in form.raw:
+        if "_instance" in form.spec.raw:
             self.problems.append(f"$.{BODY}[{n}]: '_instance' stands on the loop, not in its body")
         self.deep = max(self.deep, 1 + _depth(form))
-        sure = not form.has_condition
-        for template, certain in ((form.condition, sure), (form.template, sure), (form.soft, False)):
+        sure = not form.spec.has_condition
+        for template, certain in ((form.spec.condition, sure), (form.spec.template, sure), (form.spec.soft, False)):
             for site in template.sites:
                 self._take_site(TemplateSite((*where, *site.path), site.expression), later, certain=certain, n=n)
         self._written += [] if self.single else _paths(form)
@@ -250,11 +247,11 @@ class _Scan:
 
 
 def _depth(form: Call) -> int:
-    return 0 if form.loop is None else 1 + max(map(_depth, form.loop.forms))
+    return 0 if form.spec.loop is None else 1 + max(map(_depth, form.spec.loop.forms))
 
 
 def _paths(call: Call) -> list[Path]:
-    return [path for alternative in call.paths for path in alternative]
+    return [path for alternative in call.spec.paths for path in alternative]
 
 
 def _begun(expression: Expression) -> Expression:

@@ -130,7 +130,7 @@ class RunningLoop:
         """The writes of the iterations, over the state outside. In a sequential loop, the next iteration reads them."""
         self._labels, self._sources = _labels_outside(call), NOWHERE
         """The provenance of the state that the next iteration reads, and of the results of all (R15.1)."""
-        self._items: list[Any] = call.items or []
+        self._items: list[Any] = call.inputs.items or []
         self._first = form.first or 0
         self._next = 0
         self.dropped = ""
@@ -190,7 +190,7 @@ class RunningLoop:
             while not self._checks.full and self._opens():
                 self._open()
             for plan in list(self.running.values()):
-                yield from plan.take_ready(time, only_safe=only_safe or self.call.held)
+                yield from plan.take_ready(time, only_safe=only_safe or self.call.hold.held)
             ended = [number for number, plan in self.running.items() if plan.settled]
             for number in ended:
                 self._close(number, self.running.pop(number))
@@ -223,7 +223,7 @@ class RunningLoop:
                 CallError("iterations_failed", f"all {count} iterations failed; the first: {notes[0].message}"),
                 self._sources,
             )
-        self.call.notes = notes
+        self.call.state.notes = notes
         if self.form.kind == "each":
             return Returned(self._results, parts=self._lists, sources=self._sources)
         last = self._carried.snapshot()
@@ -303,11 +303,11 @@ class RunningLoop:
         self._folded += ended.made()
         for call in plan.calls:
             self._count(call, shown)
-            self._sources = join(self._sources, join(call.sources, call.origins.all))
+            self._sources = join(self._sources, join(call.state.sources, call.inputs.origins.all))
         result = self._fitting(_place(plan.calls[-1], shown), shown)
         if self.form.kind != "each":
             self._results = [result]
-            writes = [write for call in plan.calls for write in call.writes]
+            writes = [write for call in plan.calls for write in call.state.writes]
             # In the order of the body, not in that in which its calls have ended.
             self._carried = State([Write(path=(), value=self._before), *writes], self._sizes)
             for write in writes:
@@ -320,15 +320,15 @@ class RunningLoop:
                 values[number] = self._fitting(_written(plan.calls, path, shown), shown)
 
     def _count(self, call: Call, number: int) -> None:
-        bad = call.error is not None and not call.writes
-        self._ends["done"] = self._ends.get("done", 0) + (call.status == "done")
-        if bad and call.error is not None:
+        bad = call.state.error is not None and not call.state.writes
+        self._ends["done"] = self._ends.get("done", 0) + (call.state.status == "done")
+        if bad and call.state.error is not None:
             self._ends["error"] = self._ends.get("error", 0) + 1
             who = "" if self.form.single else f"{call.title}: "
-            self._tell(number, call.error, who)
-        elif call.status == "rejected":
-            self._rejected = self._rejected or call.reason
-        self._told += call.notes
+            self._tell(number, call.state.error, who)
+        elif call.state.status == "rejected":
+            self._rejected = self._rejected or call.state.reason
+        self._told += call.state.notes
 
     def _tell(self, number: int, error: CallError, who: str = "") -> None:
         words = f"iteration {number} failed: {who}{error.code}: {error.message}"
@@ -339,13 +339,13 @@ class RunningLoop:
         """Decide whether an iteration was the last. One that failed is, because the next would have no result to start
         from (R8.6)."""
         for call in plan.calls:
-            if call.error is not None and not call.writes:
+            if call.state.error is not None and not call.state.writes:
                 self._over = CallError(
-                    "iteration_failed", f"iteration {number} failed: {call.title}: {call.error.message}"
+                    "iteration_failed", f"iteration {number} failed: {call.title}: {call.state.error.message}"
                 )
-            elif call.status == "rejected" or (call.status == "skipped" and not call.branch):
+            elif call.state.status == "rejected" or (call.state.status == "skipped" and not call.state.branch):
                 self._over = self._over or CallError(
-                    "iteration_failed", f"iteration {number}: {call.title}: {call.reason}"
+                    "iteration_failed", f"iteration {number}: {call.title}: {call.state.reason}"
                 )
         if self.form.until is not None and not self._over:
             self._over = self._holds(self.form.until, number) or self._over
@@ -364,7 +364,9 @@ class RunningLoop:
         """Whether the condition holds now. An uncomputable formula ends the loop, as does a missing value if it is
         needed."""
         number = self._next if number is None else number
-        self.call.decided = join_all([self.call.decided, *map(self._read_by, until.template.references())])
+        self.call.inputs.decided = join_all(
+            [self.call.inputs.decided, *map(self._read_by, until.template.references())]
+        )
         state: JsonObject = self._carried.snapshot()
         if self.form.kind == "until":
             state = {**state, "previous": self._last()}
@@ -398,7 +400,7 @@ class RunningLoop:
 def outside_state(call: Call) -> State:
     """Return the part of the state that the loop reads, each value at its path."""
     state = State()
-    for reference, value in sorted(call.outside.items(), key=lambda pair: len(pair[0].path)):
+    for reference, value in sorted(call.inputs.outside.items(), key=lambda pair: len(pair[0].path)):
         try:
             state.append(Write(path=reference.path, value=value))
         except StateError:  # its parent is no object here: it was read whole before
@@ -408,7 +410,7 @@ def outside_state(call: Call) -> State:
 
 def _labels_outside(call: Call) -> Labels:
     labels = Labels()
-    for reference, sources in sorted(call.outside_sources.items(), key=lambda pair: len(pair[0].path)):
+    for reference, sources in sorted(call.inputs.outside_sources.items(), key=lambda pair: len(pair[0].path)):
         labels.write(reference.path, None, "set", sources)
     return labels
 
@@ -419,23 +421,23 @@ def _error(number: int, code: str, message: str) -> JsonObject:
 
 def _place(call: Call, number: int) -> Json:
     """Return the substitute for a result."""
-    if call.status == "done":
-        return call.result
-    if call.status == "skipped" and call.branch:
+    if call.state.status == "done":
+        return call.state.result
+    if call.state.status == "skipped" and call.state.branch:
         return None
-    if call.error is not None:
-        return _error(number, call.error.code, call.error.message)
-    return _error(number, call.status, call.reason)
+    if call.state.error is not None:
+        return _error(number, call.state.error.code, call.state.error.message)
+    return _error(number, call.state.status, call.state.reason)
 
 
 def _written(calls: Sequence[Call], path: Path, number: int) -> Json:
     """Return the value that an iteration wrote at the path, as a reader at the body's end would see it; or its
     substitute."""
-    writers = [call for call in calls if any(overlaps(path, each) for paths in call.paths for each in paths)]
-    if writes := [write for call in writers for write in call.writes if overlaps(path, write.path)]:
+    writers = [call for call in calls if any(overlaps(path, each) for paths in call.spec.paths for each in paths)]
+    if writes := [write for call in writers for write in call.state.writes if overlaps(path, write.path)]:
         value = replay(writes, path)
         return None if value is MISSING else value
-    return next((place for call in writers if call.status != "done" and (place := _place(call, number))), None)
+    return next((place for call in writers if call.state.status != "done" and (place := _place(call, number))), None)
 
 
 class OuterPlan(Protocol):
@@ -469,17 +471,17 @@ class LoopPlace:
 
     def id(self, index: int) -> str:
         """Return a call's id: `1.3[0].1`, or `1.3[0]` for one that loops over itself."""
-        assert self.loop.loop is not None
-        id = f"{self.loop.id}[{(self.loop.loop.first or 0) + self.number}]"
-        return id if self.loop.loop.single else f"{id}.{index}"
+        assert self.loop.spec.loop is not None
+        id = f"{self.loop.id}[{(self.loop.spec.loop.first or 0) + self.number}]"
+        return id if self.loop.spec.loop.single else f"{id}.{index}"
 
     def give(self, call: Call, sources: Sources) -> None:
         """Set the values that a delegate of one item reads beside its parameters (R8.5)."""
-        form = self.loop.loop
+        form = self.loop.spec.loop
         assert form is not None
         if form.single and form.kind == "each":
-            call.given = {ITEM: self.kinds[form.item], INDEX: self.kinds[form.place]}
-            call.given_sources = sources
+            call.inputs.item_values = {ITEM: self.kinds[form.item], INDEX: self.kinds[form.place]}
+            call.inputs.item_sources = sources
 
     def data(self) -> dict[str, Json]:
         """The values that its calls read by reference, beside the state."""

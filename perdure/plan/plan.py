@@ -60,10 +60,12 @@ def write(
                 raise StateError(f"the result breaks the state's schema: {'; '.join(problems[:3])}")
 
     own = {} if parts is None else {_own(path, call): each for path, each in parts.items()}
-    left_out = set() if call.loop is None or parts is None else {_own(path, call) for path in call.loop.writes}
-    sources = call.sources
+    left_out = (
+        set() if call.spec.loop is None or parts is None else {_own(path, call) for path in call.spec.loop.writes}
+    )
+    sources = call.state.sources
     writes = [
-        Write(path=path, value=value, method=call.method, call=call.id, time=time, sources=sources)
+        Write(path=path, value=value, method=call.spec.method, call=call.id, time=time, sources=sources)
         for path in paths
         if path not in left_out
     ]
@@ -72,7 +74,7 @@ def write(
         to.append_all(writes, check)
     except StateError as error:
         return str(error)
-    call.writes.extend(writes)
+    call.state.writes.extend(writes)
     return None
 
 
@@ -80,17 +82,17 @@ def result_sources(call: Call, told: Sources = NOWHERE, *, recalled: bool = Fals
     """Return the provenance of a call's result: its tool, all its parameters, and the provenance that a delegate's run
     has reported (R15.1). With `recalled`, `told` replaces the tool's declaration.
     """
-    tool = call.tool
+    tool = call.spec.tool
     if tool is None or tool.latent:
-        return join(call.origins.written, call.origins.all)
+        return join(call.inputs.origins.written, call.inputs.origins.all)
     if tool.activity == ASK_PERSON:
         return USER
     others_write = tool.others_write and not recalled
-    return join(join(tool_source(tool.name, others_write), told), call.origins.all)
+    return join(join(tool_source(tool.name, others_write), told), call.inputs.origins.all)
 
 
 def _own(path: Path, call: Call) -> Path:
-    return path if call.instance is None else scope_path(path, call.instance)
+    return path if call.spec.instance is None else scope_path(path, call.spec.instance)
 
 
 class NestedPlans:
@@ -125,15 +127,17 @@ class NestedPlans:
 
     def dry_iteration(self, call: Call) -> Self:
         """Return what one iteration of a loop would be in a dry run, whatever its item (R16.5)."""
-        assert call.loop is not None
-        for until in (call.loop.before, call.loop.until):  # whatever it will find
+        assert call.spec.loop is not None
+        for until in (call.spec.loop.before, call.spec.loop.until):  # whatever it will find
             read = () if until is None else until.template.references()
-            call.decided = join_all(
-                [call.decided, *(join(self.sources_then(ref), self.sources_now(ref)) for ref in read)]
+            call.inputs.decided = join_all(
+                [call.inputs.decided, *(join(self.sources_then(ref), self.sources_now(ref)) for ref in read)]
             )
-        kinds = dict.fromkeys((call.loop.place, *([call.loop.item] if call.loop.kind == "each" else [])), UNKNOWN)
+        kinds = dict.fromkeys(
+            (call.spec.loop.place, *([call.spec.loop.item] if call.spec.loop.kind == "each" else [])), UNKNOWN
+        )
         state = outside_state(call)
-        if call.loop.kind == "until":
+        if call.spec.loop.kind == "until":
             state.append(Write(path=PREVIOUS.path, value=UNKNOWN))
         return self._iteration(call, self.values(call), 0, kinds, state)
 
@@ -166,7 +170,7 @@ class NestedPlans:
     def is_held(self, call: Call) -> bool:
         """Whether the call, or a loop around it, waits for a Request to keep it (R10.5)."""
         at = (call.place[: 2 * depth + 1] for depth in range((len(call.place) + 1) // 2))
-        return any(self._at(place).held for place in at)
+        return any(self._at(place).hold.held for place in at)
 
     def _at(self, place: tuple[int, ...]) -> Call:
         plan = self
@@ -255,18 +259,20 @@ class NestedPlans:
         """Return the provenance of its tool, its parameters, and the conditions around it. A person's answer is the
         person's."""
         own = self._own_sources(call, outcome)
-        if call.tool is not None and call.tool.activity == ASK_PERSON:
+        if call.spec.tool is not None and call.spec.tool.activity == ASK_PERSON:
             return own
-        return with_conditions(own, call.decided, self.checks)
+        return with_conditions(own, call.inputs.decided, self.checks)
 
     def _own_sources(self, call: Call, outcome: Returned | Failed) -> Sources:
         """Return the provenance of its tool and its parameters. Its scopes count whole, unless a delegate's run reports
         better."""
-        if isinstance(outcome, Failed) and call.loop is not None:  # its text may hold a value that a condition has read
+        if (
+            isinstance(outcome, Failed) and call.spec.loop is not None
+        ):  # its text may hold a value that a condition has read
             outcome = replace(outcome, sources=join(outcome.sources, self._read_inside(call)))
-        if call.tool is LET or (call.loop is not None and not call.loop.single):
-            return join(outcome.sources, call.origins.all)
-        scoped = call.tool is not None and call.tool.delegate is None and call.tool.scopes
+        if call.spec.tool is LET or (call.spec.loop is not None and not call.spec.loop.single):
+            return join(outcome.sources, call.inputs.origins.all)
+        scoped = call.spec.tool is not None and call.spec.tool.delegate is None and call.spec.tool.scopes
         kinds = [scope.lstrip("†").partition(".")[0] for scope in scoped or ()]
         told = join(outcome.sources, join_all(self.sources_then(Reference(kind)) for kind in kinds))
         return result_sources(call, told, recalled=isinstance(outcome, Returned) and outcome.recalled)
@@ -275,10 +281,10 @@ class NestedPlans:
         """Return the provenance of everything that a loop and the calls in it may have read."""
         read: set[Reference] = set()
         for form in call.written():
-            read.update(form.condition.references(), form.template.references())
-            for until in (form.loop.until, form.loop.before) if form.loop is not None else ():
+            read.update(form.spec.condition.references(), form.spec.template.references())
+            for until in (form.spec.loop.until, form.spec.loop.before) if form.spec.loop is not None else ():
                 read.update(() if until is None else until.template.references())
-        outside = join_all(call.outside_sources.values())
+        outside = join_all(call.inputs.outside_sources.values())
         return join(outside, join_all(join(self.sources_then(each), self.sources_now(each)) for each in read))
 
     def now(self) -> Mapping[str, Json]:
@@ -291,7 +297,7 @@ class NestedPlans:
     def values(self, call: Call) -> Mapping[str, Json]:
         """Return the value of each kind when the plan was made, as the call's instance sees it."""
         if self._inside is None:
-            return values_for(self._wiring.base, call.instance)
+            return values_for(self._wiring.base, call.spec.instance)
         return self._inside.over(self._inside.around, self._wiring.base["state"])
 
     @property
@@ -310,10 +316,10 @@ class NestedPlans:
         time (R9.5)."""
         self._settling.ready.clear()
         for call in self.calls:
-            if not call.ended:
+            if not call.state.ended:
                 for plan in self._loops.stop(call.index):
                     plan.end_all(status, reason, time)
-                call.ended_at = time
+                call.state.ended_at = time
                 self._settling.end(call, status, reason=reason)
 
     def _begin_loop(self, loop: RunningLoop) -> None:
@@ -324,7 +330,7 @@ class NestedPlans:
         if not loop.dropped:
             self.end(loop.call, loop.outcome(), time)
             return
-        loop.call.ended_at = time
+        loop.call.state.ended_at = time
         self._settling.running -= 1
         self._settling.end(loop.call, "skipped", reason=loop.dropped)
 
@@ -401,8 +407,8 @@ class Plan(NestedPlans, PlanRevision):
         id = f"{self.request}.{number}" if self._inside is None else self._inside.id(index)
         call = self._checked(raw, id, index, self.checks, too_much)
         if number < self.max_calls and too_much is None:
-            self._named += named + (len(call.paths) if "_outputPath" not in call.raw else 0)
-        self._take_in(call, self.known.written(call.raw) if written is None else written)
+            self._named += named + (len(call.spec.paths) if "_outputPath" not in call.spec.raw else 0)
+        self._take_in(call, self.known.written(call.spec.raw) if written is None else written)
         return call
 
     def _take_in(self, call: Call, written: Sources) -> None:
@@ -410,7 +416,7 @@ class Plan(NestedPlans, PlanRevision):
         call.place = (*(() if self._inside is None else self._inside.place), call.index)
         if number >= self.max_calls:
             structural_errors.refuse_surplus(call, self.max_calls, first=number == self.max_calls)
-        call.origins = Origins(written)
+        call.inputs.origins = Origins(written)
         self._settling.add(call)
         self._keep_what_is_asked()
 
@@ -426,7 +432,7 @@ class Plan(NestedPlans, PlanRevision):
         iteration."""
         assert self._inside is not None
         for index, form in enumerate(forms):
-            self._take_in(form.copied(self._inside.id(index), index), written)
+            self._take_in(Call.of(self._inside.id(index), index, form.spec), written)
 
     def _checked(
         self, raw: Json, id: str, index: int, checks: CheckBudget | None = None, too_much: str | None = None
@@ -492,9 +498,9 @@ class Plan(NestedPlans, PlanRevision):
             own = self._take_own(time, only_safe)
             named = []
             for call in own:
-                if self._dry_run or call.far or (call.loop is None and call.tool is not LET):
+                if self._dry_run or call.far or (call.spec.loop is None and call.spec.tool is not LET):
                     taken.append(call)
-                elif call.loop is None:
+                elif call.spec.loop is None:
                     named.append(call)
                 else:
                     self._slots.give_back(call)
@@ -502,7 +508,7 @@ class Plan(NestedPlans, PlanRevision):
             inner, over = self._loops.take_ready(time, only_safe=only_safe)
             taken += inner
             for call in named:
-                self.end(call, Returned(call.params["value"]), time)
+                self.end(call, Returned(call.inputs.params["value"]), time)
             for loop in over:
                 self._end_loop(loop, time)
             if not (named or over):
@@ -513,22 +519,22 @@ class Plan(NestedPlans, PlanRevision):
         if by_list and not self.closed and any(node.open for node in self._wiring.nodes):
             return []  # the first calls of the list are known at its end
         ready = self._settling.ready
-        free = [call for call in ready if call.safe or not (only_safe or call.held)]
+        free = [call for call in ready if call.spec.safe or not (only_safe or call.hold.held)]
         taken = self._slots.take_from(free, inside=self._inside is not None)
         self._settling.running += len(taken)
         for call in taken:
             ready.remove(call)
             self.keeping.release(call)
-            call.status, call.started = "running", time
+            call.state.status, call.state.started = "running", time
         return taken
 
     def _loop(self, call: Call) -> RunningLoop:
         """Return a loop that begins. Each of its iterations is a plan of its own, with all its calls (R16.4)."""
-        assert call.loop is not None
+        assert call.spec.loop is not None
         open_plan = partial(self._iteration, call, around := self.values(call))
         return RunningLoop(
             call,
-            call.loop,
+            call.spec.loop,
             open_plan,
             around,
             self.state,
@@ -541,10 +547,10 @@ class Plan(NestedPlans, PlanRevision):
     def _iteration(
         self, call: Call, around: Mapping[str, Json], number: int, kinds: Mapping[str, Json], state: State
     ) -> Plan:
-        assert call.loop is not None
+        assert call.spec.loop is not None
         slots = Slots() if self._dry_run else self._slots  # in a dry run the loop itself holds its own
         inside = LoopPlace(call, number, kinds, slots, self.checks, self._rounds, around, self.now, self)
-        items = Labels(call.origins.params.get(EACH, NOWHERE))
+        items = Labels(call.inputs.origins.params.get(EACH, NOWHERE))
         base = {**self.known.base, **dict.fromkeys(kinds, items)}
         plan = Plan(
             self.request,
@@ -558,38 +564,40 @@ class Plan(NestedPlans, PlanRevision):
             known=replace(
                 self.known,
                 base=base,
-                written=lambda _: call.origins.written,
-                decided=join(call.decided, items.whole),
+                written=lambda _: call.inputs.origins.written,
+                decided=join(call.inputs.decided, items.whole),
             ),
         )
         plan.stand_in(self)
         if self.checks.is_patched(SHORT_TASKS):
-            plan._extend_checked(call.loop.forms, call.origins.written)
+            plan._extend_checked(call.spec.loop.forms, call.inputs.origins.written)
         else:
-            plan.extend(call.loop.raws)
+            plan.extend(call.spec.loop.raws)
         inside.give(plan.calls[0], items.whole)
         plan.close(drain=True)
         return plan
 
     def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
         """End a running call: apply its writes, and make ready the calls that waited for it (R4.3, R5.4)."""
-        call.ended_at = time
+        call.state.ended_at = time
         self._settling.running -= 1
         self._slots.give_back(call)
         if isinstance(outcome, Rejected):
-            call.status, call.reason = "rejected", outcome.reason
+            call.state.status, call.state.reason = "rejected", outcome.reason
             error = None
         else:
-            call.sources = self._result_sources(call, outcome)
+            call.state.sources = self._result_sources(call, outcome)
             error = outcome.error if isinstance(outcome, Failed) else self._end_returned(call, outcome, time)
         if error is not None:
-            call.status, call.error = "failed", error
-            if call.branches:
+            call.state.status, call.state.error = "failed", error
+            if call.spec.branches:
                 value: Json = error.as_json()
-                value = [value] if call.method == "concat" else value
-                problem = self._write(call, call.paths[-1], value, time)
+                value = [value] if call.spec.method == "concat" else value
+                problem = self._write(call, call.spec.paths[-1], value, time)
                 if problem is not None:
-                    call.error = CallError(error.code, f"{error.message}; nor could that be written: {clip(problem)}")
+                    call.state.error = CallError(
+                        error.code, f"{error.message}; nor could that be written: {clip(problem)}"
+                    )
         self._settling.note_end(call)
         self._settling.go_on()
         self._keep_what_is_asked()
@@ -606,7 +614,7 @@ class Plan(NestedPlans, PlanRevision):
         """Run the call now: there has to be room for it. A held call runs by a person's decision."""
         self.keeping.release(call)
         self._slots.take(call)
-        call.status, call.started = "running", time
+        call.state.status, call.state.started = "running", time
 
     def revised(self, call: Call, raw: JsonObject, kept: JsonObject | None = None) -> Call:
         """Return a waiting call as a person revised it, checked like the model's own (R7.2).
@@ -648,15 +656,15 @@ class Plan(NestedPlans, PlanRevision):
     def _end_returned(self, call: Call, outcome: Returned, time: str) -> CallError | None:
         """Write the result and mark the call done, or invalid (R4.5); return an error if the tool chose no real
         branch."""
-        alternative = call.paths[0] if call.paths else ()
+        alternative = call.spec.paths[0] if call.spec.paths else ()
         if outcome.branch is not None:
             chosen = find_branch(call, outcome.branch)
             if chosen is None:
                 return unknown_branch(call, outcome.branch)
             alternative = chosen
-        call.result, call.status = outcome.value, "done"
+        call.state.result, call.state.status = outcome.value, "done"
         if problem := self._write(call, alternative, outcome.value, time, outcome.parts):
-            call.status, call.error = "invalid", CallError.of("invalid_write", [problem])
+            call.state.status, call.state.error = "invalid", CallError.of("invalid_write", [problem])
         return None
 
     def _write(

@@ -79,12 +79,12 @@ class _Judging:
 
     def outcome(self) -> Binding | CallEnd | None:
         call = self.node.call
-        call.decided = self.known.decided
+        call.inputs.decided = self.known.decided
         outcome = self._outcome()
         # the conditions that kept others from writing have kept it from being made
         if isinstance(outcome, CallEnd) and outcome.branch:
             bindings = (*self.node.bindings.values(), *self.node.order.values())
-            call.decided = join_all([call.decided, *(each.decided(self.calls) for each in bindings)])
+            call.inputs.decided = join_all([call.inputs.decided, *(each.decided(self.calls) for each in bindings)])
         return outcome
 
     def _outcome(self) -> Binding | CallEnd | None:
@@ -92,23 +92,27 @@ class _Judging:
         if read is not None:
             return read
         call = self.node.call
-        call.decided = join(call.decided, self._decided_by(call.condition))
+        call.inputs.decided = join(call.inputs.decided, self._decided_by(call.spec.condition))
         # The values for its parameters need not exist if the call is not made.
-        not_taken = self._condition() if call.has_condition else None
+        not_taken = self._condition() if call.spec.has_condition else None
         if not_taken is not None:
             return not_taken
-        call.origins = origins_of(call.template, call.origins.written, self.found.__getitem__, self._sources)
-        call.origins = self._with_what_was_missed(call.template, call.origins)
-        params = self._valued(call.template, ())
+        call.inputs.origins = origins_of(
+            call.spec.template, call.inputs.origins.written, self.found.__getitem__, self._sources
+        )
+        call.inputs.origins = self._with_what_was_missed(call.spec.template, call.inputs.origins)
+        params = self._valued(call.spec.template, ())
         if isinstance(params, CallEnd):
             return params
         if self.dry is not None:
-            return None if call.loop is None else self._dry_loop(self.dry, call, call.loop)
-        if call.loop is not None:
-            call.items, call.outside = params.get("_each"), _outside(call, self.found)
-            call.outside_sources = {each: _loop_sources(call, each, self._sources) for each in call.outside}
+            return None if call.spec.loop is None else self._dry_loop(self.dry, call, call.spec.loop)
+        if call.spec.loop is not None:
+            call.inputs.items, call.inputs.outside = params.get("_each"), _outside(call, self.found)
+            call.inputs.outside_sources = {
+                each: _loop_sources(call, each, self._sources) for each in call.inputs.outside
+            }
         else:
-            call.take_resolved(params)
+            call.inputs.take_resolved(params)
         return _invalid(check_resolved(call, self.checks))
 
     def _read(self) -> Binding | CallEnd | None:
@@ -131,15 +135,17 @@ class _Judging:
 
     def _condition(self) -> CallEnd | None:
         call, dry = self.node.call, self.dry
-        holds = self._valued(call.condition, (IF,))
+        holds = self._valued(call.spec.condition, (IF,))
         if dry is not None and holds is UNKNOWN:
             holds = dry.holds.get(call.id, UNKNOWN)
-            holds = _guess(dry, call.condition, call.raw[IF], self.found) if holds is UNKNOWN else holds
+            holds = _guess(dry, call.spec.condition, call.spec.raw[IF], self.found) if holds is UNKNOWN else holds
         if isinstance(holds, CallEnd):
             return holds
         if holds is UNKNOWN or holds:
             return None
-        return CallEnd("skipped", reason=f"its condition does not hold: {clip(call.condition_text, 200)}", branch=True)
+        return CallEnd(
+            "skipped", reason=f"its condition does not hold: {clip(call.spec.condition_text, 200)}", branch=True
+        )
 
     def _valued(self, template: Template, where: Path) -> Any:
         # A `CallEnd`, or a value of the form of its template: of parameters an object.
@@ -158,12 +164,12 @@ class _Judging:
         return value
 
     def _dry_loop(self, dry: Assumptions, call: Call, loop: LoopForm) -> CallEnd | None:
-        call.outside = _outside(call, self.found)
-        items = UNKNOWN if loop.kind != "each" else _guess(dry, loop.each, call.raw["_each"], self.found)
+        call.inputs.outside = _outside(call, self.found)
+        items = UNKNOWN if loop.kind != "each" else _guess(dry, loop.each, call.spec.raw["_each"], self.found)
         if isinstance(items, CallEnd):
             return items
-        call.items = items if isinstance(items, list) else None
-        known_to_be_none = call.items is None and items is not UNKNOWN
+        call.inputs.items = items if isinstance(items, list) else None
+        known_to_be_none = call.inputs.items is None and items is not UNKNOWN
         return _invalid(check_resolved(call, self.checks) if known_to_be_none else None)
 
     def _sources(self, reference: Reference) -> Sources:
@@ -224,18 +230,22 @@ def _guess(
 
 
 def _loop_sources(call: Call, reference: Reference, sources: Callable[[Reference], Sources]) -> Sources:
-    own = NOWHERE if call.instance is None else sources(Reference("state", scope_path(reference.path, call.instance)))
+    own = (
+        NOWHERE
+        if call.spec.instance is None
+        else sources(Reference("state", scope_path(reference.path, call.spec.instance)))
+    )
     return join(own, sources(reference))
 
 
 def _outside(call: Call, found: Mapping[Reference, Json | Missing]) -> dict[Reference, Json]:
     """Return the state that a loop's calls read, as far as it has values; an instance's own goes first (R8.8)."""
-    assert call.loop is not None
+    assert call.spec.loop is not None
     outside: dict[Reference, Json] = {}
-    for reference in call.loop.reads:
+    for reference in call.spec.loop.reads:
         value: Json | Missing = MISSING
-        if call.instance is not None:
-            value = found[Reference("state", scope_path(reference.path, call.instance))]
+        if call.spec.instance is not None:
+            value = found[Reference("state", scope_path(reference.path, call.spec.instance))]
         value = found.get(reference, MISSING) if value is MISSING else value
         if value is not MISSING:
             outside[reference] = value
@@ -290,7 +300,7 @@ class Scheduler:
         self._sources_then.append(self._sources)
         self._known = None
         node = self._wiring.add(call)
-        if call.ended:
+        if call.state.ended:
             self._completion[call.index] = len(self._completion)
             self.news.append((call, "ended"))
             node.refused = True
@@ -306,7 +316,7 @@ class Scheduler:
             self._refuse_impossible(node)
         self._refuse_cycles(first=True)
         for node in self._wiring.nodes:
-            if self.step and node.call.status == "pending" and node.wired:
+            if self.step and node.call.state.status == "pending" and node.wired:
                 self.end(node.call, "deferred", reason="step mode: it reads what another call of this plan writes")
         self._queue.extend(self._wiring.nodes)
 
@@ -340,7 +350,7 @@ class Scheduler:
 
     def give_up(self, call: Call, reason: str) -> None:
         """End the call without running it, although it may be ready or wait for a person."""
-        if call.status == "waiting":
+        if call.state.status == "waiting":
             self.running -= 1
         elif call in self.ready:
             self.ready.remove(call)
@@ -362,7 +372,7 @@ class Scheduler:
                 if self._checks.spent and not self._dry_run:
                     return
                 node = self._queue.popleft()
-                if node.call.status == "pending" and not (self.step and node.wired):
+                if node.call.state.status == "pending" and not (self.step and node.wired):
                     self._settle(node)
             self._refuse_deadlock()
             if not self._queue:
@@ -372,12 +382,12 @@ class Scheduler:
         self, call: Call, status: Status, *, error: CallError | None = None, reason: str = "", branch: bool = False
     ) -> None:
         """End the call without a result."""
-        call.status, call.error, call.reason, call.branch = status, error, reason, branch
+        call.state.status, call.state.error, call.state.reason, call.state.branch = status, error, reason, branch
         self.note_end(call)
 
     def note_end(self, call: Call) -> None:
         """Record that the call has ended and written: calls that waited for it may be ready."""
-        self.done += call.status == "done"
+        self.done += call.state.status == "done"
         self._completion[call.index] = len(self._completion)
         self.news.append((call, "ended"))
         self._queue.extend(self._wiring.end(call))
@@ -409,15 +419,15 @@ class Scheduler:
         elif verdict is not None:
             self.end(node.call, verdict.status, error=verdict.error, reason=verdict.reason, branch=verdict.branch)
         else:
-            node.call.status = "ready"
+            node.call.state.status = "ready"
             self.ready.append(node.call)
 
     def _refuse_impossible(self, node: CallNode) -> None:
         """Refuse an expression that nothing can ever satisfy, as a structural error (R5.5)."""
         crowded = structural_errors.refuse_crowded(node.call) if node.crowded else None
         error = crowded or structural_errors.impossible_error(node, self._wiring.id_of, self._missing)
-        if error is not None and node.call.ended:
-            node.call.error = error
+        if error is not None and node.call.state.ended:
+            node.call.state.error = error
         elif error is not None:
             node.refused = True
             self.end(node.call, "invalid", error=error)
@@ -501,4 +511,4 @@ class Slots:
 
 
 def _group(call: Call) -> str | None:
-    return None if call.tool is None else call.tool.exclusive_group
+    return None if call.spec.tool is None else call.spec.tool.exclusive_group

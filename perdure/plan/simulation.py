@@ -40,7 +40,7 @@ class SimulatedCall:
 
     @property
     def status(self) -> Status:
-        return self.call.status
+        return self.call.state.status
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def simulate(
     *,
     durations: Mapping[str, float] | None = None,
     assume: Mapping[str, str] | None = None,
-    asks: Callable[[Call], bool] = lambda call: call.tool is not None and call.tool.dangerous,
+    asks: Callable[[Call], bool] = lambda call: call.spec.tool is not None and call.spec.tool.dangerous,
 ) -> Simulation:
     """Simulate the calls on an empty plan made with `dry_run=True`.
 
@@ -106,7 +106,7 @@ class _Player:
         while True:
             for call in plan.take_ready():
                 starts[call.index] = now
-                if call.loop is not None:
+                if call.spec.loop is not None:
                     rounds[call.index] = (*self._times(call), self.play(plan.dry_iteration(call)))
                 heapq.heappush(running, (now + self._takes(plan, call, rounds), call.index))
             if not running:
@@ -134,20 +134,20 @@ class _Player:
 
     def _times(self, call: Call) -> tuple[int, bool]:
         """Return the number of iterations of a loop, and whether that is only guessed."""
-        assert call.loop is not None
+        assert call.spec.loop is not None
         known = self._assumed.counts.get(call.id)
         if known is None:
-            known = None if call.items is None else len(call.items)
+            known = None if call.inputs.items is None else len(call.inputs.items)
         if known is None:
-            known = self._assumed.length(call.loop.each)
+            known = self._assumed.length(call.spec.loop.each)
         return (1, True) if known is None else (known, False)
 
     def _takes(self, plan: Plan, call: Call, rounds: Mapping[int, tuple[int, bool, Simulation]]) -> float:
         if call.index not in rounds:
-            return _duration(call.tool, self._durations)
-        assert call.loop is not None
+            return _duration(call.spec.tool, self._durations)
+        assert call.spec.loop is not None
         times, _, inside = rounds[call.index]
-        lanes = min(call.loop.parallel if call.loop.kind == "each" else 1, max(times, 1))
+        lanes = min(call.spec.loop.parallel if call.spec.loop.kind == "each" else 1, max(times, 1))
         # No sooner than its iterations in their slots, nor than all its calls beside as many others as may run.
         return max(
             -(-times // lanes) * inside.makespan,
@@ -157,25 +157,25 @@ class _Player:
 
     def _end(self, call: Call, rounds: Mapping[int, tuple[int, bool, Simulation]]) -> Outcome:
         outcome = _outcome(self._outcomes.get(call.id))
-        if call.loop is None or not isinstance(outcome, Returned):
+        if call.spec.loop is None or not isinstance(outcome, Returned):
             return outcome
         times, guessed, _ = rounds[call.index]
-        if call.loop.kind == "each" and not guessed:
-            paths = [path for paths in call.paths[:1] for path in paths]
+        if call.spec.loop.kind == "each" and not guessed:
+            paths = [path for paths in call.spec.paths[:1] for path in paths]
             self._assumed.lengths |= {show(path): times for path in paths}
-        return Returned(UNKNOWN, outcome.branch, parts=dict.fromkeys(call.loop.writes, UNKNOWN))
+        return Returned(UNKNOWN, outcome.branch, parts=dict.fromkeys(call.spec.loop.writes, UNKNOWN))
 
     def _is_asked(self, call: Call, rounds: Mapping[int, tuple[int, bool, Simulation]]) -> bool:
         if call.index in rounds:
             return any(step.asks for step in rounds[call.index][2].steps)
-        return call.tool is not None and call.tool is not LET and self._asks(call)
+        return call.spec.tool is not None and call.spec.tool is not LET and self._asks(call)
 
 
 def _alone(inside: Simulation) -> float:
     """Return the longest sum of seconds of calls that exclude each other."""
     alone: dict[str, float] = {}
     for step in inside.steps:
-        group = None if step.call.tool is None or step.inside is not None else step.call.tool.exclusive_group
+        group = None if step.call.spec.tool is None or step.inside is not None else step.call.spec.tool.exclusive_group
         if group is not None and step.start is not None and step.end is not None:
             alone[group] = alone.get(group, 0.0) + step.end - step.start
     return max(alone.values(), default=0.0)

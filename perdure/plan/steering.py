@@ -30,22 +30,22 @@ class HeldCalls:
     @property
     def held(self) -> list[Call]:
         """Return the calls that no Request has kept so far, in the order of the plan."""
-        return [call for call in self._settling.calls if call.held and not call.ended]
+        return [call for call in self._settling.calls if call.hold.held and not call.state.ended]
 
     def put_aside(self, call: Call) -> None:
         """Set aside a call that was taken and does not run yet. Others run meanwhile."""
-        call.status, call.started = "waiting", None
+        call.state.status, call.state.started = "waiting", None
         self._slots.give_back(call)
 
     def hold_back(self) -> None:
         """Hold every call that has not begun, because of a new message, until a Request keeps it or drops it."""
         for call in self._settling.calls:
-            if call.status == "running" and call.queued and not call.safe:
+            if call.state.status == "running" and call.hold.queued and not call.spec.safe:
                 self.put_aside(call)
             for inner in self._inside(call):
                 inner.hold_back()
-            goes_on = call.status == "running" and not self._loops.runs(call)  # a held loop begins nothing more
-            call.held = call.held or not (call.ended or goes_on)
+            goes_on = call.state.status == "running" and not self._loops.runs(call)  # a held loop begins nothing more
+            call.hold.held = call.hold.held or not (call.state.ended or goes_on)
 
     def decide(self, keep: Json, drop: Json) -> Outcome:
         """Keep the first calls as they are, and mark the others to be dropped.
@@ -58,17 +58,19 @@ class HeldCalls:
         dropped: list[Json] = []
         for id in drop if isinstance(drop, list) else []:
             call = known.get(id) if isinstance(id, str) else None
-            if call is None or not call.held or call.ended:
+            if call is None or not call.hold.held or call.state.ended:
                 wrong.append(f"{shorten(id, 60)} is not held, so it cannot be dropped")
             else:
-                call.unwanted = True
+                call.hold.unwanted = True
                 dropped.append(call.id)
         for id in keep if isinstance(keep, list) else [] if keep is None else [keep]:
             call = known.get(id) if isinstance(id, str) else None
             if call is None:
                 wrong.append(f"there is no call {shorten(id, 60)}")
-            elif call.ended and call.status != "done":
-                wrong.append(f"{call.title} has ended: {call.status}{f' ({call.reason})' if call.reason else ''}")
+            elif call.state.ended and call.state.status != "done":
+                wrong.append(
+                    f"{call.title} has ended: {call.state.status}{f' ({call.state.reason})' if call.state.reason else ''}"
+                )
             else:
                 kept.append(call.id)
                 self.release(call)
@@ -80,8 +82,8 @@ class HeldCalls:
 
     def release(self, call: Call) -> None:
         """Release a call: it belongs to the running Request's plan now."""
-        if call.held and not call.ended:
-            call.held = call.unwanted = call.pressed = False
+        if call.hold.held and not call.state.ended:
+            call.hold.held = call.hold.unwanted = call.hold.pressed = False
             self._settling.look_at(self._wiring.keep(call))
             for inner in self._inside(call):
                 for each in inner.held:
@@ -97,13 +99,13 @@ class HeldCalls:
         self._wiring.forget({call.index for call in gone})
         dropped: list[Call] = []
         for call in gone:
-            call.held = False
+            call.hold.held = False
             for inner in self._inside(call):
                 inner.hold_back()  # an iteration may have been opened since
                 dropped += inner.drop(reason, time)
             if self._loops.end_early(call.index, reason):
                 continue
-            call.ended_at = time
+            call.state.ended_at = time
             self._settling.give_up(call, reason)
             dropped.append(call)
         return dropped
@@ -114,12 +116,16 @@ class HeldCalls:
             inside = list(self._inside(call))
             for inner in inside:
                 inner.break_off(reason, time)
-            if call.ended:
+            if call.state.ended:
                 continue
-            call.ended_at = time
-            runs = call.status == "running" and not call.queued
+            call.state.ended_at = time
+            runs = call.state.status == "running" and not call.hold.queued
             words = f"{reason} while it ran" if runs else reason
-            unknown = any(inner.any_unknown for inner in inside) if call.loop is not None else runs and not call.safe
+            unknown = (
+                any(inner.any_unknown for inner in inside)
+                if call.spec.loop is not None
+                else runs and not call.spec.safe
+            )
             if unknown:
                 self._settling.end(call, "unknown", reason=f"{words}: whether it took effect is not known")
             else:
@@ -128,39 +134,39 @@ class HeldCalls:
     @property
     def any_unknown(self) -> bool:
         """Whether it is unknown of any of them whether it took effect."""
-        return any(call.status == "unknown" for call in self._settling.calls)
+        return any(call.state.status == "unknown" for call in self._settling.calls)
 
     def _inside(self, call: Call) -> Iterator[HeldCalls]:
-        for plan in self._loops.running_of(call) if call.loop is not None else ():
+        for plan in self._loops.running_of(call) if call.spec.loop is not None else ():
             yield plan.keeping
 
 
 def written_anew(held: Iterable[Call], calls: Iterable[Call]) -> list[Call]:
     """Return the held calls that new calls replace: calls of the same tool with the same output path. Without one, the
     same parameters count, and one call replaces one."""
-    paths = {(call.tool_name, call.paths) for call in calls if call.paths}
-    left = [call for call in calls if not call.paths]
+    paths = {(call.spec.tool_name, call.spec.paths) for call in calls if call.spec.paths}
+    left = [call for call in calls if not call.spec.paths]
     found = []
     for call in held:
-        same = None if call.paths else next((each for each in left if _is_same(call, each)), None)
+        same = None if call.spec.paths else next((each for each in left if _is_same(call, each)), None)
         if same is not None:
             left.remove(same)
-        if same is not None or (call.tool_name, call.paths) in paths:
+        if same is not None or (call.spec.tool_name, call.spec.paths) in paths:
             found.append(call)
     return found
 
 
 def _is_same(call: Call, other: Call) -> bool:
     """Whether both call one tool with the same parameters, as written or as resolved."""
-    if call.tool_name != other.tool_name or _looped(call) != _looped(other):
+    if call.spec.tool_name != other.spec.tool_name or _looped(call) != _looped(other):
         return False
-    written = (dumps(each.written_params, sort_keys=True) for each in (call, other))
-    resolved = (dumps(each.params, sort_keys=True) for each in (call, other))
+    written = (dumps(each.spec.written_params, sort_keys=True) for each in (call, other))
+    resolved = (dumps(each.inputs.params, sort_keys=True) for each in (call, other))
     return len({*written}) == 1 or len({*resolved}) == 1
 
 
 def _looped(call: Call) -> str:
-    return dumps({key: value for key, value in call.raw.items() if key in _REPEATS}, sort_keys=True)
+    return dumps({key: value for key, value in call.spec.raw.items() if key in _REPEATS}, sort_keys=True)
 
 
 class PlanRevision:
@@ -210,7 +216,7 @@ class PlanRevision:
 
     def is_past(self, call: Call) -> bool:
         """Whether the call belongs to an earlier Request, and runs or has ended."""
-        return call.index < self._begin and (call.ended or call.status == "running")
+        return call.index < self._begin and (call.state.ended or call.state.status == "running")
 
     def begin(self, request: int, tools: Mapping[str, Tool], known: KnownSources | None = None) -> None:
         """Begin the list of the next Request, with the running calls and those that it keeps.
@@ -239,8 +245,10 @@ class PlanRevision:
     def _keep_what_is_asked(self) -> None:
         """Carry out calls of `keep` as soon as they are ready: they have no effect but on the plan."""
         ready = self._settling.ready if self._joined else ()
-        for call in [call for call in ready if call.tool is not None and call.tool.activity == KEEP]:
+        for call in [call for call in ready if call.spec.tool is not None and call.spec.tool.activity == KEEP]:
             self._settling.ready.remove(call)
             self._settling.running += 1
-            call.status, call.started = "running", self.time
-            self.end(call, self.keeping.decide(call.params.get("calls"), call.params.get("drop")), self.time)
+            call.state.status, call.state.started = "running", self.time
+            self.end(
+                call, self.keeping.decide(call.inputs.params.get("calls"), call.inputs.params.get("drop")), self.time
+            )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from perdure.errors import CallError, StateError, clip
-from perdure.plan.calls import IF, Call, CallOrder
+from perdure.plan.calls import IF, NO_ORDER, Call
 from perdure.plan.dependency_graph import AFTER, Binding, CallNode, Edge, Found, find_cycles, has_cycle, show_cycle
 from perdure.values.json import Json, JsonObject, json_path, shorten
 from perdure.values.limits import MAX_EDGES, MAX_NAMED, MAX_NAMED_BY_CALL
@@ -71,7 +72,7 @@ def _without_parts(reference: Reference, value: Json, start: Path = ()) -> str:
 
 def unknown_branch(call: Call, addressed: str) -> CallError:
     """Return the error for a tool that chose an alternative which its call's output path does not have (R12.4)."""
-    offered = " || ".join(" && ".join(str(Reference("state", path)) for path in paths) for paths in call.paths)
+    offered = " || ".join(" && ".join(str(Reference("state", path)) for path in paths) for paths in call.spec.paths)
     addressed, offered = clip(addressed, QUOTED), clip(offered, 3 * QUOTED)
     message = f"the tool addressed {addressed}, not one of {offered or 'its paths: it has none'}"
     return CallError("unknown_branch", message)
@@ -82,10 +83,10 @@ def impossible(node: CallNode) -> list[tuple[Reference, str]]:
     R5.11)."""
     found: list[tuple[Reference, str]] = []
     for template, bindings, where in (
-        (node.call.condition, node.bindings, "$._if"),
-        (node.call.template, node.bindings, None),
-        (node.call.after.paths, node.order, "$._after"),
-        (node.call.after_end.paths, node.ends, "$._after"),
+        (node.call.spec.condition, node.bindings, "$._if"),
+        (node.call.spec.template, node.bindings, None),
+        (node.call.spec.after.paths, node.order, "$._after"),
+        (node.call.spec.after_end.paths, node.ends, "$._after"),
     ):
 
         def possible(reference: Reference, bindings: Mapping[Reference, Binding] = bindings) -> Json | Missing:
@@ -106,7 +107,9 @@ def state_shape(state: JsonObject, calls: Iterable[Call]) -> JsonObject:
     """Return the state as it is, with every path that the calls would write."""
     tree = ValueTree(state)
     for call in calls:
-        for path in () if call.status == "invalid" else (path for alternative in call.paths for path in alternative):
+        for path in (
+            () if call.state.status == "invalid" else (path for alternative in call.spec.paths for path in alternative)
+        ):
             if get(tree.value, path) is MISSING:
                 with suppress(StateError):
                     tree.apply(Write(path=path, value=UNKNOWN))
@@ -136,7 +139,7 @@ def why_skipped(
                 blamed = calls[binding.passed]
             if blamed is None:
                 return f"{reads} {reference}, which no call wrote", kind == "branch"
-            what = "took another branch" if kind == "branch" else f"did not succeed ({blamed.status})"
+            what = "took another branch" if kind == "branch" else f"did not succeed ({blamed.state.status})"
             return f"{reads} {_quoted(reference)} from {blamed.title}, which {what}", kind == "branch"
     return None
 
@@ -150,7 +153,7 @@ def _near(close: Iterable[str]) -> str:
 
 
 def _blamed(writer: Call, kind: str) -> bool:
-    ended_with_a_write = writer.status in ("done", "failed") and bool(writer.writes)
+    ended_with_a_write = writer.state.status in ("done", "failed") and bool(writer.state.writes)
     return ended_with_a_write == (kind == "branch")
 
 
@@ -163,16 +166,18 @@ def surplus_words(limit: int, count: int | None = None) -> str:
 
 def refuse_surplus(call: Call, limit: int, count: int | None = None, *, first: bool = True) -> None:
     """Refuse a call beyond the limit: it reads nothing and does not run; the first of them has the reason (R6.8)."""
-    call.status = "invalid" if first else "skipped"
-    call.reason = f"beyond the limit of {limit} calls"
+    call.state.status = "invalid" if first else "skipped"
+    call.state.reason = f"beyond the limit of {limit} calls"
     message = f"{surplus_words(limit, count)}; this call and all after it were not run"
-    call.error = CallError("too_many_calls", message) if first else None
+    call.state.error = CallError("too_many_calls", message) if first else None
     _read_nothing(call)
 
 
 def _read_nothing(call: Call) -> None:
-    call.template = call.condition = call.soft = EMPTY_TEMPLATE
-    call.after = call.after_end = CallOrder()
+    nothing = EMPTY_TEMPLATE
+    call.spec = replace(
+        call.spec, template=nothing, condition=nothing, soft=nothing, after=NO_ORDER, after_end=NO_ORDER
+    )
 
 
 def names_in(raw: Json) -> tuple[int, int]:
@@ -236,15 +241,21 @@ def impossible_error(
     if not found:
         return None
     # A call that was refused before gets this problem too: all problems of a call are reported at once.
-    before = () if node.call.error is None else (node.call.error.problems or (node.call.error.message,))
+    before = (
+        () if node.call.state.error is None else (node.call.state.error.problems or (node.call.state.error.message,))
+    )
     problems = tuple(dict.fromkeys((*before, *(error.message for error in found))))
-    code = found[0].code if node.call.error is None or node.call.error.code == found[0].code else "invalid_call"
+    code = (
+        found[0].code
+        if node.call.state.error is None or node.call.state.error.code == found[0].code
+        else "invalid_call"
+    )
     return CallError.of(code, problems)
 
 
 def cycle_errors(edges: Iterable[Edge], calls: Sequence[Call]) -> Iterator[tuple[int, CallError]]:
     """Yield the calls that wait for themselves, by index, each with a cycle that shows it (R5.2)."""
-    pending = [edge for edge in edges if not (calls[edge[0]].ended or calls[edge[1]].ended)]
+    pending = [edge for edge in edges if not (calls[edge[0]].state.ended or calls[edge[1]].state.ended)]
     if all(writer < reader for writer, reader, _ in pending) or not has_cycle(pending):
         return
     names = [call.title for call in calls]
@@ -270,13 +281,13 @@ def held_back(node: CallNode, calls: Sequence[Call], order: Mapping[int, int]) -
         why[reference], _ = binding.find(calls, order)
     held = [
         (
-            f"$._after names {other.title}, which did not succeed ({other.status})",
-            other.status == "skipped" and other.branch,
+            f"$._after names {other.title}, which did not succeed ({other.state.status})",
+            other.state.status == "skipped" and other.state.branch,
         )
         for other in (calls[index] for index in node.after if index not in node.any_end)
-        if other.status != "done"
+        if other.state.status != "done"
     ]
-    for site in node.call.after.paths.sites:
+    for site in node.call.spec.after.paths.sites:
         if evaluate(site.expression, lambda reference: True if why[reference] == "value" else MISSING) is MISSING:
             skipped = why_skipped(node.order, site.expression, "$._after names", why, calls)
             held.append(

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 from typing import Final, TypeAlias
 
 from perdure.errors import CallError, DecisionError, FormulaError, ReferenceSyntaxError, TooLargeError
-from perdure.plan.calls import BODY, EACH, IF, LOOP_KEYS, Call, delegate_problems, parse_condition
+from perdure.plan.calls import BODY, EACH, IF, LOOP_KEYS, NO_ORDER, Call, CallSpec, delegate_problems, parse_condition
 from perdure.plan.dependency_graph import AFTER, Edge, parse_after
 from perdure.plan.loop_spec import BODY_KEYS, OWN_TOOLS, is_inside, read_loop
 from perdure.tools.tool import Tool
@@ -19,6 +19,7 @@ from perdure.values.provenance import EACH as PROVENANCE_EACH
 from perdure.values.provenance import USER, Origins, Sources, join, origins_of
 from perdure.values.references import (
     MISSING,
+    Alternatives,
     Missing,
     Path,
     Reference,
@@ -30,8 +31,8 @@ from perdure.values.references import (
     show,
 )
 from perdure.values.schemas import Schema, convert_literals
-from perdure.values.state import METHODS, foreign_problems, scope_path, scope_template
-from perdure.values.templates import TextBudget, parse_template
+from perdure.values.state import METHODS, OutputMethod, foreign_problems, scope_path, scope_template
+from perdure.values.templates import EMPTY_TEMPLATE, TemplateProblem, TextBudget, parse_template
 
 TOO_MUCH: Final = "too_many_names"
 """Code of a call that names more than a call, or a plan, may."""
@@ -59,65 +60,76 @@ def check_call(
     `too_much`: why it is not even parsed. `joined`: the calls of earlier Requests that are in the plan.
     """
     if not isinstance(raw, dict):
-        return _invalid(
-            Call(id, index, {}), "not_a_call", f"{shorten(raw, 60)} is no call: expected an object with a '_tool'"
-        )
+        problem = f"{shorten(raw, 60)} is no call: expected an object with a '_tool'"
+        return _checked_call(id, index, *_refuse(CallSpec({}), "not_a_call", problem))
+    plain = {key: value for key, value in raw.items() if key not in NOTES}
     if too_much is not None:
-        return _invalid(
-            Call(id, index, {key: value for key, value in raw.items() if key not in NOTES}), TOO_MUCH, too_much
-        )
-    call = _checked(raw, id, index, tools, state_schema, instances, checks, joined)
-    instance = call.raw.get("_instance")
+        return _checked_call(id, index, *_refuse(CallSpec(plain), TOO_MUCH, too_much))
+    spec, error = _check_spec(plain, id, tools, state_schema, instances, checks, joined)
+    instance = spec.raw.get("_instance")
     if isinstance(instance, str) and instance in instances:
-        call.instance = instance
-        call.template = scope_template(call.template, instance, kinds)
-        call.condition = scope_template(call.condition, instance, kinds)
-        call.soft = scope_template(call.soft, instance, kinds)
-        call.after = replace(call.after, paths=scope_template(call.after.paths, instance, kinds))
-        call.after_end = replace(call.after_end, paths=scope_template(call.after_end.paths, instance, kinds))
-        call.paths = tuple(tuple(scope_path(path, instance) for path in paths) for paths in call.paths)
+        spec = _scope_spec(spec, instance, kinds)
+    written_id = raw.get("_id")
+    return _checked_call(id, index, spec, error, written_id=written_id if isinstance(written_id, str) else None)
+
+
+def _checked_call(
+    id: str, index: int, spec: CallSpec, error: CallError | None, *, written_id: str | None = None
+) -> Call:
+    call = Call.of(id, index, spec, written_id=written_id)
+    if error is not None:
+        call.state.status, call.state.error = "invalid", error
     return call
 
 
-def _checked(
+def _scope_spec(spec: CallSpec, instance: str, kinds: Collection[str]) -> CallSpec:
+    """Return the call with its references and paths inside the instance (R8.8)."""
+    return replace(
+        spec,
+        instance=instance,
+        template=scope_template(spec.template, instance, kinds),
+        condition=scope_template(spec.condition, instance, kinds),
+        soft=scope_template(spec.soft, instance, kinds),
+        after=replace(spec.after, paths=scope_template(spec.after.paths, instance, kinds)),
+        after_end=replace(spec.after_end, paths=scope_template(spec.after_end.paths, instance, kinds)),
+        paths=tuple(tuple(scope_path(path, instance) for path in paths) for paths in spec.paths),
+    )
+
+
+def _check_spec(
     raw: JsonObject,
     id: str,
-    index: int,
     tools: Mapping[str, Tool],
     state_schema: Schema | None,
     instances: Collection[str],
     checks: CheckBudget | None,
     joined: Container[str],
-) -> Call:
-    call = Call(id, index, {key: value for key, value in raw.items() if key not in NOTES})
-    call.written_id = raw["_id"] if isinstance(raw.get("_id"), str) else None
+) -> tuple[CallSpec, CallError | None]:
     if "_syntax" in raw:
-        return _invalid(call, "syntax", str(call.raw.pop("_syntax"))[:1000])
+        syntax = str(raw.pop("_syntax"))[:1000]
+        return _refuse(CallSpec(raw), "syntax", syntax)
     name = raw.get("_tool")
     tool = OWN_TOOLS.get(name) or tools.get(name) or _last_named(name, tools) if isinstance(name, str) else None
     if tool is None:
         close = close_names(str(name), tools)
         what = "the call has no '_tool'" if name is None else f"there is no tool {shorten(name, 80)}"
-        return _invalid(
-            call,
-            "unknown_tool",
-            f"{what}; {_offer(close, len(tools))}",
-        )
-    call.tool, call.raw["_tool"] = tool, tool.name
-    call.raw = _without_nulls(call.raw, tool)
-    call.params = call.written_params
-    instance = call.raw.get("_instance")
-    problems = [*_meta_problems(call, tool, checks, joined), *_path_problems(call, tool, state_schema)]
-    if is_inside(call.raw, tool):
+        return _refuse(CallSpec(raw), "unknown_tool", f"{what}; {_list_tools(close, len(tools))}")
+    raw = _without_nulls({**raw, "_tool": tool.name}, tool)
+    inside = is_inside(raw, tool)
+    spec, malformed, problems = _read_spec(raw, tool, id, checks, joined, inside=inside)
+    problems += _path_problems(spec, state_schema)
+    if not inside:
+        spec, wrong = _check_params(spec, tool, malformed, checks)
+        problems += _with_item(spec, wrong)
+    elif not problems:
 
         def check_inner(raw: Json, id: str, index: int) -> Call:
             return check_call(raw, id=id, index=index, tools=tools, state_schema=state_schema, checks=checks)
 
-        problems += problems or _with_item(call, read_loop(call, check_inner, call.paths))
-    else:
-        problems += _with_item(call, _param_problems(call, tool, checks))
-    problems += _instance_problems(call, instance, instances)
-    return _invalid(call, "invalid_call", *problems) if problems else call
+        spec, wrong = read_loop(spec, id, check_inner)
+        problems += _with_item(spec, wrong)
+    problems += _instance_problems(spec, raw.get("_instance"), instances)
+    return _refuse(spec, "invalid_call", *problems) if problems else (spec, None)
 
 
 def _last_named(name: str, tools: Mapping[str, Tool]) -> Tool | None:
@@ -153,19 +165,19 @@ def _refuses_null(schemas: list[Schema] | None) -> bool:
     return any(schema.errors(None) for schema in schemas or ())
 
 
-def _instance_problems(call: Call, instance: Json, instances: Collection[str]) -> list[str]:
+def _instance_problems(spec: CallSpec, instance: Json, instances: Collection[str]) -> list[str]:
     if instance is None or (isinstance(instance, str) and instance in instances):
         if not instances:
             return []
-        read = [*call.condition.references(), *call.template.references(), *call.soft.references()]
-        return foreign_problems(read, call.paths, shared=instance is None)
+        read = [*spec.condition.references(), *spec.template.references(), *spec.soft.references()]
+        return foreign_problems(read, spec.paths, shared=instance is None)
     if not instances:
         return ["$._instance: there are no instances in this context"]
     known = ", ".join(close_names(str(instance), instances))
     return [f"$._instance: there is no instance {shorten(instance, 60)}; close to it are {known}"]
 
 
-def _offer(close: list[str], count: int) -> str:
+def _list_tools(close: list[str], count: int) -> str:
     if not close:
         return "no tools are offered"
     return f"{'the tools are' if count == len(close) else 'close to it are'}: {', '.join(close)}"
@@ -173,22 +185,22 @@ def _offer(close: list[str], count: int) -> str:
 
 def check_resolved(call: Call, checks: CheckBudget | None = None) -> CallError | None:
     """Check the resolved parameters against the tool's schema (R3.1)."""
-    assert call.tool is not None
+    assert call.spec.tool is not None
     # A loop's own parameters are those of its calls, which are checked one by one.
-    problems = [] if call.loop is not None else call.tool.parameters_schema.errors(call.params, checks=checks)
-    if "_each" in call.raw and not isinstance(call.items, list):
-        problems.append(f"$._each is {shorten(call.items, 60)}, but must be an array to go through")
+    problems = (
+        [] if call.spec.loop is not None else call.spec.tool.parameters_schema.errors(call.inputs.params, checks=checks)
+    )
+    if "_each" in call.spec.raw and not isinstance(call.inputs.items, list):
+        problems.append(f"$._each is {shorten(call.inputs.items, 60)}, but must be an array to go through")
     return CallError.of("invalid_params", problems) if problems else None
 
 
-def _invalid(call: Call, code: str, *problems: str) -> Call:
-    """Refuse the call. It keeps the paths that it names: its writes count as not written (R5.1)."""
-    call.status, call.error = "invalid", CallError.of(code, problems)
-    method = call.raw.get("_outputMethod")
-    call.method = method if method in METHODS else "set"
-    named = [*_named_paths(call.raw), call.tool and call.tool.output_path]
-    call.paths = tuple(claimed_paths(text) for text in named if isinstance(text, str))
-    return call
+def _refuse(spec: CallSpec, code: str, *problems: str) -> tuple[CallSpec, CallError]:
+    """Return the error of an invalid call. It keeps the paths that it names: its writes count as not written (R5.1)."""
+    method = spec.raw.get("_outputMethod")
+    named = [*_named_paths(spec.raw), spec.tool and spec.tool.output_path]
+    paths = tuple(claimed_paths(text) for text in named if isinstance(text, str))
+    return replace(spec, method=method if method in METHODS else "set", paths=paths), CallError.of(code, problems)
 
 
 def _named_paths(raw: Json, deep: int = 0) -> list[Json]:
@@ -210,101 +222,139 @@ def _misnamed(raw: JsonObject, tool: Tool, allowed: Container[str]) -> list[str]
     ]
 
 
-def _meta_problems(call: Call, tool: Tool, checks: CheckBudget | None, joined: Container[str]) -> list[str]:
+def _read_spec(
+    raw: JsonObject, tool: Tool, id: str, checks: CheckBudget | None, joined: Container[str], *, inside: bool
+) -> tuple[CallSpec, list[TemplateProblem], list[str]]:
+    """Return the call as it is written, the problems of its references, and those of its meta-properties.
+
+    No meta-property is read behind the first that is wrong. `inside`: the plan runs it as a loop, see `read_loop`.
+    """
+    scopes: list[str] = []
+    after = after_end = NO_ORDER
+    condition, output = EMPTY_TEMPLATE, None
+    problems = _unknown_keys(raw, tool)
+    if not problems:
+        scopes, problems = _read_scopes(raw, tool)
+    if not problems and not inside:
+        problems = delegate_problems(raw)
+    if not problems and AFTER in raw:
+        after, after_end, problems = parse_after(raw[AFTER], id, joined)
+    if not problems and IF in raw and not inside:
+        condition, problem = parse_condition(raw[IF])
+        problems = [] if problem is None else [problem]
+    if not problems and tool.latent and not inside:
+        output, problems = _read_output(raw, tool, checks)
+    method, paths, wrong = _read_paths(raw, tool)
+    params = {key: value for key, value in raw.items() if not key.startswith("_")}
+    each = {EACH: raw[EACH]} if EACH in raw else {}
+    template, malformed = (EMPTY_TEMPLATE, []) if inside else parse_template(params | each)
+    spec = CallSpec(
+        raw,
+        tool,
+        params=params,
+        template=template,
+        condition=condition,
+        after=after,
+        after_end=after_end,
+        paths=paths,
+        method=method,
+        output=output,
+        scopes=scopes,
+    )
+    return spec, malformed, problems + wrong
+
+
+def _unknown_keys(raw: JsonObject, tool: Tool) -> list[str]:
+    """Return the problems of meta-properties that a call of the tool cannot have."""
     allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", AFTER, IF, *(("_output",) if tool.latent else ())}
     if tool.scope_choice is not None:
         allowed.add("_scopes")
     allowed |= LOOP_KEYS | BODY_KEYS.get(tool.name, frozenset())
-    if misnamed := _misnamed(call.raw, tool, allowed):
+    if misnamed := _misnamed(raw, tool, allowed):
         return misnamed
-    unknown = [key for key in call.raw if key.startswith("_") and key not in allowed]
+    unknown = [key for key in raw if key.startswith("_") and key not in allowed]
     if "_output" in unknown:
-        unknown.remove("_output")
         return [f"$._output is not yours to write: the tool {tool.name!r} computes it"]
     if unknown:
         return [
             f"unknown meta-properties {', '.join(unknown[:5])}; those of this tool are {', '.join(sorted(allowed))}"
         ]
-    chosen = call.raw.get("_scopes", [])
+    return []
+
+
+def _read_scopes(raw: JsonObject, tool: Tool) -> tuple[list[str], list[str]]:
+    chosen = raw.get("_scopes", [])
     if not isinstance(chosen, list) or not all(scope in (tool.scope_choice or ()) for scope in chosen):
-        return [f"$._scopes is {shorten(chosen, 80)}, but must be a list of {', '.join(tool.scope_choice or ())}"]
-    call.scopes = [*(tool.scopes or ()), *chosen]
-    inside = is_inside(call.raw, tool)
-    if not inside and (wrong := delegate_problems(call.raw)):
-        return wrong
-    if AFTER in call.raw:
-        call.after, call.after_end, wrong = parse_after(call.raw[AFTER], call.id, joined)
-        if wrong:
-            return wrong
-    if IF in call.raw and not inside:
-        call.condition, malformed = parse_condition(call.raw[IF])
-        if malformed is not None:
-            return [malformed]
-    if not tool.latent or inside:
-        return []
-    if "_output" not in call.raw:
-        return [f"$ lacks '_output': the tool {tool.name!r} has no code, write its result yourself"]
-    call.result = call.raw["_output"]
-    schema = tool.output_schema
-    return [] if schema is None else schema.errors(call.result, root=("_output",), checks=checks)
+        return [], [f"$._scopes is {shorten(chosen, 80)}, but must be a list of {', '.join(tool.scope_choice or ())}"]
+    return [*(tool.scopes or ()), *chosen], []
 
 
-def _path_problems(call: Call, tool: Tool, state_schema: Schema | None) -> list[str]:
-    text, method = call.raw.get("_outputPath"), call.raw.get("_outputMethod")
+def _read_output(raw: JsonObject, tool: Tool, checks: CheckBudget | None) -> tuple[Json, list[str]]:
+    """Return the result that the model has written for a latent tool, and what is wrong with it."""
+    if "_output" not in raw:
+        return None, [f"$ lacks '_output': the tool {tool.name!r} has no code, write its result yourself"]
+    output, schema = raw["_output"], tool.output_schema
+    return output, [] if schema is None else schema.errors(output, root=("_output",), checks=checks)
+
+
+def _read_paths(raw: JsonObject, tool: Tool) -> tuple[OutputMethod, Alternatives, list[str]]:
+    """Return the output method, the output paths, and what is wrong with them."""
+    text, method = raw.get("_outputPath"), raw.get("_outputMethod")
     if text is not None and tool.output_path is not None and text != tool.output_path:
-        return [f"$._outputPath is {shorten(text, 80)}, but the tool {tool.name!r} always writes to {tool.output_path}"]
+        always = f"but the tool {tool.name!r} always writes to {tool.output_path}"
+        return "set", (), [f"$._outputPath is {shorten(text, 80)}, {always}"]
     if method is not None and tool.output_method is not None and method != tool.output_method:
-        return [
-            f"$._outputMethod is {shorten(method, 40)}, but the tool {tool.name!r} always uses {tool.output_method}"
-        ]
+        always = f"but the tool {tool.name!r} always uses {tool.output_method}"
+        return "set", (), [f"$._outputMethod is {shorten(method, 40)}, {always}"]
     text = tool.output_path if text is None else text
     method = tool.output_method or "set" if method is None else method
     if method not in METHODS:
-        return [f"$._outputMethod is {shorten(method, 40)}, but must be one of {', '.join(METHODS)}"]
-    call.method = method
+        return "set", (), [f"$._outputMethod is {shorten(method, 40)}, but must be one of {', '.join(METHODS)}"]
     if text is None:
-        return []
+        return method, (), []
     if not isinstance(text, str):
-        return [f'$._outputPath is {shorten(text, 60)}, but must be a string such as "†state.name"']
+        return method, (), [f'$._outputPath is {shorten(text, 60)}, but must be a string such as "†state.name"']
     try:
-        call.paths = parse_output_path(text)
+        return method, parse_output_path(text), []
     except ReferenceSyntaxError as error:
-        return [f"$._outputPath: {error}"]
+        return method, (), [f"$._outputPath: {error}"]
+
+
+def _path_problems(spec: CallSpec, state_schema: Schema | None) -> list[str]:
     if state_schema is None:
         return []
     return [
         f"$._outputPath: {show(path)} is not in the state's schema"
-        for alternative in call.paths
+        for alternative in spec.paths
         for path in alternative
         if state_schema.at(path) is None
     ]
 
 
-def _param_problems(call: Call, tool: Tool, checks: CheckBudget | None) -> list[str]:
-    each = {"_each": call.raw["_each"]} if "_each" in call.raw else {}
-    call.template, malformed = parse_template(call.params | each)
+def _check_params(
+    spec: CallSpec, tool: Tool, malformed: Sequence[TemplateProblem], checks: CheckBudget | None
+) -> tuple[CallSpec, list[str]]:
+    """Return the call, with literals converted where its schema needs that, and what is wrong with its parameters."""
     if malformed:
-        return [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
-    problems = tool.parameters_schema.errors(call.params, references=not call.template.literal, checks=checks)
+        return spec, [f"{json_path(problem.path)}: {problem.error}" for problem in malformed]
+    problems = tool.parameters_schema.errors(spec.params, references=not spec.template.literal, checks=checks)
     if not problems:
-        return []
-    params, converted = convert_literals(call.params, tool.parameters_schema, checks)
+        return spec, []
+    params, converted = convert_literals(spec.params, tool.parameters_schema, checks)
     if not (converted and isinstance(params, dict)):
-        return problems
-    template, _ = parse_template(params | each)
+        return spec, problems
+    template, _ = parse_template(params | ({EACH: spec.raw[EACH]} if EACH in spec.raw else {}))
     if tool.parameters_schema.errors(params, references=not template.literal, checks=checks):
-        return problems  # the model writes the call again in any case, and learns of all its problems at once
+        return spec, problems  # the model writes the call again in any case, and learns of all its problems at once
     if checks is not None and not checks.is_patched(CONVERTED):
-        return problems
-    call.converted = converted
-    call.raw, call.params, call.template = {**call.raw, **params}, params, template
-    return []
+        return spec, problems
+    return replace(spec, raw={**spec.raw, **params}, params=params, template=template, converted=converted), []
 
 
-def _with_item(call: Call, problems: list[str]) -> list[str]:
+def _with_item(spec: CallSpec, problems: list[str]) -> list[str]:
     """Add, for a parameter that is missing in a loop, the name of the item there."""
     item = "; what a call with _each runs for is †item, which its parameters can read"
-    return [f"{each}{item}" if "_each" in call.raw and " lacks " in each else each for each in problems]
+    return [f"{each}{item}" if EACH in spec.raw and " lacks " in each else each for each in problems]
 
 
 def revise(
@@ -328,20 +378,20 @@ def revise(
     the references that depend on `call`: if there are any, it has to keep them. Raises `DecisionError`.
     """
     tool = tools.get(str(raw.get("_tool")))
-    if call.paths and tool is not None and tool.output_path is None and "_outputPath" not in raw:
-        raw = {"_outputMethod": call.method, **raw, "_outputPath": call.target}
-    if call.instance is not None:
-        raw = {"_instance": call.instance, **raw}
+    if call.spec.paths and tool is not None and tool.output_path is None and "_outputPath" not in raw:
+        raw = {"_outputMethod": call.spec.method, **raw, "_outputPath": call.spec.target}
+    if call.spec.instance is not None:
+        raw = {"_instance": call.spec.instance, **raw}
     revised = check(raw, call.id, call.index)
-    if revised.error is not None:
-        raise DecisionError(f"{call.id} would be wrong: {revised.error.message}")
-    if revised.loop is not None:
+    if revised.state.error is not None:
+        raise DecisionError(f"{call.id} would be wrong: {revised.state.error.message}")
+    if revised.spec.loop is not None:
         raise DecisionError(f"{call.id} would be a loop, and what waits is one call: let it be one")
 
     def lookup(reference: Reference) -> Json | Missing:
         return get(values[reference.kind], reference.path) if reference.kind in values else MISSING
 
-    read = revised.template if kept is None else revised.template.without({*kept, "_each"})
+    read = revised.spec.template if kept is None else revised.spec.template.without({*kept, "_each"})
     for site in read.sites:
         if evaluate(site.expression, lookup) is MISSING:
             raise DecisionError(
@@ -350,15 +400,19 @@ def revise(
     try:
         resolved = read.resolve(lookup, texts)
         texts.check_whole({**resolved, **(kept or {})})
-        revised.take_resolved(resolved)
+        revised.inputs.take_resolved(resolved)
     except (TooLargeError, FormulaError) as error:
         raise DecisionError(f"{call.id} would be wrong: {error}") from None
     if kept is not None:
-        revised.params, revised.items = revised.params | kept, call.items
-    revised.origins = origins_of(read, USER, lookup, sources)
+        revised.inputs.params, revised.inputs.items = revised.inputs.params | kept, call.inputs.items
+    revised.inputs.origins = origins_of(read, USER, lookup, sources)
     if kept is not None:  # the tool is still the model's choice
-        stay = {name: each for name, each in call.origins.params.items() if name in kept or name == PROVENANCE_EACH}
-        revised.origins = Origins(call.origins.written, {**stay, **revised.origins.params}, read=True)
+        stay = {
+            name: each for name, each in call.inputs.origins.params.items() if name in kept or name == PROVENANCE_EACH
+        }
+        revised.inputs.origins = Origins(
+            call.inputs.origins.written, {**stay, **revised.inputs.origins.params}, read=True
+        )
     if problem := check_resolved(revised):
         raise DecisionError(f"{call.id} would be wrong: {problem.message}")
     if readers:
@@ -368,25 +422,28 @@ def revise(
 
 def _keep_for(readers: Set[str], call: Call, revised: Call) -> None:
     """Check that the values that others read of the call stay at their paths. Raises `DecisionError`."""
-    if revised.paths != call.paths:
+    if revised.spec.paths != call.spec.paths:
         raise DecisionError(
-            f"{call.id} must write {call.target}, which other calls read ({', '.join(sorted(readers))}); "
-            f"this one would write {revised.target or 'nothing'}"
+            f"{call.id} must write {call.spec.target}, which other calls read ({', '.join(sorted(readers))}); "
+            f"this one would write {revised.spec.target or 'nothing'}"
         )
-    if call.method == "set" != revised.method:
+    if call.spec.method == "set" != revised.spec.method:
         raise DecisionError(
-            f"{call.id} must set {call.target}, for other calls read what it writes alone ({', '.join(sorted(readers))}); "
-            f"this one would {revised.method} to what is there"
+            f"{call.id} must set {call.spec.target}, for other calls read what it writes alone ({', '.join(sorted(readers))}); "
+            f"this one would {revised.spec.method} to what is there"
         )
 
 
 def adopt(call: Call, revised: Call) -> None:
     """Replace the waiting call by the revised call."""
-    call.raw, call.tool, call.params, call.template = revised.raw, revised.tool, revised.params, revised.template
-    call.condition, call.converted = revised.condition, revised.converted
-    call.paths, call.method, call.result = revised.paths, revised.method, revised.result
-    call.scopes, call.items, call.origins = revised.scopes, revised.items, revised.origins
-    call.changed, call.approved = [], None
+    old = call.spec
+    call.spec = replace(
+        revised.spec, after=old.after, after_end=old.after_end, instance=old.instance, loop=old.loop, soft=old.soft
+    )
+    call.state.result = revised.state.result
+    call.inputs.params, call.inputs.items = revised.inputs.params, revised.inputs.items
+    call.inputs.origins = revised.inputs.origins
+    call.inputs.changed, call.inputs.approved = [], None
 
 
 def take_changed(call: Call, params: JsonObject, checks: CheckBudget | None = None) -> CallError | None:
@@ -398,23 +455,23 @@ def take_changed(call: Call, params: JsonObject, checks: CheckBudget | None = No
     """
     if meta := [name for name in params if name.startswith("_")]:
         return CallError("invalid_params", f"{meta[0]!r} is no parameter")
-    before, names = call.params, [*params, *(name for name in call.params if name not in params)]
+    before, names = call.inputs.params, [*params, *(name for name in call.inputs.params if name not in params)]
     changed = [
         name for name in names if name not in params or name not in before or _differ(params[name], before[name])
     ]
     if not changed:
         return None
-    call.params = params
+    call.inputs.params = params
     if (problem := check_resolved(call, checks)) is not None:
-        call.params = before
+        call.inputs.params = before
         return problem
-    origins = call.origins
+    origins = call.inputs.origins
     mixed = join(origins.written, origins.all)
     sources = {name: origins.params.get(name, mixed) if name not in changed else mixed for name in params}
     kept = {PROVENANCE_EACH: origins.params[PROVENANCE_EACH]} if PROVENANCE_EACH in origins.params else {}
-    call.origins = Origins(origins.written, {**kept, **sources}, origins.read)
-    call.template = call.template.without(changed)
-    call.changed, call.approved = [*dict.fromkeys([*call.changed, *changed])], None
+    call.inputs.origins = Origins(origins.written, {**kept, **sources}, origins.read)
+    call.spec = replace(call.spec, template=call.spec.template.without(changed))
+    call.inputs.changed, call.inputs.approved = [*dict.fromkeys([*call.inputs.changed, *changed])], None
     return None
 
 
@@ -461,11 +518,13 @@ def race_text(race: Race) -> str:
 
 def _first_choice(call: Call) -> Iterable[Path]:
     """Return the paths that a call writes if all goes well."""
-    return call.paths[0] if call.paths and call.method == "set" and call.status != "invalid" else ()
+    return (
+        call.spec.paths[0] if call.spec.paths and call.spec.method == "set" and call.state.status != "invalid" else ()
+    )
 
 
 def _written(call: Call) -> Iterable[Path]:
-    return (write.path for write in call.writes) if call.method == "set" else ()
+    return (write.path for write in call.state.writes) if call.spec.method == "set" else ()
 
 
 def _pairs(setters: dict[Path, list[Call]]) -> Iterator[Race]:
@@ -489,7 +548,7 @@ def _before_and_guards(calls: Sequence[Call], edges: Iterable[Edge]) -> tuple[di
     bits: dict[tuple[int, frozenset[int]], int] = {}
     before, guards = dict.fromkeys(waits_for, 0), dict.fromkeys(waits_for, 0)
     for call in calls:
-        if IF in call.raw:
+        if IF in call.spec.raw:
             guards[call.index] = _bit(bits, call.index, frozenset())
     free = [index for index, count in waits_for.items() if not count]
     for writer in free:
@@ -505,11 +564,11 @@ def _before_and_guards(calls: Sequence[Call], edges: Iterable[Edge]) -> tuple[di
 
 def _of_branch(writer: Call, reference: Reference, bits: dict[tuple[int, frozenset[int]], int]) -> int:
     """Return the condition of a reader of one of a call's branches, as bits."""
-    if not writer.branches:
+    if not writer.spec.branches:
         return 0
-    alternatives = enumerate(writer.paths)
+    alternatives = enumerate(writer.spec.paths)
     read = frozenset(n for n, paths in alternatives if any(overlaps(path, reference.path) for path in paths))
-    return _bit(bits, writer.index, read) if 0 < len(read) < len(writer.paths) else 0
+    return _bit(bits, writer.index, read) if 0 < len(read) < len(writer.spec.paths) else 0
 
 
 def _bit(bits: dict[tuple[int, frozenset[int]], int], index: int, branches: frozenset[int]) -> int:

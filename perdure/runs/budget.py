@@ -235,11 +235,13 @@ def rivals(plan: Plan, takers: frozenset[str]) -> int:
     another.
     """
     delegates = {
-        call.index for call in plan.calls if call.tool is not None and call.tool.delegate is not None and not call.ended
+        call.index
+        for call in plan.calls
+        if call.spec.tool is not None and call.spec.tool.delegate is not None and not call.state.ended
     }
     readers: dict[int, list[int]] = {}
     for writer, reader, _ in plan.edges():
-        if not plan.calls[writer].ended:
+        if not plan.calls[writer].state.ended:
             readers.setdefault(writer, []).append(reader)
     behind: set[int] = set()
     todo = list(delegates)

@@ -150,10 +150,14 @@ def not_well(calls: Iterable[Call], plan: Plan) -> str | None:
     A failed item of a loop has its place in the loop's list, which the output may report. A call that a person rejected
     is always reported.
     """
-    bad = [call for call in calls if (call.error is not None and not call.writes) or call.status == "rejected"]
+    bad = [
+        call
+        for call in calls
+        if (call.state.error is not None and not call.state.writes) or call.state.status == "rejected"
+    ]
     own = set(map(id, plan.calls))
-    bad += [call for call in plan.made() if call.status == "rejected" and id(call) not in own]
-    which = ", ".join(f"{call.id} {call.tool_name} ({call.status})" for call in bad[:5])
+    bad += [call for call in plan.made() if call.state.status == "rejected" and id(call) not in own]
+    which = ", ".join(f"{call.id} {call.spec.tool_name} ({call.state.status})" for call in bad[:5])
     held = "The output was not returned, because calls beside it did not succeed"
     return f"{held}: {which}. Answer again." if bad else None
 
@@ -166,15 +170,22 @@ def request_problems(
 
     `told` returns what the model may know of an error.
     """
-    problems = [error_message(call.as_plan_entry(), told(call, call.error)) for call in errors_of(calls) if call.error]
-    problems += [error_message(call.as_plan_entry(), told(call, note)) for call in calls for note in call.notes]
+    problems = [
+        error_message(call.as_plan_entry(), told(call, call.state.error))
+        for call in errors_of(calls)
+        if call.state.error
+    ]
+    problems += [error_message(call.as_plan_entry(), told(call, note)) for call in calls for note in call.state.notes]
     return [*problems, *([error_message(None, result.problem)] if result.problem is not None else [])]
 
 
 def plan_notes(calls: Sequence[Call], plan: Plan) -> list[JsonObject]:
     """Return notes on calls that ran: literals that were converted (R5.13), and writes that race (R5.14)."""
     converted = [
-        f"{call.id} {form.tool_name}: {text}" for call in calls for form in call.written() for text in form.converted
+        f"{call.id} {form.spec.tool_name}: {text}"
+        for call in calls
+        for form in call.written()
+        for text in form.spec.converted
     ]
     return [note(_listed(texts)) for texts in (converted, plan.races(ended=True) if plan.settled else []) if texts]
 
@@ -222,12 +233,12 @@ def turn_message(
     for call in of:
         id = call.written_id if call.written_id and call.written_id not in used else f"call_{call.id.replace('.', '_')}"
         used.add(id)
-        unended = {} if call.ended else {"call": call.id}
-        arguments = {key: value for key, value in call.raw.items() if key != "_tool"}
+        unended = {} if call.state.ended else {"call": call.id}
+        arguments = {key: value for key, value in call.spec.raw.items() if key != "_tool"}
         calls.append(
             {
                 "id": id,
-                "tool": call.tool_name,
+                "tool": call.spec.tool_name,
                 "arguments": arguments,
                 "result": _result_text(call, sizes, reading),
                 **unended,
@@ -254,33 +265,35 @@ def complete_turns(messages: Iterable[JsonObject], ended: Iterable[Call], sizes:
 
 
 def _result_text(call: Call, sizes: Sizes, reading: RunProvenance) -> str:
-    if call.status == "done":
+    if call.state.status == "done":
         hidden, value = reading.shown_result(call)
         value = value if hidden else excerpt(value, sizes.of(value), call.id)[0]
         return value if isinstance(value, str) else dumps(value)
-    if call.error is not None:
-        return dumps({"error": reading.shown_error(call, call.error)})
-    return dumps({"status": call.standing, "reason": call.reason} if call.reason else {"status": call.standing})
+    if call.state.error is not None:
+        return dumps({"error": reading.shown_error(call, call.state.error)})
+    return dumps(
+        {"status": call.standing, "reason": call.state.reason} if call.state.reason else {"status": call.standing}
+    )
 
 
 def results_of(calls: Iterable[Call], sizes: Sizes, reading: RunProvenance) -> JsonObject:
     """Return, by call id, the results that were written to no path (R4.4)."""
     results: JsonObject = {}
     for call in calls:
-        if call.status == "done" and not call.writes:
+        if call.state.status == "done" and not call.state.writes:
             hidden, shown = reading.shown_result(call)
             shown = shown if hidden else excerpt(shown, sizes.of(shown), call.id)[0]
-            results[call.id] = {"tool": call.tool_name, "params": call.written_params, "result": shown}
+            results[call.id] = {"tool": call.spec.tool_name, "params": call.spec.written_params, "result": shown}
     return results
 
 
 def has_cut(calls: Iterable[Call], sizes: Sizes, reading: RunProvenance) -> bool:
     """Whether the model sees only the beginning of the result of one of these calls (R10.18)."""
     return any(
-        call.status == "done"
-        and sizes.of(call.result) > MAX_RESULT
-        and not reading.hides(call.sources)
-        and excerpt(call.result, sizes.of(call.result), call.id)[1]
+        call.state.status == "done"
+        and sizes.of(call.state.result) > MAX_RESULT
+        and not reading.hides(call.state.sources)
+        and excerpt(call.state.result, sizes.of(call.state.result), call.id)[1]
         for call in calls
     )
 
@@ -387,7 +400,7 @@ class ModelTurns:
         if plan is None:
             return None
         entries = [call.as_plan_entry() for call in plan.calls]
-        pressed = [call.id for call in plan.keeping.held if call.pressed]
+        pressed = [call.id for call in plan.keeping.held if call.hold.pressed]
         return RevisedPlan(entries, self._since, None if self._keep is None else self._keep.name, pressed)
 
     def tools(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
@@ -396,7 +409,7 @@ class ModelTurns:
 
     def fresh(self, plan: Plan) -> list[Call]:
         """Return the calls that have ended since the model's last Request. They count as told."""
-        found = [call for call in plan.calls if call.ended and call.id not in self._told]
+        found = [call for call in plan.calls if call.state.ended and call.id not in self._told]
         self._told.update(call.id for call in found)
         return found
 

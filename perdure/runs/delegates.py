@@ -100,7 +100,7 @@ def child_document(
     `delegates` were recorded with the run; `problems` say why others could not be. `base` is the parent's data by kind.
     An anonymous delegate has the parent's `policy`, for nobody has written one for it.
     """
-    tool = call.tool
+    tool = call.spec.tool
     assert tool is not None
     assert tool.delegate is not None
     if tool.delegate == ANONYMOUS:
@@ -111,7 +111,7 @@ def child_document(
         known = ", ".join(close_names(tool.delegate, delegates)) or "none"
         reason = problems.get(tool.delegate, f"there is no agent file of this name; there are {known}")
         return CallError("no_such_delegate", f"{tool.name} cannot run its delegate {tool.delegate!r}: {reason}")
-    given = scoped(call.scopes, base, tools)
+    given = scoped(call.spec.scopes, base, tools)
     own = list(document.get("context", []))
     # Its instructions come first. Its own data follows the data that it receives, and wins (R2.6).
     lead = next((n for n, message in enumerate(own) if message.get("type") != "system"), len(own))
@@ -202,27 +202,27 @@ class SpentBudget(WireModel):
 
 def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> RunInput | LoopInput | CallError:
     """Return the input of the workflow that runs a call's delegate, or all its iterations; `base` is the data by kind."""
-    tool, prepared, guard = call.tool, run.prepared, run.desk.guard
+    tool, prepared, guard = call.spec.tool, run.prepared, run.desk.guard
     assert tool is not None
-    if call.loop is not None:
-        return _parts(call, call.loop, base, run, budget)
+    if call.spec.loop is not None:
+        return _parts(call, call.spec.loop, base, run, budget)
     document = child_document(
         call, prepared.delegates, prepared.delegate_problems, base=base, tools=run.tools, policy=guard.base
     )
     if isinstance(document, CallError):
         return document
     approval = guard.change.as_change()
-    scoped_references = references_of(call.scopes, base.get("state"))
+    scoped_references = references_of(call.spec.scopes, base.get("state"))
     home = None if run.plan is None else run.plan.home(call)
     sources = run.reading.given_below(call, scoped_references, None if home is None else home.sources_then)
-    sources |= {f"†input.{name}": sorted(call.given_sources) for name in call.given}
-    givers = guard.given(given_tools(call.scopes, run.tools))
+    sources |= {f"†input.{name}": sorted(call.inputs.item_sources) for name in call.inputs.item_values}
+    givers = guard.given(given_tools(call.spec.scopes, run.tools))
     below = _below(run, budget, approval, givers, sources)
     # The input is neither validated nor copied: it is the run's own data, however large.
-    if not call.loops:
+    if not call.spec.repeats:
         return RunInput.model_construct(
             agent=document,
-            input={**call.params, **call.given},
+            input={**call.inputs.params, **call.inputs.item_values},
             has_input=True,
             **below,
         )
@@ -231,13 +231,13 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
     # An iteration may not be a delegate of the measured kind.
     expected = ExpectedUsage(tokens=run.progress.expected.tokens, cost=run.progress.expected.cost)
     return LoopInput.model_construct(
-        kind="each" if "_each" in call.raw else "until",
+        kind="each" if "_each" in call.spec.raw else "until",
         agent=document,
-        params=call.params,
-        items=call.items or [],
-        parallel=call.raw.get("_parallel", DEFAULT_PARALLEL),
-        until=call.raw.get("_until", ""),
-        max=call.raw.get("_max", DEFAULT_MAX),
+        params=call.inputs.params,
+        items=call.inputs.items or [],
+        parallel=call.spec.raw.get("_parallel", DEFAULT_PARALLEL),
+        until=call.spec.raw.get("_until", ""),
+        max=call.spec.raw.get("_max", DEFAULT_MAX),
         title=tool.name,
         max_payload=prepared.max_payload,
         **below,
@@ -259,10 +259,10 @@ def _parts(call: Call, form: LoopForm, base: Mapping[str, Json], run: Run, budge
         params={},
         call=part_call(call),
         lists=[show(path) for path in form.writes],
-        items=call.items or [],
+        items=call.inputs.items or [],
         parallel=form.parallel,
         until="",
-        title=call.tool_name,
+        title=call.spec.tool_name,
         max_payload=prepared.max_payload,
         **below,
         state=LoopState(),
@@ -271,9 +271,11 @@ def _parts(call: Call, form: LoopForm, base: Mapping[str, Json], run: Run, budge
 
 def _too_many(call: Call, most: int) -> CallError | None:
     """Return an error if there are more than `most` items, whose results fit into one list (R18.2)."""
-    if (count := len(call.items or [])) <= most:
+    if (count := len(call.inputs.items or [])) <= most:
         return None
-    message = f"{call.tool_name} would go through {count:,} items, and the results of {most:,} at most fit into one"
+    message = (
+        f"{call.spec.tool_name} would go through {count:,} items, and the results of {most:,} at most fit into one"
+    )
     return CallError("too_many_items", message)
 
 

@@ -75,19 +75,21 @@ def draw_plan(plan: Plan, *, paths: bool = False, sources: Mapping[str, Sources]
     `sources`: of the calls' results by id, for a plan that was not simulated itself.
     """
     found = [(plan.calls[writer], plan.calls[reader], str(what)) for writer, reader, what in plan.edges()]
-    told = {reader.id for _, reader, what in found if what in _read(reader.condition)}
-    given = sources or {call.id: call.sources for call in plan.made()}
+    told = {reader.id for _, reader, what in found if what in _read(reader.spec.condition)}
+    given = sources or {call.id: call.state.sources for call in plan.made()}
     others = {shared_id(id) for id, each in given.items() if untrusted(each)}
     nodes = [_node(call, others, told=paths or call.id in told) for call in plan.calls]
     if not paths:
         between = [(writer.id, reader.id, _carried(reader, what)) for writer, reader, what in found]
         return Drawing(nodes, _merge(between), _by_others(between, others))
     edges: dict[tuple[str, str], str] = {}
-    written = {call.id: [Reference("state", path) for paths in call.paths for path in paths] for call in plan.calls}
+    written = {
+        call.id: [Reference("state", path) for paths in call.spec.paths for path in paths] for call in plan.calls
+    }
     for call in plan.calls:
         edges |= {(call.id, str(path)): "" for path in written[call.id]}
         bound = [(writer.id, what) for writer, reader, what in found if reader is call]
-        read = [*call.condition.references(), *call.template.references(), *call.soft.references()]
+        read = [*call.spec.condition.references(), *call.spec.template.references(), *call.spec.soft.references()]
         for reference in dict.fromkeys(read):
             near = [
                 path
@@ -120,24 +122,24 @@ def _read(template: Template) -> set[str]:
 
 def _carried(reader: Call, what: str) -> str:
     """Return the label of an edge. A value that a condition reads has the condition as its label."""
-    if what not in _read(reader.condition):
+    if what not in _read(reader.spec.condition):
         return what
-    condition = f"if {reader.condition_text}"
-    return f"{what}, {condition}" if what in _read(reader.template) else condition
+    condition = f"if {reader.spec.condition_text}"
+    return f"{what}, {condition}" if what in _read(reader.spec.template) else condition
 
 
 def _node(call: Call, others: Collection[str], *, told: bool = True) -> DrawnNode:
     """Return the node of a call; a loop's has its body inside. With `told`, an edge shows the call's condition."""
-    condition = "" if told or not call.has_condition else f" if {call.condition_text}"
-    if call.loop is None:
-        return DrawnNode(shared_id(call.id), call.tool_name + condition, call.standing)
-    title, forms = _round(call, call.loop) + condition, call.loop.forms
-    if call.loop.single:
+    condition = "" if told or not call.spec.has_condition else f" if {call.spec.condition_text}"
+    if call.spec.loop is None:
+        return DrawnNode(shared_id(call.id), call.spec.tool_name + condition, call.standing)
+    title, forms = _round(call, call.spec.loop) + condition, call.spec.loop.forms
+    if call.spec.loop.single:
         return DrawnNode(shared_id(call.id), title, call.standing)
     found = [
         (writer, form, str(reference)) for n, form in enumerate(forms) for writer, reference in _bound(forms[:n], form)
     ]
-    told_inside = {form.id for _, form, what in found if what in _read(form.condition)}
+    told_inside = {form.id for _, form, what in found if what in _read(form.spec.condition)}
     body = [_node(form, others, told=form.id in told_inside) for form in forms]
     edges = [(shared_id(writer.id), shared_id(form.id), _carried(form, what)) for writer, form, what in found]
     return DrawnNode(shared_id(call.id), title, call.standing, Drawing(body, _merge(edges), _by_others(edges, others)))
@@ -145,23 +147,23 @@ def _node(call: Call, others: Collection[str], *, told: bool = True) -> DrawnNod
 
 def _bound(before: Sequence[Call], form: Call) -> Iterator[tuple[Call, Reference]]:
     """Yield the calls of a body that one of its calls reads, and the reference."""
-    for template in (form.condition, form.template, form.soft):
+    for template in (form.spec.condition, form.spec.template, form.spec.soft):
         for reference in template.references():
             for writer in before if reference.kind == "state" else ():
-                if any(overlaps(path, reference.path) for paths in writer.paths for path in paths):
+                if any(overlaps(path, reference.path) for paths in writer.spec.paths for path in paths):
                     yield writer, reference
 
 
 def _round(call: Call, form: LoopForm) -> str:
     """Return the rule of a loop in words."""
-    words = [call.tool_name] if form.single else []
+    words = [call.spec.tool_name] if form.single else []
     for key, word in ((EACH, f"for {form.item} in"), (WHILE, "while"), (UNTIL, "until")):
-        if key in call.raw:
-            value = call.raw[key]
+        if key in call.spec.raw:
+            value = call.spec.raw[key]
             value = value[EXPR] if isinstance(value, dict) and EXPR in value else value
             words.append(f"{word} {value if isinstance(value, str) else shorten(value, 40)}")
-    if "_if" in call.raw and not call.has_condition:
-        words.append(f"if {call.condition_text}")
+    if "_if" in call.spec.raw and not call.spec.has_condition:
+        words.append(f"if {call.spec.condition_text}")
     return " ".join(words)
 
 

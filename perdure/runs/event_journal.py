@@ -342,14 +342,19 @@ class RunJournal:
 
     def call_began(self, call: Call) -> None:
         """Note that a call starts, or waits for nothing but its turn. A loop starts with its first iterations."""
-        below = call.tool is not None and call.tool.delegate is not None and call.loop is None and not call.loops
+        below = (
+            call.spec.tool is not None
+            and call.spec.tool.delegate is not None
+            and call.spec.loop is None
+            and not call.spec.repeats
+        )
         self.journal.note(
             "tool",
             "start",
             self._now(),
             call=call.id,
-            tool=call.tool_name,
-            params=call.params,
+            tool=call.spec.tool_name,
+            params=call.inputs.params,
             of=self.sizes,
             runId=f"{self._run_id}/{call.id}" if below else None,
         )
@@ -361,26 +366,26 @@ class RunJournal:
             "update",
             self._now(),
             call=call.id,
-            tool=call.tool_name,
-            attempt=call.attempts + 1,
+            tool=call.spec.tool_name,
+            attempt=call.state.attempts + 1,
             reason=reason,
         )
 
     def call_ended(self, call: Call) -> None:
         """Note that a call ended, with any status."""
-        done = call.status == "done"
+        done = call.state.status == "done"
         self.journal.note(
             "tool",
             "end",
             self._now(),
             call=call.id,
-            tool=call.tool_name,
-            status=call.status,
-            result=call.result if done else None,
+            tool=call.spec.tool_name,
+            status=call.state.status,
+            result=call.state.result if done else None,
             of=self.sizes,
-            error=None if call.error is None else call.error.as_json(),
-            reason=call.reason or None,
-            attempts=call.attempts or None,
+            error=None if call.state.error is None else call.state.error.as_json(),
+            reason=call.state.reason or None,
+            attempts=call.state.attempts or None,
         )
 
     def hook(self, phase: str, event: str, hook: str, call: str, reason: str) -> None:
@@ -397,9 +402,9 @@ class RunJournal:
             "start",
             self._now(),
             call=offer.id,
-            tool="" if call is None else call.tool_name,
-            params={} if call is None else call.params,
-            calls=[each.raw for each in offer.calls] if call is None else None,
+            tool="" if call is None else call.spec.tool_name,
+            params={} if call is None else call.inputs.params,
+            calls=[each.spec.raw for each in offer.calls] if call is None else None,
             of=self.sizes,
             reason=offer.reason,
             question=offer.question or None,
@@ -415,7 +420,7 @@ class RunJournal:
             "end",
             self._now(),
             call=offer.id,
-            tool="" if offer.call is None else offer.call.tool_name,
+            tool="" if offer.call is None else offer.call.spec.tool_name,
             decision=approval.decision,
             by=(approval.by or None) if decided else None,
             reason=(approval.reason or None) if decided else None,

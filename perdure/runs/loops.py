@@ -45,8 +45,8 @@ _LEFT_OUT: Final = ("_if", "_after", "_instance", "_outputMethod")
 
 def part_document(call: Call, tools: Mapping[str, Tool], base: Mapping[str, Json], guard: Guard) -> JsonObject:
     """Return the agent of all parts, without its plan: the call's tools, the data that it reads, and the run's policy."""
-    assert call.loop is not None
-    used = [each.tool for form in call.loop.forms for each in form.written() if each.tool is not None]
+    assert call.spec.loop is not None
+    used = [each.spec.tool for form in call.spec.loop.forms for each in form.written() if each.spec.tool is not None]
     names = dict.fromkeys(tool.name for tool in used if tool.name not in OWN_TOOLS)
     context: list[JsonObject] = [
         {"type": "tool", "tool": name if tools[name].registered else tools[name].definition()} for name in names
@@ -55,12 +55,12 @@ def part_document(call: Call, tools: Mapping[str, Tool], base: Mapping[str, Json
     context += [{"type": "data", "kind": kind, "data": base[kind]} for kind in _kinds(call) if kind in base]
     policy = {**guard.base.as_change(), **({"scope": "calls"} if guard.policy.scope == "plan" else {})}
     config = {"start": "plan", "approval": policy, "deadline": PART_DEADLINE}
-    return {"name": f"{call.tool_name} {call.id}", "config": config, "context": context}
+    return {"name": f"{call.spec.tool_name} {call.id}", "config": config, "context": context}
 
 
 def _kinds(call: Call) -> list[str]:
     """Return the kinds outside the loop that the call reads, without the state."""
-    read = {ref.kind for template in (call.template, call.soft) for ref in template.references()}
+    read = {ref.kind for template in (call.spec.template, call.spec.soft) for ref in template.references()}
     return sorted(read - {"state"})
 
 
@@ -74,7 +74,7 @@ def part_policy(guard: Guard, call: Call, given: Mapping[str, list[str]]) -> tup
     # Nobody has seen what others write into the calls of the parts, so remembered decisions do not cover those calls.
     clean = not untrusted(join_all(map(frozenset, given.values()))) and not any(map(_brings_others_in, call.written()))
     remembered = dict.fromkeys(guard.remembered if clean else (), "never")
-    names = [each.tool_name for each in call.written()]
+    names = [each.spec.tool_name for each in call.written()]
     if guard.policy.scope == "plan":
         return {**change, "scope": "calls", "ask": "never", "tools": remembered}, []
     return ({**change, "tools": {**change.get("tools", {}), **remembered}} if remembered else change), guard.given(
@@ -84,23 +84,23 @@ def part_policy(guard: Guard, call: Call, given: Mapping[str, list[str]]) -> tup
 
 def _brings_others_in(call: Call) -> bool:
     """Whether others may have written the call's result. A delegate's run reports that only at its end."""
-    return call.tool is not None and (call.tool.others_write or call.tool.delegate is not None)
+    return call.spec.tool is not None and (call.spec.tool.others_write or call.spec.tool.delegate is not None)
 
 
 def part_call(call: Call) -> JsonObject:
     """Return the call as all parts make it, without the items."""
-    assert call.loop is not None
-    own = {key: value for key, value in call.raw.items() if key not in _LEFT_OUT}
-    by_item = {"_if": call.raw["_if"]} if "_if" in call.raw and not call.has_condition else {}
-    parallel = min(call.loop.parallel, MAX_INSIDE)
+    assert call.spec.loop is not None
+    own = {key: value for key, value in call.spec.raw.items() if key not in _LEFT_OUT}
+    by_item = {"_if": call.spec.raw["_if"]} if "_if" in call.spec.raw and not call.spec.has_condition else {}
+    parallel = min(call.spec.loop.parallel, MAX_INSIDE)
     return {**own, **by_item, "_parallel": parallel, "_outputPath": show((LOOP_RESULTS,))}
 
 
 def part_sources(call: Call, known: Mapping[str, Labels]) -> dict[str, list[str]]:
     """Return the sources of the parts' input, by reference there; `known` are labels by kind (R15.1)."""
-    given = {str(reference): sources for reference, sources in call.outside_sources.items()}
+    given = {str(reference): sources for reference, sources in call.inputs.outside_sources.items()}
     given |= {f"†{kind}": known[kind].whole for kind in _kinds(call) if kind in known}
-    given |= {f"†{ITEMS}": call.origins.params.get(EACH, NOWHERE), WRITTEN: call.origins.written}
+    given |= {f"†{ITEMS}": call.inputs.origins.params.get(EACH, NOWHERE), WRITTEN: call.inputs.origins.written}
     return {text: sorted(sources) for text, sources in given.items()}
 
 

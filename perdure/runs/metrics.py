@@ -188,11 +188,11 @@ def fell_back(number: int, model: str, other: str, kind: str | None) -> Observat
 def call_ended(call: Call) -> Observation:
     """Return the observation of a call's end, or of a call that ends with its run."""
     fields: Fields = {"call": call.id, "tool": tool_of(call), "outcome": _outcome(call)}
-    if call.error is not None:
-        fields["code"] = word(call.error.code)
-    if call.attempts:
-        fields["attempts"] = call.attempts
-    level = {"failed": WARNING, "invalid": WARNING, "skipped": DEBUG, "deferred": DEBUG}.get(call.status, INFO)
+    if call.state.error is not None:
+        fields["code"] = word(call.state.error.code)
+    if call.state.attempts:
+        fields["attempts"] = call.state.attempts
+    level = {"failed": WARNING, "invalid": WARNING, "skipped": DEBUG, "deferred": DEBUG}.get(call.state.status, INFO)
     return Observation("call ended", level, fields, calls_counted([call]))
 
 
@@ -203,7 +203,7 @@ def calls_counted(calls: Iterable[Call]) -> list[tuple[str, float, Labels]]:
 
 
 def _outcome(call: Call) -> str:
-    return call.status if call.ended else "cancelled"
+    return call.state.status if call.state.ended else "cancelled"
 
 
 def waits(call: str, tool: str, *, question: bool, client: bool) -> Observation:
@@ -245,4 +245,4 @@ def _hook(said: str, event: str, hook: str, outcome: str) -> Observation:
 
 def tool_of(call: Call) -> str:
     """Return the tool's name; the name of an unknown tool is replaced, because the model may have made it up."""
-    return "unknown" if call.tool is None else word(call.tool.name)
+    return "unknown" if call.spec.tool is None else word(call.spec.tool.name)

@@ -42,7 +42,7 @@ _PLACED: Final = frozenset({"_id", "_after", "_outputPath", "_outputMethod"})
 
 def says_values(call: Call) -> bool:
     """Whether its error, or a person's change to it, may hold values that the call was called with."""
-    return call.error is not None or bool(call.notes) or call.approval is not None
+    return call.state.error is not None or bool(call.state.notes) or call.approval is not None
 
 
 def looked_at(call: Call) -> tuple[list[Reference], list[Path]]:
@@ -50,12 +50,12 @@ def looked_at(call: Call) -> tuple[list[Reference], list[Path]]:
     read: list[Reference] = []
     paths: list[Path] = []
     for each in call.written():
-        templates = [each.condition, each.template, each.soft]
-        if (loop := each.loop) is not None:
+        templates = [each.spec.condition, each.spec.template, each.spec.soft]
+        if (loop := each.spec.loop) is not None:
             templates += [loop.each, *(until.template for until in (loop.until, loop.before) if until is not None)]
             paths += loop.writes
         read += [reference for template in templates for reference in template.references()]
-        paths += [path for alternative in each.paths for path in alternative]
+        paths += [path for alternative in each.spec.paths for path in alternative]
     return read, paths
 
 
@@ -196,20 +196,27 @@ class RunProvenance:
         """End a Request: record which of its sources stand in later prompts. With `turns`, all results stand there."""
         told = set(progress.told)
         for call in plan.made():
-            if call.tool is not None and call.writes and self.hides(call.sources):
-                self.note_type(call.id, call.tool)
-            told |= untrusted(call.origins.written)
-            shown = (turns and call.status == "done") or not call.writes
-            for sources in (call.sources if shown else NOWHERE, call.origins.all if says_values(call) else NOWHERE):
+            if call.spec.tool is not None and call.state.writes and self.hides(call.state.sources):
+                self.note_type(call.id, call.spec.tool)
+            told |= untrusted(call.inputs.origins.written)
+            shown = (turns and call.state.status == "done") or not call.state.writes
+            for sources in (
+                call.state.sources if shown else NOWHERE,
+                call.inputs.origins.all if says_values(call) else NOWHERE,
+            ):
                 told |= NOWHERE if self.hides(sources) else untrusted(sources)
         progress.told = sorted(told)
         clean = [
-            print_of(call.raw)
+            print_of(call.spec.raw)
             for call in plan.calls
-            if not untrusted(call.origins.written) and call.status != "done" and call.id not in self._noted
+            if not untrusted(call.inputs.origins.written) and call.state.status != "done" and call.id not in self._noted
         ]
         self._noted = {call.id for call in plan.calls} if not plan.settled else set()
-        made = {print_of(call.raw) for call in plan.calls if call.status == "done"} if progress.planned else set()
+        made = (
+            {print_of(call.spec.raw) for call in plan.calls if call.state.status == "done"}
+            if progress.planned
+            else set()
+        )
         progress.planned = [each for each in [*progress.planned, *clean] if each not in made][-KEPT_PLANNED:]
 
     def note_type(self, call_id: str, tool: Tool | None) -> None:
@@ -243,8 +250,8 @@ class RunProvenance:
         """
         if output is None or not (below or untrusted(state.labels.whole)):
             return NOWHERE
-        if (given := next((call for call in reversed(plan.calls) if call.result is output), None)) is not None:
-            return given.sources  # by `task_complete`
+        if (given := next((call for call in reversed(plan.calls) if call.state.result is output), None)) is not None:
+            return given.state.sources  # by `task_complete`
         template, _ = parse_template({"output": output})
 
         def found(reference: Reference) -> Json | Missing:
@@ -273,15 +280,15 @@ class RunProvenance:
         self, call: Call, names: Iterable[Reference], sources: Callable[[Reference], Sources] | None
     ) -> dict[str, list[str]]:
         """Return the sources of a delegate's input, by reference there: of its parameters, and of what its scopes give."""
-        given = {str(Reference("input", (name,))): each for name, each in call.origins.params.items()}
+        given = {str(Reference("input", (name,))): each for name, each in call.inputs.origins.params.items()}
         if sources is None:
             names = ()
         for reference in names:
             assert sources is not None
             kind = "parent" if reference.kind == "input" else reference.kind
             found = sources(reference)
-            if call.instance is not None and reference.kind == "state":  # its own goes before what is shared
-                found = join(found, sources(Reference("state", (state_key(call.instance), *reference.path))))
+            if call.spec.instance is not None and reference.kind == "state":  # its own goes before what is shared
+                found = join(found, sources(Reference("state", (state_key(call.spec.instance), *reference.path))))
             given[str(Reference(kind, reference.path))] = found
         return {text: sorted(each) for text, each in given.items()}
 
@@ -328,13 +335,13 @@ class RunProvenance:
 
     def shown_result(self, call: Call) -> tuple[bool, Json]:
         """Return whether a result is hidden, and what the model sees of it."""
-        if not self.hides(call.sources):
-            return False, call.result
-        return True, shape(call.result, self._type_of(call.tool))
+        if not self.hides(call.state.sources):
+            return False, call.state.result
+        return True, shape(call.state.result, self._type_of(call.spec.tool))
 
     def shown_error(self, call: Call, error: CallError) -> JsonObject:
         """Return an error as the model sees it. Its words may hold the call's parameters, or what others have answered."""
-        known = join(call.sources, call.origins.all)
+        known = join(call.state.sources, call.inputs.origins.all)
         if self.hides(known) or (self.tells_shapes and self.hides(join(known, self._touched(call)))):
             named = shown_key(error.code, 0) == error.code  # a tool may give any text as its code
             return {"code": error.code if named else "error", "message": HIDDEN}
@@ -348,8 +355,8 @@ class RunProvenance:
         read, paths = looked_at(call)
         found = join_all(self.data[each.kind].at(each.path) for each in read if each.kind in self.data)
         paths += [each.path for each in read if each.kind == "state"]
-        if call.instance is not None:
-            paths += [scope_path(path, call.instance) for path in paths]
+        if call.spec.instance is not None:
+            paths += [scope_path(path, call.spec.instance) for path in paths]
         writes = () if self.state is None else self.state.writes
         return join(
             found, join_all(each.sources for each in writes if any(overlaps(each.path, path) for path in paths))
@@ -359,13 +366,13 @@ class RunProvenance:
         """Return a call's result for a session's transcript, and the shapes that replace its hidden values."""
         hidden, result = self.shown_result(call)
         told: JsonObject = {"shown": preview(result, 160)} if hidden else {}
-        origins = call.origins.params
+        origins = call.inputs.origins.params
         if any(map(self.hides, origins.values())):
             told["params"] = {
                 name: shape(value) if self.hides(origins.get(name, NOWHERE)) else value
-                for name, value in call.params.items()
+                for name, value in call.inputs.params.items()
             }
-        if call.error is not None and (error := self.shown_error(call, call.error))["message"] == HIDDEN:
+        if call.state.error is not None and (error := self.shown_error(call, call.state.error))["message"] == HIDDEN:
             told["error"] = error
         return result, told
 
@@ -384,10 +391,10 @@ class RunProvenance:
 
     def _shown_edit(self, message: JsonObject, plan: Plan) -> JsonObject:
         before, after = message.get("before"), message.get("after")
-        call = next((call for call in plan.made() if call.approval is not None and call.params is after), None)
+        call = next((call for call in plan.made() if call.approval is not None and call.inputs.params is after), None)
         if not (self.tells_shapes and isinstance(before, dict) and isinstance(after, dict)) or call is None:
             return message
-        origins = call.origins.params
+        origins = call.inputs.origins.params
         kept = {
             name: shape(value) if self.hides(origins.get(name, NOWHERE)) else value for name, value in after.items()
         }

@@ -49,14 +49,14 @@ def recall(run: Run, what: str, page: int = 1) -> JsonObject | None:
 def is_recall(run: Run, call: Call) -> bool:
     """Whether the call reads again, by the worker's own tool."""
     tool = run.prepared.recall
-    return tool is not None and call.tool is not None and call.tool.activity == tool.activity
+    return tool is not None and call.spec.tool is not None and call.spec.tool.activity == tool.activity
 
 
 def with_sources(run: Run, call: Call, outcome: Outcome) -> Outcome:
     """Return the outcome of a call that reads again with the sources of what it has read, where these are known (R15.1)."""
-    if not isinstance(outcome, Returned) or (call.tool is not None and call.tool.untrusted):
+    if not isinstance(outcome, Returned) or (call.spec.tool is not None and call.spec.tool.untrusted):
         return outcome
-    what = call.params.get("what")
+    what = call.inputs.params.get("what")
     sources = _sources(run, what.strip(), call) if isinstance(what, str) else None
     return outcome if sources is None else replace(outcome, sources=sources, recalled=True)
 
@@ -79,7 +79,7 @@ def _sources(run: Run, what: str, reader: Call) -> Sources | None:
 def _call_sources(run: Run, id: str) -> Sources | None:
     for call in run.plan.made() if run.plan is not None else ():
         if call.id == id:
-            return call.sources if call.status == "done" else None
+            return call.state.sources if call.state.status == "done" else None
     view = next((view for view in run.past.calls if view.id == id), None)
     if view is None or view.status != "done":
         return None
@@ -128,10 +128,10 @@ def _result(run: Run, what: str) -> str:
 
 
 def _of_call(run: Run, call: Call) -> str:
-    if isinstance(call.error, CallError):
-        return dumps(run.reading.shown_error(call, call.error))
-    if call.status != "done":
-        return dumps({"status": call.standing, "reason": call.reason})
+    if isinstance(call.state.error, CallError):
+        return dumps(run.reading.shown_error(call, call.state.error))
+    if call.state.status != "done":
+        return dumps({"status": call.standing, "reason": call.state.reason})
     _, value = run.reading.shown_result(call)
     return _text(value)
 

@@ -33,11 +33,11 @@ SHOWN_RESULT: Final = 160
 
 
 def plan_reads(calls: Iterable[Call]) -> dict[str, list[str]]:
-    return {call.id: reads for call in calls if (reads := call.reads)}
+    return {call.id: reads for call in calls if (reads := call.spec.reads)}
 
 
 def plan_writes(calls: Iterable[Call]) -> dict[str, str]:
-    return {call.id: call.target for call in calls if call.paths}
+    return {call.id: call.spec.target for call in calls if call.spec.paths}
 
 
 def call_view(call: Call, sizes: Sizes, table: SourceTable) -> CallView:
@@ -47,17 +47,17 @@ def call_view(call: Call, sizes: Sizes, table: SourceTable) -> CallView:
     """
     return CallView(
         id=call.id,
-        tool=call.tool_name,
-        params=_shown_params(call.params, sizes),
+        tool=call.spec.tool_name,
+        params=_shown_params(call.inputs.params, sizes),
         status=call.standing,
-        started_at=call.started,
-        ended_at=call.ended_at,
-        attempts=call.attempts,
-        reason=call.reason or None,
-        error=cut_to(call.error.as_json(), SHOWN_PARAMS) if call.error else None,
+        started_at=call.state.started,
+        ended_at=call.state.ended_at,
+        attempts=call.state.attempts,
+        reason=call.state.reason or None,
+        error=cut_to(call.state.error.as_json(), SHOWN_PARAMS) if call.state.error else None,
         approval=call.approval,
         sources=_numbered(call, table),
-        shown=_one_line(call.result) if call.status == "done" else None,
+        shown=_one_line(call.state.result) if call.state.status == "done" else None,
     )
 
 
@@ -65,10 +65,10 @@ def _numbered(call: Call, table: SourceTable) -> dict[str, int]:
     """Return sources by parameter, without those that the model wrote out; under `""` the result's, where it is
     untrusted.
     """
-    named = {name: each for name, each in call.origins.params.items() if each != MODEL}
+    named = {name: each for name, each in call.inputs.origins.params.items() if each != MODEL}
     return {
         name: table.number(each)
-        for name, each in (named | ({"": call.sources} if untrusted(call.sources) else {})).items()
+        for name, each in (named | ({"": call.state.sources} if untrusted(call.state.sources) else {})).items()
     }
 
 
@@ -82,12 +82,12 @@ def record(
     """
     left = MAX_RECORDED
     for view, call in zip(reversed(views), reversed(calls), strict=False):
-        view.wrote = [WriteRecord(path=list(write.path), method=write.method) for write in call.writes]
-        if call.kept is not None and call.status == "done":
-            call = replace(call, result=call.kept[0])
-            view.shown = _one_line(call.result)
+        view.wrote = [WriteRecord(path=list(write.path), method=write.method) for write in call.state.writes]
+        if call.state.kept is not None and call.state.status == "done":
+            call = replace(call, state=replace(call.state, result=call.state.kept[0]))
+            view.shown = _one_line(call.state.result)
         result, view.told = told(call)
-        if call.status == "done" and left > 0:
+        if call.state.status == "done" and left > 0:
             view.result = result_text(result, sizes.of(result))
             left -= len(view.result)
     for view in reversed(views[: len(views) - len(calls)]):
@@ -138,8 +138,8 @@ class KeptValues:
 
     def add(self, call: Call, sizes: Sizes) -> None:
         """Keep the values of an ended call; the oldest go where there is no room."""
-        self._calls[call.id] = call.params, call.result
-        for value in (*call.params.values(), call.result):
+        self._calls[call.id] = call.inputs.params, call.state.result
+        for value in (*call.inputs.params.values(), call.state.result):
             count, size = self._held.get(id(value), (0, 0))
             if not count:
                 size = sizes.of(value)
@@ -178,8 +178,8 @@ def sent_by(calls: Iterable[Call]) -> list[str]:
     return [
         each
         for call in calls
-        if call.tool is not None and call.tool.message and call.status == "done"
-        for each in _digests(_text(call.params, call.tool.message))
+        if call.spec.tool is not None and call.spec.tool.message and call.state.status == "done"
+        for each in _digests(_text(call.inputs.params, call.spec.tool.message))
     ]
 
 

@@ -117,7 +117,7 @@ def edited(plan: Plan, other: Plan, time: str) -> Plan:
     plan.keeping.drop("a person has edited the plan", time)
     plan.reopen()
     for call in other.calls:
-        plan.add(call.raw).approval = call.approval
+        plan.add(call.spec.raw).approval = call.approval
     plan.close(drain=other.drained)
     return plan
 
@@ -200,7 +200,7 @@ class RequestLoop:
         """Whether a call that was taken, and perhaps approved, may be scheduled now."""
         waits = call.id not in self._left_to_people and self.plan.is_held(call)
         held = waits or (self.steered and self._stage is not RequestStage.REVISED)
-        return (call.safe or not held) and self.plan.home(call).room_for(call)
+        return (call.spec.safe or not held) and self.plan.home(call).room_for(call)
 
     @property
     def behind(self) -> bool:
@@ -267,17 +267,19 @@ class RequestLoop:
                 if (refused := desk.refuse_flow(call)) is not None:
                     home.end(call, refused, now)
                     continue
-                assert call.tool is not None
+                assert call.spec.tool is not None
                 # Of a loop its calls are asked about; what hooks are to see is asked about when they have (`let_pass`).
-                hooked = call.loop is None and bool(self.hooks.of(BEFORE, known_as(call.tool)))
-                offer = None if call.loop is not None or hooked else self._offer(call, now)
-                if call.tool.activity == KEEP:
+                hooked = call.spec.loop is None and bool(self.hooks.of(BEFORE, known_as(call.spec.tool)))
+                offer = None if call.spec.loop is not None or hooked else self._offer(call, now)
+                if call.spec.tool.activity == KEEP:
                     home.end(call, Failed(CallError("not_here", "what is kept is said outside of loops")), now)
-                elif call.loop is None and offer is None and call.tool.latent and not self._is_hooked(call):
+                elif call.spec.loop is None and offer is None and call.spec.tool.latent and not self._is_hooked(call):
                     # the model has written the result itself: nothing runs
-                    home.end(call, Returned(call.result), now)
+                    home.end(call, Returned(call.state.result), now)
                 else:
-                    call.queued = hooked  # it has not begun: a new message, or the run's end, may keep it from that
+                    call.hold.queued = (
+                        hooked  # it has not begun: a new message, or the run's end, may keep it from that
+                    )
                     self.running[call.id] = call
                     starts.append(StartCall(call, offer))
                     if offer is None and not hooked:
@@ -309,25 +311,25 @@ class RequestLoop:
         if answer.refused is not None:
             return Failed(CallError(REFUSED_BY_HOOK, answer.refused))
         if answer.changed is not None:
-            before = list(call.changed)
-            stay = {name: value for name, value in call.params.items() if name not in answer.gone}
+            before = list(call.inputs.changed)
+            stay = {name: value for name, value in call.inputs.params.items() if name not in answer.gone}
             problem = take_changed(call, {**stay, **answer.changed["params"]}, self.plan.checks)
             if problem is not None:
-                words = f"the hook {by} gave {call.tool_name} parameters that do not fit: {problem.message}"
+                words = f"the hook {by} gave {call.spec.tool_name} parameters that do not fit: {problem.message}"
                 return Failed(CallError(REFUSED_BY_HOOK, words))
-            if call.changed != before:
+            if call.inputs.changed != before:
                 desk.feedback.append(hook_feedback(call, by))
             if (refused := desk.refuse_flow(call)) is not None:
                 return refused
-        return None if decided and not call.changed else self._offer(call, now)
+        return None if decided and not call.inputs.changed else self._offer(call, now)
 
     def _offer(self, call: Call, now: str) -> ApprovalRequest | None:
         offer_it = self._run.desk.offer_question if is_answered(call) else self._run.desk.offer_call
         return offer_it(self.plan.home(call), call, now)
 
     def _is_hooked(self, call: Call) -> bool:
-        assert call.tool is not None
-        return any(self.hooks.of(event, known_as(call.tool)) for event in OF_CALLS)
+        assert call.spec.tool is not None
+        return any(self.hooks.of(event, known_as(call.spec.tool)) for event in OF_CALLS)
 
     def stop(self, limit: Limit, now: str) -> None:
         """Settle the Request: cancelled calls have failed, unless they ended just in time, and waiting calls are
@@ -438,7 +440,7 @@ class RequestLoop:
             self._plan_offer = None
         self._with_people, self._left_to_people = self._asked_about(), set()
         self.plan.keeping.hold_back()
-        if self.plan.closed or any(not call.ended for call in self.plan.calls):
+        if self.plan.closed or any(not call.state.ended for call in self.plan.calls):
             self._stage = RequestStage.REVISED
         else:
             self.plan.close()  # nothing is left that could go on
@@ -450,19 +452,19 @@ class RequestLoop:
         its person, if it has one (R10.5).
         """
         held, request = self.plan.keeping.held, self.plan.request
-        gone = [call for call in held if call.unwanted]
-        gone += written_anew([call for call in held if not call.unwanted], self.plan.own)
+        gone = [call for call in held if call.hold.unwanted]
+        gone += written_anew([call for call in held if not call.hold.unwanted], self.plan.own)
         silent = [call for call in held if call not in gone]
         if silent and not self._is_patched(HELD_CALLS_STAY):
             gone, silent = held, []
         self._drop(f"dropped by Request {request}", now, gone)
         self._with_people |= self._asked_about()
-        pressed = {call.index for call in silent if call.pressed}
+        pressed = {call.index for call in silent if call.hold.pressed}
         self._left_to_people = {
-            id for id, call in self._with_people.items() if not call.ended and call.place[0] in pressed
+            id for id, call in self._with_people.items() if not call.state.ended and call.place[0] in pressed
         }
         for call in silent:
-            call.pressed = True
+            call.hold.pressed = True
         return len(pressed) < len(silent)
 
     def _asked_about(self) -> dict[str, Call]:
@@ -498,4 +500,4 @@ class RequestLoop:
 
 def is_answered(call: Call) -> bool:
     """Whether a person, or a program outside, gives the call's result."""
-    return call.tool is not None and call.tool.activity in ANSWERED
+    return call.spec.tool is not None and call.spec.tool.activity in ANSWERED

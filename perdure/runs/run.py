@@ -312,13 +312,15 @@ class Run(CallTallies):
             self._keep_past(plan)
             self.sizes.retain(self.carries())
         self.desk.feedback.clear()
-        progress.called = [CalledTool.of(call.tool_name, call.tool) for own in plan.own for call in own.written()]
-        progress.after_error = bool(problems) or any(call.status == "failed" for call in fresh)
+        progress.called = [
+            CalledTool.of(call.spec.tool_name, call.spec.tool) for own in plan.own for call in own.written()
+        ]
+        progress.after_error = bool(problems) or any(call.state.status == "failed" for call in fresh)
         self._telling.note_plan(progress, plan)
         if plan.request:
             self.note_answer(result, cut=cut)
             self._note_said(result, held or next(iter(wrong), None), output, over=over)
-            answer = [answer_print(result, [call.raw for call in plan.own])][cut:]
+            answer = [answer_print(result, [call.spec.raw for call in plan.own])][cut:]
             progress.answers = [*progress.answers, *answer][-self.agent.config.stuck_after :]
         return over or (wanted == "refined" and self.end_with_draft())
 
@@ -366,7 +368,7 @@ class Run(CallTallies):
         progress, told = self.progress, self.desk.must_call
         if told is not None:
             progress.must_call, self.desk.must_call = self._offered(told), None
-        elif any(call.tool_name in progress.must_call and call.status == "done" for call in fresh):
+        elif any(call.spec.tool_name in progress.must_call and call.state.status == "done" for call in fresh):
             progress.must_call = []
         if not progress.must_call or self.limit is not None:
             return None
@@ -377,7 +379,7 @@ class Run(CallTallies):
 
     def gives_output(self, plan: Plan, result: RequestResult) -> bool:
         """Whether an answer holds an output in any form, so that no Request has to follow."""
-        completed = any(call.tool_name == TASK_COMPLETE and call.status == "done" for call in plan.own)
+        completed = any(call.spec.tool_name == TASK_COMPLETE and call.state.status == "done" for call in plan.own)
         return completed or self._says(result) is not None
 
     def _why_held(self, plan: Plan, fresh: list[Call]) -> str | None:
@@ -388,9 +390,9 @@ class Run(CallTallies):
     def _written_output(self, plan: Plan, fresh: list[Call], result: RequestResult) -> tuple[Json, StopReason]:
         """Return the output as it was written, and the stop reason that belongs to its form."""
         output = result.output if plan.request else self.context.plan_output
-        completed = [call for call in fresh if call.tool_name == TASK_COMPLETE and call.status == "done"]
+        completed = [call for call in fresh if call.spec.tool_name == TASK_COMPLETE and call.state.status == "done"]
         if output is None and completed:
-            return completed[-1].result, "task_complete"
+            return completed[-1].state.result, "task_complete"
         if not self._dialect.text_answers or not result.text.strip() or result.problem is not None:
             return output, "output"
         read: ParsedText = self._outputs.read_text(result.text, beside_calls=bool(plan.own))

@@ -40,19 +40,21 @@ def ways(call: Call, *, model: bool = True) -> list[str]:
     An example is `send_money.iban ← †state.mail.iban ← read_mail (written by others)`. With `model` the lines include
     parameters that the model has written out.
     """
-    params, tool = call.origins.params, clip(call.tool_name, 60)
+    params, tool = call.inputs.origins.params, clip(call.spec.tool_name, 60)
     named = [
         name for name in sorted(params, key=lambda name: not untrusted(params[name])) if model or params[name] != MODEL
     ]
     lines = []
     for name in named[:SHOWN]:
-        read = dict.fromkeys(str(site.expression) for site in call.template.sites if site.path[0] == name)
+        read = dict.fromkeys(str(site.expression) for site in call.spec.template.sites if site.path[0] == name)
         through = f" ← {clip(', '.join(read), _LONGEST)}" if read else ""
         lines.append(f"{tool}.{clip(name, 60)}{through} ← {in_words(params[name])}")
     if len(named) > SHOWN:
         lines.append(f"and {len(named) - SHOWN} more parameters of {tool}")
-    if untrusted(call.origins.written):
-        lines.append(f"{tool} itself ← {in_words(call.origins.written)}: what had been read when the call was written")
+    if untrusted(call.inputs.origins.written):
+        lines.append(
+            f"{tool} itself ← {in_words(call.inputs.origins.written)}: what had been read when the call was written"
+        )
     return lines
 
 
@@ -140,14 +142,14 @@ def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Call
     )
     call = offer.call
     if call is not None:
-        assert call.tool is not None
-        view.tool, view.description = call.tool_name, call.tool.description
-        view.params, view.parameters, view.items = call.params, call.tool.parameters, call.items
+        assert call.spec.tool is not None
+        view.tool, view.description = call.spec.tool_name, call.spec.tool.description
+        view.params, view.parameters, view.items = call.inputs.params, call.spec.tool.parameters, call.inputs.items
         view.ways = [] if offer.question else ways(call)
         view.client = is_with_client(call)
         return view
     view.calls = offer.shown
-    dry = simulate(dry_run(offer.plan.request), [each.raw for each in offer.calls], asks=guard.asks)
+    dry = simulate(dry_run(offer.plan.request), [each.spec.raw for each in offer.calls], asks=guard.asks)
     view.simulation = {
         "makespan": dry.makespan,
         "levels": [[step.call.id for step in steps] for steps in dry.levels().values()],
@@ -161,8 +163,10 @@ def waiting_entry(offer: ApprovalRequest) -> WaitingEntry:
     call = offer.call
     return WaitingEntry(
         call=offer.id,
-        tool="plan" if call is None else call.tool_name,
-        params=None if call is None or len(preview(call.params, _SHOWN_IN_LISTS)) == _SHOWN_IN_LISTS else call.params,
+        tool="plan" if call is None else call.spec.tool_name,
+        params=None
+        if call is None or len(preview(call.inputs.params, _SHOWN_IN_LISTS)) == _SHOWN_IN_LISTS
+        else call.inputs.params,
         reason=offer.reason[:_SHOWN_IN_LISTS],
         requested_at=offer.approval.requested_at,
         digest=offer.digest,
@@ -251,7 +255,7 @@ def whole(run: Run, what: str) -> Json:
         return found
     for call in run.plan.made() if run.plan is not None else ():
         if call.id == what:
-            return run.call_view(call).as_json() | {"params": call.params, "result": call.result}
+            return run.call_view(call).as_json() | {"params": call.inputs.params, "result": call.state.result}
     for view in run.past.calls:
         if view.id == what:
             if (kept := run.kept.whole(what)) is None:
@@ -422,20 +426,26 @@ def _row(call: Call) -> str:
     # A narrow panel: the status first, and no column for what it reads, which its parameters say.
     return (
         "| "
-        + " | ".join(map(plain, (call.id, call.standing, call.tool_name, call_line(call.raw, 60), call.target)))
+        + " | ".join(
+            map(plain, (call.id, call.standing, call.spec.tool_name, call_line(call.spec.raw, 60), call.spec.target))
+        )
         + " |"
     )
 
 
 def _waiting(offer: ApprovalRequest) -> str:
-    what, shown = ("the whole plan", "") if offer.call is None else (offer.call.tool_name, call_line(offer.call.params))
+    what, shown = (
+        ("the whole plan", "")
+        if offer.call is None
+        else (offer.call.spec.tool_name, call_line(offer.call.inputs.params))
+    )
     cells = (offer.id, what, shown, offer.reason, offer.approval.requested_at[:19])
     return "| " + " | ".join(map(plain, cells)) + " |"
 
 
 def _note(call: Call) -> str:
     """Return, as an item of a list, why a call did not succeed."""
-    note = call.reason or (call.error.message if call.error else "")
+    note = call.state.reason or (call.state.error.message if call.state.error else "")
     return f"- {call.id} {plain(note[:200])}" if note else ""
 
 

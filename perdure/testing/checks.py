@@ -101,7 +101,7 @@ class Checked:
     @property
     def asks(self) -> list[str]:
         """The tools that a person would be asked about, in the order of the calls."""
-        return [call.tool_name for call in self.plan.written() if call.id in self.approvals]
+        return [call.spec.tool_name for call in self.plan.written() if call.id in self.approvals]
 
     def mermaid(self) -> str:
         """The plan as a drawing, for a failure's message or a review."""
@@ -161,5 +161,7 @@ def _approvals(simulation: Simulation, guard: Guard) -> dict[str, str]:
 
 
 def _why(call: Call, guard: Guard) -> str | None:
-    assert call.tool is not None
-    return guard.why(call.tool, call.params if call.template.literal else None, origins=call.origins)
+    assert call.spec.tool is not None
+    return guard.why(
+        call.spec.tool, call.inputs.params if call.spec.template.literal else None, origins=call.inputs.origins
+    )

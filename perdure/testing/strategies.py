@@ -65,7 +65,7 @@ def plans(
             if calls and ordered:
                 call["_after"] = [f"1.{draw(st.integers(0, index - 1))}"]
             calls.append(call)
-        assume(not any(call.error for call in replace(planned, calls=[*calls]).checked().calls))
+        assume(not any(call.state.error for call in replace(planned, calls=[*calls]).checked().calls))
         return calls
 
     return strategy()

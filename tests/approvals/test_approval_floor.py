@@ -97,13 +97,15 @@ def test_nothing_runs_below_the_floor(
 
 def check(floor: Any, there: Any, call: Call, seen: dict[str, Any]) -> None:
     """The call is sent to its worker: that one runs it, or refuses."""
-    assert call.tool is not None
-    assert call.tool.activity is not None
-    code = CODE[call.tool.activity]
-    person = seen.get(call.id) == (call.tool.activity, call.params)
+    assert call.spec.tool is not None
+    assert call.spec.tool.activity is not None
+    code = CODE[call.spec.tool.activity]
+    person = seen.get(call.id) == (call.spec.tool.activity, call.inputs.params)
     if strict(floor, code):
         assert person, "the run's own worker asks"
-    if floor_problem(there, code, call.tool.activity, call.params, call.approved) is None and strict(there, code):
+    if floor_problem(there, code, call.spec.tool.activity, call.inputs.params, call.inputs.approved) is None and strict(
+        there, code
+    ):
         assert person, "and so does the worker that has the code"
 
 
@@ -130,8 +132,8 @@ def decide(data: st.DataObject, desk: ApprovalQueue, call: Call, seen: dict[str,
     more = kinds.get(what, {})
     kind = "approve" if what == "remember" else what
     verdict = desk.apply(desk.judge(parse_decision({"call": call.id, "decision": kind, **more})))
-    assert call.tool is not None
-    seen[call.id] = (call.tool.activity, dict(call.params))
+    assert call.spec.tool is not None
+    seen[call.id] = (call.spec.tool.activity, dict(call.inputs.params))
     return verdict.outcome is None
 
 
@@ -142,8 +144,8 @@ def decide_plan(data: st.DataObject, desk: ApprovalQueue, plan: Plan, seen: dict
     calls: dict[str, Any] = {"calls": [{"_tool": "u", "x": 3}]} if what == "edit" else {}
     plan = desk.apply(desk.judge(parse_decision({"call": "1", "decision": what, **calls}))).plan or plan
     for call in plan.calls:
-        if call.template.literal and call.tool is not None:
-            seen[call.id] = (call.tool.activity, dict(call.params))
+        if call.spec.template.literal and call.spec.tool is not None:
+            seen[call.id] = (call.spec.tool.activity, dict(call.inputs.params))
     return plan
 
 
@@ -262,7 +264,7 @@ def test_a_program_that_decides_signs_with_its_own_name() -> None:
     judged = desk.judge_program(offers[0], said, "mine:decide")
     assert judged is not None
     desk.apply(judged)
-    assert (offers[0].approval.by, plan.calls[0].approved, list(desk.waiting)) == ("mine:decide", None, ["1.1"])
+    assert (offers[0].approval.by, plan.calls[0].inputs.approved, list(desk.waiting)) == ("mine:decide", None, ["1.1"])
     answers: list[Json] = [said, said | {"decision": "edit", "params": {"x": 2}}, "approve"]
     for more in answers:
         assert desk.judge_program(offers[1], more, "mine:decide") is None

@@ -170,7 +170,7 @@ def test_a_replacement_must_write_what_others_read() -> None:
         desk.judge(parse_decision({"call": "1.0", "decision": "replace", "with": {**other, "_outputPath": "†state.b"}}))
     desk.apply(desk.judge(parse_decision({"call": "1.0", "decision": "replace", "with": other})))
     plan.end(first, Returned("new"))
-    assert [call.params for call in plan.take_ready()] == [{"x": "new"}]
+    assert [call.inputs.params for call in plan.take_ready()] == [{"x": "new"}]
 
 
 def test_a_rejected_call_takes_what_reads_it_along_but_not_its_siblings() -> None:
@@ -188,7 +188,7 @@ def test_a_rejected_call_takes_what_reads_it_along_but_not_its_siblings() -> Non
     plan.end(wipe, Rejected("rejected: no"))
     plan.end(sibling, Returned(1))
     assert plan.settled
-    assert [call.status for call in plan.calls] == ["rejected", "skipped", "done"]
+    assert [call.state.status for call in plan.calls] == ["rejected", "skipped", "done"]
 
 
 def test_r7_1_a_condition_that_cannot_be_decided_asks() -> None:

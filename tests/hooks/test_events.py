@@ -15,7 +15,7 @@ from perdure.hooks import AfterToolCall, AgentEnd, BeforeToolCall, Refused, Tool
 from perdure.hooks.answers import HookAnswerError, HookedEvent, Hooks, matches, told
 from perdure.hooks.decorator import hook_functions
 from perdure.hooks.events import HOOKS, HookAnswer, HookRef
-from perdure.plan.calls import Call
+from perdure.plan.calls import Call, CallSpec
 from perdure.plan.validation import take_changed
 from perdure.runs.agent import with_system_text
 from perdure.tools.tool import parse_tool
@@ -187,23 +187,24 @@ def test_a_hook_for_a_tool_meets_whatever_name_the_tool_goes_by() -> None:
 
 def ready(params: dict[str, Any], origins: dict[str, str]) -> Call:
     schema = {"name": "pay", "properties": {"to": {"type": "string"}, "sum": {"type": "number"}}, "required": ["to"]}
-    call = Call("1.0", 0, {"_tool": "pay", **params}, parse_tool(schema, activities=["pay"]), params=params)
-    call.template, _ = parse_template({"to": "†state.mail", "sum": 5})
-    call.origins = Origins(
+    written = parse_template({"to": "†state.mail", "sum": 5})[0]
+    tool = parse_tool(schema, activities=["pay"])
+    call = Call.of("1.0", 0, CallSpec({"_tool": "pay", **params}, tool, params=params, template=written))
+    call.inputs.origins = Origins(
         frozenset({"model"}), {name: frozenset({source}) for name, source in origins.items()}, read=True
     )
-    call.approved = "a digest"
+    call.inputs.approved = "a digest"
     return call
 
 
 def test_what_a_hook_changes_may_come_from_all_that_it_was_given() -> None:
     call = ready({"to": "ann", "sum": 5}, {"to": "!tool:read_mail", "sum": "model"})
     assert take_changed(call, {"to": "ann", "sum": 6}) is None
-    assert call.origins.params == {"to": {"!tool:read_mail"}, "sum": {"!tool:read_mail", "model"}}
-    assert (call.changed, call.approved, call.template.literal) == (["sum"], None, False)
+    assert call.inputs.origins.params == {"to": {"!tool:read_mail"}, "sum": {"!tool:read_mail", "model"}}
+    assert (call.inputs.changed, call.inputs.approved, call.spec.template.literal) == (["sum"], None, False)
     assert take_changed(call, {"to": "†state.x"}) is None  # text; and what was left out was changed too
-    assert (call.params, call.changed) == ({"to": "†state.x"}, ["sum", "to"])
-    assert call.template.literal  # nothing of it is a reference any more
+    assert (call.inputs.params, call.inputs.changed) == ({"to": "†state.x"}, ["sum", "to"])
+    assert call.spec.template.literal  # nothing of it is a reference any more
 
 
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.text("†{}ab", max_size=4))
@@ -215,18 +216,19 @@ SOURCES = st.sampled_from(["user", "model", "tool:look", "!tool:read_mail", "!to
 def test_no_hook_makes_anything_cleaner_than_what_it_was_given(
     before: dict[str, Any], after: dict[str, Any], names: list[str], wrote: str
 ) -> None:
-    call = Call("1.0", 0, {"_tool": "pay"}, parse_tool({"name": "pay"}, activities=["pay"]), params=before)
-    call.template, _ = parse_template(before)
+    tool = parse_tool({"name": "pay"}, activities=["pay"])
+    spec = CallSpec({"_tool": "pay"}, tool, params=before, template=parse_template(before)[0])
+    call = Call.of("1.0", 0, spec)
     mine = {name: frozenset({source}) for name, source in zip(sorted(before), names, strict=False)}
-    call.origins = Origins(frozenset({wrote}), mine, read=True)
+    call.inputs.origins = Origins(frozenset({wrote}), mine, read=True)
     everything = frozenset().union(*mine.values(), {wrote})
     assert take_changed(call, after) is None
-    assert call.params == after or call.params is before
+    assert call.inputs.params == after or call.inputs.params is before
     for name, value in after.items():
         same = name in before and type(before[name]) is type(value) and before[name] == value
-        assert call.origins.params[name] == (mine[name] if same else everything)
-        assert (name in call.changed) == (not same)
-    assert not any(str(site.path[0]) in call.changed for site in call.template.sites)
+        assert call.inputs.origins.params[name] == (mine[name] if same else everything)
+        assert (name in call.inputs.changed) == (not same)
+    assert not any(str(site.path[0]) in call.inputs.changed for site in call.spec.template.sites)
 
 
 def test_what_does_not_fit_the_tool_changes_nothing() -> None:
@@ -234,7 +236,7 @@ def test_what_does_not_fit_the_tool_changes_nothing() -> None:
     for params in ({"sum": 5}, {"to": 5}, {"to": "ann", "_outputPath": "†state.x"}):
         assert take_changed(call, params) is not None
     assert take_changed(call, {"sum": 5, "to": "ann"}) is None
-    assert (call.params, call.changed, call.approved) == ({"to": "ann", "sum": 5}, [], "a digest")
+    assert (call.inputs.params, call.inputs.changed, call.inputs.approved) == ({"to": "ann", "sum": 5}, [], "a digest")
     assert take_changed(call, {"to": "ann", "sum": True}) is not None  # which Python takes for 1
 
 

@@ -289,9 +289,9 @@ def test_r9_2_what_is_no_call_is_a_structural_error_that_quotes_its_line(line: s
     for call in solution.calls:
         plan.add(call)
     plan.close()
-    assert [(call.status, call.error and call.error.code) for call in plan.calls if call.error] == [
-        ("invalid", "syntax")
-    ]
+    assert [
+        (call.state.status, call.state.error and call.state.error.code) for call in plan.calls if call.state.error
+    ] == [("invalid", "syntax")]
 
 
 FRAGMENTS = [

@@ -55,7 +55,7 @@ def play(plan: Plan, **outcomes: Any) -> list[list[str]]:
 
 
 def statuses(plan: Plan) -> list[str]:
-    return [call.status for call in plan.calls]
+    return [call.state.status for call in plan.calls]
 
 
 FAILED = Failed(CallError("boom", "it broke"))
@@ -84,9 +84,9 @@ def test_it_is_skipped_with_the_reason_where_one_did_not_end_well(named: str, ou
     well = status == "done"
     assert statuses(plan) == [status, *(["done", "done"] if well else ["skipped", "skipped"])]
     if not well:
-        assert f"1.0 t, which did not succeed ({status})" in plan.calls[1].reason
-        assert plan.calls[2].reason == "$._after names 1.1 t, which did not succeed (skipped)"
-        assert not plan.calls[1].branch
+        assert f"1.0 t, which did not succeed ({status})" in plan.calls[1].state.reason
+        assert plan.calls[2].state.reason == "$._after names 1.1 t, which did not succeed (skipped)"
+        assert not plan.calls[1].state.branch
 
 
 def test_a_path_that_another_branch_left_out_is_a_branch_not_taken() -> None:
@@ -95,7 +95,7 @@ def test_a_path_that_another_branch_left_out_is_a_branch_not_taken() -> None:
     well = plan_of(either, *calls)
     play(well)
     assert statuses(well) == ["done", "done", "skipped", "done"]
-    assert (well.calls[2].branch, well.calls[2].error) == (True, None)
+    assert (well.calls[2].state.branch, well.calls[2].state.error) == (True, None)
     ill = plan_of(either, *calls)
     play(ill, c0=FAILED)
     assert statuses(ill) == ["failed", "skipped", "done", "skipped"]
@@ -136,15 +136,15 @@ def test_what_names_nothing_is_a_structural_error(after: Any, problem: str) -> N
     plan = plan_of({"_after": after}, {})
     play(plan)
     assert statuses(plan) == ["invalid", "done"]
-    assert plan.calls[0].error is not None
-    assert problem in plan.calls[0].error.message
+    assert plan.calls[0].state.error is not None
+    assert problem in plan.calls[0].state.error.message
 
 
 def test_order_in_a_ring_is_a_cycle() -> None:
     plan = plan_of({"_after": ["1.1"]}, {"_after": ["†state.c"]}, {"_after": ["1.0"], "_outputPath": "†state.c"}, {})
     play(plan)
     assert statuses(plan) == ["invalid", "invalid", "invalid", "done"]
-    assert "1.0 t -after→ 1.2 t -after †state.c→ 1.1 t -after→ 1.0 t" in str(plan.calls[0].error)
+    assert "1.0 t -after→ 1.2 t -after †state.c→ 1.1 t -after→ 1.0 t" in str(plan.calls[0].state.error)
 
 
 def test_a_writer_that_has_arrived_is_enough_while_the_list_is_still_open() -> None:
@@ -153,7 +153,7 @@ def test_a_writer_that_has_arrived_is_enough_while_the_list_is_still_open() -> N
     plan.end(first, Returned(1))
     assert ids(plan.take_ready()) == ["1.1"]
     plan.add({"_tool": "nope"})
-    assert [call.status for call in plan.calls] == ["done", "running", "skipped", "invalid"]
+    assert [call.state.status for call in plan.calls] == ["done", "running", "skipped", "invalid"]
 
 
 def test_step_defers_what_comes_after_another_call() -> None:
@@ -170,7 +170,7 @@ def test_parallel_runs_so_many_at_once_in_the_order_of_the_list() -> None:
     assert two.take_ready() == []
     two.end(second, Returned(1))
     assert ids(two.take_ready()) == ["1.2"]
-    assert first.status == "running"
+    assert first.state.status == "running"
 
 
 def test_a_call_that_waits_for_a_person_holds_nobody_up() -> None:
@@ -258,15 +258,15 @@ def test_what_reads_a_replaced_call_is_told_of_the_call_that_ran(
     written: str, by: dict[str, Any], outcome: Any, said: str
 ) -> None:
     plan = replaced([{"_outputPath": written}, {"x": "†state.a"}], by, outcome)
-    assert (plan.calls[1].status, said in plan.calls[1].reason) == ("skipped" if said else "done", True)
+    assert (plan.calls[1].state.status, said in plan.calls[1].state.reason) == ("skipped" if said else "done", True)
 
 
 def test_a_path_that_a_replacement_no_longer_writes_is_no_branch() -> None:
     plan = replaced(
         [{"_outputPath": "†state.a"}], {"_tool": "t", "_outputPath": "†state.b"}, Returned(1), {"x": "†state.a"}
     )
-    assert plan.calls[1].status == "invalid"
-    assert "†state.a does not exist and no call writes it; near it are †state.b" in str(plan.calls[1].error)
+    assert plan.calls[1].state.status == "invalid"
+    assert "†state.a does not exist and no call writes it; near it are †state.b" in str(plan.calls[1].state.error)
 
 
 def test_a_replacement_does_not_add_to_what_its_readers_do_not_see() -> None:
@@ -285,8 +285,8 @@ def test_a_failure_is_told_before_a_branch_in_whatever_order_they_are_named(afte
     plan = plan_of(either, {"_after": ["†state.ok"]}, {}, {"_after": after}, {"_after": ["1.3"]})
     play(plan, c0=Returned(1, "†state.bad"), c2=FAILED)
     assert statuses(plan) == ["done", "skipped", "failed", "skipped", "skipped"]
-    assert plan.calls[3].reason == "$._after names 1.2 t, which did not succeed (failed)"
-    assert [call.branch for call in plan.calls] == [False, True, False, False, False]
+    assert plan.calls[3].state.reason == "$._after names 1.2 t, which did not succeed (failed)"
+    assert [call.state.branch for call in plan.calls] == [False, True, False, False, False]
 
 
 def test_what_a_call_reads_looks_on_also_where_what_it_comes_after_did_not_end_well() -> None:
@@ -298,7 +298,7 @@ def test_what_a_call_reads_looks_on_also_where_what_it_comes_after_did_not_end_w
     )
     play(plan, c1=Returned(1, "†state.bad"))
     assert statuses(plan) == ["invalid", "done", "invalid", "invalid"]
-    assert "1.3 t -after→ 1.0 t -†state.a→ 1.3 t" in str(plan.calls[3].error)
+    assert "1.3 t -after→ 1.0 t -†state.a→ 1.3 t" in str(plan.calls[3].state.error)
 
 
 def test_of_an_exclusive_group_the_first_of_the_list_goes_first_whichever_was_ready_first() -> None:
@@ -340,7 +340,7 @@ def test_an_item_that_was_set_needs_the_array_from_beyond_a_set_that_went_anothe
     )
     play(plan, c0=Returned([5]), c1=Returned(1, "†state.bad"), c2=Returned(6))
     assert statuses(plan) == ["done"] * 4
-    assert plan.calls[3].params == {"x": 6}
+    assert plan.calls[3].inputs.params == {"x": 6}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -29,12 +29,12 @@ def plan_of(*calls: Any, result: Any = CPU, **options: Any) -> Plan:
     plan.close()
     while taken := plan.take_ready():
         for call in taken:
-            plan.end(call, Returned(result if call.index == 0 else call.params.get("x")))
+            plan.end(call, Returned(result if call.index == 0 else call.inputs.params.get("x")))
     return plan
 
 
 def told(call: Call) -> str:
-    return call.reason or (call.error.message if call.error else "")
+    return call.state.reason or (call.state.error.message if call.state.error else "")
 
 
 def test_r16_3_a_parameter_is_computed_when_its_call_starts() -> None:
@@ -44,8 +44,8 @@ def test_r16_3_a_parameter_is_computed_when_its_call_starts() -> None:
         "n": {"_expr": "†input.limit / 2"},
     }
     plan = plan_of(call | {"_outputPath": "†state.r"})
-    assert plan.calls[1].params == {"x": "w: 97 %", "n": 47.5}
-    assert plan.calls[1].reads == ["†state.l.name", "†state.l.cpu", "†input.limit"]
+    assert plan.calls[1].inputs.params == {"x": "w: 97 %", "n": 47.5}
+    assert plan.calls[1].spec.reads == ["†state.l.name", "†state.l.cpu", "†input.limit"]
     assert plan.state.snapshot()["r"] == "w: 97 %"
 
 
@@ -61,8 +61,8 @@ def test_r16_3_a_parameter_is_computed_when_its_call_starts() -> None:
 )
 def test_r16_2_a_call_whose_condition_does_not_hold_is_skipped_as_a_branch(condition: Any, status: str) -> None:
     plan = plan_of({"_tool": "act", "_if": condition, "_outputPath": "†state.r"}, {"_tool": "act", "x": "†state.r"})
-    assert [call.status for call in plan.calls[1:]] == [status, status]
-    assert all(call.branch for call in plan.calls[1:] if status == "skipped")
+    assert [call.state.status for call in plan.calls[1:]] == [status, status]
+    assert all(call.state.branch for call in plan.calls[1:] if status == "skipped")
     if status == "skipped":
         assert told(plan.calls[1]).startswith("its condition does not hold: ")
 
@@ -71,19 +71,19 @@ def test_r16_2_two_conditions_write_one_path_and_join_again() -> None:
     high = {"_tool": "act", "x": "high", "_if": "state.l.cpu[1] > 95", "_outputPath": "†state.r"}
     low = {"_tool": "act", "x": "low", "_if": "state.l.cpu[1] <= 95", "_outputPath": "†state.r"}
     plan = plan_of(high, low, {"_tool": "act", "x": "†state.r"})
-    assert [call.status for call in plan.calls] == ["done", "done", "skipped", "done"]
-    assert plan.calls[3].params == {"x": "high"}
+    assert [call.state.status for call in plan.calls] == ["done", "done", "skipped", "done"]
+    assert plan.calls[3].inputs.params == {"x": "high"}
 
 
 def test_r16_2_what_a_call_would_be_given_need_not_exist_where_it_is_not_made() -> None:
     call = {"_tool": "act", "_if": "len(state.l.gpu) > 0", "x": {"_expr": "state.l.gpu[0]"}}
     plan = plan_of(call, result={"gpu": []})
-    assert plan.calls[1].status == "skipped"
+    assert plan.calls[1].state.status == "skipped"
 
 
 def test_r16_2_a_condition_waits_for_what_it_reads_and_fails_with_it() -> None:
     plan = plan_of({"_tool": "act", "_if": "state.l.gpu > 1"})
-    assert plan.calls[1].status == "invalid"
+    assert plan.calls[1].state.status == "invalid"
     assert "$._if" in told(plan.calls[1])
     assert "cpu" in told(plan.calls[1])
 
@@ -103,7 +103,7 @@ def test_r16_2_a_condition_waits_for_what_it_reads_and_fails_with_it() -> None:
 )
 def test_r16_3_a_mistake_is_the_calls_own(call: Any, said: str) -> None:
     plan = plan_of({"_tool": "act", **call})
-    assert plan.calls[1].status == "invalid"
+    assert plan.calls[1].state.status == "invalid"
     assert said in told(plan.calls[1]).replace('"', "'")
 
 

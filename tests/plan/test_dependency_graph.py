@@ -32,7 +32,7 @@ def played(calls: list[Any], results: Mapping[str, Outcome] | None = None, **opt
 
 
 def error(plan: Plan, index: int) -> str:
-    found = plan.calls[index].error
+    found = plan.calls[index].state.error
     return found.message if found else ""
 
 
@@ -56,7 +56,7 @@ def test_r5_1_a_refused_call_has_not_written_and_its_reader_does_not_run(refused
     tools = {**TOOLS, "fixed": any_tool("fixed", _outputPath={"const": "†state.balance"})}
     plan = played([refused, READ | {"p": "†state.balance"}], state={"balance": 1, "b": 2}, tools=tools)
     assert statuses(plan) == ["invalid", "skipped"]
-    assert "1.0" in plan.calls[1].reason
+    assert "1.0" in plan.calls[1].state.reason
 
 
 def test_r5_1_a_call_beyond_the_limit_has_not_written() -> None:
@@ -81,7 +81,7 @@ def test_r5_5_what_nothing_can_satisfy_is_refused_at_once_also_beside_what_binds
         B | {"p": "†state.first || †input.n", "_outputPath": "†state.later"},
     ]
     plan = new_plan(data={"input": {"n": 1}})
-    assert plan.add(calls[0]).status == "invalid"
+    assert plan.add(calls[0]).state.status == "invalid"
     plan = played(calls, data={"input": {"n": 1}})
     assert statuses(plan) == ["invalid", "done"]
     assert error(plan, 0) == "$.p: †input.nope does not exist and no call writes it; near it are †input.n"
@@ -133,7 +133,7 @@ def test_r4_3_a_failure_whose_branch_cannot_be_written_is_still_told() -> None:
     run(plan, calls, fails("1.0"))
     assert (statuses(plan), plan.state.snapshot()) == (["failed", "skipped", "skipped"], {"n": 5})
     assert [call.id for call in plan.errors] == ["1.0"]
-    first = plan.calls[0].error
+    first = plan.calls[0].state.error
     assert first is not None
     assert first.code == "boom"
     assert (
@@ -146,12 +146,12 @@ def test_r5_1_an_adder_that_was_not_taken_leaves_what_was_there() -> None:
     other = Returned("oops", "†state.e")
     read = READ | {"p": "†state.l"}
     plan = played([push, read], {"1.0": other}, state={"l": [1]})
-    assert (statuses(plan), plan.calls[1].params) == (["done", "done"], {"p": [1]})
+    assert (statuses(plan), plan.calls[1].inputs.params) == (["done", "done"], {"p": [1]})
     plan = played([B | {"_outputPath": "†state.l"}, push, read], {"1.0": Returned([2]), "1.1": other}, state={"l": [1]})
-    assert plan.calls[2].params == {"p": [2]}
+    assert plan.calls[2].inputs.params == {"p": [2]}
     # There was nothing, so there is nothing: a branch not taken.
     plan = played([push, read], {"1.0": other})
-    assert (plan.calls[1].status, plan.calls[1].branch) == ("skipped", True)
+    assert (plan.calls[1].state.status, plan.calls[1].state.branch) == ("skipped", True)
     # One that failed promised more than it gave.
     plan = new_plan({"l": [1]})
     run(plan, [A | {"_outputPath": "†state.l", "_outputMethod": "push"}, read], fails("1.0"))
@@ -162,19 +162,19 @@ def test_r5_1_a_set_that_went_another_branch_is_passed_over_with_what_was_added_
     set_, push = A | {"_outputPath": "†state.l || †state.e"}, B | {"_outputPath": "†state.l", "_outputMethod": "push"}
     read, other = READ | {"p": "†state.l"}, Returned("oops", "†state.e")
     plan = played([A | {"_outputPath": "†state.l"}, set_, push, read], {"1.0": Returned([1]), "1.1": other})
-    assert plan.calls[3].params == {"p": [1, "1.2"]}
+    assert plan.calls[3].inputs.params == {"p": [1, "1.2"]}
     # Never back to a value from before the plan, also not by way of what was added to it since.
     plan = played([set_, push, read], {"1.0": other}, state={"l": [1]})
-    assert (plan.calls[2].status, plan.calls[2].branch) == ("skipped", True)
-    assert "1.0 a, which took another branch" in plan.calls[2].reason
+    assert (plan.calls[2].state.status, plan.calls[2].state.branch) == ("skipped", True)
+    assert "1.0 a, which took another branch" in plan.calls[2].state.reason
     plan = played([push, set_, read], {"1.1": other}, state={"l": [1]})
-    assert plan.calls[2].params == {"p": [1, "1.0"]}
+    assert plan.calls[2].inputs.params == {"p": [1, "1.0"]}
     # Setting one item needs the array from before, and is a `set` all the same.
     item = A | {"_outputPath": "†state.l[0] || †state.e"}
     plan = played([item, READ | {"p": "†state.l[0]"}], {"1.0": other}, state={"l": [1]})
-    assert (plan.calls[1].status, plan.calls[1].branch) == ("skipped", True)
+    assert (plan.calls[1].state.status, plan.calls[1].state.branch) == ("skipped", True)
     plan = played([item, READ | {"p": "†state.l[0]"}], state={"l": [1, 2]})
-    assert plan.calls[1].params == {"p": "1.0"}
+    assert plan.calls[1].inputs.params == {"p": "1.0"}
 
 
 def test_r5_1_a_set_that_went_another_branch_is_passed_over_forward_too() -> None:
@@ -184,7 +184,7 @@ def test_r5_1_a_set_that_went_another_branch_is_passed_over_forward_too() -> Non
         B | {"_outputPath": "†state.x"},
     ]
     plan = played(calls, {"1.1": Failed(CallError("boom", "it broke"))})
-    assert plan.calls[0].params == {"p": "1.2"}
+    assert plan.calls[0].inputs.params == {"p": "1.2"}
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_r5_1_a_set_that_went_another_branch_is_passed_over_forward_too() -> Non
 )
 def test_r3_1_an_expression_in_braces_is_one_with_spaces_and_parentheses_too(text: str, expected: str) -> None:
     plan = played([READ | {"p": f"x{text}"}], data={"input": {"n": 1}})
-    assert plan.calls[0].params == {"p": f"x{expected}"}
+    assert plan.calls[0].inputs.params == {"p": f"x{expected}"}
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def wired(calls: list[dict[str, Any]]) -> Plan:
 
 
 def refused(plan: Plan) -> dict[str, int]:
-    return dict(Counter(call.error.code for call in plan.calls if call.error is not None))
+    return dict(Counter(call.state.error.code for call in plan.calls if call.state.error is not None))
 
 
 MANY_PATHS = [f"†state.a{index}" for index in range(500)]
@@ -259,7 +259,7 @@ MANY_PATHS = [f"†state.a{index}" for index in range(500)]
 def test_r18_5_what_calls_name_is_bounded_as_a_sum(calls: list[dict[str, Any]]) -> None:
     plan = wired([*calls[:400], B])
     assert refused(plan)["too_many_names"] >= 380
-    assert plan.calls[400].status == "ready"
+    assert plan.calls[400].state.status == "ready"
     assert len(plan.edges()) <= 10_000
 
 
@@ -332,7 +332,7 @@ def test_r5_14_two_calls_that_set_one_path_without_an_order_are_told(
     for call in calls:
         plan.add({"_tool": "t", **call})
     plan.close()
-    assert [call.error for call in plan.calls] == [None] * len(calls)
+    assert [call.state.error for call in plan.calls] == [None] * len(calls)
     assert [tuple(word for word in text.split() if word.startswith("1."))[:2] for text in plan.races()] == found
 
 
@@ -384,11 +384,11 @@ TYPED = any_tool(
 def test_r5_13_a_literal_is_converted_where_nothing_is_lost(written: dict[str, Any], taken: dict[str, Any]) -> None:
     plan = new_plan({"s": "x"}, tools={"typed": TYPED})
     call = plan.add({"_tool": "typed", **written})
-    assert call.error is None
-    assert {key: call.raw[key] for key in written} == taken
-    assert call.converted[0].startswith(f"$.{next(iter(written))}")
-    assert call.status == "ready"
-    assert call.template.literal == ("†state.s" not in written.values())
+    assert call.state.error is None
+    assert {key: call.spec.raw[key] for key in written} == taken
+    assert call.spec.converted[0].startswith(f"$.{next(iter(written))}")
+    assert call.state.status == "ready"
+    assert call.spec.template.literal == ("†state.s" not in written.values())
 
 
 @pytest.mark.parametrize(
@@ -410,24 +410,26 @@ def test_r5_13_a_literal_is_converted_where_nothing_is_lost(written: dict[str, A
 )
 def test_r5_13_a_literal_of_which_something_would_be_lost_is_refused(written: dict[str, Any]) -> None:
     call = new_plan(tools={"typed": TYPED}).add({"_tool": "typed", **written})
-    assert call.error is not None
-    assert call.converted == []
+    assert call.state.error is not None
+    assert call.spec.converted == []
 
 
 def test_r5_13_a_loops_body_is_converted_too() -> None:
     body: JsonObject = {"_tool": "_for", "_each": [1, 2], "_body": [{"_tool": "typed", "n": "5", "free": "†item"}]}
     plan = new_plan(tools={"typed": TYPED})
-    assert plan.add(body).error is None
+    assert plan.add(body).state.error is None
     plan.close()
-    assert [call.params for call in plan.take_ready()] == [{"n": 5, "free": 1}, {"n": 5, "free": 2}]
-    assert [text for form in plan.calls[0].written() for text in form.converted] == ['$.n was "5" and is taken as 5']
+    assert [call.inputs.params for call in plan.take_ready()] == [{"n": 5, "free": 1}, {"n": 5, "free": 2}]
+    assert [text for form in plan.calls[0].written() for text in form.spec.converted] == [
+        '$.n was "5" and is taken as 5'
+    ]
 
 
 def test_a_call_finds_the_one_tool_whose_name_ends_with_its_own() -> None:
     tools = {name: any_tool(name) for name in ("Tool.detect", "functions.intersect", "a.same", "b.same", "x")}
     plan = new_plan(tools=tools)
     calls = [plan.add({"_tool": name}) for name in ("detect", "intersect", "same", "x", "tect", "")]
-    assert [call.tool and call.tool.name for call in calls] == [
+    assert [call.spec.tool and call.spec.tool.name for call in calls] == [
         "Tool.detect",
         "functions.intersect",
         None,
@@ -435,4 +437,4 @@ def test_a_call_finds_the_one_tool_whose_name_ends_with_its_own() -> None:
         None,
         None,
     ]
-    assert calls[0].tool_name == "Tool.detect"
+    assert calls[0].spec.tool_name == "Tool.detect"

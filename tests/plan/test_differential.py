@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import CallError, StateError
-from perdure.plan.calls import Failed, Outcome, Returned
+from perdure.plan.calls import Call, Failed, Outcome, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import parse_tool
 from perdure.values.references import MISSING, Reference, parse_expression
@@ -46,14 +46,14 @@ class Engine:
             parallel=case.parallel,
         )
         arriving = list(case.calls)
-        running: list[Any] = []
+        running: list[Call] = []
         while not self.plan.settled:
             if arriving and (streamed is None or not running or streamed.random() < 0.5):
                 self.plan.add(arriving.pop(0))
             elif not arriving and not self.plan.closed:
                 self.plan.close()
             else:
-                assert running, [(call.id, call.status) for call in self.plan.calls]
+                assert running, [(call.id, call.state.status) for call in self.plan.calls]
                 call = min(running, key=lambda call: case.rank(call.index))
                 running.remove(call)
                 self.order.append(call.index)
@@ -68,17 +68,20 @@ class Engine:
         assert len(set(groups)) == len(groups), f"{running} run at once, of the groups {groups}"
         assert self.case.parallel is None or len(running) <= self.case.parallel, f"{running} run at once"
 
-    def _outcome(self, call: Any) -> Outcome:
-        how, value = self.case.outcome(call.index, call.params)
+    def _outcome(self, call: Call) -> Outcome:
+        how, value = self.case.outcome(call.index, call.inputs.params)
         if how == "failed":
             return Failed(CallError(value["code"], value["message"]))
-        return Returned(value, call.raw["_outputPath"].split(" || ")[-1] if how == "branch" else None)
+        return Returned(value, call.spec.raw["_outputPath"].split(" || ")[-1] if how == "branch" else None)
 
     def ended(self) -> list[Any]:
-        return [(call.status, call.error is not None and not call.writes, call.branch) for call in self.plan.calls]
+        return [
+            (call.state.status, call.state.error is not None and not call.state.writes, call.state.branch)
+            for call in self.plan.calls
+        ]
 
     def params(self) -> list[Any]:
-        return [call.params for call in self.plan.calls if call.index in self.order]
+        return [call.inputs.params for call in self.plan.calls if call.index in self.order]
 
 
 def expected(spec: Interpreter) -> list[Any]:
@@ -89,12 +92,12 @@ def differences(engine: Engine, spec: Interpreter) -> list[str]:
     found = []
     for call, ours, theirs in zip(engine.plan.calls, engine.ended(), expected(spec), strict=True):
         if ours != theirs:
-            why = call.error.message if call.error else call.reason
+            why = call.state.error.message if call.state.error else call.state.reason
             found.append(f"{call.id}: {ours} ({why}), expected {theirs}")
     for index in engine.order:
-        if (params := spec.nodes[index].params) != engine.plan.calls[index].params:
+        if (params := spec.nodes[index].params) != engine.plan.calls[index].inputs.params:
             found.append(
-                f"1.{index} got {engine.plan.calls[index].params}, expected {params if params is not NOTHING else 'nothing'}"
+                f"1.{index} got {engine.plan.calls[index].inputs.params}, expected {params if params is not NOTHING else 'nothing'}"
             )
     if engine.plan.state.snapshot() != spec.state:
         found.append(f"state {engine.plan.state.snapshot()}, expected {spec.state}")

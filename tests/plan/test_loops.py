@@ -30,7 +30,7 @@ Answers = Callable[[Call], Any]
 
 
 def given_back(call: Call) -> Any:
-    return call.params.get("host", call.params)
+    return call.inputs.params.get("host", call.inputs.params)
 
 
 class Ran:
@@ -60,10 +60,10 @@ class Ran:
         self.state = self.plan.state.snapshot()
 
     def status(self) -> dict[str, str]:
-        return {id: call.status for id, call in self.calls.items()}
+        return {id: call.state.status for id, call in self.calls.items()}
 
     def error(self, id: str) -> str:
-        error = self.calls[id].error
+        error = self.calls[id].state.error
         return "" if error is None else f"{error.code}: {error.message}"
 
 
@@ -75,7 +75,9 @@ def _outcome(answer: Any) -> Outcome:
 
 def breaks(*hosts: str) -> Answers:
     return lambda call: (
-        RuntimeError(f"broke-{call.params['host']}") if call.params.get("host") in hosts else given_back(call)
+        RuntimeError(f"broke-{call.inputs.params['host']}")
+        if call.inputs.params.get("host") in hosts
+        else given_back(call)
     )
 
 
@@ -105,7 +107,7 @@ def test_what_is_gone_through_is_a_reference_a_list_or_a_formula(each: Any, want
 @pytest.mark.parametrize("each", ["hosts", 3, {"a": 1}, "†state.text"])
 def test_what_is_no_list_is_an_error_of_the_call(each: Any) -> None:
     ran = Ran([CHECK | {"_each": each}], state={"text": "abc"})
-    assert ran.calls["1.0"].status == "invalid"
+    assert ran.calls["1.0"].state.status == "invalid"
     assert "$._each is" in ran.error("1.0")
 
 
@@ -119,7 +121,7 @@ def test_the_item_and_its_place_are_read_in_templates_and_formulas() -> None:
     hosts = [{"name": "a", "cpu": 9}, {"name": "b", "cpu": 1}, {"name": "c", "cpu": 7}]
     ran = Ran([call], state={"hosts": hosts}, input={"of": 3})
     assert ran.state["got"] == ["0: a of 3", None, "2: c of 3"]
-    assert ran.calls["1.0[1]"].status == "skipped"
+    assert ran.calls["1.0[1]"].state.status == "skipped"
 
 
 def test_a_condition_that_does_not_go_by_the_item_is_that_of_the_whole_loop() -> None:
@@ -133,22 +135,24 @@ def test_a_failed_item_is_data_and_told() -> None:
     ran = Ran([CHECK | {"_each": ["a", "b", "c"]}, {"_tool": "report", "x": "†state.got"}], breaks("b"))
     error = {"error": {"index": 1, "code": "E", "message": "broke-b"}}
     assert ran.state["got"] == ["a", error, "c"]
-    assert ran.calls["1.1"].params == {"x": ["a", error, "c"]}
-    assert [note.message for note in ran.calls["1.0"].notes] == ["iteration 1 failed: E: broke-b"]
+    assert ran.calls["1.1"].inputs.params == {"x": ["a", error, "c"]}
+    assert [note.message for note in ran.calls["1.0"].state.notes] == ["iteration 1 failed: E: broke-b"]
 
 
 def test_where_all_fail_the_call_fails_and_takes_its_branch() -> None:
     calls = [CHECK | {"_each": ["a", "b"], "_outputPath": "†state.got || †state.wrong"}]
     ran = Ran(calls, breaks("a", "b"))
-    assert ran.calls["1.0"].status == "failed"
+    assert ran.calls["1.0"].state.status == "failed"
     assert ran.state["wrong"]["code"] == "iterations_failed"
     assert Ran(calls, breaks("a")).state["got"][1] == "b"
 
 
 def test_what_nobody_wanted_is_rejected() -> None:
     ran = Ran([CHECK | {"_each": ["a", "b"]}], lambda _: Rejected("no"))
-    assert ran.calls["1.0"].status == "rejected"
-    ran = Ran([CHECK | {"_each": ["a", "b"]}], lambda call: Rejected("no") if call.params["host"] == "a" else "b")
+    assert ran.calls["1.0"].state.status == "rejected"
+    ran = Ran(
+        [CHECK | {"_each": ["a", "b"]}], lambda call: Rejected("no") if call.inputs.params["host"] == "a" else "b"
+    )
     assert ran.state["got"] == [{"error": {"index": 0, "code": "rejected", "message": "no"}}, "b"]
 
 
@@ -163,7 +167,7 @@ def test_so_many_run_at_once() -> None:
 
 def test_a_wrong_item_is_an_error_of_its_own() -> None:
     ran = Ran([CHECK | {"_each": ["a", 7]}])
-    assert ran.calls["1.0[1]"].status == "invalid"
+    assert ran.calls["1.0[1]"].state.status == "invalid"
     assert ran.state["got"][1]["error"]["code"] == "invalid_params"
 
 
@@ -187,7 +191,7 @@ def test_a_wrong_item_is_an_error_of_its_own() -> None:
 )
 def test_what_is_wrong_with_a_loop_is_said_before_anything_runs(call: dict[str, Any], words: str) -> None:
     ran = Ran([{"_tool": "check", **call}])
-    assert ran.calls["1.0"].status != "done" or "1.0[0].1" in ran.calls
+    assert ran.calls["1.0"].state.status != "done" or "1.0[0].1" in ran.calls
     assert words in ran.error("1.0")
 
 
@@ -203,7 +207,7 @@ def test_a_body_reads_what_is_outside_and_what_it_wrote_and_gives_lists() -> Non
     ]
     ran = Ran(calls, seed=1)
     assert (ran.state["load"], ran.state["fixed"], ran.state["last"]) == (["a", "b"], [None, "b!1"], [None, "b!1"])
-    assert ran.calls["1.2"].params == {"x": [["a", "b"], [None, "b!1"]]}
+    assert ran.calls["1.2"].inputs.params == {"x": [["a", "b"], [None, "b!1"]]}
     assert ("1.0", "1.1", "†state.end") in ran.plan.named_edges()
     assert ("1.1[1].0", "1.1[1].1", "†state.load") in ran.plan.named_edges()
 
@@ -214,7 +218,7 @@ def test_a_body_does_not_read_before_it_writes() -> None:
     assert "reads †state.x before itself writes it" in ran.error("1.0")
     ran = Ran(
         [{"_tool": "_while", "_until": "index == 2", "_body": body}],
-        lambda call: call.params["host"] + "b",
+        lambda call: call.inputs.params["host"] + "b",
         state={"x": "a"},
     )
     assert ran.state["x"] == "abbb"
@@ -247,8 +251,10 @@ def test_nested_loops_give_lists_of_lists_and_a_failed_call_inside_is_told() -> 
     error = {"error": {"index": 1, "code": "E", "message": "broke-b0"}}
     assert ran.state["grid"] == [["a0", error], [], ["c2"]]
     assert ran.state["mark"] == ["0", "1", "2"]
-    assert ran.calls["1.0[0].1[1].0"].status == "failed"
-    assert [note.message for note in ran.calls["1.0"].notes] == ["iteration 1 failed: 1.0[0].1[1].0 check: E: broke-b0"]
+    assert ran.calls["1.0[0].1[1].0"].state.status == "failed"
+    assert [note.message for note in ran.calls["1.0"].state.notes] == [
+        "iteration 1 failed: 1.0[0].1[1].0 check: E: broke-b0"
+    ]
 
 
 def counts(until: int) -> Answers:
@@ -268,8 +274,8 @@ def test_a_call_is_made_until_something_holds(until: Any) -> None:
     call = {"_tool": "check", "before": "†state.previous", "_until": until, "_outputPath": "†state.job"}
     ran = Ran([call, {"_tool": "report", "x": "†state.job.n"}], counts(3), input={"most": 3})
     assert ran.state["job"] == {"n": 3, "done": True}
-    assert ran.calls["1.0[2]"].params == {"before": {"n": 2, "done": False}}
-    assert ran.calls["1.0[0]"].params == {"before": None}
+    assert ran.calls["1.0[2]"].inputs.params == {"before": {"n": 2, "done": False}}
+    assert ran.calls["1.0[0]"].inputs.params == {"before": None}
 
 
 def test_a_loop_without_an_end_fails() -> None:
@@ -285,11 +291,11 @@ def test_a_while_asks_before_each_iteration() -> None:
     loop = {"_tool": "_while", "_while": "not state.page.done", "_body": body}
     calls = [{"_tool": "hosts", "_outputPath": "†state.page"}, loop, {"_tool": "report", "x": "†state.page"}]
     ran = Ran(calls, counts(3))
-    assert ran.calls["1.2"].params == {"x": {"n": 3, "done": True}}
-    assert ran.calls["1.1[1].0"].params == {"next": 2}
+    assert ran.calls["1.2"].inputs.params == {"x": {"n": 3, "done": True}}
+    assert ran.calls["1.1[1].0"].inputs.params == {"next": 2}
     ran = Ran(calls, counts(1))
     assert [id for id in ran.calls if id.startswith("1.1[")] == []
-    assert ran.calls["1.2"].params == {"x": {"n": 1, "done": True}}
+    assert ran.calls["1.2"].inputs.params == {"x": {"n": 1, "done": True}}
     assert "the condition reads" in Ran([loop], counts(1)).error("1.0")
 
 
@@ -313,7 +319,7 @@ def test_a_limit_ends_what_a_loop_still_has() -> None:
     plan.take_ready("now")
     plan.end_all("skipped", "the deadline", "then")
     assert plan.settled
-    assert [call.status for call in plan.made()] == ["skipped", "done", "skipped"]
+    assert [call.state.status for call in plan.made()] == ["skipped", "done", "skipped"]
 
 
 # A slow reference: the same programs, one statement after another.
@@ -408,7 +414,7 @@ def _placed(value: Any, place: int) -> Any:
 @given(programs(), st.integers(0, 10**6))
 def test_a_program_gives_what_it_gives_one_call_after_another(program: list[dict[str, Any]], seed: int) -> None:
     def answer(call: Call) -> Any:
-        text = call.params["host"]
+        text = call.inputs.params["host"]
         return RuntimeError(text[:80]) if text.endswith(" fails") else text
 
     ran = Ran(program, answer, seed=seed, state={"x0": "x0"})
@@ -417,7 +423,7 @@ def test_a_program_gives_what_it_gives_one_call_after_another(program: list[dict
         for name, value in interpret(program, {"x0": "x0"}).items()
         if value is not GONE and not isinstance(value, Exception)
     }
-    invalid = [(call.id, call.error) for call in ran.calls.values() if call.status == "invalid"]
+    invalid = [(call.id, call.state.error) for call in ran.calls.values() if call.state.status == "invalid"]
     assert invalid == []
     assert {name: value for name, value in ran.state.items() if name != "x0"} == wanted
 
@@ -450,11 +456,11 @@ def test_r16_6_all_loops_of_a_request_have_one_bound_together() -> None:
     plan = nested(100, 100)
     made = [call for call in plan.made() if call is not plan.calls[0]]
     assert len(made) == 10_000, "each is the only one of its round"
-    (ended,) = [call for call in made if call.error is not None]
-    assert ended.error is not None
-    assert ended.error.code == "too_many_iterations"
-    assert "at most 10,000 iterations" in ended.error.message
-    assert "too_many_iterations" in plan.calls[0].notes[0].message, "the model is told"
+    (ended,) = [call for call in made if call.state.error is not None]
+    assert ended.state.error is not None
+    assert ended.state.error.code == "too_many_iterations"
+    assert "at most 10,000 iterations" in ended.state.error.message
+    assert "too_many_iterations" in plan.calls[0].state.notes[0].message, "the model is told"
 
 
 def test_r18_5_runs_of_before_begin_as_many_rounds_in_a_task_as_they_did() -> None:
@@ -464,7 +470,7 @@ def test_r18_5_runs_of_before_begin_as_many_rounds_in_a_task_as_they_did() -> No
 
 def test_r16_6_of_rounds_that_have_ended_nothing_is_walked_again() -> None:
     plan = nested(3, 4)
-    assert plan.calls[0].status == "done"
+    assert plan.calls[0].state.status == "done"
     assert list(plan.iterations()) == []
     made = list(plan.made())
     assert [call.id for call in made][:4] == ["1.0", "1.0[0].0", "1.0[0].0[0].0", "1.0[0].0[1].0"]
@@ -497,7 +503,7 @@ def test_r8_7_an_output_reads_all_that_a_part_of_a_longer_list_keeps() -> None:
         "_from": 100,
         "_outputPath": "†state._loop_results",
     }
-    ran = Ran([part], lambda call: OSError("down") if call.params["host"] == "b" else given_back(call))
+    ran = Ran([part], lambda call: OSError("down") if call.inputs.params["host"] == "b" else given_back(call))
     for name, value in ran.state.items():
         assert ran.plan.read_at_end(Reference("state", (name,))) == value
     assert ran.state["_loop_done"] == 2

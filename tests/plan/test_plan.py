@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import CallError
-from perdure.plan.calls import ENDED, Failed, Outcome, Returned
+from perdure.plan.calls import ENDED, Call, Failed, Outcome, Returned
 from perdure.plan.plan import Plan
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.limits import MOST_STEPS, TASK_STEPS
@@ -38,7 +38,7 @@ def new_plan(state: dict[str, Any] | None = None, **options: Any) -> Plan:
 def run(plan: Plan, calls: Sequence[Any], act: Act | None = None, *, seed: int = 0, streamed: bool = True) -> list[str]:
     """Play a plan to its end, ending running calls in a seeded order. Returns the order in which calls started and ended."""
     chance, log = random.Random(seed), []
-    running: list[Any] = []
+    running: list[Call] = []
     arriving = list(calls)
 
     def take() -> None:
@@ -52,7 +52,7 @@ def run(plan: Plan, calls: Sequence[Any], act: Act | None = None, *, seed: int =
         arriving = []
     while not plan.settled:
         assert arriving or running or not plan.closed, (
-            f"nothing runs, and yet pending: {[(c.id, c.status) for c in plan.calls]}"
+            f"nothing runs, and yet pending: {[(c.id, c.state.status) for c in plan.calls]}"
         )
         if arriving and (not running or chance.random() < 0.5):
             plan.add(arriving.pop(0))
@@ -60,14 +60,14 @@ def run(plan: Plan, calls: Sequence[Any], act: Act | None = None, *, seed: int =
             plan.close()
         elif running:
             call = running.pop(chance.randrange(len(running)))
-            plan.end(call, act(call.id, call.params) if act else Returned({"from": call.id}))
+            plan.end(call, act(call.id, call.inputs.params) if act else Returned({"from": call.id}))
             log.append(f"-{call.id}")
         take()
     return log
 
 
 def statuses(plan: Plan) -> list[str]:
-    return [call.status for call in plan.calls]
+    return [call.state.status for call in plan.calls]
 
 
 def fails(*ids: str) -> Act:
@@ -100,7 +100,7 @@ def test_r5_1_else_to_the_value_that_exists_even_if_it_is_overwritten_meanwhile(
     plan = new_plan({"x": "old"})
     calls = [{"_tool": "read", "p": "†state.x"}, {"_tool": "a", "_outputPath": "†state.x"}]
     run(plan, calls)
-    assert plan.calls[0].params == {"p": "old"}
+    assert plan.calls[0].inputs.params == {"p": "old"}
     assert plan.edges() == []
 
 
@@ -120,8 +120,8 @@ def test_r5_1_prefix_and_extension_are_edges() -> None:
     ]
     run(plan, calls)
     assert [(w, r) for w, r, _ in plan.edges()] == [(0, 2), (1, 2), (0, 3)]
-    assert plan.calls[2].params == {"p": {"name": {"from": "1.0"}, "age": {"from": "1.1"}}}
-    assert plan.calls[3].params == {"p": "1.0"}
+    assert plan.calls[2].inputs.params == {"p": {"name": {"from": "1.0"}, "age": {"from": "1.1"}}}
+    assert plan.calls[3].inputs.params == {"p": "1.0"}
 
 
 def test_r5_1_a_call_that_reads_the_path_it_writes_does_not_bind_to_itself() -> None:
@@ -134,7 +134,7 @@ def test_r5_1_a_call_that_reads_the_path_it_writes_does_not_bind_to_itself() -> 
         ],
     )
     assert statuses(plan) == ["done", "done"]
-    assert plan.calls[1].params == {"p": {"from": "1.0"}}
+    assert plan.calls[1].inputs.params == {"p": {"from": "1.0"}}
     lone = new_plan()
     run(lone, [{"_tool": "a", "p": "†state.n", "_outputPath": "†state.n"}])
     assert statuses(lone) == ["invalid"]
@@ -145,7 +145,7 @@ def test_r5_2_every_call_on_a_cycle_is_refused_and_shown_the_rest_runs() -> None
     plan = new_plan()
     run(plan, [*ring, {"_tool": "a", "_outputPath": "†state.free"}, {"_tool": "read", "p": "†state.r3"}])
     assert statuses(plan) == ["invalid"] * 20 + ["done", "skipped"]
-    message = plan.calls[4].error.message if plan.calls[4].error else ""
+    message = plan.calls[4].state.error.message if plan.calls[4].state.error else ""
     assert "cycle" in message
     assert "1.4 t" in message
     assert len(message) < 400
@@ -176,10 +176,10 @@ def test_r5_4_cascading_skips_say_whether_a_branch_or_a_failure_is_the_reason() 
     plan = new_plan()
     run(plan, calls, fails("1.3"))
     assert statuses(plan) == ["done", "skipped", "skipped", "failed", "skipped", "skipped"]
-    assert [call.branch for call in plan.calls[1:3]] == [True, True]
-    assert "another branch" in plan.calls[1].reason
-    assert "1.3 a, which did not succeed (failed)" in plan.calls[4].reason
-    assert "skipped" in plan.calls[5].reason
+    assert [call.state.branch for call in plan.calls[1:3]] == [True, True]
+    assert "another branch" in plan.calls[1].state.reason
+    assert "1.3 a, which did not succeed (failed)" in plan.calls[4].state.reason
+    assert "skipped" in plan.calls[5].state.reason
     assert [call.id for call in plan.errors] == ["1.3"]
 
 
@@ -200,8 +200,8 @@ def test_two_exclusive_branches_may_write_one_path_and_join_again() -> None:
             run(plan, order, partial(weather, branch=branch, order=order))
             reader = plan.calls[order.index(calls[3])]
             offset = order.index(calls[0])
-            assert reader.status == "done"
-            assert reader.params == {"p": {"from": f"1.{int(chosen[2:]) + offset}"}}
+            assert reader.state.status == "done"
+            assert reader.inputs.params == {"p": {"from": f"1.{int(chosen[2:]) + offset}"}}
 
 
 def test_r4_3_three_alternatives() -> None:
@@ -243,7 +243,7 @@ def test_r4_5_a_value_that_breaks_the_state_schema_is_a_structural_error() -> No
     run(plan, calls)
     assert statuses(plan) == ["invalid", "invalid", "skipped"]
     assert plan.state.snapshot() == {}
-    assert "†state.m is not in the state's schema" in str(plan.calls[1].error)
+    assert "†state.m is not in the state's schema" in str(plan.calls[1].state.error)
 
 
 def test_r5_5_a_dangling_reference_names_the_paths_near_it() -> None:
@@ -254,7 +254,7 @@ def test_r5_5_a_dangling_reference_names_the_paths_near_it() -> None:
         streamed=False,
     )
     assert statuses(plan) == ["invalid", "invalid"]
-    first, second = (call.error.message for call in plan.calls if call.error)
+    first, second = (call.state.error.message for call in plan.calls if call.state.error)
     assert (
         first
         == "$.p.deep[0]: †state.user.nme does not exist and no call writes it; near it are †state.user.name, †state.user.mail"
@@ -265,7 +265,7 @@ def test_r5_5_a_dangling_reference_names_the_paths_near_it() -> None:
 def test_r5_5_what_has_no_parts_is_said_to_have_none() -> None:
     plan = new_plan({"items": [], "user": {"name": "Ann"}})
     run(plan, [{"_tool": "read", "p": "†state.items[0]"}, {"_tool": "read", "p": "†state.user.name.first"}])
-    first, second = (call.error.message for call in plan.calls if call.error)
+    first, second = (call.state.error.message for call in plan.calls if call.state.error)
     assert first == "$.p: †state.items[0] does not exist and no call writes it; †state.items is empty"
     assert second.endswith('; †state.user.name is "Ann"')
 
@@ -293,8 +293,8 @@ def test_r6_8_of_a_surplus_only_the_first_call_is_kept_and_says_how_many_there_w
     run(plan, [])
     assert statuses(plan) == ["done", "done", "done", "invalid"]
     (refused,) = plan.errors
-    assert refused.error is not None
-    assert refused.error.message == (
+    assert refused.state.error is not None
+    assert refused.state.error.message == (
         "a Solution may have 3 calls at most, and this one has 1,000,004; this call and all after it were not run"
     )
 
@@ -308,11 +308,11 @@ def test_r7_2_what_arrives_after_a_replacement_reads_what_it_writes() -> None:
     plan.adopt(waits, plan.revised(waits, {"_tool": "b", "_outputPath": "†state.b"}))
     late, never = (plan.add({"_tool": "read", "p": path}) for path in ("†state.b", "†state.a"))
     plan.close()
-    assert (never.status, early.status, late.status) == ("invalid", "pending", "pending")
+    assert (never.state.status, early.state.status, late.state.status) == ("invalid", "pending", "pending")
     plan.resume(waits)
     plan.end(waits, Returned({"x": 1}))
     assert plan.take_ready() == [early, late]
-    assert (early.params, late.params) == ({"p": 1}, {"p": {"x": 1}})
+    assert (early.inputs.params, late.inputs.params) == ({"p": 1}, {"p": {"x": 1}})
 
 
 def test_r5_10_step_runs_what_reads_nothing_of_the_plan() -> None:
@@ -334,8 +334,10 @@ def acting(results: dict[int, str], plan: Plan) -> Act:
         index = int(id.split(".")[1])
         if results.get(index) == "fail":
             return Failed(CallError("boom", "it broke"))
-        if results.get(index) == "branch" and len(plan.calls[index].paths) > 1:
-            return Returned({"x": {"y": id}}, "".join(("†state.", ".".join(map(str, plan.calls[index].paths[1][0])))))
+        if results.get(index) == "branch" and len(plan.calls[index].spec.paths) > 1:
+            return Returned(
+                {"x": {"y": id}}, "".join(("†state.", ".".join(map(str, plan.calls[index].spec.paths[1][0]))))
+            )
         return Returned({"x": {"y": id}})
 
     return act
@@ -347,8 +349,8 @@ def test_any_plan_ends_with_no_call_pending(
 ) -> None:
     plan = new_plan({"d": {"x": 1}})
     run(plan, calls, acting(results, plan), seed=seed, streamed=streamed)
-    assert all(call.status in ENDED for call in plan.calls)
-    assert all(call.reason or call.error for call in plan.calls if call.status != "done")
+    assert all(call.state.status in ENDED for call in plan.calls)
+    assert all(call.state.reason or call.state.error for call in plan.calls if call.state.status != "done")
 
 
 @given(plans(), Results, st.integers(0, 100))
@@ -370,7 +372,9 @@ def test_streaming_a_plan_runs_the_same_calls(
     run(again, calls, acting(results, again), seed=second, streamed=False)
     # A knot of calls that wait for each other is refused in one order and skipped in another; none of it ever runs.
     never_ran = {"invalid": "never ran", "skipped": "never ran"}
-    ended = [{call.id: never_ran.get(call.status, call.status) for call in plan.calls} for plan in (once, again)]
+    ended = [
+        {call.id: never_ran.get(call.state.status, call.state.status) for call in plan.calls} for plan in (once, again)
+    ]
     assert ended[0] == ended[1]
 
 
@@ -388,7 +392,7 @@ def test_reordering_without_rebinding_changes_nothing(order: list[int], seed: in
     plan = new_plan()
     shuffled = [calls[n] for n in order]
     run(plan, shuffled, lambda id, _: Returned({"from": "x", "of": shuffled[int(id[2:])]["_tool"]}), seed=seed)
-    ended = {order[n]: (call.status, call.params) for n, call in enumerate(plan.calls)}
+    ended = {order[n]: (call.state.status, call.inputs.params) for n, call in enumerate(plan.calls)}
     assert {n: status for n, (status, _) in ended.items()} == {
         0: "done",
         1: "done",

@@ -114,7 +114,9 @@ def test_r16_4_what_was_read_is_a_plan_without_a_mistake(program: Program) -> No
     for call in solution.calls:
         plan.add(call)
     plan.close()
-    wrong = {call.id: call.error.message for call in plan.calls if call.error and "_syntax" not in call.raw}
+    wrong = {
+        call.id: call.state.error.message for call in plan.calls if call.state.error and "_syntax" not in call.spec.raw
+    }
     if not refusals(solution):
         assert wrong == {}
 

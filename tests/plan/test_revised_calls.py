@@ -43,7 +43,7 @@ def finish(plan: Plan, at: int) -> list[str]:
     plan.end(plan.calls[at], Returned("new"))
     while ready := plan.take_ready():
         for call in ready:
-            plan.end(call, Returned(call.params.get("p")))
+            plan.end(call, Returned(call.inputs.params.get("p")))
     assert plan.settled, statuses(plan)
     return statuses(plan)
 
@@ -56,7 +56,7 @@ def test_r7_2_a_reader_that_looked_past_itself_is_bound_to_another_call_than_its
     plan = held([reader, BRANCH, WAITS], at=2)
     replace(plan, 2, WAITS | {"_outputPath": "†state.z"})
     assert finish(plan, 2) == ["done"] * 3
-    assert plan.calls[0].params == {"p": "new"}
+    assert plan.calls[0].inputs.params == {"p": "new"}
 
 
 @pytest.mark.parametrize("method", ["set", "merge", "push"])
@@ -68,7 +68,7 @@ def test_r7_2_a_replacement_before_a_branch_not_taken_is_read_as_if_it_had_stood
     plan, fresh = held([reader, WAITS, BRANCH], at=1), held([reader, other, BRANCH], at=1)
     replace(plan, 1, other)
     assert finish(plan, 1) == finish(fresh, 1)
-    assert plan.calls[0].params == fresh.calls[0].params
+    assert plan.calls[0].inputs.params == fresh.calls[0].inputs.params
 
 
 def test_r7_2_a_reader_is_bound_to_a_replacement_while_the_answer_streams() -> None:
@@ -76,7 +76,7 @@ def test_r7_2_a_reader_is_bound_to_a_replacement_while_the_answer_streams() -> N
     replace(plan, 1, WAITS | {"_outputPath": "†state.z"})
     plan.resume(plan.calls[1])
     plan.end(plan.calls[1], Returned(7))
-    assert [call.params for call in plan.take_ready()] == [{"p": 7}]
+    assert [call.inputs.params for call in plan.take_ready()] == [{"p": 7}]
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])

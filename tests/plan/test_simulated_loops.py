@@ -26,7 +26,7 @@ SECONDS = dict.fromkeys(TOOLS, 2.0)
 def dry(calls: list[Any], assume: dict[str, str] | None = None, **more: Any) -> Simulation:
     state = State([Write(path=(), value=more.pop("state"))] if "state" in more else [])
     plan = Plan(1, tools=TOOLS, state=state, data={"input": {"n": 3}}, dry_run=True, **more)
-    return simulate(plan, calls, durations=SECONDS, assume=assume, asks=lambda call: call.tool_name == "fix")
+    return simulate(plan, calls, durations=SECONDS, assume=assume, asks=lambda call: call.spec.tool_name == "fix")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_body_is_played_once_and_counts_as_often_as_it_goes_round() -> None:
     assert loop.inside.makespan == 4.0
     assert found.makespan == 2.0 + 2 * 4.0 + 2.0
     assert found.total == 2.0 + 16 * (2.0 + 2.0 + 4 * 2.0) + 2.0
-    assert all(call.error is None for call in (step.call for step in found.steps))
+    assert all(call.state.error is None for call in (step.call for step in found.steps))
 
 
 def test_an_assumed_outcome_inside_of_a_loop() -> None:
@@ -173,8 +173,8 @@ def test_a_run_draws_what_a_loop_made_once() -> None:
 
 
 def found(call: Call) -> Any:
-    if call.tool_name == "hosts":
+    if call.spec.tool_name == "hosts":
         return [{"on": True, "name": f"h{n}"} for n in range(3)]
-    if call.tool_name == "fix":
+    if call.spec.tool_name == "fix":
         return RuntimeError("broke")
     return {"name": "x", "cpu": 99}

@@ -156,7 +156,7 @@ def test_r10_5_what_is_held_is_kept_changed_or_dropped(dialect: str) -> None:
     world.answer()
     assert world.end("2.1") == ["1.2"]
     assert world.end("1.4") == []
-    assert world.loop.running["1.2"].params == {"x": "of 2.1"}
+    assert world.loop.running["1.2"].inputs.params == {"x": "of 2.1"}
     world.end("1.2")
     done = {
         "1.0": "done",
@@ -218,7 +218,7 @@ def test_r10_5_what_a_plan_does_not_name_stays_held_and_is_asked_about_once(seco
         assert world.loop.may_begin(call)
         return
     reason = "dropped by Request 3"
-    assert (call.standing, call.reason) == ("skipped", reason)
+    assert (call.standing, call.state.reason) == ("skipped", reason)
     assert (call.approval.decision, call.approval.by, call.approval.reason) == ("dropped", "model", reason)
     with pytest.raises(DecisionError, match=r"1\.0 does not wait any more: dropped"):
         world.run.desk.judge(parse_decision({"call": "1.0", "decision": "approve"}))
@@ -231,7 +231,7 @@ def test_r10_5_what_the_model_never_names_waits_for_its_person_and_the_run_with_
     call = world.loop.running["1.0"]
     if approved == "before":  # it has waited for its turn since: the message came after the person's word
         world.approve("1.0")
-        call.queued = True
+        call.hold.queued = True
     world.steer("m1")
     world.step()
     world.answer()
@@ -364,7 +364,7 @@ def test_r10_5_calls_of_both_requests_read_and_await_each_other() -> None:
     assert world.statuses == {"1.0": "running", "1.1": "pending", "2.0": "done", "2.1": "pending", "2.2": "pending"}
     assert world.end("1.0") == ["1.1"]
     assert world.end("1.1") == ["2.1"]
-    assert world.loop.running["2.1"].params == {"x": "of 1.1"}
+    assert world.loop.running["2.1"].inputs.params == {"x": "of 1.1"}
     assert world.end("2.1") == ["2.2"]
 
 
@@ -376,7 +376,7 @@ def test_r10_5_new_calls_see_the_state_as_it_stands_and_not_what_is_held() -> No
     world.steer("m1")
     world.step()
     assert world.answer(act("c", "†state.a")) == ["3.0"]
-    assert world.loop.running["3.0"].params == {"x": "of 1.0"}
+    assert world.loop.running["3.0"].inputs.params == {"x": "of 1.0"}
 
 
 def test_r10_5_an_answer_that_breaks_off_drops_nothing() -> None:
@@ -430,7 +430,7 @@ def test_r10_5_a_loop_is_held_kept_and_dropped_as_one() -> None:
         if kept:
             world.end("1.0[1]")
             assert world.end("1.0[2]") == ["1.1"]
-            assert world.loop.running["1.1"].params == {"x": ["of 1.0[0]", "of 1.0[1]", "of 1.0[2]"]}
+            assert world.loop.running["1.1"].inputs.params == {"x": ["of 1.0[0]", "of 1.0[1]", "of 1.0[2]"]}
         else:
             reason = next(call.reason for call in world.run.past.calls if call.id == "1.0")
             assert reason == "dropped by Request 2 after 1 of 3 iterations"
@@ -445,7 +445,7 @@ def test_r10_5_a_plan_that_is_shown_as_a_whole_is_shown_again() -> None:
     world.step()
     world.answer(keep("1.1", drop=["1.0"]), act("c"))
     offer = world.run.desk.waiting["2"]
-    assert [call.id for call in offer.calls if not call.ended] == ["1.1", "2.1"]
+    assert [call.id for call in offer.calls if not call.state.ended] == ["1.1", "2.1"]
     assert world.statuses == {"1.0": "skipped", "1.1": "ready", "2.0": "done", "2.1": "ready"}
 
 
@@ -458,7 +458,7 @@ def test_r10_5_the_last_request_is_told_and_what_is_held_is_not_run() -> None:
     world.run.close_request(world.run.plan, world.loop.result)
     limit = Limit("token_budget", "the budget is spent")
     world.loop.hold_to(limit, "")
-    assert {call.id: (call.status, call.reason) for call in world.run.plan.calls} == {
+    assert {call.id: (call.state.status, call.state.reason) for call in world.run.plan.calls} == {
         "1.0": ("running", ""),
         "1.1": ("skipped", limit.words),
     }
@@ -472,7 +472,7 @@ def test_r10_6_what_ran_when_the_run_ended_is_unknown_unless_it_is_safe() -> Non
     world.answer(act("a"), act("b", "†state.a"), see("c"), act("d", "†item", _each=[1, 2], _parallel=1))
     world.end("1.3[0]")
     queued = world.loop.running["1.3[1]"]
-    queued.queued = True
+    queued.hold.queued = True
     world.loop.break_off("the run was cancelled", "")
     assert world.statuses == {
         "1.0": "unknown",

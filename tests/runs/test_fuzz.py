@@ -85,12 +85,12 @@ def play(raws: list[Any], results: list[Any], tools: dict[str, Tool] = TOOLS) ->
 def test_any_calls_end_with_any_results(raws: list[Any], results: list[Any]) -> None:
     plan = play(raws, results)
     assert plan.settled
-    assert all(call.status in ENDED for call in plan.calls)
+    assert all(call.state.status in ENDED for call in plan.calls)
     for call in plan.calls:
         json.dumps(call.as_plan_entry())
-        assert call.status == "done" or call.error or call.reason
-        assert call.error is None or len(call.error.message) < 8000
-        assert len(call.reason) < MAX_PROBLEM
+        assert call.state.status == "done" or call.state.error or call.state.reason
+        assert call.state.error is None or len(call.state.error.message) < 8000
+        assert len(call.state.reason) < MAX_PROBLEM
 
 
 @given(
@@ -159,7 +159,7 @@ def test_a_plan_of_very_many_and_very_large_calls_is_answered() -> None:
     text = json.dumps({"calls": [{"_tool": "t", "x": "y" * 1000}] * 20_000, "output": None})
     plan = play(parse_solution(text).calls, ["†"])
     assert (len(plan.calls), plan.settled) == (20_000, True)
-    assert [call.status for call in plan.calls[498:502]] == ["failed", "failed", "invalid", "skipped"]
+    assert [call.state.status for call in plan.calls[498:502]] == ["failed", "failed", "invalid", "skipped"]
 
 
 # What follows runs some hundred times with the suite, and 13,000 times with `make soak`: answers, schemas and signals.
@@ -197,7 +197,7 @@ def check_answer(
     assert solution.calls[: len(early)] == early
     plan = play(solution.calls[:50], results)
     assert plan.settled
-    assert all(call.status in ENDED for call in plan.calls)
+    assert all(call.state.status in ENDED for call in plan.calls)
     for schema in (True, False, {"type": "object"}):
         assert Outputs(schema).read_text("".join(noise), beside_calls=bool(early)).kind in ("json", "text", "prose")
 
@@ -402,9 +402,11 @@ def test_what_is_said_of_a_call_is_bounded_however_long_what_it_names(written: d
         ],
         [{"k" * 5_000 + str(n): 1 for n in range(9)}],
     )
-    said = [call.error.message for call in plan.calls if call.error] + [call.reason for call in plan.calls]
+    said = [call.state.error.message for call in plan.calls if call.state.error] + [
+        call.state.reason for call in plan.calls
+    ]
     assert max(map(len, said)) <= 1_000
-    assert all(call.status == "done" or call.error or call.reason for call in plan.calls)
+    assert all(call.state.status == "done" or call.state.error or call.state.reason for call in plan.calls)
 
 
 def test_a_tools_own_words_are_bounded_too() -> None:

@@ -36,7 +36,7 @@ def told() -> list[Observation]:
     """One of everything, with as much of other people's words as can be in it."""
     plan = Plan(1, tools={"pay": Tool(name="pay", parameters={"type": "object"})}, state=State())
     calls = [plan.add({"_tool": name, "name": SENTENCE}) for name in ("pay", SENTENCE)]
-    calls[0].status, calls[0].error = "failed", CallError(SENTENCE, SENTENCE)
+    calls[0].state.status, calls[0].state.error = "failed", CallError(SENTENCE, SENTENCE)
     request = RequestView(
         number=1, model="m", reason=SENTENCE, usage=Usage(prompt_tokens=2, completion_tokens=3), cost=0.5
     )

@@ -66,7 +66,7 @@ class Played:
                 if start.offer is not None:
                     self.waiting.append((start.call, start.offer))
                 else:
-                    self.loop.report(CallEnded(start.call, Returned(RESULTS[start.call.tool_name])))
+                    self.loop.report(CallEnded(start.call, Returned(RESULTS[start.call.spec.tool_name])))
             self.loop.work(1, NOW)
 
     def decide(self, decision: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ class Played:
         verdict = self.run.desk.apply(self.run.desk.judge(parse_decision({"call": call.id, **decision})))
         if verdict.outcome is None:
             self.loop.plan.resume(call, NOW)
-        self.loop.report(CallEnded(call, verdict.outcome or Returned(RESULTS[call.tool_name])))
+        self.loop.report(CallEnded(call, verdict.outcome or Returned(RESULTS[call.spec.tool_name])))
         self.go_on()
         if self.loop.stage is RequestStage.SETTLED:
             self.run.close_request(self.loop.plan, self.result)
@@ -130,8 +130,8 @@ def test_what_a_model_writes_after_it_has_read_what_others_wrote_is_theirs() -> 
     played.request(READ)
     calls = played.request(pay("DE99"), pay("†input.iban"))
     assert [call.id for call, _ in played.waiting] == ["2.0", "2.1"]
-    assert calls["2.0"].origins.params == {"iban": {"model", "!tool:read_mail"}}
-    assert calls["2.1"].origins.params == {"iban": {"user"}}
+    assert calls["2.0"].inputs.origins.params == {"iban": {"model", "!tool:read_mail"}}
+    assert calls["2.1"].inputs.origins.params == {"iban": {"user"}}
 
 
 def test_what_a_clean_request_has_planned_stays_clean_but_is_made_once() -> None:
@@ -140,7 +140,7 @@ def test_what_a_clean_request_has_planned_stays_clean_but_is_made_once() -> None
     played.decide({"decision": "reject"})
     assert played.run.past.calls[1].status == "skipped"
     calls = played.request(pay("DE01"), pay("DE01"))
-    assert [call.status for call in calls.values()] == ["done", "waiting"]
+    assert [call.state.status for call in calls.values()] == ["done", "waiting"]
 
 
 @pytest.mark.parametrize("dialect", ["solution", "tools", "script"])
@@ -163,7 +163,7 @@ def test_by_its_shape_nobody_reads_it_and_what_the_model_writes_is_its_own(diale
     assert "‹text, 29 characters›" in played.prompt
     assert re.search(r"amount\W+12", played.prompt)
     assert [call.id for call, _ in played.waiting] == ["2.1"]
-    assert calls["2.0"].origins.params == {"iban": {"model"}}
+    assert calls["2.0"].inputs.origins.params == {"iban": {"model"}}
 
 
 def test_by_tool_only_those_named_are_shown_by_their_shape() -> None:
@@ -185,15 +185,18 @@ def rule(do: str, to: str = "send_money.iban", source: str = "tool:read_mail") -
 def test_a_rule_refuses_asks_or_allows_and_the_last_one_counts() -> None:
     played = play({"ask": "never", "flows": [rule("refuse")]})
     calls = played.request(READ, pay("†state.mail.iban"), pay("†input.iban"))
-    assert [call.status for call in calls.values()] == ["done", "rejected", "done"]
-    assert "send_money.iban comes from read_mail (written by others), which the policy refuses" in calls["1.1"].reason
+    assert [call.state.status for call in calls.values()] == ["done", "rejected", "done"]
+    assert (
+        "send_money.iban comes from read_mail (written by others), which the policy refuses"
+        in calls["1.1"].state.reason
+    )
     assert "which the policy refuses" in str(played.run.progress.messages)
     played.run.desk.change_policy(parse_policy({"flows": [rule("ask")]}))
     played.request(READ, pay("†state.mail.iban", note="x"))
     assert len(played.waiting) == 1
     played = play({"ask": "untrusted", "flows": [rule("allow", source="untrusted")]})
     calls = played.request(READ, pay("†state.mail.iban"), pay("†state.mail.iban", text="†state.mail.body"))
-    assert [call.status for call in calls.values()] == ["done", "done", "waiting"]
+    assert [call.state.status for call in calls.values()] == ["done", "done", "waiting"]
 
 
 def test_no_decision_lets_a_refused_flow_pass() -> None:
@@ -208,12 +211,12 @@ def test_no_decision_lets_a_refused_flow_pass() -> None:
 def test_the_floor_has_rules_too_and_nothing_loosens_them() -> None:
     flow = parse_policy({"flows": [rule("refuse")]}).flows
     played = play({"ask": "never", "flows": [rule("allow")]}, floor_flows=flow)
-    assert played.request(READ, pay("†state.mail.iban"))["1.1"].status == "rejected"
+    assert played.request(READ, pay("†state.mail.iban"))["1.1"].state.status == "rejected"
     played = play({"ask": "never", "tools": {"send_money": "never"}}, floor="untrusted")
     tool = played.run.tools["send_money"]
     played.run.tools["send_money"] = tool.model_copy(update={"code_dangerous": True})
     calls = played.request(READ, pay("†state.mail.iban"), pay("†input.iban"))
-    assert [call.status for call in calls.values()] == ["done", "waiting", "done"]
+    assert [call.state.status for call in calls.values()] == ["done", "waiting", "done"]
 
 
 def test_what_a_person_endorses_is_theirs_from_then_on() -> None:
@@ -222,9 +225,9 @@ def test_what_a_person_endorses_is_theirs_from_then_on() -> None:
     with pytest.raises(DecisionError, match='has no parameter "other"'):
         played.run.desk.judge(parse_decision({"call": "1.1", "decision": "approve", "endorse": ["other"]}))
     played.decide({"decision": "approve", "endorse": ["iban"]})
-    assert calls["1.1"].origins.params == {"iban": {"user"}, "text": {"!tool:read_mail"}}
+    assert calls["1.1"].inputs.origins.params == {"iban": {"user"}, "text": {"!tool:read_mail"}}
     calls = played.request(pay("†state.mail.iban"))
-    assert calls["2.0"].origins.params == {"iban": {"user"}}
+    assert calls["2.0"].inputs.origins.params == {"iban": {"user"}}
     again = restore(played.run.agent, played.run.context, snapshot_of(played), ApprovalQueue())
     assert again.state.labels.at(("mail", "body")) == {"!tool:read_mail"}
 
@@ -246,7 +249,7 @@ def test_an_edit_is_the_persons_and_what_was_kept_is_what_it_was() -> None:
     played = play()
     calls = played.request(READ, pay("†state.mail.iban", text="†state.mail.body"))
     played.decide({"decision": "edit", "params": {"iban": "DE01"}})
-    assert calls["1.1"].origins.params == {"iban": {"user"}, "text": {"!tool:read_mail"}}
+    assert calls["1.1"].inputs.origins.params == {"iban": {"user"}, "text": {"!tool:read_mail"}}
 
 
 def test_a_delegate_is_told_where_what_it_is_given_comes_from() -> None:
@@ -257,7 +260,7 @@ def test_a_delegate_is_told_where_what_it_is_given_comes_from() -> None:
         sources={"†state.mail": ["!tool:read_mail"]}, context=[{"type": "state", "state": {"mail": "x", "own": "y"}}]
     )
     calls = played.request(pay("†state.mail"), pay("†state.own"))
-    assert [calls[id].origins.params["iban"] for id in ("1.0", "1.1")] == [{"!tool:read_mail"}, {"agent"}]
+    assert [calls[id].inputs.origins.params["iban"] for id in ("1.0", "1.1")] == [{"!tool:read_mail"}, {"agent"}]
 
 
 @pytest.mark.parametrize(
@@ -282,8 +285,8 @@ def test_the_iterations_of_a_loop_have_the_sources_of_what_they_go_through_and_r
     }
     calls = played.request(READ, each, {**each, "_each": "†state.mail.list || †input.list", "iban": "x"})
     assert [call.id for call, _ in played.waiting] == ["1.1[0]"]
-    assert played.waiting[0][0].origins.params == {"iban": {"!tool:read_mail"}, "to": {"model"}}
-    assert calls["1.2"].origins.params["_each"] == {"user"}
+    assert played.waiting[0][0].inputs.origins.params == {"iban": {"!tool:read_mail"}, "to": {"model"}}
+    assert calls["1.2"].inputs.origins.params["_each"] == {"user"}
     played.decide({"decision": "approve"})
     assert played.run.state.labels.at(("sent",)) >= {"!tool:read_mail", "tool:send_money", "model"}
     body = [
@@ -433,7 +436,7 @@ def test_a_code_that_is_no_name_is_not_shown_either() -> None:
     played = play({"ask": "always"}, show="shape")
     played.request(READ)
     call = played.waiting[0][0]
-    call.sources = frozenset({"!tool:read_mail"})
+    call.state.sources = frozenset({"!tool:read_mail"})
     shown = [
         played.run.reading.shown_error(call, CallError(code, INJECTION))["code"] for code in (INJECTION, "no_mail")
     ]

@@ -47,10 +47,10 @@ def request(run: Run, *made: dict[str, Any]) -> list[Call]:
     plan.close()
     while ready := plan.take_ready(NOW):
         for call in ready:
-            outcome = Returned(f"what {call.tool_name} gave")
-            plan.end(call, with_sources(run, call, outcome) if call.tool_name == "recall" else outcome, NOW)
+            outcome = Returned(f"what {call.spec.tool_name} gave")
+            plan.end(call, with_sources(run, call, outcome) if call.spec.tool_name == "recall" else outcome, NOW)
     calls = list(plan.calls)
-    run.close_request(plan, RequestResult(calls=[call.raw for call in calls]))
+    run.close_request(plan, RequestResult(calls=[call.spec.raw for call in calls]))
     return calls
 
 
@@ -87,8 +87,8 @@ def test_what_is_read_again_has_its_own_sources(what: str, anew: bool) -> None:
     if anew:
         run = restore(run.agent, run.context, snapshot(run))
     (call,) = request(run, read(what))
-    assert call.status == "done"
-    assert bool(untrusted(call.sources)) == (what in OTHERS)
+    assert call.state.status == "done"
+    assert bool(untrusted(call.state.sources)) == (what in OTHERS)
 
 
 @pytest.mark.parametrize("what", ["1.1", "state.count"])
@@ -96,21 +96,21 @@ def test_what_is_read_again_has_the_names_of_trusted_tools(what: str) -> None:
     run = new_run()
     request(run, *FIRST)
     (call,) = request(run, read(what))
-    assert "tool:count" in call.sources
+    assert "tool:count" in call.state.sources
 
 
 def test_r15_3_who_has_read_what_others_wrote_reads_nothing_as_its_own() -> None:
     run = new_run(show="values")
     request(run, *FIRST)
     (call,) = request(run, read("state.count"))
-    assert untrusted(call.sources)
+    assert untrusted(call.state.sources)
 
 
 def test_a_name_that_others_wrote_makes_what_is_read_theirs() -> None:
     run = new_run()
     request(run, *FIRST)
     (call,) = request(run, read("†state.mail"))
-    assert untrusted(call.sources), "the model could not have chosen this without the mail"
+    assert untrusted(call.state.sources), "the model could not have chosen this without the mail"
 
 
 def test_what_stood_there_while_it_was_read_counts() -> None:
@@ -122,7 +122,7 @@ def test_what_stood_there_while_it_was_read_counts() -> None:
         {**read("state.x"), "_after": "1.1"},
         {"_tool": "count"},
     )
-    assert untrusted(call.sources), "it may have been read before it was written over"
+    assert untrusted(call.state.sources), "it may have been read before it was written over"
 
 
 def test_where_rules_of_flows_name_tools_an_earlier_result_stays_untrusted() -> None:
@@ -130,7 +130,7 @@ def test_where_rules_of_flows_name_tools_an_earlier_result_stays_untrusted() -> 
     run.desk.guard.floor_flows = parse_policy({"flows": [{"from": "tool:count", "to": "mail", "do": "ask"}]}).flows
     request(run, *FIRST)
     (call,) = request(run, read("1.1"))
-    assert untrusted(call.sources)
+    assert untrusted(call.state.sources)
 
 
 def test_an_agent_file_that_says_that_others_write_it_is_followed() -> None:
@@ -138,4 +138,4 @@ def test_an_agent_file_that_says_that_others_write_it_is_followed() -> None:
     run.tools["recall"] = run.tools["recall"].model_copy(update={"untrusted": True})
     request(run, *FIRST)
     (call,) = request(run, read("state.count"))
-    assert untrusted(call.sources)
+    assert untrusted(call.state.sources)

@@ -100,7 +100,7 @@ def test_r7_6_nothing_runs_of_a_plan_whose_answer_broke_off() -> None:
     driver = Driver(loop)
     loop.answer(RequestResult(calls=[call(0)], problem={"code": "x", "message": "x"}))
     assert (driver.step(), loop.stage) == ([], RequestStage.SETTLED)
-    assert loop.plan.calls[0].status == "rejected"
+    assert loop.plan.calls[0].state.status == "rejected"
 
 
 def test_r7_6_an_edited_plan_takes_the_place_of_the_runs() -> None:
@@ -134,7 +134,7 @@ def test_r9_5_a_limit_settles_what_is_left(answered: bool) -> None:
     loop.report(CallEnded(loop.running["1.1"], Returned(1)))  # just in time, while the others were cancelled
     loop.stop(LATE, "")
     assert loop.stage is RequestStage.SETTLED
-    assert [each.status for each in loop.plan.calls] == ["failed", "done", "skipped"]
+    assert [each.state.status for each in loop.plan.calls] == ["failed", "done", "skipped"]
     assert (loop.result.problem is None) is answered
 
 

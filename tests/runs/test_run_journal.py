@@ -78,10 +78,10 @@ def test_each_call_that_starts_has_one_start_and_each_that_ends_one_end_behind_i
         loop.starts("")
     made = list(loop.plan.made())
     starts, ends = calls_of(run, "start"), calls_of(run, "end")
-    assert Counter(ends) == Counter(call.id for call in made if call.ended)
+    assert Counter(ends) == Counter(call.id for call in made if call.state.ended)
     assert max(Counter(starts).values(), default=1) == 1
     assert set(starts) <= {call.id for call in made}
-    assert {call.id for call in made if call.status in ("running", "done", "failed", "unknown")} <= set(starts)
+    assert {call.id for call in made if call.state.status in ("running", "done", "failed", "unknown")} <= set(starts)
     order = [(event.data["call"], event.phase) for event in noted(run) if event.topic == "tool"]
     for call in made:
         phases = [phase for id, phase in order if id == call.id]

@@ -40,8 +40,8 @@ def run_of(value: Any, times: int = 1) -> Run:
         call = plan.add({"_tool": "t", "x": "†state.v"})
         plan.close()
         for ready in plan.take_ready(NOW):
-            plan.end(ready, Returned(call.params["x"]), NOW)
-        run.close_request(plan, RequestResult(calls=[call.raw]))
+            plan.end(ready, Returned(call.inputs.params["x"]), NOW)
+        run.close_request(plan, RequestResult(calls=[call.spec.raw]))
     return run
 
 
@@ -107,11 +107,11 @@ def test_r18_3_ended_calls_are_kept_within_a_bound_and_a_value_counts_once() -> 
     call = plan.last_calls()[0]
     large = "x" * 600_000
     for n in range(20):
-        call.id, call.params, call.result = f"1.{n}", {"x": large, "n": n}, large
+        call.id, call.inputs.params, call.state.result = f"1.{n}", {"x": large, "n": n}, large
         kept.add(call, sizes)
     assert kept.whole("1.0") == {"params": {"x": large, "n": 0}, "result": large}
     for n in range(20, 22):
-        call.id, call.params, call.result = f"1.{n}", {"x": "y" * 600_000}, n
+        call.id, call.inputs.params, call.state.result = f"1.{n}", {"x": "y" * 600_000}, n
         kept.add(call, sizes)
     assert kept.whole("1.19") is None
     assert kept.whole("1.20") is None

@@ -109,7 +109,7 @@ def test_r9_3_definitions_of_others_compose_validate_and_round_trip(
     read: list[Any] = reader.close("stop").calls
     assert [{key: value for key, value in each.items() if key != "_id"} for each in read] == [call]
     plan = Plan(1, tools=tools, state=State())
-    assert plan.add(read[0]).error is None
+    assert plan.add(read[0]).state.error is None
 
 
 class Address(BaseModel):
@@ -289,9 +289,9 @@ def test_what_strict_mode_makes_null_was_left_out() -> None:
             "_after": None,
         }
     )
-    assert call.error is None
+    assert call.state.error is None
     # `note` and `number` take a null, so they keep it; `express` does not.
-    assert call.raw == {"_tool": "ship", "to": {"street": "Elm", "number": None}, "items": [], "note": None}
+    assert call.spec.raw == {"_tool": "ship", "to": {"street": "Elm", "number": None}, "items": [], "note": None}
 
 
 def test_r9_3_two_hundred_tools_compose_strictly() -> None:
@@ -335,8 +335,8 @@ def test_a_foreign_schema_speaks_of_parameters_only_and_all_of_them_are_the_tool
     plan = Plan(1, tools={"__search": tool}, state=State())
     params: JsonObject = {"from__": "a", "from_": "b", "output_": 1, "scopes_": "a", "pair": [1, "x"], "code": "x"}
     call = plan.add({"_tool": "__search", **params})
-    assert call.error is None
-    assert with_own_names(call.params, tool.definition()) == {
+    assert call.state.error is None
+    assert with_own_names(call.inputs.params, tool.definition()) == {
         "_from": "a",
         "from_": "b",
         "_output": 1,
@@ -345,9 +345,9 @@ def test_a_foreign_schema_speaks_of_parameters_only_and_all_of_them_are_the_tool
         "code": "x",
     }
     broken = plan.add({"_tool": "__search", "from__": "a", "output_": 1, "pair": [1, 2]})
-    assert broken.error is not None
-    assert "$.pair[1]" in broken.error.message
-    assert "code" in broken.error.message
+    assert broken.state.error is not None
+    assert "$.pair[1]" in broken.state.error.message
+    assert "code" in broken.state.error.message
 
 
 def _parameters(definition: dict[str, Any]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def child_reads(child: Context, path: str) -> Any:
     call = plan.add({"_tool": "send", "x": path})
     plan.close()
     plan.take_ready()
-    return call.params["x"]
+    return call.inputs.params["x"]
 
 
 @pytest.mark.parametrize("dialect", sorted(DIALECTS))
@@ -99,25 +99,25 @@ def test_in_every_dialect_through_results_answers_delegates_and_outputs(
     sent = {"x": page, "y": f"so {text(given_text)}", "z": [word]}
 
     def play(call: Call) -> Outcome:
-        if call.tool_name == "fetch":
+        if call.spec.tool_name == "fetch":
             return Returned(page)
-        if call.tool_name == "send":
-            return Returned(call.params)
-        if call.tool_name == "ask_person":
-            assert call.params == {"question": text(page)}
+        if call.spec.tool_name == "send":
+            return Returned(call.inputs.params)
+        if call.spec.tool_name == "ask_person":
+            assert call.inputs.params == {"question": text(page)}
             run.desk.offer_question(plan, call, "2026-01-01T00:00:00Z")
             decision = parse_decision({"call": call.id, "decision": "answer", "answer": answer})
             outcome = run.desk.apply(run.desk.judge(decision)).outcome
             assert outcome is not None
             return outcome
-        assert call.params == {"x": answer, "y": {"k": sent}}
+        assert call.inputs.params == {"x": answer, "y": {"k": sent}}
         given_on = child_document(call, {}, {}, base=plan.values(call), tools=TOOLS, policy=Policy())
         assert isinstance(given_on, dict)
-        child = Context(parse_agent(given_on), call.params, has_input=True)
+        child = Context(parse_agent(given_on), call.inputs.params, has_input=True)
         assert child_reads(child, "†input.x") == answer
         assert child_reads(child, "†state.old") == [page]
         assert child_reads(child, "{†profile.word}") == text(word)
-        return Returned(call.params)
+        return Returned(call.inputs.params)
 
     result = written(dialect, {"calls": CALLS, "output": OUTPUT})
     for raw in result.calls:
@@ -126,7 +126,7 @@ def test_in_every_dialect_through_results_answers_delegates_and_outputs(
     while ready := plan.take_ready():
         for call in ready:
             plan.end(call, play(call))
-    assert [call.status for call in plan.calls] == ["done"] * len(CALLS)
+    assert [call.state.status for call in plan.calls] == ["done"] * len(CALLS)
     assert run.close_request(plan, result), run.errors
     assert run.output == {
         "all": [{"x": {"x": answer, "y": {"k": sent}}}],
@@ -160,10 +160,10 @@ def test_in_instances(page: Any) -> None:
     again = plan.add({**raw, "x": "†state.sent"})
     plan.close()
     plan.take_ready()
-    plan.end(call, Returned(call.params))
+    plan.end(call, Returned(call.inputs.params))
     plan.take_ready()
-    assert call.params == {"x": page, "y": f"so {text(page)}"}
-    assert again.params == {"x": call.params, "y": f"so {text(page)}"}
+    assert call.inputs.params == {"x": page, "y": f"so {text(page)}"}
+    assert again.inputs.params == {"x": call.inputs.params, "y": f"so {text(page)}"}
 
 
 @settings(max_examples=25)
@@ -171,11 +171,11 @@ def test_in_instances(page: Any) -> None:
 def test_in_a_later_request_that_writes_an_edited_call_once_more(page: Any, typed: str) -> None:
     desk, plan, call = offered(page)
     decide(desk, {"decision": "edit", "params": {"y": typed}})
-    later = Plan(2, tools={**TOOLS, call.tool_name: call.tool} if call.tool else TOOLS, state=plan.state)
+    later = Plan(2, tools={**TOOLS, call.spec.tool_name: call.spec.tool} if call.spec.tool else TOOLS, state=plan.state)
     again = later.add(call.as_plan_entry())
     later.close()
     later.take_ready()
-    assert again.params == call.params == {"x": page, "y": typed, "z": SECRET}
+    assert again.inputs.params == call.inputs.params == {"x": page, "y": typed, "z": SECRET}
 
 
 @settings(max_examples=25)

@@ -441,9 +441,9 @@ def test_r18_9_a_value_of_shared_parts_is_refused_wherever_it_stands() -> None:
     plan.close()
     assert plan.take_ready() == []
     for call in plan.calls:
-        assert call.error is not None
-        assert call.error.code == "params_too_large"
-        assert "gives a value of more than 1,900,000 bytes, which is the most" in call.error.message
+        assert call.state.error is not None
+        assert call.state.error.code == "params_too_large"
+        assert "gives a value of more than 1,900,000 bytes, which is the most" in call.state.error.message
     made, wrong = resolve_output({"x": formula}, {}, TextBudget())
     assert made is None
     assert "more than 1,900,000 bytes" in wrong[0]

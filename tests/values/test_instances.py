@@ -27,7 +27,7 @@ def run(calls: list[dict[str, Any]], state: dict[str, Any], instances: list[str]
     plan.close()
     while ready := plan.take_ready():
         for call in ready:
-            plan.end(call, Returned([call.params.get("n"), call.params.get("read")]))
+            plan.end(call, Returned([call.inputs.params.get("n"), call.inputs.params.get("read")]))
     return plan, initial.snapshot()
 
 
@@ -56,8 +56,8 @@ def test_r8_8_an_instance_runs_as_if_it_were_alone(
     )
     of_a = [index for index, (name, _) in enumerate(mixed) if name == "a"]
     alone, state_alone = run([{**mixed[index][1], "_instance": "a"} for index in of_a], {"@a": own}, ["a"])
-    assert [together.calls[index].status for index in of_a] == [call.status for call in alone.calls]
-    assert [together.calls[index].params for index in of_a] == [call.params for call in alone.calls]
+    assert [together.calls[index].state.status for index in of_a] == [call.state.status for call in alone.calls]
+    assert [together.calls[index].inputs.params for index in of_a] == [call.inputs.params for call in alone.calls]
     assert state["@a"] == state_alone["@a"]
 
 
@@ -73,7 +73,7 @@ def test_r8_8_one_solution_over_a_hundred_instances() -> None:
         )
     ]
     plan, after = run(calls, state, names)
-    assert {call.status for call in plan.calls} == {"done"}
+    assert {call.state.status for call in plan.calls} == {"done"}
     assert after["@host7"] == {"id": "host7", "out": ["host7", "all"], "last": ["host7", "shared"]}
     assert set(after) == set(state)
     assert len(plan.edges()) == 100
@@ -92,8 +92,8 @@ def test_r8_8_one_solution_over_a_hundred_instances() -> None:
 )
 def test_r8_8_no_call_reaches_into_another_instance(call: dict[str, Any], words: str) -> None:
     plan, _ = run([{"_tool": "t", **call}], {"@a": {}, "@b": {"x": "secret"}}, ["a", "b"])
-    assert plan.calls[0].error is not None
-    assert words in plan.calls[0].error.message
+    assert plan.calls[0].state.error is not None
+    assert words in plan.calls[0].state.error.message
 
 
 def test_r8_8_messages_make_the_instances() -> None:

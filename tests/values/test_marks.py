@@ -75,25 +75,25 @@ def decide(desk: ApprovalQueue, decision: dict[str, Any]) -> JudgedDecision:
 @given(page=VALUES, typed=VALUES)
 def test_an_edit_leaves_the_others_as_offered_and_takes_what_is_typed_as_it_is(page: Any, typed: Any) -> None:
     desk, _, call = offered(page)
-    before = dict(call.params)
+    before = dict(call.inputs.params)
     if any(text not in set(held_marks(before)) for text in held_marks(typed)):
         return  # the person marks something on purpose
     decide(desk, {"decision": "edit", "params": {"z": typed}})
-    assert call.params == before | ({} if typed is None else {"z": typed}) or typed is None
+    assert call.inputs.params == before | ({} if typed is None else {"z": typed}) or typed is None
     assert before["x"] == page
 
 
 @given(page=VALUES)
 def test_what_is_sent_back_whole_is_what_was_shown(page: Any) -> None:
     desk, _, call = offered(page)
-    before = dict(call.params)
+    before = dict(call.inputs.params)
     decide(desk, {"decision": "edit", "params": {key: value for key, value in before.items() if value is not None}})
-    assert call.params == before
+    assert call.inputs.params == before
     desk, plan, call = offered(page)
     decide(
         desk, {"decision": "replace", "with": {"_tool": "fetch", **{k: v for k, v in before.items() if v is not None}}}
     )
-    assert call.params == {key: value for key, value in before.items() if value is not None}
+    assert call.inputs.params == {key: value for key, value in before.items() if value is not None}
     plan.end(call, Returned(None))
 
 
@@ -102,10 +102,10 @@ def test_a_reference_is_written_on_purpose() -> None:
     decide(
         desk, {"decision": "edit", "params": {"x": [{"_ref": "†state.secret"}], "y": {"_ref": "so {†state.secret}"}}}
     )
-    assert call.params == {"x": [SECRET], "y": f"so {SECRET}", "z": SECRET}
+    assert call.inputs.params == {"x": [SECRET], "y": f"so {SECRET}", "z": SECRET}
     desk, _, call = offered({"_ref": "†state.secret"})
     decide(desk, {"decision": "edit", "params": {"y": ["more", {"_ref": "†state.secret"}]}})
-    assert call.params["y"] == ["more", {"_ref": "†state.secret"}], "a page wrote it, so it is data"
+    assert call.inputs.params["y"] == ["more", {"_ref": "†state.secret"}], "a page wrote it, so it is data"
 
 
 def test_what_reads_a_value_a_thousand_times_does_not_wait_for_a_person() -> None:
@@ -115,7 +115,7 @@ def test_what_reads_a_value_a_thousand_times_does_not_wait_for_a_person() -> Non
     call = plan.add({"_tool": "send", "x": 1})
     plan.close()
     assert [each.id for each in plan.take_ready()] == ["1.1"]
-    error = plan.calls[0].error
+    error = plan.calls[0].state.error
     assert error is not None
     assert error.code == "params_too_large"
     desk = ApprovalQueue(Guard(Policy(ask="always")))
@@ -136,7 +136,7 @@ def test_what_an_edit_keeps_is_not_computed_again() -> None:
     desk.offer_call(plan, call, "2026-01-01T00:00:00Z")
     plan.end(other, Returned(5))
     decide(desk, {"call": "1.0", "decision": "edit", "params": {"y": 2}})
-    assert call.params == {"x": 2, "y": 2}
+    assert call.inputs.params == {"x": 2, "y": 2}
 
 
 @pytest.mark.parametrize(
@@ -151,11 +151,11 @@ def test_what_an_edit_keeps_is_not_computed_again() -> None:
 )
 def test_a_mark_that_is_none_is_refused(decision: dict[str, Any], words: str) -> None:
     desk, _, call = offered("text")
-    before = dict(call.params)
+    before = dict(call.inputs.params)
     with pytest.raises(DecisionError) as refused:
         desk.judge(parse_decision({"call": "1.1", **decision}))
     assert words in str(refused.value)
-    assert call.params == before
+    assert call.inputs.params == before
     assert "1.1" in desk.waiting
 
 
@@ -194,7 +194,7 @@ def test_an_edited_plan_keeps_its_references_and_gets_no_others(value: Any, type
 
 
 def ready(plan: Plan) -> list[Any]:
-    return [call.params for call in plan.take_ready()]
+    return [call.inputs.params for call in plan.take_ready()]
 
 
 def test_an_edited_plan_may_refer_to_more_on_purpose() -> None:
@@ -250,4 +250,4 @@ def test_a_mark_in_the_items_of_a_loop_is_data_when_the_call_is_replaced() -> No
     other = {"_tool": "each", "x": 2, "_each": offer.shown["_each"]}
     judged = desk.judge(parse_decision({"call": "1.0", "decision": "replace", "with": other}))
     assert judged.call is not None
-    assert judged.call.items == [{"_ref": "†state.secret"}]
+    assert judged.call.inputs.items == [{"_ref": "†state.secret"}]

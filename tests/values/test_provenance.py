@@ -186,7 +186,7 @@ def test_r15_1_what_is_another_value_for_what_others_wrote_has_their_sources(wri
         plan.close()
         while ready := plan.take_ready():
             for call in ready:
-                plan.home(call).end(call, Returned(f"t({call.params['p']})"))
+                plan.home(call).end(call, Returned(f"t({call.inputs.params['p']})"))
         assert plan.settled
         references = [Reference("state", (name,)) for name in "xyz"]
         found.append([(plan.read_at_end(each), plan.sources_at_end(each)) for each in references])
@@ -215,8 +215,8 @@ def test_r15_1_a_dangerous_call_asks_about_what_a_condition_of_others_has_chosen
             plan.close()
             plan.end(plan.take_ready()[0], Returned(mail))
             call = plan.take_ready()[0]
-            assert call.params == {"to": "eve" if mail == 1 else "ann"}
-            assert call.origins.tainted == is_patched
+            assert call.inputs.params == {"to": "eve" if mail == 1 else "ann"}
+            assert call.inputs.origins.tainted == is_patched
 
 
 LOOPS: list[dict[str, Any]] = [
@@ -239,9 +239,9 @@ def test_r15_1_what_a_body_writes_has_the_sources_of_what_its_loop_goes_by(loop:
     read = []
     while ready := plan.take_ready():
         for call in ready:
-            read += [call.origins.params["p"]] if call.tool_name == "t" else []
+            read += [call.inputs.origins.params["p"]] if call.spec.tool_name == "t" else []
             plan.home(call).end(call, Returned(1))
-    assert plan.calls[0].status == "done"
+    assert plan.calls[0].state.status == "done"
     assert "!tool:read" in plan.sources_at_end(Reference("state", ("x",)))
     first = 1 if "_until" in loop else 0  # it is asked after each iteration
     assert ["!tool:read" in each for each in read] == [number >= first for number in range(2)]

@@ -52,21 +52,21 @@ def test_r18_5_many_texts_embed_one_value_a_bounded_number_in_each_task() -> Non
     it = plan(v=["x" * 65] * 3000)  # 200 KB
     spent = planned(it, [f"{n}: {{†state.v}}" for n in range(450)])
     assert max(spent) < 100
-    assert [call.status for call in it.calls] == ["ready"] * 450
+    assert [call.state.status for call in it.calls] == ["ready"] * 450
     whole = dumps(it.state.snapshot()["v"])
-    assert all(call.params["text"] == f"{n}: {whole}" for n, call in enumerate(it.calls))
+    assert all(call.inputs.params["text"] == f"{n}: {whole}" for n, call in enumerate(it.calls))
     cpu = Cpu()
-    sizes = [it.state.sizes.of(call.params) for call in it.calls]
+    sizes = [it.state.sizes.of(call.inputs.params) for call in it.calls]
     assert cpu.laps() < 10, "what each has is known from its parts"
-    assert sizes[7] == len(dumps(it.calls[7].params).encode())
+    assert sizes[7] == len(dumps(it.calls[7].inputs.params).encode())
 
 
 def test_r18_1_one_text_that_embeds_a_value_too_often_is_the_calls_own_error() -> None:
     it = plan(v=LARGE)
     spent = planned(it, ["{†state.v}" * 150, "{†state.v}"])
-    error = it.calls[0].error
+    error = it.calls[0].state.error
     assert max(spent) < 100
-    assert [call.status for call in it.calls] == ["invalid", "ready"]
+    assert [call.state.status for call in it.calls] == ["invalid", "ready"]
     assert error is not None
     assert error.code == "params_too_large"
     assert "†state.v" in error.message
@@ -77,10 +77,10 @@ def test_r18_1_one_text_that_embeds_a_value_too_often_is_the_calls_own_error() -
 def test_r18_1_the_texts_of_a_plan_are_bounded_as_a_sum() -> None:
     it = plan(v="x" * 1_800_000)
     planned(it, [f"{n} {{†state.v}}" for n in range(130)])
-    statuses = [call.status for call in it.calls]
+    statuses = [call.state.status for call in it.calls]
     most = MAX_TEXTS // 1_800_000
     assert statuses == ["ready"] * most + ["invalid"] * (130 - most)
-    error = it.calls[-1].error
+    error = it.calls[-1].state.error
     assert error is not None
     assert f"{MAX_TEXTS:,} is the most" in error.message
 
