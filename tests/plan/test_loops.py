@@ -508,3 +508,11 @@ def test_r8_7_an_output_reads_all_that_a_part_of_a_longer_list_keeps() -> None:
         assert ran.plan.read_at_end(Reference("state", (name,))) == value
     assert ran.state["_loop_done"] == 2
     assert [each["index"] for each in ran.state["_loop_failed"]] == [101]
+
+
+def test_r16_4_a_wrong_key_of_a_loop_is_named_once() -> None:
+    ran = Ran([{"_tool": "_for", "_each": [1], "_body": [{"_tool": "look", "host": "a"}], "_odd": 1}])
+    error = ran.plan.calls[0].state.error
+    assert error is not None
+    assert error.problems == (error.message,)
+    assert "_odd" in error.message
