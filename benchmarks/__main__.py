@@ -28,7 +28,7 @@ BENCHMARKS: dict[str, Callable[[], str]] = {
     "gateway": engine.run(load.gateway),
 }
 HERE = Path(__file__).parent
-PAGES = (HERE / "README.md", HERE.parent / "docs" / "production.md")
+PAGES = (HERE / "README.md", HERE.parent / "docs" / "cloud.md")
 """Where tables stand, between their marks."""
 
 

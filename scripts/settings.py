@@ -1,12 +1,16 @@
-"""Write the tables of all settings, of all keys of agent files and of all events anew: `make settings`."""
+"""Write the tables of all settings, of all keys of agent files, of all events and of all commands anew: `make settings`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import typer.main
 
 from perdure.agents.schema import config_table
+from perdure.cli.app import app
+from perdure.hosting.settings import Settings, about
 from perdure.hosting.settings_display import table
 from perdure.runs.events import TOPICS
 
@@ -14,10 +18,12 @@ _DOCS: Final = Path(__file__).parents[1] / "docs"
 PAGE: Final = _DOCS / "settings.md"
 AGENTS: Final = _DOCS / "agents.md"
 EVENTS: Final = _DOCS / "events.md"
+COMMANDS: Final = _DOCS / "commands.md"
 MARKS: Final = {
     PAGE: "<!-- made from the settings by `make settings`; not to be edited below -->\n",
     AGENTS: "<!-- made from the models by `make settings`; not to be edited below -->\n",
     EVENTS: "<!-- made from the table of events by `make settings`; not to be edited below -->\n",
+    COMMANDS: "<!-- made from the commands by `make settings`; not to be edited below -->\n",
 }
 
 
@@ -32,7 +38,41 @@ def events_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-TABLES: Final[dict[Path, Callable[[], str]]] = {PAGE: table, AGENTS: config_table, EVENTS: events_table}
+def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Each command with the words that a person types: `agent say` is typed as `agent`."""
+    for word, one in group.commands.items():
+        if hasattr(one, "commands"):
+            yield from _commands(one, (*path, word))
+        else:
+            yield " ".join(path if one.hidden else (*path, word)), one
+
+
+def commands_table() -> str:
+    """A table of all commands with their arguments and their own options; those of settings are in the settings' table."""
+    panels = {about(field).group for field in Settings.model_fields.values()}
+    rows = ["| command | does | options |", "|---|---|---|"]
+    for name, command in _commands(typer.main.get_command(app)):
+        arguments = [each for each in command.params if each.param_type_name == "argument"]
+        shapes = [(each.metavar or each.name).strip("{}").upper() for each in arguments]
+        options = [
+            f"`{max(each.opts, key=len)}`"
+            for each in command.params
+            if each.param_type_name == "option"
+            and getattr(each, "rich_help_panel", None) not in panels
+            and each.name not in ("help", "config")
+        ]
+        words = " ".join(["perdure", name, *shapes]).replace("|", "\\|")
+        does = " ".join((command.help or "").split()).replace("|", "\\|")
+        rows.append(f"| `{words}` | {does} | {' '.join(options)} |")
+    return "\n".join(rows) + "\n"
+
+
+TABLES: Final[dict[Path, Callable[[], str]]] = {
+    PAGE: table,
+    AGENTS: config_table,
+    EVENTS: events_table,
+    COMMANDS: commands_table,
+}
 
 
 def page(path: Path = PAGE) -> str:

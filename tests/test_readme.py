@@ -1,10 +1,11 @@
-"""The code blocks of the README and of the page on Python run; what they name exists."""
+"""The code blocks of the README, the tutorial and the guides run; what they name exists."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import importlib
+import inspect
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from typer.testing import CliRunner
 from perdure import Agent, Perdure
 from perdure.cli.app import app
 from perdure.cli.project_commands import FILES
+from perdure.demo.script import FIRST
 from perdure.testing import ChatRequest, Turn
 from tests.patience import HANG
 from tests.support import ROOT, agent, harness, perdure
@@ -33,7 +35,11 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
 
 
-def blocks(language: str, text: str = README) -> list[str]:
+TUTORIAL = DOCS["tutorial.md"] + DOCS["subagents.md"]
+"""The guide goes on in the tutorial's folder."""
+
+
+def blocks(language: str, text: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
@@ -51,8 +57,9 @@ ELSEWHERE = ("pip", "cd", "export", "pytest", "perdure init", "perdure dev", "pe
 
 
 def answers(asked: ChatRequest) -> dict[str, Any]:
-    """What the README's plans say, for each of its agents."""
-    shopping, basket = (json.loads(block.partition("\n")[2]) for block in blocks("json") if "plan.json\n" in block)
+    """The plans of the tutorial, for each of its agents."""
+    plans = (block for block in blocks("json", TUTORIAL) if "plan.json\n" in block)
+    shopping, basket = (json.loads(block.partition("\n")[2]) for block in plans)
     if "price baskets" in asked.text:
         return dict(basket)
     order = {"_tool": "order", "euros": "†state.total"}
@@ -60,10 +67,10 @@ def answers(asked: ChatRequest) -> dict[str, Any]:
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_the_readme_runs_as_it_stands_in_a_folder_with_nothing_else(
+async def test_the_tutorial_runs_as_it_stands_in_a_folder_with_nothing_else(
     dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = [*blocks("python"), *(block for block in blocks("json") if block.startswith("//"))]
+    named = [*blocks("python", TUTORIAL), *(block for block in blocks("json", TUTORIAL) if block.startswith("//"))]
     write(tmp_path, *named)
     monkeypatch.chdir(tmp_path)
     with on_path(tmp_path):
@@ -73,7 +80,7 @@ async def test_the_readme_runs_as_it_stands_in_a_folder_with_nothing_else(
     async with harness(dev_server.client, functions, answers, agents=tmp_path / "agents") as it:
         monkeypatch.setenv("TEMPORAL_ADDRESS", dev_server.client.service_client.config.target_host)
         monkeypatch.setenv("PERDURE_TASK_QUEUE", it.task_queue)
-        lines = [line[2:] for block in blocks("console") for line in block.splitlines()]
+        lines = [line[2:] for block in blocks("console", TUTORIAL) for line in block.splitlines()]
         for line in (line for line in lines if not line.startswith(ELSEWHERE)):
             if line.startswith("perdure approvals"):
                 await it.until_waiting("fruit-2", "1.3")
@@ -95,21 +102,94 @@ async def test_the_readme_runs_as_it_stands_in_a_folder_with_nothing_else(
     assert (tmp_path / "plan.svg").exists()
 
 
-def test_the_readme_and_init_show_the_same_files() -> None:
-    shown = {text.split()[1]: text for text in [*blocks("python"), *blocks("json")] if text[0] in "#/"}
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_readmes_file_prints_what_the_readme_shows(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    write(tmp_path, *blocks("python", README))
+    (shown,) = blocks("text", README)
+    with on_path(tmp_path):
+        shopper = importlib.import_module("fruit").shopper
+    functions = [function.function for function in shopper.functions]
+    async with harness(dev_server.client, functions, answers) as it:
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host,
+            "PERDURE_TASK_QUEUE": it.task_queue,
+        }
+        ran = await perdure(env=env, program=str(tmp_path / "fruit.py"))
+    assert (ran.out, ran.err, ran.code) == (shown, "", 0)
+
+
+GUIDES = sorted(name for name, text in DOCS.items() if re.search(r"```python\n# test_\w+\.py\n", text))
+
+
+@pytest.mark.parametrize("name", [name for name in GUIDES if name not in ("testing.md", "tutorial.md")])
+async def test_a_guides_tests_pass(name: str, tmp_path: Path) -> None:
+    written = [block for block in blocks("python", DOCS[name]) if re.match(r"# \w+\.py\n", block)]
+    write(tmp_path, *written)
+    with on_path(tmp_path):
+        modules = [importlib.import_module(block.split()[1].removesuffix(".py")) for block in written]
+    tests = [value for module in modules for key, value in vars(module).items() if key.startswith("test_")]
+    assert tests
+    for test in tests:
+        ended = test()
+        if inspect.iscoroutine(ended):
+            await ended
+
+
+def test_the_guides_with_tests_are_those_that_there_are() -> None:
+    assert {"approvals.md", "cost.md", "injection.md", "streaming.md", "tools.md"} <= set(GUIDES)
+
+
+def test_a_guide_ends_with_what_can_go_wrong() -> None:
+    guides = [
+        "install",
+        "tutorial",
+        "tools",
+        "approvals",
+        "subagents",
+        "streaming",
+        "cost",
+        "injection",
+        "cloud",
+        "observability",
+        "durability",
+        "planning",
+        "troubleshooting",
+    ]
+    last = {name: re.findall(r"^## (.*)$", DOCS[f"{name}.md"], re.MULTILINE)[-1] for name in guides}
+    assert [name for name, heading in last.items() if not heading.startswith("What can go wrong")] == []
+
+
+def test_the_demos_plan_is_drawn_with_all_its_edges() -> None:
+    (drawing,) = blocks("mermaid", DOCS["planning.md"])
+    drawn = set(re.findall(r"(c\d)(?:\[.*?\](?::::\w+)?)? -- .*? --> (c\d)", drawing))
+    reads = {path: n for n, call in enumerate(FIRST["calls"]) for path in [call["_outputPath"]]}
+    edges = {
+        (f"c{reads[path]}", f"c{n}")
+        for n, call in enumerate(FIRST["calls"])
+        for path in re.findall(r"†state\.\w+", json.dumps({**call, "_outputPath": ""}, ensure_ascii=False))
+    }
+    assert drawn == edges
+
+
+def test_the_tutorial_and_init_show_the_same_files() -> None:
+    shown = {
+        text.split()[1]: text for text in [*blocks("python", TUTORIAL), *blocks("json", TUTORIAL)] if text[0] in "#/"
+    }
     for name in ("mytools.py", "shopping.py", "test_shopping.py"):
         assert shown[name] == FILES[name]
     written = json.loads(FILES["agents/shopper.json"])
     assert written.pop("$schema")
     assert json.loads(shown["agents/shopper.json"].partition("\n")[2]) == written
-    (policy,) = (json.loads(block) for block in blocks("json") if "agents/" not in block and "plan.json" not in block)
+    (policy,) = map(json.loads, blocks("json", DOCS["approvals.md"]))
     assert Agent.of({"name": "a", "config": {"approval": policy}}).parsed.config.approval.timeout == 86400
 
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_script_with_loops_and_conditions_runs(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
-    write(tmp_path, *(block for block in blocks("python") if block.startswith("# mytools.py")))
-    (script,) = blocks("py")
+    write(tmp_path, *(block for block in blocks("python", TUTORIAL) if block.startswith("# mytools.py")))
+    (script,) = blocks("py", DOCS["script.md"])
     with on_path(tmp_path):
         tools = importlib.import_module("mytools")
     document = agent("price", "total", config={"dialect": "script"})
@@ -154,7 +234,7 @@ def on_path(folder: Path) -> Iterator[None]:
 
 
 def test_the_two_commands_are_targets_of_the_makefile() -> None:
-    commands = [line.split()[:2] for line in blocks("bash")[0].splitlines()]
+    commands = [line.split()[:2] for line in blocks("bash", README)[0].splitlines()]
     assert commands == [["make", "demo"], ["make", "test"]]
     assert shutil.which("make")
     for _, target in commands:
@@ -213,8 +293,3 @@ def test_links_lead_somewhere() -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)", README)
     assert len(links) > 8
     assert [link for link in links if not (ROOT / link).exists()] == []
-
-
-def test_the_readme_lists_every_page() -> None:
-    (row,) = (line for line in README.splitlines() if line.startswith("| [docs/](docs) |"))
-    assert set(re.findall(r"\(docs/([\w-]+\.md)\)", row)) == set(DOCS)

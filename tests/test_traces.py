@@ -258,7 +258,7 @@ async def test_without_an_address_for_spans_nothing_is_put_in(monkeypatch: pytes
 
 
 async def test_the_docs_know_every_attribute() -> None:
-    text = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "observability.md").read_text(encoding="utf-8")
     known = {
         value
         for name, value in vars(tracing).items()
