@@ -93,3 +93,18 @@ def test_every_limit_has_a_docstring() -> None:
     text = (PACKAGE / "values" / "limits.py").read_text(encoding="utf-8")
     undocumented = re.findall(r'^(\w+): Final = .*\n(?!""")', text, re.MULTILINE)
     assert undocumented == []
+
+
+def test_private_parts_of_the_sdk_are_used_in_one_module() -> None:
+    """And workflows decide nothing by whether they are replayed."""
+    private = r"temporalio\.bridge|temporalio[\w.]*\._|__temporal_|_[gs]et_running_loop|_payload_sequence"
+    allowed = {PACKAGE / "hosting" / "sdk_internals.py", PACKAGE / "tools" / "temporal.py"}
+    found = [
+        f"{path.relative_to(ROOT)}: {words}"
+        for package in packages()
+        for path in package.glob("*.py")
+        if path not in allowed
+        for words in re.findall(private, path.read_text(encoding="utf-8").replace("asyncio.get_running_loop", ""))
+    ]
+    assert found == []
+    assert [path.name for path in (ROOT / "workflows").glob("*.py") if "is_replaying" in path.read_text("utf-8")] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolError, tool
+from perdure.models.usage import RunUsage
+from perdure.runs.delegates import SPENT_QUERY, SpentBudget
+from perdure.runs.loops import LOOP_WORKFLOW
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, impatient
 from tests.test_delegates import parts, save
@@ -262,3 +266,13 @@ async def test_what_iterations_have_alike_is_recorded_once(dev_server: WorkflowE
     assert [kind["EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED"] for kind in kinds] == [0] * 6
     # One timer for the deadlines of all.
     assert [kind["EVENT_TYPE_TIMER_STARTED"] for kind in kinds] == [1, 0, 0, 0, 0, 0]
+
+
+async def test_r9_6_a_loop_that_did_not_begin_has_used_nothing(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [], []) as it:
+        id = f"loop-{uuid.uuid4().hex[:8]}"
+        handle = await it.client.start_workflow(LOOP_WORKFLOW, "no input of a loop", id=id, task_queue=it.task_queue)
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+        spent = await handle.query(SPENT_QUERY, result_type=SpentBudget)
+    assert spent == SpentBudget(usage=RunUsage())

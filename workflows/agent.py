@@ -70,10 +70,217 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.limits import NEAR
 
 
+class RunDriver:
+    """The life of one execution of a prepared run, from Request to Request."""
+
+    def __init__(
+        self,
+        run: Run,
+        run_input: RunInput,
+        approvals: RunApprovals,
+        mailbox: Mailbox,
+        hooks: ExecutionHooks,
+        parent: ParentRun,
+        display: RunDisplay,
+        sender: Dispatcher,
+    ) -> None:
+        run.whose, run.records, run.reasons = run_input.whose, run_input.records, run_input.reasons
+        run.lineage = [*run_input.lineage, run.agent.name]
+        if parent.raised is not None:
+            run.shares.raise_to(parent.raised)
+        mailbox.open(run)
+        display.begin(run)
+        self.run = run
+        self.clock = WorkClock(run.progress.worked)
+        self.sender = sender
+        self.calls: CallLoop | None = None
+        """Calls of the current Request, or of the last one."""
+        self._input = run_input
+        self._approvals = approvals
+        self._waits = ApprovalWaits(run, approvals, display, sender)
+        self._mailbox = mailbox
+        self._hooks = hooks
+        self._parent = parent
+        self._display = display
+        self._continuing = ContinueAsNew()
+
+    async def to_result(self) -> RunResult:
+        """Run to the output and return the result. Fail with the result so far as detail."""
+        run, below = self.run, bool(self._input.lineage)
+        if run.prepared.follows(LISTED_AGENT):
+            list_agent(run.agent.name, run.prepared.attributes, below=below)
+        self._display.report()
+        late = self._parent.late if self._input.clocked else None
+        watching = watch(run, self.clock, self._rests, self._at_deadline, late)
+        try:
+            result = await self._to_end()
+            if (refusal := await self._parent.refusal(run, result, self._input.free)) is not None:
+                raise self._failure(*refusal)
+            result.messages = heard(run.progress)  # one may have come since
+            return result
+        except PerdureError as error:  # it would be the same on every replay; what was used and done is told with it
+            raise self._failure(str(error), type(error).__name__) from None
+        finally:
+            watching.cancel()
+            end(run, sys.exception(), below=below)
+
+    async def _to_end(self) -> RunResult:
+        """Run the Requests. When the run fails or is cancelled, break off its calls, so that their records stay
+        (R10.6).
+        """
+        try:
+            await self._requests()
+            return result_of(self.run, self.clock)
+        except (FailureError, asyncio.CancelledError) as error:
+            if self.run.plan is None or self.calls is None:
+                raise
+            cancelled = is_cancelled_exception(error)
+            await self.calls.break_off("the run was cancelled" if cancelled else "the run failed")
+            self._display.show()
+            if isinstance(error, ApplicationError) and not cancelled:
+                raise self._failure(error.message, error.type or MODEL_FAILED) from None
+            raise
+
+    async def _requests(self) -> None:
+        """Make Requests until the run is over. Fail at a limit."""
+        run = self.run
+        starts = run.context.starts_with_plan and self._input.snapshot is None
+        if starts and await self._run_calls(0, _given(run.context.plan)):
+            return
+        while True:
+            await self._mailbox.lull()
+            self._check_limits(coming=run.progress.number + 1)
+            choice = await self._choose()
+            self._check_limits(coming=run.progress.number)  # choosing takes time too
+            last = run.limit is not None
+            if last and await self._ends_without_request():
+                return
+            request = run.begin_request(choice)
+            if await self._run_calls(request.number, self._request(request)):
+                return
+            if last:
+                break
+            if run.limit is None:
+                self._continue_as_new()
+        assert run.limit is not None
+        words = f"{run.limit.words}, and the last answer was no output that fits the schema"
+        raise self._failure(words, LIMIT_REACHED)
+
+    def _check_limits(self, *, coming: int) -> None:
+        last_counts = self.run.prepared.follows(LAST_REQUEST_COUNTS)
+        self.run.check_limits(self.clock.worked(workflow.time()), coming=coming, last_counts=last_counts)
+
+    async def _ends_without_request(self) -> bool:
+        """At a limit, let the calls end; whether the run is over without a last Request. Fail where none is possible."""
+        run, limit = self.run, self.run.limit
+        assert limit is not None
+        if run.plan is not None and self.calls is not None:
+            await self.calls.come_to_end(limit)
+            run.close_request(run.plan, RequestResult())  # what was left; the last Request is told
+        if run.end_with_draft():
+            return True
+        assert run.limit is not None
+        if run.asked_all and run.prepared.follows(LAST_REQUEST_COUNTS):
+            raise self._failure(f"{run.limit.words}, and none of its answers was its output", LIMIT_REACHED)
+        if run.shares.used_up(run.progress.usage):
+            raise self._failure(f"{run.limit.words}, and nothing of its share is left for a last answer", LIMIT_REACHED)
+        return False
+
+    async def _run_calls(self, number: int, answer: Coroutine[Any, Any, RequestResult]) -> bool:
+        """Run the calls of a Request's answer, as they arrive, and take it in; whether the run is over."""
+        run, goes_on = self.run, self.run.plan is not None
+        run.open_plan(number)
+        if goes_on and self.calls is not None:
+            self.calls.go_on()
+        else:
+            self.calls = CallLoop(run, self._waits, self.clock, self.sender, self._display.report, self._hooks)
+        self._display.report()
+        result = await self.calls.run(answer)
+        loop = self.calls.loop
+        over = run.close_request(loop.plan, result, cut=loop.cut, is_patched=run.prepared.follows)
+        tell_request(run, number, result, self.calls.first_call)
+        self._display.show()
+        if not over and run.limit is not None and run.limit.reason == "client_gone":
+            raise self._failure(run.limit.words, LIMIT_REACHED)
+        if result.refusal is not None and not over and run.is_refused:
+            raise self._failure(result.refusal, MODEL_REFUSED)
+        return over
+
+    async def _choose(self) -> ModelChoice:
+        try:
+            return await choose(self.run.situation())
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            raise self._failure(f"no model could be chosen: {message_of(error)}", MODEL_FAILED) from None
+
+    async def _request(self, request: RequestInput) -> RequestResult:
+        run = self.run
+        try:
+            released = lambda: self.calls is not None and self.calls.loop.intake.received > 0  # noqa: E731
+            return await ask(run, request, released, self._rest)
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            if run.progress.draft is not None:
+                return RequestResult(problem={"code": "not_refined", "message": message_of(error)})
+            log = run.past.log[-1]
+            raise self._failure(
+                f"Request {log.number} to {log.model} failed: {message_of(error)}", MODEL_FAILED
+            ) from None
+
+    def _continue_as_new(self) -> None:
+        """Continue as new where that is due; limit a run that cannot, and whose history is nearly full."""
+        run = self.run
+        if run.plan is None and not self._approvals.resets.pending:
+            clocked = self._input.clocked and not self._parent.late.done()
+            following = self._input.model_copy(update={"clocked": clocked})
+            self._continuing.go_on(following, run, self.clock.worked(workflow.time()))
+        if (words := full(NEAR)) is not None:
+            run.limit = Limit("history", f"{words}, and what the run carries on is too large for a new one")
+
+    def _rests(self) -> bool:
+        return self.calls is not None and self.calls.loop.waits
+
+    def _rest(self, rests: bool) -> None:
+        """The model's provider is away, or is there again: time in which nothing else is done is not work (R20.5)."""
+        if self.calls is not None:
+            self.calls.rest(rests)
+        self._display.report()
+
+    def _at_deadline(self, limit: Limit) -> None:
+        """Stop at the deadline: running calls are cancelled, and the model gives its best answer (R9.5)."""
+        if self.run.limit is None:
+            self.run.limit = limit
+            if self.calls is not None:
+                self.calls.stop(limit)
+
+    def _failure(self, message: str, kind: str) -> ApplicationError:
+        return failure_of(self.run, self.clock, message, kind)
+
+    def context(self, number: int, watched_until: float) -> RequestContext:
+        """Return the context of Request `number`, with how many of its calls were released already."""
+        context = self.run.request_context(number)
+        intake = None if self.calls is None else self.calls.loop.intake
+        released = intake.received if intake is not None and intake.number == number else 0
+        return context.model_copy(update={"released": released, "watched_until": watched_until})
+
+    def deliver(self, delivery: CallDelivery) -> None:
+        """Deliver calls to the current Request."""
+        if self.calls is not None:
+            self.calls.deliver(delivery)
+
+
+async def _given(plan: Sequence[Json]) -> RequestResult:
+    """A plan that nobody needs to be asked for (R5.9)."""
+    return RequestResult(calls=[*plan])
+
+
 # A protocol error would repeat on every replay, and so would what cannot be decoded: it fails the run, not the workflow task.
 @workflow.defn(name=AGENT_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class AgentWorkflow:
-    """One run of an agent. `RunDriver` has its life from Request to Request; its handlers call its parts.
+    """One run of an agent: its parts, its start and end, and its handlers, each of which calls a part. `RunDriver` is
+    its life in between.
 
     Handlers take whatever anybody sends, any number of arguments of any kind, and the parts judge it: the SDK would fail
     the workflow task, again and again, where the arguments do not match (R18.6).
@@ -334,209 +541,3 @@ class AgentWorkflow:
     def watched_until(self, *_: Any) -> float:
         """Return until when somebody watches, in seconds since 1970; 0 for nobody."""
         return self._watchers.until
-
-
-class RunDriver:
-    """The life of one execution of a prepared run, from Request to Request."""
-
-    def __init__(
-        self,
-        run: Run,
-        run_input: RunInput,
-        approvals: RunApprovals,
-        mailbox: Mailbox,
-        hooks: ExecutionHooks,
-        parent: ParentRun,
-        display: RunDisplay,
-        sender: Dispatcher,
-    ) -> None:
-        run.whose, run.records, run.reasons = run_input.whose, run_input.records, run_input.reasons
-        run.lineage = [*run_input.lineage, run.agent.name]
-        if parent.raised is not None:
-            run.shares.raise_to(parent.raised)
-        mailbox.open(run)
-        display.begin(run)
-        self.run = run
-        self.clock = WorkClock(run.progress.worked)
-        self.sender = sender
-        self.calls: CallLoop | None = None
-        """Calls of the current Request, or of the last one."""
-        self._input = run_input
-        self._approvals = approvals
-        self._waits = ApprovalWaits(run, approvals, display, sender)
-        self._mailbox = mailbox
-        self._hooks = hooks
-        self._parent = parent
-        self._display = display
-        self._continuing = ContinueAsNew()
-
-    async def to_result(self) -> RunResult:
-        """Run to the output and return the result. Fail with the result so far as detail."""
-        run, below = self.run, bool(self._input.lineage)
-        if run.prepared.follows(LISTED_AGENT):
-            list_agent(run.agent.name, run.prepared.attributes, below=below)
-        self._display.report()
-        late = self._parent.late if self._input.clocked else None
-        watching = watch(run, self.clock, self._rests, self._at_deadline, late)
-        try:
-            result = await self._to_end()
-            if (refusal := await self._parent.refusal(run, result, self._input.free)) is not None:
-                raise self._failure(*refusal)
-            result.messages = heard(run.progress)  # one may have come since
-            return result
-        except PerdureError as error:  # it would be the same on every replay; what was used and done is told with it
-            raise self._failure(str(error), type(error).__name__) from None
-        finally:
-            watching.cancel()
-            end(run, sys.exception(), below=below)
-
-    async def _to_end(self) -> RunResult:
-        """Run the Requests. When the run fails or is cancelled, break off its calls, so that their records stay
-        (R10.6).
-        """
-        try:
-            await self._requests()
-            return result_of(self.run, self.clock)
-        except (FailureError, asyncio.CancelledError) as error:
-            if self.run.plan is None or self.calls is None:
-                raise
-            cancelled = is_cancelled_exception(error)
-            await self.calls.break_off("the run was cancelled" if cancelled else "the run failed")
-            self._display.show()
-            if isinstance(error, ApplicationError) and not cancelled:
-                raise self._failure(error.message, error.type or MODEL_FAILED) from None
-            raise
-
-    async def _requests(self) -> None:
-        """Make Requests until the run is over. Fail at a limit."""
-        run = self.run
-        starts = run.context.starts_with_plan and self._input.snapshot is None
-        if starts and await self._run_calls(0, _given(run.context.plan)):
-            return
-        while True:
-            await self._mailbox.lull()
-            self._check_limits(coming=run.progress.number + 1)
-            choice = await self._choose()
-            self._check_limits(coming=run.progress.number)  # choosing takes time too
-            last = run.limit is not None
-            if last and await self._ends_without_request():
-                return
-            request = run.begin_request(choice)
-            if await self._run_calls(request.number, self._request(request)):
-                return
-            if last:
-                break
-            if run.limit is None:
-                self._continue_as_new()
-        assert run.limit is not None
-        words = f"{run.limit.words}, and the last answer was no output that fits the schema"
-        raise self._failure(words, LIMIT_REACHED)
-
-    def _check_limits(self, *, coming: int) -> None:
-        last_counts = self.run.prepared.follows(LAST_REQUEST_COUNTS)
-        self.run.check_limits(self.clock.worked(workflow.time()), coming=coming, last_counts=last_counts)
-
-    async def _ends_without_request(self) -> bool:
-        """At a limit, let the calls end; whether the run is over without a last Request. Fail where none is possible."""
-        run, limit = self.run, self.run.limit
-        assert limit is not None
-        if run.plan is not None and self.calls is not None:
-            await self.calls.come_to_end(limit)
-            run.close_request(run.plan, RequestResult())  # what was left; the last Request is told
-        if run.end_with_draft():
-            return True
-        assert run.limit is not None
-        if run.asked_all and run.prepared.follows(LAST_REQUEST_COUNTS):
-            raise self._failure(f"{run.limit.words}, and none of its answers was its output", LIMIT_REACHED)
-        if run.shares.used_up(run.progress.usage):
-            raise self._failure(f"{run.limit.words}, and nothing of its share is left for a last answer", LIMIT_REACHED)
-        return False
-
-    async def _run_calls(self, number: int, answer: Coroutine[Any, Any, RequestResult]) -> bool:
-        """Run the calls of a Request's answer, as they arrive, and take it in; whether the run is over."""
-        run, goes_on = self.run, self.run.plan is not None
-        run.open_plan(number)
-        if goes_on and self.calls is not None:
-            self.calls.go_on()
-        else:
-            self.calls = CallLoop(run, self._waits, self.clock, self.sender, self._display.report, self._hooks)
-        self._display.report()
-        result = await self.calls.run(answer)
-        loop = self.calls.loop
-        over = run.close_request(loop.plan, result, cut=loop.cut, is_patched=run.prepared.follows)
-        tell_request(run, number, result, self.calls.first_call)
-        self._display.show()
-        if not over and run.limit is not None and run.limit.reason == "client_gone":
-            raise self._failure(run.limit.words, LIMIT_REACHED)
-        if result.refusal is not None and not over and run.is_refused:
-            raise self._failure(result.refusal, MODEL_REFUSED)
-        return over
-
-    async def _choose(self) -> ModelChoice:
-        try:
-            return await choose(self.run.situation())
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise
-            raise self._failure(f"no model could be chosen: {message_of(error)}", MODEL_FAILED) from None
-
-    async def _request(self, request: RequestInput) -> RequestResult:
-        run = self.run
-        try:
-            released = lambda: self.calls is not None and self.calls.loop.intake.received > 0  # noqa: E731
-            return await ask(run, request, released, self._rest)
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise
-            if run.progress.draft is not None:
-                return RequestResult(problem={"code": "not_refined", "message": message_of(error)})
-            log = run.past.log[-1]
-            raise self._failure(
-                f"Request {log.number} to {log.model} failed: {message_of(error)}", MODEL_FAILED
-            ) from None
-
-    def _continue_as_new(self) -> None:
-        """Continue as new where that is due; limit a run that cannot, and whose history is nearly full."""
-        run = self.run
-        if run.plan is None and not self._approvals.resets.pending:
-            clocked = self._input.clocked and not self._parent.late.done()
-            following = self._input.model_copy(update={"clocked": clocked})
-            self._continuing.go_on(following, run, self.clock.worked(workflow.time()))
-        if (words := full(NEAR)) is not None:
-            run.limit = Limit("history", f"{words}, and what the run carries on is too large for a new one")
-
-    def _rests(self) -> bool:
-        return self.calls is not None and self.calls.loop.waits
-
-    def _rest(self, rests: bool) -> None:
-        """The model's provider is away, or is there again: time in which nothing else is done is not work (R20.5)."""
-        if self.calls is not None:
-            self.calls.rest(rests)
-        self._display.report()
-
-    def _at_deadline(self, limit: Limit) -> None:
-        """Stop at the deadline: running calls are cancelled, and the model gives its best answer (R9.5)."""
-        if self.run.limit is None:
-            self.run.limit = limit
-            if self.calls is not None:
-                self.calls.stop(limit)
-
-    def _failure(self, message: str, kind: str) -> ApplicationError:
-        return failure_of(self.run, self.clock, message, kind)
-
-    def context(self, number: int, watched_until: float) -> RequestContext:
-        """Return the context of Request `number`, with how many of its calls were released already."""
-        context = self.run.request_context(number)
-        intake = None if self.calls is None else self.calls.loop.intake
-        released = intake.received if intake is not None and intake.number == number else 0
-        return context.model_copy(update={"released": released, "watched_until": watched_until})
-
-    def deliver(self, delivery: CallDelivery) -> None:
-        """Deliver calls to the current Request."""
-        if self.calls is not None:
-            self.calls.deliver(delivery)
-
-
-async def _given(plan: Sequence[Json]) -> RequestResult:
-    """A plan that nobody needs to be asked for (R5.9)."""
-    return RequestResult(calls=[*plan])

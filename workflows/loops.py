@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -34,73 +35,38 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn(name=LOOP_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class LoopWorkflow:
-    """The iterations of one delegate. Each is a run of its own, named after the loop and its index."""
+    """The iterations of one delegate. `LoopDriver` runs them; the handlers call its parts."""
 
     def __init__(self) -> None:
         self._children = ChildRuns()
+        self._policy = PolicyChanges(self._children)
         self._parent = ParentRun(self._raise_budget)
-        self._sender: Dispatcher | None = None
-        self._change = Policy()
-        """Policy changes since this execution began."""
-
-    def _policy(self) -> Policy:
-        return parse_policy(self._loop.approval).changed(self._change)
+        self._driver: LoopDriver | None = None
+        """The rest, once the input is read. Handlers may be called before."""
 
     @workflow.run
     async def run(self, *given: Any) -> LoopState:
         """Run all iterations; return their results and failures. The argument is one `LoopInput`."""
         loop = await whole(read_input(LoopInput, given))
-        self._loop, self._state = loop, loop.state
-        shares = BudgetPool(loop.budget, loop.state.expected)
-        self._purse = BudgetShare(
-            shares,
-            usage=lambda: self._state.usage,
-            # At most the iterations that run at once, and at most those that are left.
-            rivals=lambda: max(1, min(loop.lanes, loop.count - self._state.done) - len(shares.takers)),
-        )
-        self._sizes = Sizes()
-        self._sender = Dispatcher(self._sizes, loop.max_payload, self._children)
+        self._driver = LoopDriver(loop, self._children, self._policy, self._parent)
         if self._parent.raised is not None:
-            self._raise_budget(self._parent.raised)
-        self._stays = False
-        if loop.kind == "each":
-            loop.make_room()
-        await self._record()
-        while not self._over:
-            await (self._lanes() if loop.kind == "each" else self._until())
-            if self._over:
-                break
-            if len(loop.model_dump_json().encode()) <= loop.max_payload:
-                loop.approval = self._policy().as_change()
-                go_on_anew(loop)
-            self._stays = True  # its items and results are too large to be carried on: it goes on here (R18.4)
-            if (words := full(NEAR)) is not None:
-                self._give_up(words)
-        if (why := await self._parent.why_not(self._state.size, loop.free)) is not None:
-            details = {"usage": self._state.usage.as_json()}
-            raise ApplicationError(why, details, type=HISTORY_FULL, non_retryable=True)
-        return self._state
+            self._driver.raise_budget(self._parent.raised)
+        return await self._driver.run()
 
     def _raise_budget(self, raised: Budget) -> None:
-        if self._sender is not None:
-            self._loop.budget = self._loop.budget.raised(raised)
-            self._purse.raise_to(self._loop.budget)
+        if self._driver is not None:
+            self._driver.raise_budget(raised)
 
     @workflow.signal(name=POLICY)
     def change_policy(self, *said: Any) -> None:
         """Change the policy of iterations that run and of later ones (R7.7). An invalid change has no effect."""
-        try:
-            change = parse_policy(only(said))
-        except DecisionError:
-            return
-        self._change = self._change.changed(change)
-        self._children.tell(change.as_change())
+        self._policy.note(said)
 
     @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
     def claim(self, *said: Any) -> None:
         """Record the claim of an iteration for a result above its share of the history."""
-        if self._sender is not None:
-            self._sender.claim(said)
+        if self._driver is not None:
+            self._driver.sender.claim(said)
 
     @workflow.signal(name=GRANTED, description="The engine's own: what the run above has decided of this one's output")
     def granted_above(self, *answer: Any) -> None:
@@ -120,12 +86,81 @@ class LoopWorkflow:
     @workflow.query(name=GIVEN_QUERY)
     def given_below(self, names: list[str]) -> dict[str, Any]:
         """Return the inputs of iterations that were too large to be sent; `None` for one that does not run."""
-        return dict.fromkeys(names) if self._sender is None else self._sender.given(names)
+        return dict.fromkeys(names) if self._driver is None else self._driver.sender.given(names)
 
     @workflow.query(name=SPENT_QUERY)
     def spent(self) -> SpentBudget:
         """Return the usage of the iterations so far (R9.6)."""
-        return SpentBudget(usage=RunUsage() if self._sender is None else self._state.usage, sent=self._state.sent)
+        state = LoopState() if self._driver is None else self._driver.state
+        return SpentBudget(usage=state.usage, sent=state.sent)
+
+
+class PolicyChanges:
+    """The changes of a loop's policy since this execution began."""
+
+    def __init__(self, children: ChildRuns) -> None:
+        self._children = children
+        self._change = Policy()
+
+    def note(self, said: Sequence[Any]) -> None:
+        """Change the policy of later iterations, and of those that run. An invalid change has no effect."""
+        try:
+            change = parse_policy(only(said))
+        except DecisionError:
+            return
+        self._change = self._change.changed(change)
+        self._children.tell(change.as_change())
+
+    def over(self, approval: JsonObject) -> JsonObject:
+        """Return a change of policy with these changes over it."""
+        return parse_policy(approval).changed(self._change).as_change()
+
+
+class LoopDriver:
+    """The life of one execution of a loop. Each iteration is a run of its own, named after the loop and its index."""
+
+    def __init__(self, loop: LoopInput, children: ChildRuns, policy: PolicyChanges, parent: ParentRun) -> None:
+        self.state = loop.state
+        self._sizes = Sizes()
+        self.sender = Dispatcher(self._sizes, loop.max_payload, children)
+        self._loop = loop
+        self._policy = policy
+        self._parent = parent
+        self._stays = False
+        """Whether its items and results are too large to be carried on: it goes on here (R18.4)."""
+        shares = BudgetPool(loop.budget, loop.state.expected)
+        self._purse = BudgetShare(
+            shares,
+            usage=lambda: self.state.usage,
+            # At most the iterations that run at once, and at most those that are left.
+            rivals=lambda: max(1, min(loop.lanes, loop.count - self.state.done) - len(shares.takers)),
+        )
+
+    async def run(self) -> LoopState:
+        """Run all iterations, or continue as new after some; return their results and failures."""
+        loop = self._loop
+        if loop.kind == "each":
+            loop.make_room()
+        await self._record()
+        while not self._over:
+            await (self._lanes() if loop.kind == "each" else self._until())
+            if self._over:
+                break
+            if len(loop.model_dump_json().encode()) <= loop.max_payload:
+                loop.approval = self._policy.over(loop.approval)
+                go_on_anew(loop)
+            self._stays = True
+            if (words := full(NEAR)) is not None:
+                self._give_up(words)
+        if (why := await self._parent.why_not(self.state.size, loop.free)) is not None:
+            details = {"usage": self.state.usage.as_json()}
+            raise ApplicationError(why, details, type=HISTORY_FULL, non_retryable=True)
+        return self.state
+
+    def raise_budget(self, raised: Budget) -> None:
+        """Raise the budget that the iterations share."""
+        self._loop.budget = self._loop.budget.raised(raised)
+        self._purse.raise_to(self._loop.budget)
 
     async def _lanes(self) -> None:
         lanes = [asyncio.create_task(self._lane()) for _ in range(self._loop.lanes)]
@@ -140,7 +175,7 @@ class LoopWorkflow:
 
     def _give_up(self, words: str) -> None:
         """Run no further iterations, and return the results so far."""
-        state = self._state
+        state = self.state
         while not self._over:
             self._loop.keep_error(state.next, HISTORY_FULL, f"not run: {words}")
             state.next += 1
@@ -152,7 +187,7 @@ class LoopWorkflow:
 
     @property
     def _over(self) -> bool:
-        return self._state.satisfied or self._state.next >= self._loop.count
+        return self.state.satisfied or self.state.next >= self._loop.count
 
     async def _lane(self) -> None:
         """Run iterations in turn, while there are any and this execution's history is not too long.
@@ -160,8 +195,8 @@ class LoopWorkflow:
         One always runs: the loop makes progress even where a new execution is too long at once (R8.7).
         """
         while not self._over:
-            index = self._state.next
-            self._state.next += 1
+            index = self.state.next
+            self.state.next += 1
             await self._iterate(index)
             if self._pauses:
                 return
@@ -169,18 +204,17 @@ class LoopWorkflow:
     async def _until(self) -> None:
         """Run iterations of an until-loop in turn, as `_lane` does."""
         while not self._over:
-            index = self._state.next
+            index = self.state.next
             output = await self._iterate(index)
-            self._state.next += 1
-            if self._state.failures:
+            self.state.next += 1
+            if self.state.failures:
                 return  # the next one would go on from nothing
-            self._state.satisfied = is_satisfied(self._loop.until, output, index)
+            self.state.satisfied = is_satisfied(self._loop.until, output, index)
             if self._pauses:
                 return
 
     async def _iterate(self, index: int) -> Json:
-        loop, state = self._loop, self._state
-        assert self._sender is not None
+        loop, state = self._loop, self.state
         agent, child_input = loop.iteration(index)
         share = await self._purse.take(str(index))
         if isinstance(share, Limit):
@@ -195,7 +229,7 @@ class LoopWorkflow:
 
         child = ChildHandle(str(index), str(agent.get("name")), f"{loop.title} [{index}]")
         try:
-            outcome = await run_iteration(child, self._child(agent, child_input, share), self._sender, spent)
+            outcome = await run_iteration(child, self._child(agent, child_input, share), self.sender, spent)
         finally:
             self._purse.settle(str(index), used)
         return self._note(index, outcome)
@@ -206,7 +240,7 @@ class LoopWorkflow:
             agent=agent,
             input=child_input,
             has_input=True,
-            approval=self._policy().as_change(),
+            approval=self._policy.over(loop.approval),
             floor=loop.floor,
             floor_flows=loop.floor_flows,
             givers=loop.givers,
@@ -224,7 +258,7 @@ class LoopWorkflow:
         if loop.prepared is not None or self._over:
             return
         try:
-            packed = await record(self._child(*loop.iteration(self._state.next), loop.budget))
+            packed = await record(self._child(*loop.iteration(self.state.next), loop.budget))
         except ApplicationError:
             return
         if len(packed.data) <= MAX_SHARED:
@@ -233,7 +267,7 @@ class LoopWorkflow:
     def _note(self, index: int, outcome: Returned | Failed) -> Json:
         """Record an iteration's result, or its failure; return it as the state keeps it."""
         loop, value = self._loop, None
-        self._state.sources = sorted({*self._state.sources, *outcome.sources})
+        self.state.sources = sorted({*self.state.sources, *outcome.sources})
         if isinstance(outcome, Failed):
             loop.keep_error(index, outcome.error.code, outcome.error.message)
         else:
