@@ -19,8 +19,9 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Reply, ToolError, reply_route, tool
+from perdure import Agent, Reply, ToolError, hook, reply_route, tool
 from perdure.errors import ToolDefinitionError
+from perdure.hooks import BeforeToolCall
 from perdure.runs.wire import AGENT_ATTRIBUTE
 from perdure.testing import (
     AutoModel,
@@ -36,6 +37,7 @@ from perdure.testing import (
     run_locally,
     server_error,
 )
+from perdure.testing.waiting import LocalRun, WaitingState
 from tests.support import DONE, ROOT
 
 DOC = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
@@ -330,6 +332,35 @@ async def test_r14_3_a_sessions_people_routes_and_waits_are_those_of_a_run() -> 
         await local.settle()
         assert tried == [("1", "paid 40")] * 4
         assert await session.reply(await session.send("once more", sender="ann")) == "again"
+
+
+async def test_a_person_decides_once_also_where_a_hook_undoes_an_edit_and_asks_again() -> None:
+    @hook("before_tool_call")
+    def cap(event: BeforeToolCall) -> BeforeToolCall:
+        return event.changed(params={"amount": min(event.params["amount"], 10)})
+
+    undecided = r"1\.0 pay of session-\w+/\S+ waits for a person .*nobody of `people` decides"
+    people = [edit("pay", {"amount": 99})]
+    async with run_locally(Agent("talker", tools=[pay]), model=[PLAN], people=people, hooks=[cap]) as local:
+        session = local.session("ann")
+        receipt = await session.send("pay", sender="ann")
+        with pytest.raises(AssertionError, match=undecided):
+            await session.reply(receipt)
+
+
+async def test_a_wait_that_takes_too_long_tells_of_a_sessions_run() -> None:
+    async def never(_: WaitingState) -> None:
+        return None
+
+    people = [approve("pay", after="2 days", every=True)]
+    async with run_locally(Agent("talker", tools=[pay]), model=[PLAN], people=people) as local:
+        session = local.session("ann")
+        await session.send("pay", sender="ann")
+        run = await session.run()
+        assert isinstance(run, LocalRun)
+        await run.until_waiting("1.0")
+        with pytest.raises(AssertionError, match=r"no end after 0 s: session-\w+/\S+ is running: 1\.0 pay waiting"):
+            await local.following.until(never, 0)
 
 
 async def test_a_function_without_a_route_is_refused_as_one() -> None:

@@ -30,7 +30,7 @@ from perdure.client.session import Session
 from perdure.client.session_operations import Address
 from perdure.errors import RunError, RunNotFoundError
 from perdure.runs.wire import WAITING_QUERY, CallView, RunView
-from perdure.sessions.wire import Fate, Receipt
+from perdure.sessions.wire import SESSION_PREFIX, Fate, Receipt
 from perdure.testing.people import Person
 
 _LOOK: Final = 0.01
@@ -339,8 +339,10 @@ class TestRuns:
     """Workflow ids: those below them are followed with them."""
     meanwhile: Callable[[WaitingState], Awaitable[None]] | None = None
     """Done at each look at which something has changed."""
-    _meant: dict[tuple[str, str, str], Person] = field(default_factory=dict)
-    """Run, call and digest → who decides about it."""
+    _meant: dict[tuple[str, str, str, str], Person] = field(default_factory=dict)
+    """Run, call, digest and time of a request → who decides about it. One that is asked once more is another."""
+    _open: list[str] = field(default_factory=list)
+    """Those that the last look found open, with all below the `runs`."""
     _offers: dict[str, tuple[int, list[WaitingView]]] = field(default_factory=dict)
     """By run what waited in it when its history had so many events."""
     _waiters: list[_Waiter] = field(default_factory=list)
@@ -396,6 +398,7 @@ class TestRuns:
         still = 0
         while self._waiters:
             look = await self.clock.look(self.runs)
+            self._open = list(look.open)
             met = [await self._meet(waiter, look) for waiter in list(self._waiters)]
             await self._raise_troubles()
             changed, before = look.open != before, look.open
@@ -477,7 +480,7 @@ class TestRuns:
         return known[1]
 
     def _person(self, run_id: str, offer: WaitingView) -> Person | None:
-        key = (run_id, offer.call, offer.digest)
+        key = (run_id, offer.call, offer.digest, offer.requested_at)
         if key not in self._meant:
             taken = [id(person) for person in self._meant.values()]
             free = (each for each in self.people if each.every or (id(each) not in taken and not each.decided))
@@ -498,7 +501,9 @@ class TestRuns:
 
     async def _running(self) -> str:
         lines: list[str] = []
-        for run_id in self.runs:
+        for run_id in dict.fromkeys([*self.runs, *self._open]):
+            if run_id.startswith(SESSION_PREFIX) and "/" not in run_id:  # its runs say more
+                continue
             try:
                 view = await fetch_run(self.client, run_id)
             except RunError as error:
@@ -507,7 +512,7 @@ class TestRuns:
             calls = [_unlike_done(call) for call in view.calls if call.status != "done"]
             trouble = [each.trouble for each in view.log if each.trouble]
             lines.append(f"{run_id} is {view.status}{': ' if calls or trouble else ''}{', '.join([*calls, *trouble])}")
-        return "; ".join(lines)
+        return "; ".join(lines) or "no run is under way"
 
 
 def _unlike_done(call: CallView) -> str:
