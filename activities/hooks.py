@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.active_executions import in_thread, others_poll
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.queries import ask_run
-from perdure.activities.secrets import masked, masked_value
+from perdure.activities.secrets import masked, masked_error, masked_value
 from perdure.errors import ToolError
 from perdure.hooks.answers import AFTER, PERSIST, WITHHELD, HookAnswerError, HookedEvent, matches, told
 from perdure.hooks.decorator import HookFunction
@@ -118,14 +118,17 @@ async def _call(function: HookFunction, hook: HookRef, hearing: HookedEvent) -> 
     if work.cancelled():
         return "was cancelled"
     if (error := work.exception()) is not None:
-        _LOG.error("the hook %s of %s failed", hook.name, hook.event, exc_info=error, extra=_place(given))
+        told = masked_error(error) if isinstance(error, Exception) else error
+        _LOG.error("the hook %s of %s failed", hook.name, hook.event, exc_info=told, extra=_place(given))
         return f"failed: {type(error.__cause__ or error).__name__} (the worker's log says more)"
     try:
         hearing.hear(hook, work.result())
     except HookAnswerError as fault:
         return f"gave no answer that can be taken: {fault}"
     except Exception as fault:  # an event that a hook has made by other means than its class offers
-        _LOG.error("what the hook %s of %s returned cannot be read", hook.name, hook.event, exc_info=fault)
+        _LOG.error(
+            "what the hook %s of %s returned cannot be read", hook.name, hook.event, exc_info=masked_error(fault)
+        )
         return f"gave no answer that can be taken: reading it failed with {type(fault).__name__} (the worker's log says more)"
     return None
 

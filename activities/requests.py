@@ -25,7 +25,7 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in, within_patience
 from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
 from perdure.activities.queries import AttemptState, ask_run, look, own_run
-from perdure.activities.secrets import MASK, known_secrets, masked_value
+from perdure.activities.secrets import MASK, known_secrets, masked_error, masked_value
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
 from perdure.models.provider_extras import ProviderExtras
@@ -424,8 +424,8 @@ def _masked(result: RequestResult) -> RequestResult:
 def _words(error: Exception) -> str:
     try:
         return model_failure(error).message
-    except Exception:
-        activity.logger.exception("an answer could not be read to its end")
+    except Exception as bug:
+        activity.logger.error("an answer could not be read to its end", exc_info=masked_error(bug))
         return f"it could not be read: {type(error).__name__}"
 
 

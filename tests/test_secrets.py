@@ -19,10 +19,11 @@ from starlette.routing import Route
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import ToolContext, ToolError, tool
+from perdure import ToolContext, ToolError, hook, tool
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import MASK, keep_secret, known_secrets, masked, masked_details, masked_value
 from perdure.errors import ServerError
+from perdure.hooks import BeforeToolCall
 from perdure.hosting.connection import connect
 from perdure.hosting.settings import Settings
 from perdure.hosting.worker_parts import WorkerParts
@@ -214,4 +215,28 @@ async def test_a_program_that_decides_and_fails_with_a_key(
         history = (await handle.fetch_history()).to_json()
         view = await it.view(handle.id)
     assert f"a server that said {MASK}" in view.refusals[0]["problem"]
+    assert KEY not in history + details_in(history)
+
+
+@hook("before_tool_call")
+def leaks(_: BeforeToolCall) -> None:
+    try:
+        raise KeyError(KEY)
+    except KeyError as error:
+        raise RuntimeError(f"wrong key {KEY}") from error
+
+
+async def test_a_hook_that_fails_with_a_key(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a worker with the plugin the log is the user's own, and masks nothing."""
+    monkeypatch.setenv("BANK_SECRET", KEY)
+    calls = [{"_tool": "echo", "text": "so", "_outputPath": "†state.said"}]
+    with caplog.at_level(logging.DEBUG):
+        async with harness(dev_server.client, [echo, leaks], [{"calls": calls}, DONE, DONE]) as it:
+            handle = await it.start(agent("echo"))
+            await handle.result()
+            history = (await handle.fetch_history()).to_json()
+    assert f"wrong key {MASK}" in caplog.text
+    assert KEY not in caplog.text
     assert KEY not in history + details_in(history)
