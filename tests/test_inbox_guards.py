@@ -16,7 +16,9 @@ from perdure import tool
 from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError
 from perdure.gateway.guards import FREE_GUESSES, LONGEST_WAIT, SESSION_SECONDS, Guards
-from perdure.pages.inbox import inbox_app
+from perdure.gateway.server import served
+from perdure.pages.inbox import STREAMS, inbox_app
+from tests.gateway.test_bounds import opened
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure
 from tests.test_cli import one_line
@@ -129,3 +131,15 @@ async def test_an_empty_token_is_refused_and_bodies_are_bounded(dev_server: Work
         rebound = await http.get("/", headers={"Host": "evil.example"})
         no_form = await http.post("/decide", data={"csrf": "é"})
     assert (large.status_code, unbounded.status_code, rebound.status_code, no_form.status_code) == (413, 411, 400, 403)
+
+
+async def test_streams_that_stand_open_are_counted(dev_server: WorkflowEnvironment) -> None:
+    app = inbox_app(Perdure(dev_server.client), Guards(None))
+    async with served(app, None, "127.0.0.1", 0) as address:
+        asked = [await opened(address) for _ in range(STREAMS + 1)]
+        for _, writer in asked:
+            writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        statuses = [(await asyncio.wait_for(reader.readline(), HANG)).split()[1] for reader, _ in asked]
+        for _, writer in asked:
+            writer.close()
+    assert (statuses.count(b"200"), statuses.count(b"429")) == (STREAMS, 1)

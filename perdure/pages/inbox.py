@@ -15,11 +15,13 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Receive, Scope, Send
 
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.client.selection import WaitingPage, WaitingRequest, WaitingRow
 from perdure.errors import JsonError, PerdureError, RunError, RunNotFoundError, ServerError
+from perdure.gateway.bounds import OpenStreams
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError, problem_of
 from perdure.gateway.guards import Guards, TooManyGuessesError
@@ -38,15 +40,27 @@ _LOOPBACK: Final = ["localhost", "127.0.0.1"]
 Streamed: TypeAlias = Callable[[Caller, AsyncGenerator[str, None]], Response]
 
 
-def _stream(_: Caller, events: AsyncGenerator[str, None]) -> Response:
-    return StreamingResponse(events, media_type="text/event-stream")
+STREAMS: Final = 50
+"""Event streams at once of each caller of `perdure inbox`: pages that stand open."""
+
+
+class _BoundedStream(StreamingResponse):
+    """An event stream that counts as one of its caller's."""
+
+    def __init__(self, streams: OpenStreams, caller: Caller, events: AsyncGenerator[str, None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._streams, self._caller = streams, caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._streams.one_of(self._caller):
+            await super().__call__(scope, receive, send)
 
 
 class Inbox:
     """The approval requests of a tenant's runs; with `everywhere` of the whole namespace, for callers with all rights."""
 
     def __init__(
-        self, perdure: Perdure, site: Site, find: Find, *, streamed: Streamed = _stream, everywhere: bool = False
+        self, perdure: Perdure, site: Site, find: Find, *, streamed: Streamed, everywhere: bool = False
     ) -> None:
         """`find`: a run for whoever may see it. `streamed`: how events are answered with."""
         self._perdure = perdure
@@ -199,7 +213,10 @@ def _key(one: WaitingRow) -> tuple[str, str]:
 
 def inbox_app(perdure: Perdure, guards: Guards) -> Starlette:
     """The inbox alone, over the whole namespace: `perdure inbox`."""
-    site = Site(guards, perdure.client.namespace, home=None)
+    site, streams = Site(guards, perdure.client.namespace, home=None), OpenStreams(STREAMS)
+
+    def streamed(caller: Caller, events: AsyncGenerator[str, None]) -> Response:
+        return _BoundedStream(streams, caller, events)
 
     async def find(_: Caller, run_id: str) -> Run:
         return perdure.get_run(run_id)
@@ -214,7 +231,11 @@ def inbox_app(perdure: Perdure, guards: Guards) -> Starlette:
     # A page of another site, under a name that leads here, would be read as ours: only our own names are answered.
     hosts = _LOOPBACK if guards.open else ["*"]
     return Starlette(
-        routes=[*Inbox(perdure, site, find, everywhere=True).routes(), *signing_in(site), Mount("/static", STATIC)],
+        routes=[
+            *Inbox(perdure, site, find, streamed=streamed, everywhere=True).routes(),
+            *signing_in(site),
+            Mount("/static", STATIC),
+        ],
         exception_handlers={HttpError: refused, TooManyGuessesError: refused},
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
     )

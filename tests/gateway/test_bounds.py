@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,12 @@ from starlette.routing import Route
 
 from perdure.gateway import caller_of, streams
 from perdure.gateway import server as module
-from perdure.gateway.adapter import Adapter, Gateway
+from perdure.gateway.adapter import Adapter, AdapterMaker, Gateway
 from perdure.gateway.app import create_app
 from perdure.gateway.server import served
 from perdure.gateway.streams import EventStream, frame
 from perdure.hosting.settings import load
-from tests.gateway.support import gateway
+from tests.gateway.support import bearer, gateway, write_tokens
 from tests.patience import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -92,3 +93,59 @@ async def test_connections_are_counted() -> None:
         assert b"503" in await asyncio.wait_for(reader.readline(), HANG)
         for each in (*held, (reader, writer)):
             each[1].close()
+
+
+def quiet(gateway: Gateway) -> Adapter:
+    """A door whose stream says one thing and then nothing."""
+
+    async def frames() -> AsyncGenerator[str, None]:
+        yield frame("here")
+        await asyncio.Event().wait()
+
+    async def stream(request: Request) -> Response:
+        return EventStream(gateway, caller_of(request), frames())
+
+    return Adapter("quiet", [Route("/quiet", stream)])
+
+
+async def ask_for(address: str, path: str, token: str) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a stream and read its status alone."""
+    reader, writer = await opened(address, limit=4096)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
+    status = await asyncio.wait_for(reader.readline(), HANG)
+    return status.split()[1], reader, writer
+
+
+async def test_hundreds_of_streams_of_one_token_are_refused_and_take_nothing_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, eve = write_tokens(tmp_path / "tokens.json", ("acme", "ann", ["*"]), ("other", "eve", ["*"]))
+    monkeypatch.setattr(streams, "READS_WITHIN", 0.5)
+    doors: list[AdapterMaker] = [quiet, Flood()]
+    async with gateway(
+        None, doors, gateway_tokens=tmp_path / "tokens.json", gateway_streams=4, gateway_rate=100_000
+    ) as it:
+        asked = await asyncio.gather(*(ask_for(it.address, "/quiet", ann) for _ in range(200)))
+        assert [status for status, _, _ in asked].count(b"200") == 4
+        assert [status for status, _, _ in asked].count(b"429") == 196
+        refused = await it.http.get("/quiet", headers=bearer(ann))
+        assert (refused.status_code, refused.json()["type"]) == (429, "urn:perdure:problem:too-many-streams")
+        assert refused.json()["detail"] == "4 event streams are open by this token already: close one first"
+        assert refused.headers["retry-after"]
+        status, reader, writer = await ask_for(it.address, "/quiet", eve)
+        assert status == b"200"
+        assert b"data: here" in await asyncio.wait_for(reader.readuntil(b"data: here\n"), HANG)
+        for _, _, each in (*asked, (status, reader, writer)):
+            each.close()
+        async with asyncio.timeout(HANG):
+            while it.gateway.streams.open:
+                assert (await it.http.get("/hello", headers=bearer(eve))).text == "hello"  # meanwhile others are served
+        # And those who read nothing of what does come: each is dropped, and gives its place back.
+        slow = await asyncio.gather(*(ask_for(it.address, "/flood", ann) for _ in range(8)))
+        assert [status for status, _, _ in slow].count(b"200") == 4
+        async with asyncio.timeout(HANG):
+            while it.gateway.streams.open:
+                assert (await it.http.get("/hello", headers=bearer(eve))).text == "hello"  # meanwhile others are served
+        assert (await ask_for(it.address, "/quiet", ann))[0] == b"200"
+        for _, _, each in slow:
+            each.close()
