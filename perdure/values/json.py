@@ -132,7 +132,9 @@ def _has_more(text: bytes, most: int) -> bool:
     """
     if len(text) < most:
         return False
-    parts = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * most + 3)
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    parts = text.split(b'"', 4 * most + 3)
     if len(parts) > 4 * most + 3:  # each text has two quotes; each value is a text, or has a key that is one
         return True
     outside = b"".join(parts[::2])
