@@ -206,7 +206,7 @@ def _definition(name: str, server: McpServer, offered: Tool) -> JsonObject:
     """Return a tool's definition in MCP's form with Perdure's meta-properties beside it. Names in the schema are
     parameters'.
     """
-    definition: dict[str, Any] = {
+    definition: JsonObject = {
         "name": f"{name}.{offered.name}",
         "description": offered.description or offered.title or "",
         "inputSchema": offered.input_schema,

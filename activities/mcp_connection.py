@@ -57,7 +57,7 @@ class McpServer(BaseModel):
     trusted: bool = False
     """Whether the server is believed when it says that a tool only reads: such a tool is `safe` then. What the tools
     of one that is not trusted return counts as written by others (R15.2)."""
-    approval: Rule | dict[str, Any] | None = None
+    approval: Rule | JsonObject | None = None
     """`never` or `always` for all of its tools, or by tool: `{"delete": "always"}`."""
 
     def rule(self, tool: str) -> Any:

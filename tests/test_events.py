@@ -137,7 +137,8 @@ CALLS: dict[str, list[Any]] = {
 @pytest.mark.parametrize("documents", CALLS.values(), ids=CALLS)
 def test_native_calls_however_they_are_written(documents: list[Any]) -> None:
     result = read(*documents, dialect="tools")
-    assert [{**call, "_id": ""} for call in result.calls] == [{"_tool": "add", "a": 1, "_id": ""}]
+    calls: list[Any] = result.calls
+    assert [{**call, "_id": ""} for call in calls] == [{"_tool": "add", "a": 1, "_id": ""}]
     assert result.problem is None
 
 

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
-from perdure.values.json import Json
 from perdure.workflows.approvals import LEFT, ApprovalWaits, RunApprovals
 from perdure.workflows.arguments import read_input, read_one
 from perdure.workflows.calls import CallLoop
@@ -66,7 +65,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.tools.invocation import ToolReads
     from perdure.tools.tool import Tool
-    from perdure.values.json import ValuePage
+    from perdure.values.json import Json, JsonObject, ValuePage
     from perdure.values.limits import NEAR
 
 
@@ -302,7 +301,7 @@ class AgentWorkflow:
         """The rest, once the run is prepared. Handlers may be called before."""
 
     @workflow.run
-    async def run(self, *given: Any) -> RunResult:
+    async def run(self, *given: Json) -> RunResult:
         """Run the agent to its output. Takes one `RunInput`.
 
         Fails with `Refused`, `ModelFailed`, `ModelRefused` or `LimitReached`, the result so far as detail.
@@ -346,7 +345,7 @@ class AgentWorkflow:
     # Decisions and messages of people.
 
     @workflow.signal(name="approve", unfinished_policy=LEFT, description='Let a call that waits run: {"call": "1.0"}')
-    async def approve(self, *said: Any) -> None:
+    async def approve(self, *said: Json) -> None:
         """`{"call": "1.0"}`, and if wanted `by`, `remember`, `digest` (R7.2). What cannot be followed shows in `show`."""
         await self._approvals.note(said, "approve")
 
@@ -355,14 +354,14 @@ class AgentWorkflow:
         unfinished_policy=LEFT,
         description='Do not let it run: {"call": "1.0", "reason": "still needed"}',
     )
-    async def reject(self, *said: Any) -> None:
+    async def reject(self, *said: Json) -> None:
         """`{"call": "1.0", "reason": "still needed"}`."""
         await self._approvals.note(said, "reject")
 
     @workflow.signal(
         name="edit", unfinished_policy=LEFT, description='Run it with other parameters: {"call": "1.0", "params": {}}'
     )
-    async def edit(self, *said: Any) -> None:
+    async def edit(self, *said: Json) -> None:
         """`{"call": "1.0", "params": {…}}`; of a plan `{"call": "1", "calls": […]}`."""
         await self._approvals.note(said, "edit")
 
@@ -371,63 +370,63 @@ class AgentWorkflow:
         unfinished_policy=LEFT,
         description='Run another call in its place: {"call": "1.0", "with": {"_tool": "name"}}',
     )
-    async def replace(self, *said: Any) -> None:
+    async def replace(self, *said: Json) -> None:
         """`{"call": "1.0", "with": {"_tool": …}}`."""
         await self._approvals.note(said, "replace")
 
     @workflow.signal(
         name="answer", unfinished_policy=LEFT, description='Answer a question: {"call": "1.0", "answer": "yes"}'
     )
-    async def answer(self, *said: Any) -> None:
+    async def answer(self, *said: Json) -> None:
         """`{"call": "1.0", "answer": …}`: the result of a call of `ask_person`."""
         await self._approvals.note(said, "answer")
 
     @workflow.signal(
         name=DECIDE, unfinished_policy=LEFT, description='Any decision: {"call": "1.0", "decision": "approve"}'
     )
-    async def decide(self, *said: Any) -> None:
+    async def decide(self, *said: Json) -> None:
         """Any of them: `{"call": "1.0", "decision": "approve"}`."""
         await self._approvals.note(said)
 
     @workflow.update(name=DECIDE, unfinished_policy=LEFT)
-    async def decide_now(self, *said: Any) -> dict[str, Any]:
+    async def decide_now(self, *said: Json) -> JsonObject:
         """Decide by update; return `{"call", "decision"}`, or the reason why nothing changed (R7.3)."""
         return await self._approvals.decide_now(said)
 
     @decide_now.validator
-    def _check_decision(self, *said: Any) -> None:
+    def _check_decision(self, *said: Json) -> None:
         self._approvals.check(said)
 
     @workflow.signal(
         name=POLICY, unfinished_policy=LEFT, description='What is asked about from now on: {"ask": "unsafe"}'
     )
-    async def change_policy(self, *said: Any) -> None:
+    async def change_policy(self, *said: Json) -> None:
         """The keys of `config.approval` that are to differ from now on: `{"ask": "unsafe"}` (R7.7)."""
         await self._approvals.note_policy(said)
 
     @workflow.update(name=POLICY, unfinished_policy=LEFT)
-    async def change_policy_now(self, *said: Any) -> dict[str, Any]:
+    async def change_policy_now(self, *said: Json) -> JsonObject:
         """Change the policy by update; return the policy as it stands then, or the problem."""
         return await self._approvals.change_policy_now(said)
 
     @change_policy_now.validator
-    def _check_policy(self, *said: Any) -> None:
+    def _check_policy(self, *said: Json) -> None:
         self._approvals.check_policy(said)
 
     @workflow.signal(name=STEER, description='A new message for the run while it works: {"id": "m1", "text": "…"}')
-    def steer(self, *said: Any) -> None:
+    def steer(self, *said: Json) -> None:
         """Accept `{"id", "text", "sender"?, "at"?}` (R10.5). `show` prints invalid ones."""
         self._mailbox.take(said, None if self._driver is None else self._driver.calls)
 
     @workflow.update(name=WITHDRAW)
-    async def withdraw(self, *said: Any) -> dict[str, Any]:
+    async def withdraw(self, *said: Json) -> JsonObject:
         """Withdraw the message of this id; return `{"id", "withdrawn": true}`, or the reason why it cannot be withdrawn
         (R10.7).
         """
         return self._mailbox.withdraw(said)
 
     @withdraw.validator
-    def _check_withdrawal(self, *said: Any) -> None:
+    def _check_withdrawal(self, *said: Json) -> None:
         self._mailbox.check_withdrawal(said)
 
     # What the engine's own activities and runs send and ask.
@@ -438,7 +437,7 @@ class AgentWorkflow:
         return self._started.context(number, self._watchers.until)
 
     @workflow.signal(name=CALLS_SIGNAL, description="The engine's own: calls that have closed in the model's stream")
-    def deliver(self, *said: Any) -> None:
+    def deliver(self, *said: Json) -> None:
         """Deliver calls that have closed while the model still writes; see `perdure.models.response_stream`."""
         if self._driver is not None and (delivery := read_one(CallDelivery, said)) is not None:
             self._driver.deliver(delivery)
@@ -453,12 +452,12 @@ class AgentWorkflow:
         return dict.fromkeys(call_ids) if calls is None else calls.reads(call_ids)
 
     @workflow.query(name=HOOK_QUERY)
-    def hook_given(self, *said: Any) -> dict[str, Any]:
+    def hook_given(self, *said: Json) -> JsonObject:
         """Return the event of a point that is under way, by its key, for the hooks' activity (R18.2)."""
         return self._hooks.given(said)
 
     @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
-    def claim(self, *said: Any) -> None:
+    def claim(self, *said: Json) -> None:
         """Record the claim of an activity, or a child run, for a result above its share of the history (R18.4)."""
         if self._driver is not None:
             self._driver.sender.claim(said)
@@ -469,7 +468,7 @@ class AgentWorkflow:
         return {} if self._driver is None else self._driver.sender.granted(call_ids)
 
     @workflow.query(name=GIVEN_QUERY)
-    def given_below(self, names: list[str]) -> dict[str, Any]:
+    def given_below(self, names: list[str]) -> JsonObject:
         """Return the inputs of child runs that were too large to be sent (R18.2); `None` for one that does not run."""
         return dict.fromkeys(names) if self._driver is None else self._driver.sender.given(names)
 
@@ -482,19 +481,19 @@ class AgentWorkflow:
         return SpentBudget(usage=RunUsage()) if driver is None else spent_by(driver.run, driver.clock)
 
     @workflow.signal(name=GRANTED, description="The engine's own: what the run above has decided of this one's output")
-    def granted_above(self, *answer: Any) -> None:
+    def granted_above(self, *answer: Json) -> None:
         """Record the answer to a claim of this run."""
         self._parent.note_grant(answer)
 
     @workflow.signal(name=BUDGET, description="The engine's own: this run's share of the budget above is larger now")
-    def raise_budget(self, *said: Any) -> None:
+    def raise_budget(self, *said: Json) -> None:
         """Raise this run's share of the budget: the parent's answer is complete, and fewer runs share the budget
         (R18.7).
         """
         self._parent.note_budget(said)
 
     @workflow.signal(name=LATE, description="The engine's own: the time has passed that this run may work for")
-    def late(self, *_: Any) -> None:
+    def late(self, *_: Json) -> None:
         """Record that the deadline has come by the parent's time (R9.5). This run adds the time that it waited for
         people.
         """
@@ -523,21 +522,21 @@ class AgentWorkflow:
         return self._pages.page(self._run, what, offset, self._given)
 
     @workflow.query(name=RECALL_QUERY)
-    def recalled(self, what: str, page: int = 1) -> dict[str, Any] | None:
+    def recalled(self, what: str, page: int = 1) -> JsonObject | None:
         """Return a page of a value that the model is shown cut; `None`: the execution before this one has it."""
         return recall(self._started.run, what, max(1, page))
 
     @workflow.query(name=EVENTS_QUERY)
-    def events(self, *said: Any) -> EventsPage:
+    def events(self, *said: Json) -> EventsPage:
         """Return an `EventsPage` from a number on, with at most so many events, also after the run's end."""
         return page_of(self._notes.journal, said)
 
     @workflow.signal(name=WATCHED, description="Somebody watches: what a model writes is told more often for a while")
-    def watched(self, *_: Any) -> None:
+    def watched(self, *_: Json) -> None:
         """Record that there are readers. They repeat the signal once a minute."""
         self._watchers.note()
 
     @workflow.query(name=WATCHED)
-    def watched_until(self, *_: Any) -> float:
+    def watched_until(self, *_: Json) -> float:
         """Return until when somebody watches, in seconds since 1970; 0 for nobody."""
         return self._watchers.until

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 from temporalio import workflow
@@ -33,7 +33,7 @@ def read_one(kind: type[W], said: Sequence[Json]) -> W | None:
         return None
 
 
-def read_input(kind: type[W], given: Sequence[Any]) -> W:
+def read_input(kind: type[W], given: Sequence[Json]) -> W:
     """Return the input of a workflow. Raise `ApplicationError` of type `Refused` for an invalid one.
 
     An input of the engine itself, or an encrypted one, is waited for: the task fails until it can be read.

@@ -21,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.run import Run
     from perdure.runs.wire import CLAIM, REFUSED, RunInput, RunResult
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
+    from perdure.values.json import Json
     from perdure.values.limits import HISTORY_FULL, RESULT_TOO_LARGE, said
 
 
@@ -77,12 +78,12 @@ class ParentRun:
         self._raise_budget = raise_budget
         self._granted: bool | None = None
 
-    def note_grant(self, answer: Sequence[Any]) -> None:
+    def note_grant(self, answer: Sequence[Json]) -> None:
         """Record the decision on a claim of this run."""
         if (grant := read_one(SpaceGrant, answer)) is not None:
             self._granted = grant.granted
 
-    def note_budget(self, said: Sequence[Any]) -> None:
+    def note_budget(self, said: Sequence[Json]) -> None:
         """Raise this run's share: the parent's answer is complete, and fewer runs share its budget (R18.7)."""
         if (budget := read_one(Budget, said)) is not None:
             self.raised = budget

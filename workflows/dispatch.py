@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.wire import GRANTED, LIMITED_ACTIVITY, NEXT_TASK_ACTIVITY, RunInput
     from perdure.tools.invocation import CallHookRefs, Limited, SpaceClaim, SpaceGrant, ToolInput, ToolReads, ToolResult
     from perdure.tools.tool import QUEUE_TIMEOUT, Tool
-    from perdure.values.json import Json
+    from perdure.values.json import Json, JsonObject
     from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, SHORT_TASKS, said
     from perdure.values.sizes import HistoryRoom, QuickCalls, Sizes, TaskBudget, first_fitting, history_full
 
@@ -148,7 +148,7 @@ class Dispatcher:
         """Keep a child run's input of `size` bytes, which it will query, until it is settled."""
         self._given[name] = argument, size
 
-    def given(self, names: Iterable[str]) -> dict[str, Any]:
+    def given(self, names: Iterable[str]) -> JsonObject:
         """Return the inputs of child runs, of the first ones that fit together; `None` for one that does not need it."""
         found = {name: self._given.get(name, (None, 0)) for name in names}
         fitting = first_fitting((200 + size for _, size in found.values()), self.max_payload)
@@ -162,7 +162,7 @@ class Dispatcher:
     def _size_of(self, reads: ToolReads) -> int:
         return sum(map(self.sizes.of, (reads.call, reads.params, reads.definition, reads.messages)))
 
-    def claim(self, said: Sequence[Any]) -> None:
+    def claim(self, said: Sequence[Json]) -> None:
         """Record a `SpaceClaim` of an activity, or a child run, for a result above its share of the history (R18.4).
 
         It is decided when earlier results have arrived.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from perdure.sessions.wire import KEY_WORKFLOW
+    from perdure.values.json import Json
 
 
 @workflow.defn(name=KEY_WORKFLOW)
@@ -15,5 +14,5 @@ class KeyWorkflow:
     """A workflow without input or action: its id is made of the key, its memo holds a digest of the request."""
 
     @workflow.run
-    async def run(self, *_: Any) -> None:
+    async def run(self, *_: Json) -> None:
         """End."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from temporalio import workflow
 
@@ -27,7 +26,7 @@ class Mailbox:
     def __init__(self, refuse: Refuse) -> None:
         self._refuse = refuse
         self._run: Run | None = None
-        self._early: list[tuple[Any, ...]] = []
+        self._early: list[tuple[Json, ...]] = []
         self._came = 0.0
         """Time of the last message, by `workflow.time`."""
         self._revised: float | None = None
@@ -39,7 +38,7 @@ class Mailbox:
         for said in self._early:
             self.take(said, None)
 
-    def take(self, said: tuple[Any, ...], calls: CallLoop | None) -> None:
+    def take(self, said: tuple[Json, ...], calls: CallLoop | None) -> None:
         """Accept `{"id", "text", "sender"?, "at"?}` (R10.5). It ends the running Request, which has these calls, unless
         that is the last: nothing would follow it.
         """

@@ -26,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
         TENANT_ATTRIBUTE,
         USAGE_MEMO,
     )
+    from perdure.values.json import Json
     from perdure.values.limits import MAX_MEMO
     from perdure.values.sizes import cut_to
 
@@ -77,13 +78,14 @@ def now() -> str:
     return workflow.now().isoformat(timespec="milliseconds")
 
 
-def page_of(journal: EventJournal, said: Sequence[Any]) -> EventsPage:
+def page_of(journal: EventJournal, said: Sequence[Json]) -> EventsPage:
     """Return the page from a number on, with at most so many events; both are optional. Raise `ValueError` for other
     arguments.
     """
-    if len(said) > 2 or not all(isinstance(each, int) and not isinstance(each, bool) for each in said):
+    numbers = [each for each in said if isinstance(each, int) and not isinstance(each, bool)]
+    if len(said) > 2 or len(numbers) < len(said):
         raise ValueError("events are asked for by the number of the first, and how many at most: 0, 1000")
-    return journal.page(*said)
+    return journal.page(*numbers)
 
 
 def _may_be_reset_to_its_start(info: workflow.Info) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import ValidationError
 from temporalio import workflow
@@ -52,6 +51,7 @@ with workflow.unsafe.imports_passed_through():
         SessionInput,
         SessionView,
     )
+    from perdure.values.json import Json, JsonObject
 
 
 @workflow.defn(name=SESSION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
@@ -62,7 +62,7 @@ class SessionWorkflow:
     """
 
     @workflow.init
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *given: Json) -> None:
         self._refusal: Exception | None = None
         """Problem of the input, which `run` raises: a handler may see a message before `run` begins."""
         self._session: SessionDriver | None = None
@@ -81,7 +81,7 @@ class SessionWorkflow:
             )  # of another version: its task fails until a worker is there that can go on
 
     @workflow.run
-    async def run(self, *_: Any) -> None:
+    async def run(self, *_: Json) -> None:
         """Keep the queue, for ever. The argument is one `SessionInput`."""
         if self._session is None:
             assert self._refusal is not None
@@ -109,80 +109,80 @@ class SessionWorkflow:
     # What people and programs send.
 
     @workflow.update(name=SEND, description='A message: {"messageId": "1", "sender": "ann", "text": "hello"}')
-    async def send(self, *said: Any) -> dict[str, Any]:
+    async def send(self, *said: Json) -> JsonObject:
         """Accept a `Message`; return its receipt, the same for the same message (R10.1)."""
         return await self._updates.send(said)
 
     @send.validator
-    def _check_message(self, *said: Any) -> None:
+    def _check_message(self, *said: Json) -> None:
         self._updates.check_message(said)
 
     @workflow.update(name=WITHDRAW, description='Take a message back: {"messageId": "1", "sender": "ann"}')
-    async def withdraw(self, *said: Any) -> dict[str, Any]:
+    async def withdraw(self, *said: Json) -> JsonObject:
         """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
         return await self._updates.withdraw(said)
 
     @withdraw.validator
-    def _check_withdrawal(self, *said: Any) -> None:
+    def _check_withdrawal(self, *said: Json) -> None:
         self._updates.check_withdrawal(said)
 
     @workflow.update(name=DECIDE_IN_SESSION, description="A decision on a call of the run under way")
-    async def decide(self, *said: Any) -> dict[str, Any]:
+    async def decide(self, *said: Json) -> JsonObject:
         """Decide with a `SessionDecision` of a sender with the right `approve`; return the run's answer, or its refusal
         (R10.9).
         """
         return await self._updates.decide(said)
 
     @decide.validator
-    def _check_decision(self, *said: Any) -> None:
+    def _check_decision(self, *said: Json) -> None:
         self._updates.check_decision(said)
 
     @workflow.update(name=COMPACT, description='Compact the conversation: {"sender": "ann", "rights": ["compact"]}')
-    async def compact(self, *said: Any) -> dict[str, Any]:
+    async def compact(self, *said: Json) -> JsonObject:
         """Compact: from now on a summary replaces all but the newest part (R10.11). Return the action in words."""
         return await self._updates.compact(said)
 
     @compact.validator
-    def _check_compact(self, *said: Any) -> None:
+    def _check_compact(self, *said: Json) -> None:
         self._updates.check_compact(said)
 
     @workflow.update(name=REDELIVER, description='Deliver a reply again: {"delivery": "RUN/1", "sender": "ann"}')
-    def redeliver(self, *said: Any) -> dict[str, Any]:
+    def redeliver(self, *said: Json) -> JsonObject:
         """Deliver a reply whose arrival is unknown once more, under its key (R24.2). The argument is a `Redelivery`."""
         return self._updates.redeliver(said)
 
     @redeliver.validator
-    def _check_redelivery(self, *said: Any) -> None:
+    def _check_redelivery(self, *said: Json) -> None:
         self._updates.check_redelivery(said)
 
     @workflow.update(name=DESCRIBE, description='Metadata that is kept with it: {"metadata": {"topic": "shoes"}}')
-    def describe(self, *said: Any) -> dict[str, Any]:
+    def describe(self, *said: Json) -> JsonObject:
         """Replace the session's metadata by a `Description`; return its `SessionInfo`."""
         return self._updates.describe(said)
 
     @describe.validator
-    def _check_description(self, *said: Any) -> None:
+    def _check_description(self, *said: Json) -> None:
         self._updates.check_description(said)
 
     @workflow.update(name=END, description='End the session: {"sender": "ann", "rights": ["delete"]}')
-    def end(self, *_: Any) -> dict[str, Any]:
+    def end(self, *_: Json) -> JsonObject:
         """Cancel the active run, and end the session. The argument is a `SessionDeletion`."""
         return self._updates.end()
 
     @end.validator
-    def _check_end(self, *said: Any) -> None:
+    def _check_end(self, *said: Json) -> None:
         self._updates.check_end(said)
 
     # What the engine's own activities and runs send and ask.
 
     @workflow.signal(name=TURN, description="The engine's own: a worker has room for this run")
-    def turn(self, *said: Any) -> None:
+    def turn(self, *said: Json) -> None:
         """Give a run its turn, where workers limit the number of active runs of sessions (R10.3)."""
         if self._session is not None:
             self._session.take_turn(said)
 
     @workflow.signal(name=WAITS, description="The engine's own: whether the run waits for a person")
-    def run_waits(self, *said: Any) -> None:
+    def run_waits(self, *said: Json) -> None:
         """Record the report of the session's run on whether it waits (R10.4)."""
         if self._session is not None:
             self._session.note_waits(said)
@@ -199,7 +199,7 @@ class SessionWorkflow:
         return dict.fromkeys(names) if self._session is None else self._session.given_below(names)
 
     @workflow.query(name=HOOK_QUERY)
-    def hook_given(self, *said: Any) -> dict[str, Any]:
+    def hook_given(self, *said: Json) -> JsonObject:
         """Return the event of a point that is under way, by its key, for the hooks' activity (R18.2)."""
         return self._readable.hooks.given(said)
 
@@ -241,6 +241,6 @@ class SessionWorkflow:
         return self._open.fate(what, sender)
 
     @workflow.query(name=EVENTS_QUERY)
-    def events(self, *said: Any) -> EventsPage:
+    def events(self, *said: Json) -> EventsPage:
         """Return an `EventsPage` from a number on, with at most so many events, also after deletion (R10.14)."""
         return page_of(EventJournal() if self._session is None else self._session.kept.notes.journal, said)

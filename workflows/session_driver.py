@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from temporalio import workflow
 
@@ -25,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.sessions.message_queue import ActiveRun, BeginRun, QueueIdle, RunCommand, WaitUntil
     from perdure.sessions.replies import Delivered, ReplyDelivery
     from perdure.sessions.wire import ENDED, SessionInput
+    from perdure.values.json import Json
     from perdure.values.limits import MAX_PAYLOAD
 
 
@@ -65,13 +66,13 @@ class SessionDriver:
         """Record that something has come that may change the next step."""
         self._arrivals += 1
 
-    def take_turn(self, said: Sequence[Any]) -> None:
+    def take_turn(self, said: Sequence[Json]) -> None:
         """Give the run that a signal names its turn."""
         self.arrived()
         if len(said) == 1 and isinstance(said[0], str):
             self.turns.give(said[0])
 
-    def note_waits(self, said: Sequence[Any]) -> None:
+    def note_waits(self, said: Sequence[Json]) -> None:
         """Record a `RunWaits`: whether the active run waits for a person."""
         self.arrived()
         if (told := read_one(RunWaits, said)) is not None:

@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.sessions.entries import CompactionEntry
     from perdure.sessions.replies import ReplyDelivery
-    from perdure.values.json import JsonObject, dumps
+    from perdure.values.json import Json, JsonObject, dumps
     from perdure.values.limits import MAX_ADDITION
 
 
@@ -55,7 +55,7 @@ class SessionHooks:
         self._began = False
         self._hooking = ExecutionHooks(kept.notes.hooks(now))
 
-    def given(self, said: Sequence[Any]) -> JsonObject:
+    def given(self, said: Sequence[Json]) -> JsonObject:
         """Return the event under way by the key that a query names. Raise `ValueError` if there is none."""
         return self._hooking.given(said)
 
@@ -162,7 +162,7 @@ def _place(sender: str, message_id: str) -> str:
     return f"{dumps(sender)}/{message_id}" if sender else message_id
 
 
-def _of_reply(delivery: ReplyDelivery, text: str) -> dict[str, Any]:
+def _of_reply(delivery: ReplyDelivery, text: str) -> JsonObject:
     return {
         "run_id": delivery.run_id,
         "sender": delivery.sender,

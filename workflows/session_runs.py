@@ -47,6 +47,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.sessions.message_queue import Queued
     from perdure.sessions.wire import AFTER_ACTIVITY, SAY_ACTIVITY, TURN_ACTIVITY, RunUpdate, RunUpdateResult
     from perdure.tools.invocation import runs_queue
+    from perdure.values.json import JsonObject
     from perdure.values.limits import INLINE_INPUT, MAX_PAYLOAD, MAX_STORED, said
     from perdure.values.sizes import Sizes
 
@@ -212,8 +213,8 @@ async def say(saying: RunUpdate) -> RunUpdateResult:
 
 
 def run_input(
-    agent: dict[str, Any],
-    delegates: dict[str, Any],
+    agent: JsonObject,
+    delegates: JsonObject,
     sources: dict[str, list[str]],
     whose: RunOwner,
     *,

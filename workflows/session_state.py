@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 from temporalio import workflow
@@ -59,7 +59,7 @@ with workflow.unsafe.imports_passed_through():
         digest,
         message_key,
     )
-    from perdure.values.json import JsonObject, WireModel, pack
+    from perdure.values.json import Json, JsonObject, WireModel, pack
     from perdure.values.limits import CONTEXT_TOKENS, MAX_AGENT, MAX_STATE
     from perdure.values.limits import said as bytes_said
     from perdure.values.problems import first_problem
@@ -426,7 +426,7 @@ def now() -> str:
     return datetime.fromtimestamp(workflow.time(), UTC).isoformat(timespec="milliseconds")
 
 
-def read(kind: type[W], said: Sequence[Any]) -> W:
+def read(kind: type[W], said: Sequence[Json]) -> W:
     """Parse the one argument as this type. Raise `MessageRefusedError` for anything else."""
     try:
         return kind.model_validate(only(said))

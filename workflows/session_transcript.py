@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 from temporalio import workflow
@@ -55,7 +55,7 @@ with workflow.unsafe.imports_passed_through():
         Transcript,
         segment_of,
     )
-    from perdure.values.json import JsonObject
+    from perdure.values.json import Json, JsonObject
     from perdure.values.limits import AT_HAND
 
 
@@ -220,14 +220,14 @@ class SegmentWorkflow:
         self._deleted = False
 
     @workflow.run
-    async def run(self, *given: Any) -> None:
+    async def run(self, *given: Json) -> None:
         """Hold one `Segment` until it is deleted."""
         self._segment = read_input(Segment, given)
         workflow.set_current_details(f"entries {self._segment.first:,} to {self._segment.last:,}")
         await workflow.wait_condition(lambda: self._deleted)
 
     @workflow.signal(name=SEGMENT_DELETE, description="The engine's own: its session was deleted")
-    def delete(self, *_: Any) -> None:
+    def delete(self, *_: Json) -> None:
         """End the segment: nobody needs it any more."""
         self._deleted = True
 

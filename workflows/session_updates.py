@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from temporalio import workflow
 
@@ -28,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
         SessionDecision,
         SessionDeletion,
     )
-    from perdure.values.json import JsonObject, WireModel
+    from perdure.values.json import Json, JsonObject, WireModel
     from perdure.values.limits import NEAR
 
 
@@ -46,18 +46,18 @@ class SessionUpdates:
         self._kept = session.kept
         self._hooks = session.hooks
 
-    def _read(self, kind: type[W], said: Sequence[Any]) -> W:
+    def _read(self, kind: type[W], said: Sequence[Json]) -> W:
         self._session.check_open()
         return read(kind, said)
 
-    def check_message(self, said: Sequence[Any]) -> None:
+    def check_message(self, said: Sequence[Json]) -> None:
         """Judge a `Message`."""
         message = self._read(Message, said)
         says(message)
         if not self._kept.forgot(message):  # else it is judged when that is known
             self._judge(message)
 
-    async def send(self, said: Sequence[Any]) -> JsonObject:
+    async def send(self, said: Sequence[Json]) -> JsonObject:
         """Accept a `Message`; return its receipt, the same for the same message (R10.1)."""
         # Also where it is known or refused below: the history that it wrote is not to be idled with.
         self._session.arrived()
@@ -122,11 +122,11 @@ class SessionUpdates:
         self._session.arrived()
         self._session.show()
 
-    def check_withdrawal(self, said: Sequence[Any]) -> None:
+    def check_withdrawal(self, said: Sequence[Json]) -> None:
         """Judge a `MessageWithdrawal`."""
         self._kept.lane.judge_withdrawal(self._read(MessageWithdrawal, said))
 
-    async def withdraw(self, said: Sequence[Any]) -> JsonObject:
+    async def withdraw(self, said: Sequence[Json]) -> JsonObject:
         """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
         self._session.arrived()
         kept, asked = self._kept, self._read(MessageWithdrawal, said)
@@ -143,7 +143,7 @@ class SessionUpdates:
         self._session.show()
         return {"messageId": asked.message_id, "withdrawn": True}
 
-    def check_decision(self, said: Sequence[Any]) -> None:
+    def check_decision(self, said: Sequence[Json]) -> None:
         """Judge a `SessionDecision`."""
         asked = self._read(SessionDecision, said)
         check_right(asked.sender, asked.rights, "approve", "decide here")
@@ -151,7 +151,7 @@ class SessionUpdates:
         if running is None or not running.begun:
             raise MessageRefusedError("nothing runs that waits for a decision")
 
-    async def decide(self, said: Sequence[Any]) -> JsonObject:
+    async def decide(self, said: Sequence[Json]) -> JsonObject:
         """Decide with a `SessionDecision` of a sender with the right `approve`; return the run's answer, or its refusal
         (R10.9).
         """
@@ -167,12 +167,12 @@ class SessionUpdates:
         answer: JsonObject = answered.answer
         return answer
 
-    def check_compact(self, said: Sequence[Any]) -> None:
+    def check_compact(self, said: Sequence[Json]) -> None:
         """Judge a wish to compact, a `SessionDeletion`."""
         asked = self._read(SessionDeletion, said)
         check_right(asked.sender, asked.rights, "compact", "compact the session")
 
-    async def compact(self, said: Sequence[Any]) -> JsonObject:
+    async def compact(self, said: Sequence[Json]) -> JsonObject:
         """Compact: from now on a summary replaces all but the newest part (R10.11). Return the action in words."""
         self._session.arrived()  # it is not to go on as new meanwhile
         asked = self._read(SessionDeletion, said)
@@ -182,30 +182,30 @@ class SessionUpdates:
         self._session.arrived()
         return {"compacted": words}
 
-    def check_redelivery(self, said: Sequence[Any]) -> None:
+    def check_redelivery(self, said: Sequence[Json]) -> None:
         """Judge a `Redelivery`."""
         asked = self._read(Redelivery, said)
         check_right(asked.sender, asked.rights, "redeliver", "have a reply delivered again")
         self._kept.redelivery(asked.delivery)
 
-    def redeliver(self, said: Sequence[Any]) -> JsonObject:
+    def redeliver(self, said: Sequence[Json]) -> JsonObject:
         """Deliver a reply whose arrival is unknown once more, under its key (R24.2). The argument is a `Redelivery`."""
         asked = self._read(Redelivery, said)
         self._session.replies.add([self._kept.redelivery(asked.delivery)])
         self._session.arrived()
         return {"delivery": asked.delivery}
 
-    def check_description(self, said: Sequence[Any]) -> None:
+    def check_description(self, said: Sequence[Json]) -> None:
         """Judge a `Description`."""
         self._read(Description, said)
 
-    def describe(self, said: Sequence[Any]) -> JsonObject:
+    def describe(self, said: Sequence[Json]) -> JsonObject:
         """Replace the session's metadata by a `Description`; return its `SessionInfo`."""
         self._kept.describe(self._read(Description, said))
         self._session.arrived()
         return self._kept.about.as_json()
 
-    def check_end(self, said: Sequence[Any]) -> None:
+    def check_end(self, said: Sequence[Json]) -> None:
         """Judge a `SessionDeletion`."""
         asked = read(SessionDeletion, said)
         check_right(asked.sender, asked.rights, "delete", "delete the session")

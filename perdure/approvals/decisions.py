@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,7 +32,7 @@ class Decision(BaseModel):
     """`edit`: the parameters that change; the others stay as they were shown. They are values: a text is never read as
     a reference. A reference is written `{"_ref": "†state.x"}` (R7.2). `null` leaves out a parameter that cannot be
     `null`."""
-    calls: list[Any] | None = None
+    calls: list[Json] | None = None
     """`edit` of a plan: all its calls, as they were shown, with references marked in the same way."""
     replacement: JsonObject | None = Field(default=None, alias="with")
     """`replace`: the other call. Its parameters are values too. Without an `_outputPath` it writes where the call would

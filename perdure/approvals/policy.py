@@ -115,7 +115,7 @@ class Policy(BaseModel):
     """`plan` requests approval for a Request's whole plan once, in place of its calls one by one (R7.6)."""
     ask: Ask = "dangerous"
     """The calls that need approval; `unsafe` is every call that is not declared safe."""
-    tools: dict[str, Any] = Field(default_factory=dict)
+    tools: JsonObject = Field(default_factory=dict)
     """Exceptions by tool name, before the tool's own `_approval`: `never`, `always` or `{"when": <JSON Schema>}`."""
     flows: list[Flow] = Field(default_factory=list, max_length=MAX_FLOWS)
     """Rules about where parameters may come from (R15.5)."""
@@ -133,7 +133,7 @@ class Policy(BaseModel):
 
     @field_validator("tools")
     @classmethod
-    def _usable_rules(cls, tools: dict[str, Any]) -> dict[str, Any]:
+    def _usable_rules(cls, tools: JsonObject) -> JsonObject:
         for name, rule in tools.items():
             if problem := check_rule(rule):
                 raise ValueError(f"{name}: {problem}")

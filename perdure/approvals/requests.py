@@ -269,7 +269,7 @@ def _conditions(schema: Json, value: Json, path: str) -> Iterator[str]:
         yield from _bounds(schema, path)
 
 
-def _schemas(schema: JsonObject, key: str) -> list[Any]:
+def _schemas(schema: JsonObject, key: str) -> list[Json]:
     found = schema.get(key)
     return found if isinstance(found, list) else []
 
@@ -330,7 +330,7 @@ class WaitingView(WireModel):
     """Resolved parameters."""
     parameters: JsonObject = Field(default_factory=dict)
     """JSON Schema of the parameters."""
-    items: list[Any] | None = None
+    items: list[Json] | None = None
     """What `_each` resolved to: the call runs once for each. The digest is of the parameters with these as `_each`."""
     runs: dict[str, str] = Field(default_factory=dict)
     """Tool → the activity, or the agent, that runs, if its name is not the tool's."""
@@ -347,7 +347,7 @@ class WaitingView(WireModel):
     """Whether it is a question (`reason`), which needs an answer and not a decision."""
     client: bool = False
     """Whether the program that started the run carries the call out: no person decides (R17.2)."""
-    calls: list[Any] | None = None
+    calls: list[Json] | None = None
     """The whole plan, if a plan waits."""
     more: int = 0
     """The number of requests behind it for which the answer had no room; the client asks for them next."""

@@ -153,7 +153,7 @@ def recommend(rows: Sequence[Row], fast: str, smart: str) -> Recommendation:
     scores = tuple(f"{dialect}: {_scores(by_dialect[dialect].values())}" for dialect in ranked)
     if max(row.passed / len(row.played) for row in best.values()) < ENOUGH:
         return Recommendation(None, (*scores, f"no dialect does: less than {ENOUGH:.0%} of the tasks at best"))
-    config: dict[str, Any] = {"dialect": ranked[0], "models": {"fast": fast, "smart": smart}}
+    config: JsonObject = {"dialect": ranked[0], "models": {"fast": fast, "smart": smart}}
     why = [*scores]
     if len(ranked) > 1 and _passed(best.values()) == _passed(by_dialect[ranked[1]].values()):
         why.append(f"{ranked[0]} does as much as {ranked[1]} with fewer completion tokens, and tokens are time")

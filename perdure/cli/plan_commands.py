@@ -171,11 +171,11 @@ def _count(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
-def _problems(plan: Plan) -> list[dict[str, Any]]:
+def _problems(plan: Plan) -> list[JsonObject]:
     return _problems_of(plan.calls)
 
 
-def _problems_of(calls: Iterable[Call]) -> list[dict[str, Any]]:
+def _problems_of(calls: Iterable[Call]) -> list[JsonObject]:
     return [
         {"call": call.id, "tool": call.spec.tool_name, "code": call.state.error.code, "message": message}
         for call in calls
@@ -208,7 +208,7 @@ def _assumed(found: Planned, assume: list[str] | None) -> dict[str, str]:
     return outcomes
 
 
-def _as_json(simulation: Simulation) -> dict[str, Any]:
+def _as_json(simulation: Simulation) -> JsonObject:
     calls = [
         {
             "id": step.call.id,
@@ -276,7 +276,7 @@ def _print_ways(found: Planned) -> None:
             print(f"{call} {way}")
 
 
-def _warn(found: Planned, input: str | None, problems: list[dict[str, Any]]) -> None:
+def _warn(found: Planned, input: str | None, problems: list[JsonObject]) -> None:
     if input is None and any("†input" in problem["message"] for problem in problems):
         print("perdure: the plan reads the run's input, and none was given: --input JSON|@FILE", file=sys.stderr)
     if found.unknown:

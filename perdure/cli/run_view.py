@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
@@ -322,7 +322,7 @@ def print_exchanges(console: Console, found: list[Exchange]) -> None:
         console.print()
 
 
-def _content(message: dict[str, Any]) -> str:
+def _content(message: JsonObject) -> str:
     calls = [
         f"{call['id']} {call['function']['name']}({call['function']['arguments']})"
         for call in message.get("tool_calls", ())

@@ -293,7 +293,7 @@ class Run(Generic[OutputT]):
         call: Offer,
         params: JsonObject | None = None,
         *,
-        calls: list[Any] | None = None,
+        calls: list[Json] | None = None,
         reason: str = "",
         by: str = "",
         remember: bool = False,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 from perdure.testing.scripted_model import ChatRequest, Turn
+from perdure.values.json import JsonObject
 
-FIRST: dict[str, Any] = {
+FIRST: JsonObject = {
     "calls": [
         {"_tool": "check_disk", "folder": "†input.folder", "_outputPath": "†state.before"},
         {"_tool": "list_large_files", "folder": "†input.folder", "limit": 3, "_outputPath": "†state.large"},
@@ -38,7 +38,7 @@ FIRST: dict[str, Any] = {
 }
 
 
-def second(request: ChatRequest) -> dict[str, Any]:
+def second(request: ChatRequest) -> JsonObject:
     """The dump by its real name, and the rest again; without the logs, if a person did not want them deleted."""
     cleaned = ["†state.logs"] if "logs" in _state(request) else []
     return {
@@ -57,7 +57,7 @@ def second(request: ChatRequest) -> dict[str, Any]:
     }
 
 
-def last(request: ChatRequest) -> dict[str, Any]:
+def last(request: ChatRequest) -> JsonObject:
     """The answer, from the report that the prompt shows."""
     report = _state(request).get("report", {})
     freed = report.get("freedBytes", 0)
@@ -68,10 +68,10 @@ def last(request: ChatRequest) -> dict[str, Any]:
     return {"calls": [], "output": {"summary": summary, "freedBytes": freed}}
 
 
-def _state(request: ChatRequest) -> dict[str, Any]:
+def _state(request: ChatRequest) -> JsonObject:
     """The state as the prompt shows it."""
     shown = re.search(r"^# state\n(\{.*\})$", request.text, re.MULTILINE)
-    state: dict[str, Any] = json.loads(shown.group(1)) if shown else {}
+    state: JsonObject = json.loads(shown.group(1)) if shown else {}
     return state
 
 

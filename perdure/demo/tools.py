@@ -14,6 +14,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from perdure import ToolError, tool
+from perdure.values.json import JsonObject
 
 QUOTA = 64 * 1024 * 1024
 """Bytes that the demo's "disk" holds."""
@@ -94,7 +95,7 @@ def compress(path: Annotated[str, Field(description="The file to compress.")]) -
 
 
 @tool(safe=True, duration=0.1)
-def disk_report(before: dict[str, Any], after: dict[str, Any], actions: list[Any]) -> Report:
+def disk_report(before: JsonObject, after: JsonObject, actions: list[Any]) -> Report:
     """Sum up what was done: how full the disk was and is, and the bytes freed."""
     return {
         "beforePercent": before["usedPercent"],

@@ -23,6 +23,7 @@ from temporalio.runtime import LogForwardingConfig, LoggingConfig, TelemetryFilt
 from perdure.activities.secrets import masked, masked_value
 from perdure.errors import PerdureError
 from perdure.runs.metrics import word
+from perdure.values.json import JsonObject
 
 _TALKATIVE: Final = ("perdure.mcp",)
 """Its details are what servers say: they are only told with the payloads."""
@@ -139,7 +140,7 @@ class JsonLines(_Lines):
     """One JSON object a line: `{"time", "level", "logger", "message", "run"?, "call"?, …, "traceback"?}`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name}
+        line: JsonObject = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name}
         line |= {"message": self.message(record), **dict(self.fields(record))}
         if story := self.story(record):
             line["traceback"] = story

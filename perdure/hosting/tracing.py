@@ -36,7 +36,7 @@ from perdure.runs.wire import AGENT_WORKFLOW, REQUEST_ACTIVITY, RunResult
 from perdure.sessions.compaction import SUMMARY_ACTIVITY, SummaryResult
 from perdure.sessions.wire import SESSION_WORKFLOW
 from perdure.tools.invocation import ToolResult
-from perdure.values.json import dumps
+from perdure.values.json import JsonObject, dumps
 
 SCHEMA: Final = "https://opentelemetry.io/schemas/1.41.0"
 
@@ -320,7 +320,7 @@ def _tell_result(span: Span, result: Any, told: AttemptTrace) -> None:
         span.set_attribute(RESULT, dumps(masked_value(result.value)))
 
 
-def _message(role: str, content: Any) -> dict[str, Any]:
+def _message(role: str, content: Any) -> JsonObject:
     """A chat message in the conventions' form."""
     text = content if isinstance(content, str) else dumps(content)
     return {"role": role, "parts": [{"type": "text", "content": text}]}

@@ -94,7 +94,7 @@ class CallDelivery(WireModel):
     attempt: int
     first: int
     """Index of the first of them in the Solution's list."""
-    calls: list[Any]
+    calls: list[Json]
 
 
 class OutputForm(WireModel):
@@ -147,7 +147,7 @@ class RequestContext(WireModel):
 class RequestResult(WireModel):
     """The Solution, or a `problem`, which is reported to the model before the loop goes on."""
 
-    calls: list[Any] = Field(default_factory=list)
+    calls: list[Json] = Field(default_factory=list)
     output: Json = None
     text: str = ""
     """The answer as written, for audit; its first `KEPT_TEXT` characters."""

@@ -136,7 +136,7 @@ def parse_prompt(raw: Json) -> PromptConfig:
 
 def said(config: PromptConfig) -> JsonObject:
     """Return the keys that were written, without defaults."""
-    plain: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
+    plain: JsonObject = config.model_dump(mode="json", exclude_unset=True)
     return plain
 
 
@@ -257,7 +257,7 @@ class Agent(BaseModel):
     name: str = Field(min_length=1, max_length=200)
     """By default the file's."""
     config: Config = Field(default_factory=Config)
-    context: list[Any] = Field(default_factory=list)
+    context: list[Json] = Field(default_factory=list)
     """Messages; what the model reads of them keeps their order (R2.7)."""
     output_schema: JsonObject | bool = Field(default_factory=dict, alias="schema")
     """JSON Schema of the output; `{}` takes any."""

@@ -104,7 +104,7 @@ def part_sources(call: Call, known: Mapping[str, Labels]) -> dict[str, list[str]
     return {text: sorted(sources) for text, sources in given.items()}
 
 
-def part_plan(call: JsonObject, lists: list[str], items: list[Any], first: int) -> list[JsonObject]:
+def part_plan(call: JsonObject, lists: list[str], items: list[Json], first: int) -> list[JsonObject]:
     """Return the messages that one part receives beside the agent: its items, and its plan."""
     made = {**call, "_each": f"†{ITEMS}", "_from": first}
     output = {
@@ -150,7 +150,7 @@ class LoopState(WireModel):
     """Iterations that ended."""
     next: int = 0
     """Index of the first iteration that has not been started."""
-    results: list[Any] = Field(default_factory=list)
+    results: list[Json] = Field(default_factory=list)
     """Results in item order; of a failed iteration `{"error": {"index", "code", "message"}}`. Until-loops keep the last
     alone.
     """
@@ -159,7 +159,7 @@ class LoopState(WireModel):
     failed: list[IterationError] = Field(default_factory=list)
     """The first `KEPT_FAILURES`."""
     failures: int = 0
-    lists: list[list[Any]] = Field(default_factory=list)
+    lists: list[list[Json]] = Field(default_factory=list)
     """Writes of a body: a list for each path, in the form of `results`."""
     well: int = 0
     """Calls of a plain tool, or a body, that ended well."""
@@ -194,7 +194,7 @@ class LoopInput(WireModel):
     """Call that each part of the items makes, in a loop over a plain tool or with a body (R16.1)."""
     lists: list[str] = Field(default_factory=list)
     """Paths that the loop's body writes."""
-    items: list[Any] = Field(default_factory=list)
+    items: list[Json] = Field(default_factory=list)
     parallel: int = DEFAULT_PARALLEL
     until: Any = ""
     max: int = DEFAULT_MAX

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from perdure.errors import MessageRefusedError, ProtocolError
 from perdure.runs.agent import Agent, parse_agent
@@ -78,7 +78,7 @@ def input_name(agent: JsonObject) -> str | None:
         raise MessageRefusedError(f"the agent cannot be used: {error}") from None
     if schema is None:
         return None
-    properties: dict[str, Any] = schema.get("properties") or {}
+    properties: JsonObject = schema.get("properties") or {}
     required: list[str] = schema.get("required") or []
     texts = [name for name, each in properties.items() if isinstance(each, dict) and each.get("type") == "string"]
     if len(texts) == 1 and set(required) <= set(texts):

@@ -292,7 +292,7 @@ class SessionView(WireModel):
     status: Literal["idle", "running", "waiting"] = "idle"
     """`waiting`: messages wait and no run has begun, or the run waits for a person."""
     queue: list[QueuedView] = Field(default_factory=list)
-    entries: list[dict[str, Any]] = Field(default_factory=list)
+    entries: list[JsonObject] = Field(default_factory=list)
     """Oldest first, as far as the session has them at hand."""
     archived_through: int = 0
     """The number of the last entry that is in the archive and not in `entries`; 0: these are all."""

@@ -243,7 +243,10 @@ def _answer(exchange: Exchange) -> JsonObject:
     understood = answer.problem is None and exchange.context.dialect != "script"
     if whole and not understood:
         return {**about, "says": answer.text}
-    calls = [{key: value for key, value in call.items() if key not in ("_id", "_source")} for call in answer.calls]
+    calls = [
+        {key: value for key, value in call.items() if key not in ("_id", "_source")} if isinstance(call, dict) else call
+        for call in answer.calls
+    ]
     # Where calls are native, text is what stands beside them, or the answer (R9.5).
     output = answer.output if exchange.context.dialect != "tools" else answer.text or None
     return {**about, "says": {"calls": calls, "output": output}}

@@ -46,7 +46,7 @@ class ChatRequest:
     """One request that was answered; `number` counts from 1."""
 
     number: int
-    body: dict[str, Any]
+    body: JsonObject
     headers: Mapping[str, str]
 
     @property
@@ -59,8 +59,8 @@ class ChatRequest:
         return self.headers.get(RUN_HEADER, "")
 
     @property
-    def messages(self) -> list[dict[str, Any]]:
-        messages: list[dict[str, Any]] = self.body.get("messages", [])
+    def messages(self) -> list[JsonObject]:
+        messages: list[JsonObject] = self.body.get("messages", [])
         return messages
 
     @property
@@ -100,7 +100,7 @@ class Fault:
     after: int = 0
 
 
-Content: TypeAlias = "str | dict[str, Any] | Callable[[ChatRequest], str | dict[str, Any]]"
+Content: TypeAlias = "str | JsonObject | Callable[[ChatRequest], str | JsonObject]"
 """What a model says: text, a Solution, or what a function makes of the request."""
 
 
@@ -136,7 +136,7 @@ class Turn:
     gate_after: int = 0
 
 
-Script: TypeAlias = "Sequence[Any] | Callable[[ChatRequest], Turn | dict[str, Any]]"
+Script: TypeAlias = "Sequence[Any] | Callable[[ChatRequest], Turn | JsonObject]"
 """Turns in the order of the requests (a `Turn`, a Solution or text each), or a function that answers every request."""
 
 
@@ -170,7 +170,7 @@ class ModelAnswer:
     reasoning: str = ""
 
 
-def write_answer(content: str | dict[str, Any], dialect: str, kinds: Sequence[str] = ()) -> ModelAnswer:
+def write_answer(content: str | JsonObject, dialect: str, kinds: Sequence[str] = ()) -> ModelAnswer:
     """Text as it is; a Solution in the dialect."""
     if isinstance(content, str):
         return ModelAnswer(content)
@@ -181,14 +181,14 @@ def write_answer(content: str | dict[str, Any], dialect: str, kinds: Sequence[st
     return ModelAnswer(_json(content))
 
 
-def write_script(solution: dict[str, Any], kinds: Sequence[str] = ()) -> str:
+def write_script(solution: JsonObject, kinds: Sequence[str] = ()) -> str:
     calls, output = solution.get("calls") or [], solution.get("output")
     names = written_names(script_names(dict.fromkeys(str(call.get("_tool")) for call in calls)))
     lines = write_calls(calls, names=names, kinds=kinds)
     return "\n".join([*lines, *([write_output(output, kinds=kinds)] if output is not None else [])]) + "\n"
 
 
-def write_native(solution: dict[str, Any]) -> ModelAnswer:
+def write_native(solution: JsonObject) -> ModelAnswer:
     """Native calls, and the output as text beside them; a text as it is, anything else as JSON."""
     calls, output = solution.get("calls") or [], solution.get("output")
     names = written_names(function_names(dict.fromkeys(str(call.get("_tool")) for call in calls)))
@@ -204,18 +204,18 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def frame(asked: ChatRequest) -> dict[str, Any]:
+def frame(asked: ChatRequest) -> JsonObject:
     return {"id": f"chatcmpl-{asked.number}", "object": "chat.completion.chunk", "created": 0, "model": asked.model}
 
 
-def event(asked: ChatRequest, delta: dict[str, Any], finish_reason: str | None = None) -> str:
+def event(asked: ChatRequest, delta: JsonObject, finish_reason: str | None = None) -> str:
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     return f"data: {json.dumps(frame(asked) | {'choices': [choice]}, ensure_ascii=False)}\n\n"
 
 
-def segments(asked: ChatRequest, answer: ModelAnswer) -> list[tuple[str, Callable[[str], dict[str, Any]]]]:
+def segments(asked: ChatRequest, answer: ModelAnswer) -> list[tuple[str, Callable[[str], JsonObject]]]:
     """The answer's pieces that are streamed bit by bit, each with how a bit of it is said; a call's name counts too."""
-    segments: list[tuple[str, Callable[[str], dict[str, Any]]]] = []
+    segments: list[tuple[str, Callable[[str], JsonObject]]] = []
     if answer.reasoning:
         segments.append((answer.reasoning, lambda text: {"reasoning_content": text}))
     if answer.refusal:
@@ -228,11 +228,11 @@ def segments(asked: ChatRequest, answer: ModelAnswer) -> list[tuple[str, Callabl
     return segments
 
 
-def _opening(asked: ChatRequest, index: int, name: str) -> Callable[[str], dict[str, Any]]:
+def _opening(asked: ChatRequest, index: int, name: str) -> Callable[[str], JsonObject]:
     """A call's first bit has its id and its whole name; the time that a longer name takes passes in empty bits."""
     told = False
 
-    def say(_: str) -> dict[str, Any]:
+    def say(_: str) -> JsonObject:
         nonlocal told
         call = {"index": index, "function": {"arguments": ""}}
         if not told:
@@ -247,8 +247,8 @@ def _call_id(asked: ChatRequest, index: int) -> str:
     return f"call_{asked.number}_{index}"
 
 
-def completion(asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: dict[str, Any]) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
+def completion(asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: JsonObject) -> JsonObject:
+    message: JsonObject = {"role": "assistant", "content": answer.text or None}
     if answer.refusal:
         message["refusal"] = answer.refusal
     if answer.reasoning:
@@ -262,7 +262,7 @@ def completion(asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: dict[
     return frame(asked) | {"object": "chat.completion", "choices": [choice]} | ({"usage": usage} if turn.usage else {})
 
 
-def usage_of(asked: ChatRequest, answer: ModelAnswer, turn: Turn) -> dict[str, Any]:
+def usage_of(asked: ChatRequest, answer: ModelAnswer, turn: Turn) -> JsonObject:
     shown = len(json.dumps(asked.messages, ensure_ascii=False)) + sum(
         len(json.dumps(asked.body[key])) for key in ("response_format", "tools") if key in asked.body
     )
@@ -270,7 +270,7 @@ def usage_of(asked: ChatRequest, answer: ModelAnswer, turn: Turn) -> dict[str, A
     prompt, completion = math.ceil(shown / TOKEN), math.ceil(written / TOKEN)
     if isinstance(turn.usage, tuple):
         prompt, completion = turn.usage
-    told: dict[str, Any] = {
+    told: JsonObject = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
@@ -278,7 +278,7 @@ def usage_of(asked: ChatRequest, answer: ModelAnswer, turn: Turn) -> dict[str, A
     return told | dict(turn.usage if isinstance(turn.usage, Mapping) else {})
 
 
-def _going_on(index: int) -> Callable[[str], dict[str, Any]]:
+def _going_on(index: int) -> Callable[[str], JsonObject]:
     return lambda text: {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
 
@@ -445,7 +445,7 @@ class ScriptedModel:
         return StreamingResponse(self._watched(asked, answer, turn, usage), media_type="text/event-stream")
 
     async def _watched(
-        self, asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: dict[str, Any]
+        self, asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: JsonObject
     ) -> AsyncIterator[str]:
         try:
             async for event in self._stream(asked, answer, turn, usage):
@@ -456,7 +456,7 @@ class ScriptedModel:
             raise
 
     async def _stream(
-        self, asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: dict[str, Any]
+        self, asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: JsonObject
     ) -> AsyncIterator[str]:
         start, sent = time.monotonic(), 0
         yield event(asked, {"role": "assistant", "content": ""})

@@ -244,7 +244,7 @@ class Toolbox:
         knows_key = own is not None if fake is None else _takes_context(fake)
         run = function.function
 
-        def begin(params: dict[str, Any]) -> tuple[Execution, dict[str, Any]]:
+        def begin(params: JsonObject) -> tuple[Execution, JsonObject]:
             context: ToolContext = params[own or _CONTEXT]
             given = {key: value for key, value in params.items() if key not in (own, _CONTEXT)}
             plain: JsonObject = to_jsonable_python(given, fallback=repr)

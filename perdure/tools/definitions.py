@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from perdure.errors import ToolDefinitionError
 from perdure.values.json import Json, JsonObject, json_path, shorten
 from perdure.values.problems import Place
-from perdure.values.schema_nodes import pattern_problem
+from perdure.values.schema_nodes import SchemaPart, pattern_problem
 from perdure.values.schemas import LISTS, SINGLE
 
 JSON_TYPES: Final = ("object", "array", "string", "integer", "number", "boolean", "null")
@@ -317,7 +317,7 @@ def with_own_names(params: JsonObject, code: JsonObject, given: JsonObject | Non
     return {names.get(name, name): value for name, value in params.items()} if names else params
 
 
-def json_types(schema: Any, at: Place = ()) -> Any:
+def json_types(schema: SchemaPart, at: Place = ()) -> SchemaPart:
     """Return the schema with its types as JSON Schema names them; `any` is left out.
 
     A `required: true` beside a parameter makes it required. Values of keywords that JSON Schema refuses are left out,
@@ -372,7 +372,7 @@ def _parameters(properties: JsonObject, at: Place) -> tuple[JsonObject, list[str
     return {name: _schema(child, (*at, name)) for name, child in named.items()}, required
 
 
-def _schema(child: Any, at: Place) -> Any:
+def _schema(child: SchemaPart, at: Place) -> SchemaPart:
     if isinstance(child, str) and child and (kind := parse_type(child)) is not None:
         return kind
     if not isinstance(child, dict | bool):

@@ -91,9 +91,8 @@ def workflow_tool(
     if isinstance(workflow, str):
         return _by_name(Existing(kind="workflow", name=workflow, id=id), input, output, plain)
     found = getattr(workflow, _WORKFLOW, None)
-    if getattr(found, "name", None) is None:
+    if found is None or getattr(found, "name", None) is None:
         raise ToolDefinitionError(f"{workflow!r} is no workflow with a name: decorate it with @workflow.defn")
-    assert found is not None
     about = described(workflow) if workflow.__doc__ else described(found.run_fn)
     return _by_signature(Existing(kind="workflow", name=found.name, id=id), found.run_fn, about, plain, method=True)
 

@@ -318,6 +318,10 @@ class Nodes:
         return lambda frame: body(frame) if test(frame) else other(frame)
 
 
+def _has_one_argument(given: ast.arguments) -> bool:
+    return len(given.args) == 1 and not (given.defaults or given.vararg or given.kwarg or given.kwonlyargs)
+
+
 def _path_step(value: object) -> str | int | None:
     if isinstance(value, str):
         return value
@@ -440,11 +444,9 @@ class FormulaParser(Nodes):
         if isinstance(node, ast.Name) and node.id in FUNCTIONS and node.id not in self.bound:
             named = FUNCTIONS[node.id]
             return lambda frame: lambda item: named(frame.steps, item)
-        given = node.args if isinstance(node, ast.Lambda) else None
-        if given is None or len(given.args) != 1 or given.defaults or given.vararg or given.kwarg or given.kwonlyargs:
+        if not isinstance(node, ast.Lambda) or not _has_one_argument(node.args):
             wrong(node, "a key is written as lambda item: …")
-        assert isinstance(node, ast.Lambda)
-        name = given.args[0].arg
+        name = node.args.args[0].arg
         self.bound.append(_allowed(node, name))
         body = self.read(node.body)
         self.bound.pop()

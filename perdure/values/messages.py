@@ -119,25 +119,23 @@ def newest(items: Sequence[T], *, shown: int) -> list[T | ChatMessage]:
     `shown`: characters of a result that are shown.
     """
     history = [
-        at
+        (at, item)
         for at, item in enumerate(items)
         if isinstance(item, ChatMessage) and item.role not in ("system", "developer")
     ]
     room, first = NEWEST, len(items)
-    for at in reversed(history):
-        item = items[at]
-        assert isinstance(item, ChatMessage)
+    for at, item in reversed(history):
         room -= min(len(item.text), shown if item.role == "tool" else NEWEST)
         room -= sum(len(dumps(call.function.arguments)) for call in item.tool_calls or ())
         if room < 0:
             break
         if item.role != "tool":
             first = at
-    if not history or first <= history[0]:
+    if not history or first <= (begin := history[0][0]):
         return list(items)
-    gone = {at for at in history if at < first}
+    gone = {at for at, _ in history if at < first}
     kept = [item for at, item in enumerate(items) if at not in gone]
-    return [*kept[: history[0]], _LEFT_OUT, *kept[history[0] :]]
+    return [*kept[:begin], _LEFT_OUT, *kept[begin:]]
 
 
 _RESERVED = frozenset({"type", "kind", "schema", "description", "_instance"})

@@ -11,11 +11,13 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import re2
 
-from perdure.values.json import JsonObject, ReadOnlyJson
+from perdure.values.json import Json, JsonObject, ReadOnlyJson
 from perdure.values.limits import COSTLY, MOST_STEPS, CheckSteps, TooMuchError
 
+SchemaPart: TypeAlias = Any
+"""A part of a schema. The meta-schema has checked it, or checks it later, and says what the keywords' values are."""
 Part: TypeAlias = Callable[[Any, CheckSteps], bool]
-"""One keyword's verdict on a value of a type that it applies to."""
+"""One keyword's verdict on a value of a type that it applies to: of the values that JSON has, these alone."""
 ALL: Final = (dict, list, str, int, float, bool, type(None))
 """The types of JSON."""
 
@@ -91,15 +93,15 @@ class Maker(Protocol):
 
     draft: Draft
 
-    def node(self, schema: Any) -> SchemaNode:
+    def node(self, schema: SchemaPart) -> SchemaNode:
         """Return the node of a schema that is part of the document."""
 
-    def target(self, reference: Any) -> Any:
+    def target(self, reference: SchemaPart) -> SchemaPart:
         """Return the target of a reference. Raises `UncoveredError` if that takes more than following a pointer."""
 
 
 def uncovered(maker: Maker, schema: JsonObject) -> Part:
-    def part(value: Any, steps: CheckSteps) -> bool:
+    def part(value: Json, steps: CheckSteps) -> bool:
         raise UncoveredError
 
     return part
@@ -110,7 +112,7 @@ def scalar_key(value: Any) -> Any:
     return (bool, value) if isinstance(value, bool) else value
 
 
-def all_distinct(value: list[Any], steps: CheckSteps) -> bool:
+def all_distinct(value: list[Json], steps: CheckSteps) -> bool:
     """Whether no two items are equal, in time linear in their contents."""
     return len({_frozen(child, steps) for child in value}) == len(value)
 
@@ -127,7 +129,7 @@ def _frozen(value: Any, steps: CheckSteps) -> Any:
 NOWHERE: Final = object()
 
 
-def step_into(target: Any, step: str) -> Any:
+def step_into(target: SchemaPart, step: str) -> SchemaPart:
     """Return the target of one step of a pointer; `NOWHERE` if it does not exist."""
     name = step.replace("~1", "/").replace("~0", "~")
     if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
@@ -165,7 +167,7 @@ _UNIT: Final = 100
 """RE2's instructions times characters that count as one step of checking: the worst case of its slow way, measured as 7
 ns each."""
 
-_OPTIONS: Final[Any] = re2.Options()
+_OPTIONS: Final[Any] = re2.Options()  # `re2` has no types
 _OPTIONS.log_errors = False
 
 
@@ -343,7 +345,7 @@ def of_object(maker: Maker, schema: JsonObject) -> Part:
     if not patterned and others is ANYTHING:
         return _only_named(named)
 
-    def part(value: Mapping[str, Any], steps: CheckSteps) -> bool:
+    def part(value: Mapping[str, Json], steps: CheckSteps) -> bool:
         steps.take(len(value))
         for key, child in value.items():
             node = named.get(key)
@@ -365,7 +367,7 @@ def of_object(maker: Maker, schema: JsonObject) -> Part:
 
 
 def _only_named(named: dict[str, SchemaNode]) -> Part:
-    def part(value: Mapping[str, Any], steps: CheckSteps) -> bool:
+    def part(value: Mapping[str, Json], steps: CheckSteps) -> bool:
         steps.take(min(len(named), len(value)))
         if len(named) <= len(value):
             for name, node in named.items():
@@ -383,7 +385,7 @@ def _only_named(named: dict[str, SchemaNode]) -> Part:
 def required(maker: Maker, schema: JsonObject) -> Part:
     names = frozenset(schema["required"])
 
-    def part(value: Mapping[str, Any], steps: CheckSteps) -> bool:
+    def part(value: Mapping[str, Json], steps: CheckSteps) -> bool:
         steps.take(len(names) // 8)
         return names <= value.keys()
 
@@ -395,7 +397,7 @@ def property_names(maker: Maker, schema: JsonObject) -> Part | None:
         return None
     node = maker.node(schema["propertyNames"])
 
-    def part(value: Mapping[str, Any], steps: CheckSteps) -> bool:
+    def part(value: Mapping[str, Json], steps: CheckSteps) -> bool:
         steps.take(len(value))
         return all(node.fits(key, steps) for key in value)
 
@@ -412,7 +414,7 @@ def dependent(keyword: str, first: int, last: int) -> Callable[[Maker, JsonObjec
         keys = {name: frozenset(rule) for name, rule in schema[keyword].items() if isinstance(rule, list)}
         nodes = {name: maker.node(rule) for name, rule in schema[keyword].items() if not isinstance(rule, list)}
 
-        def part(value: Mapping[str, Any], steps: CheckSteps) -> bool:
+        def part(value: Mapping[str, Json], steps: CheckSteps) -> bool:
             steps.take(len(keys) + len(nodes))
             return all(names <= value.keys() for name, names in keys.items() if name in value) and all(
                 node.fits(value, steps) for name, node in nodes.items() if name in value
@@ -427,8 +429,8 @@ def dependent(keyword: str, first: int, last: int) -> Callable[[Maker, JsonObjec
 
 
 def of_array(maker: Maker, schema: JsonObject) -> Part:
-    rest: Any = schema.get("items", True)
-    first: Any = []
+    rest: SchemaPart = schema.get("items", True)
+    first: SchemaPart = []
     if maker.draft.number >= 2020:
         first = schema.get("prefixItems", [])
     elif isinstance(rest, list):
@@ -437,7 +439,7 @@ def of_array(maker: Maker, schema: JsonObject) -> Part:
 
     fits, plain = others.fits, others.plain
 
-    def part(value: list[Any], steps: CheckSteps) -> bool:
+    def part(value: list[Json], steps: CheckSteps) -> bool:
         following = value
         if prefix:
             steps.take(min(len(prefix), len(value)))
@@ -464,7 +466,7 @@ def contains(maker: Maker, schema: JsonObject) -> Part | None:
     least = schema.get("minContains", 1) if counts else 1
     most = schema.get("maxContains") if counts else None
 
-    def part(value: list[Any], steps: CheckSteps) -> bool:
+    def part(value: list[Json], steps: CheckSteps) -> bool:
         steps.take(len(value))
         found = sum(node.fits(child, steps) for child in value)
         return bool(least <= found and (most is None or found <= most))
@@ -488,7 +490,7 @@ def _reference(maker: Maker, schema: JsonObject) -> Part:
     reference = schema["$ref"]
     found: list[SchemaNode] = []
 
-    def part(value: Any, steps: CheckSteps) -> bool:
+    def part(value: Json, steps: CheckSteps) -> bool:
         if not found:  # at the first use: a schema may refer to itself
             found.append(maker.node(maker.target(reference)))
         return found[0].fits(value, steps)
@@ -504,7 +506,7 @@ def _all_of(maker: Maker, schema: JsonObject) -> Part:
 def _any_of(maker: Maker, schema: JsonObject) -> Part:
     nodes = [maker.node(each) for each in schema["anyOf"]]
 
-    def part(value: Any, steps: CheckSteps) -> bool:
+    def part(value: Json, steps: CheckSteps) -> bool:
         for node in nodes:
             if node.fits(value, steps):
                 return True
@@ -517,7 +519,7 @@ def _any_of(maker: Maker, schema: JsonObject) -> Part:
 def _one_of(maker: Maker, schema: JsonObject) -> Part:
     nodes = [maker.node(each) for each in schema["oneOf"]]
 
-    def part(value: Any, steps: CheckSteps) -> bool:
+    def part(value: Json, steps: CheckSteps) -> bool:
         steps.take(len(nodes))
         return sum(node.fits(value, steps) for node in nodes) == 1
 
@@ -548,7 +550,7 @@ def _enum(maker: Maker, schema: JsonObject) -> Part | None:
         return uncovered(maker, schema)
     allowed = {scalar_key(each) for each in listed}
 
-    def part(value: Any, steps: CheckSteps) -> bool:
+    def part(value: Json, steps: CheckSteps) -> bool:
         return not isinstance(value, dict | list) and scalar_key(value) in allowed
 
     return part
@@ -576,7 +578,7 @@ def _bound(keyword: str, test: Callable[[Any, Any], bool]) -> Callable[[Maker, J
 def _multiple(maker: Maker, schema: JsonObject) -> Part:
     step = schema["multipleOf"]
 
-    def part(value: Any, steps: CheckSteps) -> bool:
+    def part(value: float, steps: CheckSteps) -> bool:
         if isinstance(value, int) and isinstance(step, int):
             return value % step == 0
         # 19.99 is a multiple of 0.01 for the author of both, though no float shows it.
@@ -654,12 +656,12 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 class Verdicts:
     """The nodes of one document."""
 
-    def __init__(self, document: Any, draft: Draft) -> None:
+    def __init__(self, document: SchemaPart, draft: Draft) -> None:
         self._document = document
         self.draft = draft
         self._nodes: dict[int, SchemaNode] = {}
 
-    def node(self, schema: Any) -> SchemaNode:
+    def node(self, schema: SchemaPart) -> SchemaNode:
         """Return the node of a schema that is part of the document."""
         if schema is True:
             return ANYTHING
@@ -692,7 +694,7 @@ class Verdicts:
             parts[list].append(of_array(self, schema))
         return SchemaNode({kind: tuple(of_kind) for kind, of_kind in parts.items()})
 
-    def target(self, reference: Any) -> Any:
+    def target(self, reference: SchemaPart) -> SchemaPart:
         """Return the target of a pointer into the document. Raises `UncoveredError` for any other reference."""
         if reference == "#":
             return self._document
@@ -706,14 +708,14 @@ class Verdicts:
             self._refuse_names(target)
         return target
 
-    def _refuse_names(self, schema: Any) -> None:
+    def _refuse_names(self, schema: SchemaPart) -> None:
         """Refuse a part with a name of its own: it is a document, in which references mean something else."""
         named = isinstance(schema, dict) and isinstance(schema.get("id" if self.draft.number == 4 else "$id"), str)
         if named and schema is not self._document:
             raise UncoveredError
 
 
-def _listed(schema: JsonObject) -> list[Any]:
+def _listed(schema: JsonObject) -> list[SchemaPart]:
     types = schema.get("type", [])
     return types if isinstance(types, list) else [types]
 
@@ -728,5 +730,5 @@ def _is_whole(value: float, steps: CheckSteps) -> bool:
     return value.is_integer()
 
 
-def _never(value: Any, steps: CheckSteps) -> bool:
+def _never(value: Json, steps: CheckSteps) -> bool:
     return False

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, cached_property
 from itertools import islice
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import jsonschema
 import referencing.exceptions
@@ -33,6 +33,7 @@ from perdure.values.schema_nodes import (
     NOWHERE,
     Draft,
     PatternError,
+    SchemaPart,
     UncoveredError,
     Verdicts,
     all_distinct,
@@ -42,14 +43,16 @@ from perdure.values.schema_nodes import (
 )
 from perdure.values.templates import EXPR, has_reference, is_expression, without_formulas
 
-VALIDATORS: Final[dict[int, Any]] = {
+Validator: TypeAlias = Any
+"""A validator, or its class: `jsonschema` makes them while it is imported, without a type."""
+VALIDATORS: Final[dict[int, Validator]] = {
     4: Draft4Validator,
     6: Draft6Validator,
     7: Draft7Validator,
     2019: Draft201909Validator,
     2020: Draft202012Validator,
 }
-_SPECIFICATIONS: Final[dict[int, Any]] = {
+_SPECIFICATIONS: Final[dict[int, Any]] = {  # as `resource`
     4: specifications.DRAFT4,
     6: specifications.DRAFT6,
     7: specifications.DRAFT7,
@@ -75,7 +78,7 @@ MOST_PARTS: Final = 50_000
 _DEEPEST: Final = 100
 
 
-def draft_of(schema: Any) -> Draft:
+def draft_of(schema: SchemaPart) -> Draft:
     """Return the draft that a schema names with `$schema`.
 
     Without it, the draft is 7 if it uses keywords that only older drafts have (4: an `exclusiveMinimum` that is true or
@@ -110,7 +113,7 @@ SINGLE: Final = frozenset(
 )
 
 
-def subschemas(schema: Any) -> Iterator[JsonObject]:
+def subschemas(schema: SchemaPart) -> Iterator[JsonObject]:
     """Yield the schema and all schemas in it, in any draft's places; each once, even if they share parts."""
     stack, seen = [schema], set[int]()
     while stack:
@@ -128,11 +131,11 @@ def subschemas(schema: Any) -> Iterator[JsonObject]:
                 stack.append(value)
 
 
-def resource(schema: Any, draft: Draft) -> Any:
+def resource(schema: SchemaPart, draft: Draft) -> Any:  # `referencing` types it by what it holds
     return _SPECIFICATIONS[draft.number].create_resource(schema)
 
 
-def size_problem(schema: Any) -> str | None:
+def size_problem(schema: SchemaPart) -> str | None:
     """Return why the schema is too large to be examined further, or `None`."""
     stack, parts = [(schema, 1)], 0
     while stack:
@@ -147,7 +150,7 @@ def size_problem(schema: Any) -> str | None:
     return None
 
 
-def reference_problem(schema: Any, draft: Draft) -> str | None:
+def reference_problem(schema: SchemaPart, draft: Draft) -> str | None:
     """Return which reference in the schema leads nowhere, or `None`. Nothing is fetched (R18.6)."""
     try:
         root = resource(schema, draft)
@@ -176,7 +179,7 @@ def reference_problem(schema: Any, draft: Draft) -> str | None:
     return None
 
 
-def patterns_problem(schema: Any) -> str | None:
+def patterns_problem(schema: SchemaPart) -> str | None:
     """Return which pattern cannot be checked in linear time, or `None`."""
     for part in subschemas(schema):
         named = part.get("patternProperties")
@@ -206,7 +209,7 @@ def metaschema(number: int) -> JsonObject:
     return {"$schema": whole["$schema"], "type": ["object", "boolean"], **inner}
 
 
-def _statically(part: Any) -> Any:
+def _statically(part: SchemaPart) -> SchemaPart:
     """Return a part with each dynamic reference to the whole as a plain one."""
     if isinstance(part, list):
         return [_statically(item) for item in part]
@@ -248,9 +251,9 @@ CHECKING: Final[ContextVar[KeywordCheck]] = ContextVar("perdure_checking")
 
 
 @cache
-def validator_class(number: int) -> Any:
+def validator_class(number: int) -> Validator:
     """Return the draft's validator, with counted steps and without `re`."""
-    base: Any = VALIDATORS[number]
+    base: Validator = VALIDATORS[number]
     own = {"pattern": _pattern, "properties": _properties, "patternProperties": _pattern_properties}
     own |= {"additionalProperties": _additional_properties, "uniqueItems": _unique_items}
     if number >= 2020:
@@ -265,7 +268,7 @@ def validator_class(number: int) -> Any:
 
 
 def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+    def counted(validator: Validator, value: SchemaPart, instance: Json, schema: SchemaPart) -> Any:
         CHECKING.get().steps.take(_KEYWORD + (len(value) if isinstance(value, list) else 0))
         return check(validator, value, instance, schema)
 
@@ -278,7 +281,7 @@ def _found(pattern: str, text: str) -> bool:
     return compiled.found(text)
 
 
-def _fitting(schema: Any) -> Callable[[Any], bool]:
+def _fitting(schema: SchemaPart) -> Callable[[Json], bool]:
     """Return a function that tells whether a value is known to fit, so that it needs no search for errors."""
     checking = CHECKING.get()
     steps = checking.steps
@@ -287,7 +290,7 @@ def _fitting(schema: Any) -> Callable[[Any], bool]:
     except UncoveredError:
         return lambda value: False
 
-    def fits(value: Any) -> bool:
+    def fits(value: Json) -> bool:
         try:
             return node.fits(value, steps)
         except UncoveredError:
@@ -296,12 +299,12 @@ def _fitting(schema: Any) -> Callable[[Any], bool]:
     return fits
 
 
-def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _pattern(validator: Validator, pattern: str, instance: Json, schema: SchemaPart) -> Iterator[ValidationError]:
     if isinstance(instance, str) and not _found(pattern, instance):
         yield ValidationError("does not match")
 
 
-def _into(validator: Any, value: Any, schema: Any, key: str | int) -> Iterator[ValidationError]:
+def _into(validator: Validator, value: Json, schema: SchemaPart, key: str | int) -> Iterator[ValidationError]:
     """Yield the errors of a part of the value."""
     if schema is False:  # `jsonschema` does not report the place of these
         forbidden: JsonObject = {"validator": "false", "validator_value": False, "instance": value, "schema": False}
@@ -311,7 +314,7 @@ def _into(validator: Any, value: Any, schema: Any, key: str | int) -> Iterator[V
 
 
 def known_errors(
-    value: Any, schema: Any, find: Callable[[], Iterator[ValidationError]], key: str | int | None = None
+    value: Json, schema: SchemaPart, find: Callable[[], Iterator[ValidationError]], key: str | int | None = None
 ) -> Iterator[ValidationError]:
     """Yield the errors that `find` finds for a value at `key`, found once for all calls that read it."""
     checking = CHECKING.get()
@@ -358,14 +361,18 @@ def _copied(error: ValidationError) -> ValidationError:
     return cast(ValidationError, copied)
 
 
-def _properties(validator: Any, named: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _properties(
+    validator: Validator, named: SchemaPart, instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     if isinstance(instance, dict):
         for key, child in named.items():
             if key in instance:
                 yield from _into(validator, instance[key], child, key)
 
 
-def _pattern_properties(validator: Any, named: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _pattern_properties(
+    validator: Validator, named: SchemaPart, instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     if not isinstance(instance, dict):
         return
     for pattern, child in named.items():
@@ -374,7 +381,9 @@ def _pattern_properties(validator: Any, named: Any, instance: Any, schema: Any) 
                 yield from _into(validator, value, child, key)
 
 
-def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _additional_properties(
+    validator: Validator, rest: SchemaPart, instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     if not isinstance(instance, dict):
         return
     extra = list(additional(instance, schema))
@@ -385,7 +394,7 @@ def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Any
             yield from _into(validator, instance[key], rest, key)
 
 
-def additional(instance: dict[str, Any], schema: Any) -> Iterator[str]:
+def additional(instance: JsonObject, schema: SchemaPart) -> Iterator[str]:
     """Yield the keys that neither `properties` nor `patternProperties` cover."""
     named, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for key in instance:
@@ -393,12 +402,14 @@ def additional(instance: dict[str, Any], schema: Any) -> Iterator[str]:
             yield key
 
 
-def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _unique_items(
+    validator: Validator, unique: SchemaPart, instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     if unique is True and isinstance(instance, list) and not all_distinct(instance, CHECKING.get().steps):
         yield ValidationError("not unique")
 
 
-def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _items(validator: Validator, items: SchemaPart, instance: Json, schema: SchemaPart) -> Iterator[ValidationError]:
     if isinstance(instance, list):
         first = len(schema.get("prefixItems", ()))
         CHECKING.get().steps.take(len(instance) // 4)
@@ -411,7 +422,7 @@ def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[V
 def _items_or_tuple(of_draft: Callable[..., Any]) -> Callable[..., Any]:
     """Return the keyword as drafts before 2020-12 have it: a list of schemas is one for each place."""
 
-    def check(validator: Any, items: Any, instance: Any, schema: Any) -> Any:
+    def check(validator: Validator, items: SchemaPart, instance: Json, schema: SchemaPart) -> Any:
         if isinstance(items, list):
             return of_draft(validator, items, instance, schema)
         return _items(validator, items, instance, {})
@@ -419,7 +430,9 @@ def _items_or_tuple(of_draft: Callable[..., Any]) -> Callable[..., Any]:
     return check
 
 
-def _unevaluated_properties(validator: Any, rest: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _unevaluated_properties(
+    validator: Validator, rest: SchemaPart, instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     if not isinstance(instance, dict):
         return
     known = set(_evaluated(validator, instance, schema, own=False))
@@ -428,7 +441,7 @@ def _unevaluated_properties(validator: Any, rest: Any, instance: Any, schema: An
         yield ValidationError("unevaluated keys")
 
 
-def _evaluated(validator: Any, instance: dict[str, Any], schema: Any, *, own: bool = True) -> Iterator[str]:
+def _evaluated(validator: Validator, instance: JsonObject, schema: SchemaPart, *, own: bool = True) -> Iterator[str]:
     """Yield the keys that the schema, or one that holds beside it, covers."""
     if not isinstance(schema, dict):
         return
@@ -452,7 +465,7 @@ def _evaluated(validator: Any, instance: dict[str, Any], schema: Any, *, own: bo
             yield from _evaluated(validator, instance, branch)
 
 
-def _evaluated_there(validator: Any, instance: dict[str, Any], reference: str, *, dynamic: bool) -> Iterator[str]:
+def _evaluated_there(validator: Validator, instance: JsonObject, reference: str, *, dynamic: bool) -> Iterator[str]:
     resolver = validator._resolver
     found = lookup_recursive_ref(resolver) if dynamic else resolver.lookup(reference)
     yield from _evaluated(validator.evolve(schema=found.contents, _resolver=found.resolver), instance, found.contents)
@@ -493,7 +506,7 @@ class Schema:
         return Verdicts(self.schema, self.draft) if self._whole is self else self._whole.verdicts
 
     @cached_property
-    def _validator(self) -> Any:
+    def _validator(self) -> Validator:
         if self._whole is not self:
             return self._whole._validator.evolve(schema=self.schema)
         return validator_class(self.draft.number)(self.schema, registry=REGISTRY)  # it fetches nothing (R18.6)
@@ -586,9 +599,9 @@ class Schema:
 
         Follows `properties`, `items`, `allOf` and local `$ref`; a keyword that it cannot follow forbids nothing.
         """
-        schemas: list[Any] = list(self._flat(self.schema))
+        schemas: list[SchemaPart] = list(self._flat(self.schema))
         for part in path:
-            following: list[Any] = []
+            following: list[SchemaPart] = []
             for schema in schemas:
                 child = _child(schema, part)
                 if child is False:
@@ -597,7 +610,7 @@ class Schema:
             schemas = following
         return [Schema(schema, self._whole) for schema in schemas if schema]
 
-    def _flat(self, schema: Any, depth: int = 0) -> Iterator[Any]:
+    def _flat(self, schema: SchemaPart, depth: int = 0) -> Iterator[SchemaPart]:
         if not isinstance(schema, dict) or depth > 20:
             return
         yield schema
@@ -644,7 +657,7 @@ def _undecided(error: ValidationError) -> bool:
     return error.validator not in _OF_THE_CONTAINER and has_reference(instance)
 
 
-def _child(schema: JsonObject, part: str | int) -> Any:
+def _child(schema: JsonObject, part: str | int) -> SchemaPart:
     """Return the subschema for one step: `False` if the step is forbidden, `{}` if every value is allowed."""
     key = str(part)
     properties = schema.get("properties", {})
@@ -662,11 +675,11 @@ def _child(schema: JsonObject, part: str | int) -> Any:
     return schema.get("additionalProperties", {})
 
 
-def local(document: JsonObject, reference: str) -> Any:
+def local(document: JsonObject, reference: str) -> SchemaPart:
     """Return the target of a `#/…` reference, or `None`."""
     if not reference.startswith("#"):
         return None
-    target: Any = document
+    target: SchemaPart = document
     for step in reference.lstrip("#").strip("/").split("/"):
         if step == "":
             continue
@@ -739,7 +752,7 @@ _PLAIN: Final = frozenset({"enum", "const", "default", "examples"})
 """Keywords whose values are no schemas."""
 
 
-def or_null(schema: Any) -> Any:
+def or_null(schema: SchemaPart) -> SchemaPart:
     """Return the schema in JSON Schema's own keywords, for one with `nullable`."""
     if isinstance(schema, list):
         return [or_null(item) for item in schema]
@@ -757,7 +770,7 @@ def or_null(schema: Any) -> Any:
     return _with_null(plain) if schema.get("nullable") is True else plain
 
 
-def _with_null(schema: dict[str, Any]) -> dict[str, Any]:
+def _with_null(schema: JsonObject) -> JsonObject:
     kind = schema.get("type")
     if not isinstance(kind, str | list):
         return {"anyOf": [schema, {"type": "null"}]} if schema else schema

@@ -204,7 +204,8 @@ def test_r2_9_an_agent_file_may_hold_comments_and_is_called_like_its_file(tmp_pa
     path.write_text(AGENT, encoding="utf-8")
     agent, document = read_agent(str(path))
     assert (agent.name, document["name"]) == ("helper", "helper")
-    assert agent.context[0]["text"] == "http://x // no comment, ] }"
+    assert document["context"][0]["text"] == "http://x // no comment, ] }"
+    assert agent.context == document["context"]
     path.write_text('[{"type": "text", "text": "x"}, {"role": "user", "content": "y"}]', encoding="utf-8")
     assert len(read_agent(str(path))[0].messages()) == 2
 

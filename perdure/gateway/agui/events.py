@@ -209,7 +209,7 @@ def interrupt_of(offer: WaitingView, run: str, call: str) -> Interrupt:
 
 
 def _decision(offer: WaitingView) -> JsonObject:
-    properties: dict[str, Any] = {"approved": {"type": "boolean"}, "reason": {"type": "string"}}
+    properties: JsonObject = {"approved": {"type": "boolean"}, "reason": {"type": "string"}}
     if offer.calls is None:
         properties["editedArgs"] = {"type": "object"}
     return {"type": "object", "properties": properties, "required": ["approved"]}

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from perdure.runs.wire import RunStatus
 from perdure.sessions.wire import WAIT
-from perdure.values.json import JsonObject, WireModel
+from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.messages import Mode
 
 LONGEST_WAIT = 60.0
@@ -124,7 +124,7 @@ class DecisionBody(WireModel):
     remember: bool | None = Field(default=None, description="This tool is not asked about again in this run.")
     endorse: bool | list[str] | None = Field(default=None, description="Stand for its parameters, or those named.")
     params: JsonObject | None = Field(default=None, description="Of an edit: those that change.")
-    calls: list[Any] | None = Field(default=None, description="Of an edit of a plan.")
+    calls: list[Json] | None = Field(default=None, description="Of an edit of a plan.")
     with_: JsonObject | None = Field(default=None, alias="with", description='The call in its place: `{"_tool": …}`.')
     answer: Any = None
 

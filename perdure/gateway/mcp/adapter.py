@@ -184,11 +184,11 @@ class Methods:
         while not await self._gateway.perdure.cancel_runs(runs) and clock() < until:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_AGAIN)
 
-    async def task(self, context: Context, params: types.GetTaskRequestParams) -> dict[str, Any]:
+    async def task(self, context: Context, params: types.GetTaskRequestParams) -> JsonObject:
         with _as_mcp():
             return written(await self._task(context, params.task_id))
 
-    async def task_result(self, context: Context, params: types.GetTaskPayloadRequestParams) -> dict[str, Any]:
+    async def task_result(self, context: Context, params: types.GetTaskPayloadRequestParams) -> JsonObject:
         """Return the answer that `tools/call` would have given, as soon as there is one."""
         with _as_mcp():
             run = await self._own(context, params.task_id)
@@ -196,7 +196,7 @@ class Methods:
         plain = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         return plain | {"_meta": {_RELATED: {"taskId": run.id}}}
 
-    async def cancel_task(self, context: Context, params: types.CancelTaskRequestParams) -> dict[str, Any]:
+    async def cancel_task(self, context: Context, params: types.CancelTaskRequestParams) -> JsonObject:
         with _as_mcp():
             _caller(context).check("stop", "cancel a task")
             run = await self._own(context, params.task_id)
@@ -207,7 +207,7 @@ class Methods:
             await run.waited(_CANCELLED_WITHIN)
             return written(await self._task(context, run.id))
 
-    async def list_tasks(self, context: Context, params: types.PaginatedRequestParams) -> dict[str, Any]:
+    async def list_tasks(self, context: Context, params: types.PaginatedRequestParams) -> JsonObject:
         caller = _caller(context)
         with _as_mcp():
             caller.check("read", "look at tasks")
