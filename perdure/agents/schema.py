@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from perdure.runs.agent import Agent, Config
 from perdure.values.json import JsonObject, dumps
 from perdure.values.messages import CLASSES, ChatMessage, DataMessage, InputMessage, StateMessage
+from perdure.values.schema_nodes import SchemaPart
 
 _DATA: Final = (InputMessage, StateMessage, DataMessage)
 _HIDDEN: Final = ("given", "data")
@@ -111,7 +112,7 @@ def _inside(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
                 yield from _inside(inner)
 
 
-def _untitled(schema: Any) -> Any:
+def _untitled(schema: SchemaPart) -> SchemaPart:
     """Without the titles that pydantic makes from names."""
     if isinstance(schema, list):
         return [_untitled(each) for each in schema]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Final, Literal, TypeAlias, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -128,7 +128,7 @@ class Policy(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_scope_alone(cls, policy: Any) -> Any:
+    def _a_scope_alone(cls, policy: Json) -> Json:
         return {"scope": policy} if isinstance(policy, str) else policy
 
     @field_validator("tools")

@@ -366,8 +366,8 @@ def _approve(call: Call, digests: Digests) -> None:
 
 
 def _written(offer: ApprovalRequest, call: Any) -> Any:
-    """Return a call, or its parameters, from the form that a person sends, in the engine's own notation. Raises
-    `DecisionError`."""
+    """Return a call, its parameters, or a list of calls, from the form that a person sends, in the engine's own notation:
+    of an object an object. Raises `DecisionError`."""
     held = None if offer.call is None else set(held_marks(offer.shown))
     try:
         return written_call(call, held)

@@ -52,8 +52,8 @@ class ApprovalRequest:
 
     @property
     def shown(self) -> Any:
-        """The value that the digest is of: the resolved parameters, or the calls as written, with their references
-        marked."""
+        """The value that the digest is of: of a call an object, the resolved parameters; of a plan a list, the calls as
+        written, with their references marked."""
         if self.call is None:
             return [marked_call(call.spec.raw) for call in self.calls]
         return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from perdure.errors import JsonError, TooLargeError, clip
 from perdure.hooks.events import HOOKS, HookAnswer, HookEvent, HookProblem, HookRef
@@ -46,7 +46,7 @@ class HookedEvent:
         """Whether a hook has refused it."""
         return self.answer.refused is not None
 
-    def hear(self, hook: HookRef, returned: Any) -> None:
+    def hear(self, hook: HookRef, returned: object) -> None:
         """Apply the value that a hook returned. Raises `HookAnswerError` for a value that it may not return, and then
         changes nothing."""
         if returned is None:

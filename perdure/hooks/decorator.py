@@ -81,13 +81,13 @@ def _named(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def hook_functions(target: Any) -> list[HookFunction]:
+def hook_functions(target: object) -> list[HookFunction]:
     """Return the hooks of a decorated function, in the order of its decorators."""
     found = getattr(target, REGISTERED, None) if callable(target) else None
     return [each for each in found if isinstance(each, HookFunction)] if isinstance(found, list) else []
 
 
-def found_hooks(functions: Iterable[Any]) -> list[HookFunction]:
+def found_hooks(functions: Iterable[object]) -> list[HookFunction]:
     """Return the hooks of these functions. Raises `HookDefinitionError` for a function that is no hook."""
     found: list[HookFunction] = []
     for each in functions:

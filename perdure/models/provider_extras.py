@@ -85,11 +85,10 @@ def _same(last: JsonObject, block: JsonObject) -> bool:
     return block.get("index") is not None and all(last.get(key) == block.get(key) for key in ("index", "type"))
 
 
-def _grown(before: Any, value: Any, key: str) -> Any:
-    growing = key in ("text", "summary", "data", "thinking") and isinstance(before, str) and isinstance(value, str)
-    if growing and len(before) > LONGEST_EXTRA:
-        return before  # it will not be kept
-    return before + value if growing else before if value is None else value
+def _grown(before: Json, value: Json, key: str) -> Json:
+    if key in ("text", "summary", "data", "thinking") and isinstance(before, str) and isinstance(value, str):
+        return before if len(before) > LONGEST_EXTRA else before + value  # a longer one will not be kept
+    return before if value is None else value
 
 
 def call_beside(call: JsonObject) -> JsonObject | None:

@@ -7,7 +7,7 @@ it uses, whatever their types; no document of a server raises.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from perdure.models.dialects.common import SolutionStreamReader, ToolDelta, lost_thought
 from perdure.models.provider_extras import ProviderExtras, Reasoning, call_beside, is_thought, text_in, words
@@ -293,7 +293,7 @@ def refusal_problem(words: str) -> JsonObject:
     return {"code": "refusal", "message": f"you refused: {words}"}
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: Json) -> list[Json]:
     """Return a list; a single value becomes a list of one."""
     return value if isinstance(value, list) else [] if value is None else [value]
 
@@ -313,6 +313,7 @@ def _cached(usage: JsonObject) -> int:
     return max(map(_tokens, [cached, *(usage.get(name) for name in _CACHED)]))
 
 
-def _tokens(value: Any) -> int:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_TOKENS
-    return int(value) if number else 0
+def _tokens(value: Json) -> int:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < _MOST_TOKENS:
+        return 0
+    return int(value)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, json_path
 from perdure.values.limits import MAX_PARALLEL, MAX_ROUNDS
+from perdure.values.schema_nodes import SchemaPart
 from perdure.values.schemas import BY_NAME, LISTS, SINGLE, draft_of, local, subschemas
 from perdure.values.state import METHODS
 
@@ -44,7 +45,7 @@ class _Modern:
                 self._definitions[name] = self._converted(child)
         return body | ({"$defs": self._definitions} if self._definitions else {})
 
-    def _converted(self, part: Any) -> Any:
+    def _converted(self, part: SchemaPart) -> SchemaPart:
         if not isinstance(part, dict):
             return part
         if self._draft.lone_reference and "$ref" in part:
@@ -65,7 +66,7 @@ class _Modern:
                 self._convert_children(plain, part, key, value)
         return plain
 
-    def _convert_children(self, plain: JsonObject, part: JsonObject, key: str, value: Any) -> None:
+    def _convert_children(self, plain: JsonObject, part: JsonObject, key: str, value: SchemaPart) -> None:
         """Set the keyword in `plain`, with the schemas in its value converted."""
         if key in BY_NAME and isinstance(value, dict):
             plain[key] = {name: self._converted(child) for name, child in value.items()}
@@ -221,7 +222,7 @@ def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str], 
     return call
 
 
-def _or_reference(schema: Any, control: bool = False) -> Any:
+def _or_reference(schema: SchemaPart, control: bool = False) -> SchemaPart:
     """Return a parameter's schema that also accepts a reference, itself and at any depth inside (R3.1), or a
     formula."""
     if not isinstance(schema, dict) or not schema:
@@ -253,7 +254,7 @@ def _inside(schema: JsonObject) -> JsonObject:
     return inner
 
 
-def _inside_any(schema: Any) -> Any:
+def _inside_any(schema: SchemaPart) -> SchemaPart:
     return _inside(schema) if isinstance(schema, dict) else schema
 
 
@@ -270,7 +271,7 @@ def _move_definitions(
     return rebased
 
 
-def _rebase(schema: Any, owner: str) -> Any:
+def _rebase(schema: SchemaPart, owner: str) -> SchemaPart:
     if isinstance(schema, list):
         return [_rebase(item, owner) for item in schema]
     if not isinstance(schema, dict):
@@ -337,7 +338,7 @@ def _owner(name: str) -> str:
     return f"tool {rest.split('/')[0]!r}" if kind in ("call", "output") and rest else "the output"
 
 
-def _in_shapes(definition: Any) -> Any:
+def _in_shapes(definition: SchemaPart) -> SchemaPart:
     """Return a call as one of two shapes: with no meta-property but the output path, and with all of them, of which
     some are `null`."""
     properties: JsonObject = definition.get("properties", {}) if isinstance(definition, dict) else {}
@@ -371,7 +372,7 @@ class _Maker:
         self.problems: list[str] = []
         self.properties = 0
 
-    def convert(self, schema: Any, owner: str, path: tuple[str | int, ...], depth: int) -> Any:
+    def convert(self, schema: SchemaPart, owner: str, path: tuple[str | int, ...], depth: int) -> SchemaPart:
         """Return the schema in the subset; note a problem if the subset cannot express it."""
         if schema is False:  # an array without items
             return {"type": "null"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -32,6 +32,7 @@ from perdure.values.messages import (
     parse_messages,
 )
 from perdure.values.problems import first_problem, problem_at, problems_of
+from perdure.values.schema_nodes import SchemaPart
 from perdure.values.schemas import Schema, or_null
 from perdure.values.state import kind_of, state_key
 
@@ -74,7 +75,7 @@ def _is_tool(message: Json) -> bool:
     return isinstance(message, dict) and message.get("type") == "tool"
 
 
-def output_schema(schema: Any) -> Any:
+def output_schema(schema: SchemaPart) -> SchemaPart:
     """Return the schema of the output, where the schema is that of a whole Solution: an object of `calls` and `output`."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     if not isinstance(properties, dict) or set(properties) != {"calls", "output"}:
@@ -270,7 +271,7 @@ class Agent(BaseModel):
 
     @field_validator("output_schema", mode="before")
     @classmethod
-    def _of_the_output(cls, schema: Any) -> Any:
+    def _of_the_output(cls, schema: SchemaPart) -> SchemaPart:
         return or_null(output_schema(schema))
 
     def messages(self) -> list[Message]:

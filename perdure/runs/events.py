@@ -286,7 +286,7 @@ SAID_BY_SESSION: Final = frozenset(
 """Events of a run that the session reports too: a reader of the session receives them once."""
 
 
-def as_topic(name: Any) -> Topic | None:
+def as_topic(name: object) -> Topic | None:
     """Return the topic of this name; `None` if there is none."""
     return next((topic for topic in TOPICS if topic == name), None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -196,7 +196,7 @@ class LoopInput(WireModel):
     """Paths that the loop's body writes."""
     items: list[Json] = Field(default_factory=list)
     parallel: int = DEFAULT_PARALLEL
-    until: Any = ""
+    until: Json = ""
     max: int = DEFAULT_MAX
     max_payload: int = MAX_PAYLOAD
     title: str = ""
@@ -279,7 +279,7 @@ class LoopInput(WireModel):
                 kept[number] = each
                 state.size += size
 
-    def keep(self, index: int, value: Any, size: int) -> None:
+    def keep(self, index: int, value: Json, size: int) -> None:
         """Keep an iteration's result; one without room beside the others becomes that iteration's error (R18.4)."""
         state = self.state
         # Iterations to come find room for their errors; ended ones take no more than they need.
@@ -306,7 +306,7 @@ class LoopInput(WireModel):
         self._put(index, self.state.fail(index, code, message), _SLOT)
         self.state.satisfied = self.kind == "until"
 
-    def _put(self, index: int, value: Any, size: int) -> None:
+    def _put(self, index: int, value: Json, size: int) -> None:
         state = self.state
         state.done += 1
         if self.kind == "until":

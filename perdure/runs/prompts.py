@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from perdure.models.dialects.common import DialectRequest, written_names
 from perdure.models.dialects.registry import Dialect
@@ -32,7 +32,7 @@ from perdure.runs.prompt_parts import (
 )
 from perdure.runs.provenance import RunProvenance
 from perdure.runs.records import RunProgress
-from perdure.values.json import JsonObject, dumps
+from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.messages import ChatMessage, MergedMessages, PlanMessage, SystemMessage, TextMessage, newest
 from perdure.values.sizes import preview
 from perdure.values.state import split_state
@@ -277,6 +277,6 @@ def _state_messages(states: Mapping[str | None, JsonObject]) -> Iterator[JsonObj
             yield user("state" if name is None else f"state (instance {name})", value)
 
 
-def call_line(raw: Mapping[str, Any], limit: int = 100) -> str:
+def call_line(raw: Mapping[str, Json], limit: int = 100) -> str:
     """Return a call's parameters on one line, for summaries and tables."""
     return ", ".join(f"{key}={preview(value, 40)}" for key, value in raw.items() if not key.startswith("_"))[:limit]

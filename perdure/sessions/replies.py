@@ -265,7 +265,7 @@ def reply_route(name: str, /) -> Callable[[F], F]:
     return decorate
 
 
-def routes_of(value: Any) -> list[RouteFunction]:
+def routes_of(value: object) -> list[RouteFunction]:
     """Return the routes that a decorated function is registered for."""
     found = getattr(value, REGISTERED, None)
     return found if isinstance(found, list) and all(isinstance(each, RouteFunction) for each in found) else []

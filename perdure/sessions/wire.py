@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from perdure.values.json import JsonObject, Packed, WireModel, dumps
+from perdure.values.json import Json, JsonObject, Packed, ReadOnlyJson, WireModel, dumps
 from perdure.values.limits import MAX_NAME
 from perdure.values.messages import Mode, SessionRules
 
@@ -238,13 +238,14 @@ class RunUpdate(WireModel):
 
     run_id: str
     update: str
-    argument: Any
+    argument: Json
 
 
 class RunUpdateResult(WireModel):
     """The answer to the update, or the reason of its rejection."""
 
     answer: Any = None
+    """JSON of the form that the update returns, which its sender knows."""
     refused: str | None = None
 
 
@@ -310,6 +311,6 @@ def session_id(tenant: str, key: str) -> str:
     return f"{SESSION_PREFIX}{digest([tenant, key], 32)}"
 
 
-def digest(what: Any, length: int = 24) -> str:
+def digest(what: ReadOnlyJson, length: int = 24) -> str:
     """A digest of JSON, in so many hexadecimal digits."""
     return hashlib.sha256(dumps(what).encode(errors="surrogatepass")).hexdigest()[:length]

@@ -18,7 +18,7 @@ from perdure.tools.tool import CONTEXT_PARAMETER, parse_tool
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import MAX_PROGRESS
 from perdure.values.problems import first_problem
-from perdure.values.schema_nodes import pattern_problem
+from perdure.values.schema_nodes import SchemaPart, pattern_problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -183,7 +183,7 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     return decorate if function is None else decorate(function)
 
 
-def tool_function(target: Any) -> ToolFunction | None:
+def tool_function(target: object) -> ToolFunction | None:
     """Return the tool of a decorated function, or `None`."""
     found = getattr(target, REGISTERED, None)
     return found if isinstance(found, ToolFunction) else None
@@ -306,7 +306,7 @@ def _hint(where: str, why: str) -> None:
     warnings.warn(words, stacklevel=6)
 
 
-def described(documented: Any) -> str:
+def described(documented: object) -> str:
     """Return a docstring's text, without its parameters."""
     found = docstring_parser.parse(inspect.getdoc(documented) or "")
     return "\n".join(filter(None, (found.short_description, found.long_description)))
@@ -335,7 +335,7 @@ def open_tool(
 _CAMEL: Final = {"output_path": "outputPath", "task_queue": "taskQueue", "queue_timeout": "queueTimeout"}
 
 
-def plain_schema(schema: Any) -> Any:
+def plain_schema(schema: SchemaPart) -> SchemaPart:
     """Return a schema without the titles that pydantic makes from names, which only cost tokens.
 
     Patterns that cannot be checked in linear time (a `Decimal` has one) are removed too: the function's own types check

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -24,7 +24,7 @@ from perdure.values.schemas import Schema, or_null
 from perdure.values.state import OutputMethod
 
 
-def check_rule(rule: Any) -> str | None:
+def check_rule(rule: Json) -> str | None:
     """Return what is wrong with an exception to an approval policy, if anything is (R7.1)."""
     if rule in ("never", "always"):
         return None
@@ -144,7 +144,7 @@ class Tool(BaseModel):
     output_path: str | None = Field(default=None, alias="_outputPath")
     """The path of every result; `None` leaves it to the model (R4.4)."""
     output_method: OutputMethod | None = Field(default=None, alias="_outputMethod")
-    approval: Any = Field(default=None, alias="_approval")
+    approval: Json = Field(default=None, alias="_approval")
     """`never`, `always` or `{"when": <JSON Schema of the resolved parameters>}` (R7.1); `None` leaves it to the
     policy."""
     safe: bool = Field(default=False, alias="_safe")
@@ -206,7 +206,7 @@ class Tool(BaseModel):
 
     @field_validator("approval")
     @classmethod
-    def _a_usable_rule(cls, rule: Any) -> Any:
+    def _a_usable_rule(cls, rule: Json) -> Json:
         if rule is not None and (problem := check_rule(rule)):
             raise ValueError(f"_approval: {problem}")
         return rule
@@ -434,7 +434,7 @@ def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
     )
 
 
-def _queue(definition: JsonObject) -> Any:
+def _queue(definition: JsonObject) -> Json:
     queue = definition.get("_taskQueue")
     return queue.get("const") if isinstance(queue, dict) else queue
 
