@@ -1,12 +1,14 @@
 """Everything for which Perdure uses parts of the Temporal SDK that are not public, each with the public way that is missing.
 
 - `Converter` overrides two private methods. The SDK reads a value's place and fetches the value before it asks a payload converter,
-  and fails the workflow's task where either fails. Missing: a hook for a payload that cannot be fetched.
+  and fails the workflow's task where either fails. Missing: a hook for a payload that cannot be fetched, and types of its errors:
+  `perdure.hosting.codec.is_lasting` reads their codes from their words.
 - `ReportingInstance` reads the activations of a workflow, whose types are the SDK core's. Missing: a callback when a task is refused or
   cannot be replayed, and when a run leaves the cache.
 - `hide_loops` sets the running event loop of a thread. Missing: an event loop of workflows that takes no task from finalizers.
 - `activity_name` reads the attribute that `activity.defn` sets. Missing: a function that returns a definition's name. Tools of users'
   activities and workflows read it too, in `perdure.tools.temporal`.
+- `perdure.hosting.logs.core_logging` leaves out lines of the SDK's core by their words. Missing: a name for each kind of line.
 """
 
 from __future__ import annotations
