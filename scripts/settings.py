@@ -19,6 +19,7 @@ PAGE: Final = _DOCS / "settings.md"
 AGENTS: Final = _DOCS / "agents.md"
 EVENTS: Final = _DOCS / "events.md"
 COMMANDS: Final = _DOCS / "commands.md"
+PANELS: Final = {about(field).group for field in Settings.model_fields.values()}
 MARKS: Final = {
     PAGE: "<!-- made from the settings by `make settings`; not to be edited below -->\n",
     AGENTS: "<!-- made from the models by `make settings`; not to be edited below -->\n",
@@ -49,7 +50,6 @@ def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any
 
 def commands_table() -> str:
     """A table of all commands with their arguments and their own options; those of settings are in the settings' table."""
-    panels = {about(field).group for field in Settings.model_fields.values()}
     rows = ["| command | does | options |", "|---|---|---|"]
     for name, command in _commands(typer.main.get_command(app)):
         arguments = [each for each in command.params if each.param_type_name == "argument"]
@@ -58,7 +58,7 @@ def commands_table() -> str:
             f"`{max(each.opts, key=len)}`"
             for each in command.params
             if each.param_type_name == "option"
-            and getattr(each, "rich_help_panel", None) not in panels
+            and getattr(each, "rich_help_panel", None) not in PANELS
             and each.name not in ("help", "config")
         ]
         words = " ".join(["perdure", name, *shapes]).replace("|", "\\|")
@@ -67,8 +67,24 @@ def commands_table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def flags() -> dict[str, list[str]]:
+    """The flags of each setting: `--grace` where it is a worker's, else with its command, `serve --port`."""
+    found: dict[str, list[str]] = {name: [] for name in Settings.model_fields}
+    for command, one in _commands(typer.main.get_command(app)):
+        for each in one.params if command != "settings" else ():  # which takes them all, to show them
+            if getattr(each, "rich_help_panel", None) in PANELS:
+                found[each.name].append(f"{command} {max(each.opts, key=len)}")
+    workers = {name: [each[7:] for each in taken if each.startswith("worker ")] for name, taken in found.items()}
+    return {name: workers[name] or taken for name, taken in found.items()}
+
+
+def settings_table() -> str:
+    """A table of all settings."""
+    return table(flags())
+
+
 TABLES: Final[dict[Path, Callable[[], str]]] = {
-    PAGE: table,
+    PAGE: settings_table,
     AGENTS: config_table,
     EVENTS: events_table,
     COMMANDS: commands_table,

@@ -156,6 +156,10 @@ def test_a_guide_ends_with_what_can_go_wrong() -> None:
         "durability",
         "planning",
         "troubleshooting",
+        "models",
+        "sessions",
+        "upgrading",
+        "testing",
     ]
     last = {name: re.findall(r"^## (.*)$", DOCS[f"{name}.md"], re.MULTILINE)[-1] for name in guides}
     assert [name for name, heading in last.items() if not heading.startswith("What can go wrong")] == []
@@ -264,6 +268,12 @@ def wrong(written: str) -> list[str]:
     return [name for name in named if name not in there] or [
         f"{name} {option}" for name in named for option in options if option not in there[name] and option != "--help"
     ]
+
+
+def test_no_option_has_an_underscore() -> None:
+    assert {
+        option for options in commands().values() for option in options if option[0] == "-" and "_" in option
+    } == set()
 
 
 def test_every_command_and_option_named_exists() -> None:

@@ -20,7 +20,7 @@ WORKER: Final = tuple(
 )
 """What `perdure worker` takes."""
 SERVE: Final = {
-    name: "--" + name.removeprefix("gateway_")
+    name: flag(name.removeprefix("gateway_"))
     for name, field in Settings.model_fields.items()
     if about(field).group == GATEWAY
 }

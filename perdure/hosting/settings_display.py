@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from perdure.hosting.settings import Settings, about, flag, variable
+from perdure.hosting.settings import Settings, about, variable
 from perdure.values.json import Json
 
 MASK = "•••"
@@ -63,14 +64,15 @@ def shown_default(name: str) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def table() -> str:
-    """The settings as Markdown, a table a group."""
+def table(flags: Mapping[str, Sequence[str]]) -> str:
+    """The settings as Markdown, a table a group. `flags` are those that commands take for each setting."""
     lines: list[str] = []
     for group, fields in groupby(Settings.model_fields.items(), lambda item: about(item[1]).group):
         lines += ["", f"## {group}", "", "| key, flag, variable | default | |", "|---|---|---|"]
         for name, field in fields:
             form = about(field).form.replace("|", "\\|")
-            names = f"`{name}`, `{flag(name)}{' ' + form if form else ''}`, `{variable(name)}`"
+            words = [f"`{each}{' ' + form if form else ''}`" for each in flags.get(name, ())]
+            names = ", ".join([f"`{name}`", *words, f"`{variable(name)}`"])
             secret = "; never shown" if about(field).secret else ""
             lines.append(f"| {names} | {shown_default(name)} | {field.description}{secret} |")
     return "\n".join(lines).lstrip() + "\n"
