@@ -229,10 +229,13 @@ async def after(run_id: str) -> RunResult:
     """Return the result of a run that was cancelled or terminated, or has timed out: it knows that after its end too."""
     try:
         view: RunView = await ask_other(run_id, RUN_QUERY, RunView)
+        closed = (await other_run(run_id).describe()).close_time
     except (RPCError, WorkflowQueryFailedError) as error:
         lasting = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
         raise ApplicationError(str(error), type="gone", non_retryable=lasting) from None
-    return view.result()
+    result = view.result()
+    result.ended_at = None if closed is None else closed.isoformat(timespec="milliseconds")
+    return result
 
 
 @activity.defn(name=TURN_ACTIVITY)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import io
 import uuid
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
 import httpx2
 import pytest
 from rich.console import Console
+from temporalio import workflow
 from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput, WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker
 
 from perdure import Agent, tool
 from perdure.cli.run_view import print_run
@@ -23,7 +26,7 @@ from perdure.errors import NoWorkerError
 from perdure.gateway.guards import Guards
 from perdure.pages.inbox import inbox_app
 from perdure.plan.calls import Approval
-from perdure.runs.wire import WAITING_NAMED, CallView, RunView
+from perdure.runs.wire import AGENT_WORKFLOW, WAITING_NAMED, CallView, RunView
 from perdure.testing.scripted_model import Turn
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure, serving
@@ -184,3 +187,31 @@ async def test_an_inbox_page_that_stands_open_asks_no_run(dev_server: WorkflowEn
                     await asyncio.sleep(0.05)
         assert counting.count == 0
         await handle.terminate()
+
+
+@workflow.defn(name=AGENT_WORKFLOW, sandboxed=False)
+class Broken:
+    """A run whose every task fails."""
+
+    @workflow.run
+    async def run(self, _: Any) -> Any:
+        raise RuntimeError("a fault of the engine's")
+
+
+async def test_r18_10_commands_say_that_the_tasks_of_a_run_fail_why_and_what_to_do(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    client, queue = dev_server.client, f"broken-{uuid.uuid4().hex[:8]}"
+    env = {"TEMPORAL_ADDRESS": client.service_client.config.target_host}
+    async with Worker(client, task_queue=queue, workflows=[Broken]), asyncio.timeout(HANG):
+        run = await Perdure(client, task_queue=queue).start(Agent(name="broken", instructions="Plan."), "x")
+        async with aclosing(run.troubles()) as troubles:
+            async for _ in troubles:
+                break
+        said = [await perdure(*command, run.id, env=env) for command in (("show",), ("cancel",))]
+        await run.terminate()
+    for command in said:
+        assert (command.code, command.out) == (1, "")
+        assert "its workflow tasks fail" in command.err
+        assert "a fault of the engine's" in command.err
+        assert f"perdure terminate {run.id}" in command.err

@@ -14,7 +14,7 @@ from temporalio.client import WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Perdure, Run, ToolContext, tool
+from perdure import Agent, Perdure, Run, RunFailedError, ToolContext, tool
 from perdure.client.histories import replay_history
 from perdure.client.run_operations import AgentHandle
 from perdure.errors import DecisionRefusedError
@@ -244,6 +244,34 @@ async def test_r10_14_who_reads_a_run_that_is_reset_goes_on_and_is_told(dev_serv
     assert json.loads(lines.out.splitlines()[0])["phase"] == "reset"
     assert origin.reset
     assert "Temporal has reset this run" in shown.out
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_who_waits_for_a_run_that_is_reset_waits_for_its_new_end(
+    dev_server: WorkflowEnvironment, ends: bool
+) -> None:
+    """The reset of a run that goes on terminates its execution: its waiters took that for the end."""
+    async with harness(dev_server.client, TOOLS, [PLAN[0], *PLAN]) as it, asyncio.timeout(HANG):
+        handle = await it.start(agent("remove"))
+        await it.until_waiting(handle.id, "1.0")
+        run: Run[Any] = Run(it.client, handle.id)
+        output, viewing = asyncio.create_task(run.result()), asyncio.create_task(run.wait())
+        done, _ = await asyncio.wait([output, viewing], timeout=0.5)
+        assert not done
+        where = ("--workflow-id", handle.id, "--type", "FirstWorkflowTask", "--reason", "try again")
+        await temporal(dev_server, "reset", *where)
+        await it.until_waiting(handle.id, "1.0")
+        if ends:
+            await run.approve("1.0")
+        else:
+            await run.terminate()
+        view = await viewing
+        if ends:
+            assert await output == {"ok": True}
+        else:
+            with pytest.raises(RunFailedError):
+                await output
+    assert view.status == ("completed" if ends else "terminated")
 
 
 async def test_r10_14_a_run_that_is_reset_to_its_start_is_read_anew(dev_server: WorkflowEnvironment) -> None:

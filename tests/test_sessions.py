@@ -340,6 +340,31 @@ async def test_r10_3_however_a_run_ends_the_next_begins(dev_server: WorkflowEnvi
         gate.open.set()
 
 
+@pytest.mark.parametrize("how", ["end", "cancel", "terminate"])
+async def test_r10_5_an_entry_has_the_time_at_which_its_run_ended(dev_server: WorkflowEnvironment, how: str) -> None:
+    """It had the time of the session's task. A query may see a run's end at the time of the task before."""
+    gate = Gate()
+    async with desk(dev_server, gate.answer, HOLD, [gate.tool]) as (session, it):
+        receipt = await session.send("hold", sender="ann")
+        await gate.asked.wait()
+        assert receipt.run_id is not None
+        handle = it.client.get_workflow_handle(receipt.run_id)
+        if how == "end":
+            gate.open.set()
+        else:
+            await getattr(handle, how)()
+        await session.wait(receipt, HANG)
+        ended = (await handle.describe()).close_time
+        found = [entry["at"] for entry in (await session.show()).entries if entry["type"] in ("run", "reply")]
+        if how == "end":
+            result: Any = await handle.result()
+            assert found == [result["endedAt"]] * 2
+        else:
+            assert ended is not None
+            assert found == [ended.isoformat(timespec="milliseconds")] * 2
+        gate.open.set()
+
+
 @workflow.defn(name=SESSION_WORKFLOW)
 class Broken:
     @workflow.run

@@ -40,7 +40,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.events import EVENTS_QUERY, WATCHED, EventsPage
     from perdure.runs.limits import Budget, Limit, WorkClock
     from perdure.runs.recall import recall
-    from perdure.runs.rules import LAST_REQUEST_COUNTS, LISTED_AGENT
+    from perdure.runs.rules import ASKS_BY_ACTIVITY, LAST_REQUEST_COUNTS, LISTED_AGENT
     from perdure.runs.run import Run
     from perdure.runs.views import Pages, fit_waiting, waiting_views
     from perdure.runs.wire import (
@@ -207,7 +207,7 @@ class RunDriver:
 
     async def _choose(self) -> ModelChoice:
         try:
-            return await choose(self.run.situation())
+            return await choose(self.run.situation(), local=not self.run.prepared.follows(ASKS_BY_ACTIVITY))
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise

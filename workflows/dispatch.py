@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.delegates import scoped_data
     from perdure.runs.loops import LoopInput
     from perdure.runs.prompts import call_line
+    from perdure.runs.rules import ASKS_BY_ACTIVITY
     from perdure.runs.run import Run
     from perdure.runs.views import summary as line
     from perdure.runs.wire import GRANTED, LIMITED_ACTIVITY, NEXT_TASK_ACTIVITY, RunInput
@@ -63,7 +64,9 @@ class Routing:
         """
         if not not_taken_up(error):
             return False
-        self._agent_run.prepared = self._agent_run.prepared.model_copy(update={"limited": await ask_limited()})
+        prepared = self._agent_run.prepared
+        limited = await ask_limited(local=not prepared.follows(ASKS_BY_ACTIVITY))
+        self._agent_run.prepared = self._agent_run.prepared.model_copy(update={"limited": limited})
         return tool is None or tool.task_queue is None or self.tool(tool) is None
 
     @property
@@ -71,12 +74,34 @@ class Routing:
         return self._agent_run.prepared.limited
 
 
-async def ask_limited() -> Limited:
-    """Return the rate limits of the workers as of now."""
-    found: Limited = await workflow.execute_local_activity(
-        LIMITED_ACTIVITY, result_type=Limited, start_to_close_timeout=timedelta(seconds=30)
-    )
+async def ask_limited(*, local: bool) -> Limited:
+    """Return the rate limits of the workers as of now; `local` as for `ask_worker`."""
+    found: Limited = await ask_worker(LIMITED_ACTIVITY, None, Limited, local=local)
     return found
+
+
+_ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
+_ANSWERS: Final = timedelta(seconds=30)
+"""Time of one attempt of an activity that reads what its worker has."""
+
+
+async def ask_worker(activity: str, argument: Any, result_type: type, *, local: bool, attempts: int = 0) -> Any:
+    """Return what a worker answers, in at most so many attempts, 0 for any number.
+
+    `local`: by a local activity, as 0.1.0 did. Where a query comes with a task, the SDK's core ends that task with the
+    marker of the result, and returns the result in the next task. A replay returns it in the first one: commands then
+    come in another order.
+    """
+    call = workflow.execute_local_activity if local else workflow.execute_activity
+    return await call(
+        activity,
+        args=[] if argument is None else [argument],
+        result_type=result_type,
+        start_to_close_timeout=_ANSWERS,
+        retry_policy=RetryPolicy(maximum_attempts=attempts)
+        if local
+        else replace(_ASK_AROUND, maximum_attempts=attempts),
+    )
 
 
 _SOON = timedelta(milliseconds=1)

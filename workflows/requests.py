@@ -11,7 +11,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
-from perdure.workflows.dispatch import WAIT, Routing
+from perdure.workflows.dispatch import WAIT, Routing, ask_worker
 from perdure.workflows.failures import attempts_of, away_of, kind_of, message_of
 from perdure.workflows.observability import tell
 
@@ -47,17 +47,16 @@ _SAME_EVERYWHERE: Final = ("BadRequestError", "UnprocessableEntityError")
 """Failures that another model would return too."""
 
 
-async def choose(situation: Situation) -> ModelChoice:
-    """Choose the model of a Request. A worker's own policy runs on the worker, and its answer is recorded."""
+async def choose(situation: Situation, *, local: bool) -> ModelChoice:
+    """Choose the model of a Request. A worker's own policy runs on the worker, and its answer is recorded.
+
+    `local`: by a local activity, as in runs of 0.1.0.
+    """
     name = situation.models.policy
     if name in POLICIES:
         return POLICIES[name](situation)
-    chosen: ModelChoice = await workflow.execute_local_activity(
-        CHOOSE_ACTIVITY,
-        ChooseInput(policy=name, situation=situation),
-        result_type=ModelChoice,
-        start_to_close_timeout=timedelta(seconds=30),
-        retry_policy=RetryPolicy(maximum_attempts=3),
+    chosen: ModelChoice = await ask_worker(
+        CHOOSE_ACTIVITY, ChooseInput(policy=name, situation=situation), ModelChoice, local=local, attempts=3
     )
     return chosen
 

@@ -7,6 +7,8 @@ from itertools import islice
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
+from perdure.workflows.observability import now
+
 with workflow.unsafe.imports_passed_through():
     from perdure.runs.delegates import SpentBudget
     from perdure.runs.limits import WorkClock
@@ -44,6 +46,7 @@ def result_of(run: Run, clock: WorkClock) -> RunResult:
     """Return the run's result so far, as large as its parent or its starter can receive it."""
     run.progress.worked = clock.worked(workflow.time())
     result = _whole_view(run).result()
+    result.ended_at = now()
     if workflow.info().parent is not None and not run.records:
         result = told_above(result, run.sizes)
     count = run.count if result.calls else 0

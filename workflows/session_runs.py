@@ -247,7 +247,7 @@ class RunTurns:
         """Wait until a worker has room for the run, or it is not `wanted` any more. Return at once where there is no
         limit.
         """
-        while wanted() and (await ask_limited()).runs:
+        while wanted() and (await ask_limited(local=True)).runs:
             holding = self._holding = asyncio.create_task(_hold(run_id))
             await self._until_given(run_id, holding, wanted)
             if run_id in self._given or not holding.done() or not _not_taken_up(holding):

@@ -282,8 +282,11 @@ class SessionState:
     def ended(self, running: ActiveRun, result: RunResult, started: str, at: str) -> list[ReplyDelivery]:
         """Record a run's end: its messages, calls, reply and state. Messages without an answer begin the next run.
 
-        Return the replies to deliver to the routes of its messages.
+        `at` is the time of the session's task. The run's own time counts where there is one: a query may see the end
+        before its task has begun, at the time of the task before. Return the replies to deliver to the routes of its
+        messages.
         """
+        at = result.ended_at or at
         run_id = self.lane.run_id(running.number)
         held = {
             message.key: heard.request

@@ -16,12 +16,13 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
 )
 from temporalio.common import TypedSearchAttributes, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.exceptions import ApplicationError, TerminatedError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client.errors import no_answer
@@ -317,13 +318,24 @@ async def ended(client: Client, run_id: str, timeout: float | None = None) -> Ru
 
 
 async def _awaited(handle: AgentHandle) -> RunResult:
-    """Return what the run returned, however often the server ends the question for it without an answer, as the one of tests does."""
+    """Return what the run returned, however often the server ends the question for it without an answer, as the one of tests does.
+
+    Who resets a run that goes on terminates its execution: the run goes on in another one, whose end counts.
+    """
     while True:
         try:
             return await handle.result()
         except RuntimeError as error:
             if "No completion event" not in str(error):
                 raise
+        except WorkflowFailureError as error:
+            if not isinstance(error.cause, TerminatedError) or await _is_terminated(handle):
+                raise
+
+
+async def _is_terminated(handle: AgentHandle) -> bool:
+    """Whether the run's newest execution was terminated."""
+    return (await describe(handle)).status == WorkflowExecutionStatus.TERMINATED
 
 
 async def _goes_on(client: Client, handle: AgentHandle) -> str:

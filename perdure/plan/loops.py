@@ -23,7 +23,14 @@ from perdure.plan.calls import (
 )
 from perdure.plan.scheduler import Slots
 from perdure.values.json import Json, JsonObject, shorten
-from perdure.values.limits import MAX_ROUNDS_INSIDE, RESULT_TOO_LARGE, SHORT_TASKS, CheckBudget, said
+from perdure.values.limits import (
+    CALLS_OF_ROUNDS,
+    MAX_CALLS_INSIDE,
+    RESULT_TOO_LARGE,
+    SHORT_TASKS,
+    CheckBudget,
+    said,
+)
 from perdure.values.provenance import NOWHERE, Labels, Sources, join, join_all
 from perdure.values.references import MISSING, Missing, Path, Reference, evaluate, get, overlaps
 from perdure.values.sizes import clipped
@@ -63,14 +70,14 @@ class Iteration(Protocol):
 
 
 class RoundBudget:
-    """The iterations of its loops, at all levels, that a Request may still begin (R16.6)."""
+    """The calls of iterations of its loops, at all levels, that a Request may still begin (R16.6)."""
 
-    def __init__(self, most: int = MAX_ROUNDS_INSIDE) -> None:
-        self._most = self.left = most
+    def __init__(self) -> None:
+        self.left = MAX_CALLS_INSIDE
 
     def renew(self) -> None:
         """Renew the budget for the next Request."""
-        self.left = self._most
+        self.left = MAX_CALLS_INSIDE
 
 
 class EndedIteration:
@@ -260,16 +267,21 @@ class RunningLoop:
 
     def _has_round(self) -> bool:
         """Whether one more iteration may begin, of all loops of the Request; sets `_over` if not (R16.6)."""
-        if not self._rounds.left:
-            most = f"{MAX_ROUNDS_INSIDE:,} iterations, and those of loops inside loops count"
+        if self._rounds.left < self._cost:
+            most = f"{MAX_CALLS_INSIDE:,} calls in their iterations, and those of loops inside loops count"
             message = f"ended after {self._next} iterations: all loops of a Request together have at most {most}; let a delegate or a tool do a part"
             self._over = CallError("too_many_iterations", message)
         return not self._over
 
+    @property
+    def _cost(self) -> int:
+        """The part of the Request's budget that an iteration takes: its calls, and 1 in runs of 0.1.0."""
+        return len(self.form.forms) if self._checks.is_patched(CALLS_OF_ROUNDS) else 1
+
     def _open(self) -> None:
         number, form = self._next, self.form
         self._next += 1
-        self._rounds.left -= 1
+        self._rounds.left -= self._cost
         self._checks.taken += OPENING
         if self._checks.is_patched(SHORT_TASKS):
             self._checks.taken += _FURTHER * (len(form.forms) - 1)

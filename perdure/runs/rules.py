@@ -11,8 +11,10 @@ from types import MappingProxyType
 from typing import Final
 
 from perdure.plan.validation import CONVERTED
-from perdure.values.limits import DECIDED, SHORT_TASKS
+from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, SHORT_TASKS
 
+ASKS_BY_ACTIVITY: Final = "asks-by-activity"
+"""After its start a run asks its workers by activities that are not local: commands behind a local one come in another order in a replay."""
 CLIENT_CALLS_UNLISTED: Final = "client-calls-unlisted"
 """Lists do not have what the client carries out."""
 CLOCK_FOLLOWS: Final = "clock-follows"
@@ -39,6 +41,8 @@ SESSION_KNOWS_WAITING: Final = "session-knows-waiting"
 SINCE: Final[Mapping[str, int]] = MappingProxyType(
     dict.fromkeys(
         (
+            ASKS_BY_ACTIVITY,
+            CALLS_OF_ROUNDS,
             CLIENT_CALLS_UNLISTED,
             CLOCK_FOLLOWS,
             CONVERTED,

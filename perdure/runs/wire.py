@@ -239,11 +239,14 @@ class RunResult(WireModel):
     """What the model thought before the answer, where a session tells that. Not part of `run --json`."""
     tight: bool = False
     """Whether its context was too long for a model, and was shown cut since (R9.7). Not part of `run --json`."""
+    ended_at: str | None = None
+    """ISO 8601, UTC: when it ended, by its own clock, so that all who read it have the same time; `None`: it was broken off, or is a run of
+    0.1.0. Not part of `run --json`."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
         del plain["worked"], plain["outputSize"], plain["contextTokens"], plain["tight"], plain["sources"]
-        del plain["left"], plain["sent"], plain["reasoning"]
+        del plain["left"], plain["sent"], plain["reasoning"], plain["endedAt"]
         for name in ("error", "cut", "messages"):
             if not plain[name]:
                 del plain[name]

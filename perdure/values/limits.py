@@ -129,9 +129,11 @@ MAX_INSIDE: Final = 100
 """Items that run inside the run's own workflow, each with a few events; more have a loop workflow (R16.1)."""
 MAX_TURNS: Final = 500
 """Iterations, one after another, inside a run's own workflow: it continues as new only between Requests."""
-MAX_ROUNDS_INSIDE: Final = 10_000
-"""Iterations of all loops of one Request that run inside the run's own workflow, nested loops included: each is a plan
-of its own and takes up to 1 ms (R16.6)."""
+MAX_CALLS_INSIDE: Final = 10_000
+"""Calls in the iterations of all loops of one Request that run inside the run's own workflow, nested loops included.
+Each takes up to 1 ms, and as the Request ends one workflow task keeps a record of each: all of them take up to 0.6 s, and
+the SDK fails a task after 2 s. Bodies have up to 100 calls, so a bound on iterations alone would allow a million
+(R16.6)."""
 MAX_BODY_CALLS: Final = 100
 """Calls of a body: each iteration is a plan of as many."""
 MAX_LOOPS_DEEP: Final = 5
@@ -306,6 +308,8 @@ use, the same work takes ten times as long, and the SDK fails a task after 2 s b
 SHORT_TASKS: Final = "short-tasks-in-loops"
 """Patch: runs of 0.1.0 begin iterations until `TASK_STEPS`, check a body's calls anew in each, and have a timer bring
 the next task."""
+CALLS_OF_ROUNDS: Final = "calls-of-rounds"
+"""Patch: runs of 0.1.0 count as many iterations of a Request's loops, and not the calls in them."""
 DECIDED: Final = "sources-of-conditions"
 """Patch: in runs of 0.1.0 a result lacks the provenance of the conditions that its call is made under."""
 PART_STEPS: Final = 2

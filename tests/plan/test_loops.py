@@ -459,7 +459,7 @@ def test_r16_6_all_loops_of_a_request_have_one_bound_together() -> None:
     (ended,) = [call for call in made if call.state.error is not None]
     assert ended.state.error is not None
     assert ended.state.error.code == "too_many_iterations"
-    assert "at most 10,000 iterations" in ended.state.error.message
+    assert "at most 10,000 calls in their iterations" in ended.state.error.message
     assert "too_many_iterations" in plan.calls[0].state.notes[0].message, "the model is told"
 
 

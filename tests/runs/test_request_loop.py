@@ -264,3 +264,25 @@ def test_r16_6_rounds_and_looks_at_them_take_a_small_part_of_a_task() -> None:
     assert max(tasks) < 25, "half of what a task may take"
     assert max(looks) < 25
     assert sum(tasks) < 400
+
+
+def test_r16_6_the_calls_of_all_rounds_have_one_bound_and_looks_at_them_stay_short() -> None:
+    """The rounds alone were counted: with a body of 100 calls a Request made a million."""
+    lets = [{"_tool": "_let", "value": "†b", "_outputPath": f"†state.v{n}"} for n in range(100)]
+    inner = {"_tool": "_for", "_each": list(range(100)), "_as": "b", "_body": lets}
+    outer = {"_tool": "_for", "_each": list(range(12)), "_as": "a", "_body": [inner], "_outputPath": "†state.all"}
+    loop, result = loop_of(), RequestResult(calls=[outer], output={})
+    loop.deliver(delivered(outer))
+    loop.answer(result)
+    for task in range(1_000):
+        loop.work(task, "")
+        assert loop.starts("") == []
+        if not loop.behind:
+            break
+    assert loop.stage is RequestStage.SETTLED
+    ended = [call for call in loop.plan.made() if call.state.error is not None]
+    assert "too_many_iterations" in {call.state.error.code for call in ended if call.state.error is not None}
+    assert 9_900 < loop._run.count <= 10_001
+    cpu = Cpu()
+    fit(run_view(loop._run, "run"), sizes=loop._run.sizes, calls=loop._run.count)
+    assert cpu.laps() < 25, "half of what a task may take"
