@@ -262,7 +262,7 @@ class Scheduler:
 
     def __init__(
         self,
-        wiring: DependencyGraph,
+        graph: DependencyGraph,
         state: State,
         checks: CheckBudget,
         texts: TextBudget,
@@ -279,7 +279,7 @@ class Scheduler:
         self.step = step
         """Whether calls that read results of the same plan are left for the next Request (R5.10)."""
         self.closed = False
-        self._wiring = wiring
+        self._graph = graph
         self._state = state
         self._checks, self._texts = checks, texts
         self._dry_run = dry_run
@@ -299,30 +299,30 @@ class Scheduler:
         self.calls.append(call)
         self._sources_then.append(self._sources)
         self._known = None
-        node = self._wiring.add(call)
+        node = self._graph.add(call)
         if call.state.ended:
             self._completion[call.index] = len(self._completion)
             self.news.append((call, "ended"))
             node.refused = True
         self._refuse_impossible(node)
         self._queue.append(node)
-        self._queue.extend(self._wiring.rebind_open(call))
+        self._queue.extend(self._graph.rebind_open(call))
         self.go_on()
 
     def close(self) -> None:
         """Close the list: nodes that are still open are bound to the writers there are, or refused."""
         self.closed = True
-        for node in self._wiring.close():
+        for node in self._graph.close():
             self._refuse_impossible(node)
         self._refuse_cycles(first=True)
-        for node in self._wiring.nodes:
+        for node in self._graph.nodes:
             if self.step and node.call.state.status == "pending" and node.wired:
                 self.end(node.call, "deferred", reason="step mode: it reads what another call of this plan writes")
-        self._queue.extend(self._wiring.nodes)
+        self._queue.extend(self._graph.nodes)
 
     def binding_at_end(self, reference: Reference) -> Binding:
         """Return how a call at the end of the list would read the reference, once all calls have ended (R6.4)."""
-        return self._wiring.binding_at_end(reference, self.calls)
+        return self._graph.binding_at_end(reference, self.calls)
 
     def read_at_end(self, reference: Reference) -> Json | Missing:
         """Return what a call at the end of the list would read. Raises `StateError` as `Binding.find` does."""
@@ -341,7 +341,7 @@ class Scheduler:
 
     def refile(self, call: Call) -> None:
         """File the call's new writes."""
-        self.look_at(self._wiring.refile(call))
+        self.look_at(self._graph.refile(call))
         self.go_on()
 
     def look_at(self, nodes: Iterable[CallNode]) -> None:
@@ -390,7 +390,7 @@ class Scheduler:
         self.done += call.state.status == "done"
         self._completion[call.index] = len(self._completion)
         self.news.append((call, "ended"))
-        self._queue.extend(self._wiring.end(call))
+        self._queue.extend(self._graph.end(call))
 
     def _refuse_deadlock(self) -> None:
         """Refuse readers that wait for each other, after they moved past a branch not taken (R5.4)."""
@@ -414,7 +414,7 @@ class Scheduler:
             known=self._sources_then[node.call.index],
         )
         if isinstance(verdict, Binding):
-            verdict.exhausted = not self._wiring.move_on(node, verdict)
+            verdict.exhausted = not self._graph.move_on(node, verdict)
             self._queue.append(node)
         elif verdict is not None:
             self.end(node.call, verdict.status, error=verdict.error, reason=verdict.reason, branch=verdict.branch)
@@ -425,7 +425,7 @@ class Scheduler:
     def _refuse_impossible(self, node: CallNode) -> None:
         """Refuse an expression that nothing can ever satisfy, as a structural error (R5.5)."""
         crowded = structural_errors.refuse_crowded(node.call) if node.crowded else None
-        error = crowded or structural_errors.impossible_error(node, self._wiring.id_of, self._missing)
+        error = crowded or structural_errors.impossible_error(node, self._graph.id_of, self._missing)
         if error is not None and node.call.state.ended:
             node.call.state.error = error
         elif error is not None:
@@ -433,12 +433,12 @@ class Scheduler:
             self.end(node.call, "invalid", error=error)
 
     def _refuse_cycles(self, *, first: bool = False) -> None:
-        for index, error in list(structural_errors.cycle_errors(self._wiring.edges(first=first), self.calls)):
+        for index, error in list(structural_errors.cycle_errors(self._graph.edges(first=first), self.calls)):
             self.end(self.calls[index], "invalid", error=error)
 
     def _missing(self, reference: Reference, where: str) -> CallError:
         if self._known is None:
-            self._known = {**self._wiring.base, "state": state_shape(self._state.snapshot(), self.calls)}
+            self._known = {**self._graph.base, "state": state_shape(self._state.snapshot(), self.calls)}
         return missing_path(reference, where, self._known)
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from perdure.errors import CallError
 from perdure.plan.calls import BODY, EACH, UNTIL, WHILE, Call, Failed, Outcome, Returned
 from perdure.plan.dependency_graph import DependencyGraph
-from perdure.plan.loops import Loops, RoundBudget
+from perdure.plan.loops import Loops
 from perdure.plan.scheduler import Scheduler, Slots
-from perdure.tools.tool import KEEP, Tool
 from perdure.values.json import Json, dumps, shorten
-from perdure.values.provenance import KnownSources
-from perdure.values.state import State
 
 NOT_HELD: Final = "not_held"
 """Code of a call of `keep` that names a call which cannot be kept."""
@@ -24,13 +20,13 @@ _REPEATS: Final = frozenset({EACH, UNTIL, WHILE, BODY})
 class HeldCalls:
     """The held calls of one plan. A loop is held, kept and dropped with its calls."""
 
-    def __init__(self, wiring: DependencyGraph, settling: Scheduler, slots: Slots, loops: Loops) -> None:
-        self._wiring, self._settling, self._slots, self._loops = wiring, settling, slots, loops
+    def __init__(self, graph: DependencyGraph, scheduler: Scheduler, slots: Slots, loops: Loops) -> None:
+        self._graph, self._scheduler, self._slots, self._loops = graph, scheduler, slots, loops
 
     @property
     def held(self) -> list[Call]:
         """Return the calls that no Request has kept so far, in the order of the plan."""
-        return [call for call in self._settling.calls if call.hold.held and not call.state.ended]
+        return [call for call in self._scheduler.calls if call.hold.held and not call.state.ended]
 
     def put_aside(self, call: Call) -> None:
         """Set aside a call that was taken and does not run yet. Others run meanwhile."""
@@ -39,7 +35,7 @@ class HeldCalls:
 
     def hold_back(self) -> None:
         """Hold every call that has not begun, because of a new message, until a Request keeps it or drops it."""
-        for call in self._settling.calls:
+        for call in self._scheduler.calls:
             if call.state.status == "running" and call.hold.queued and not call.spec.safe:
                 self.put_aside(call)
             for inner in self._inside(call):
@@ -52,7 +48,7 @@ class HeldCalls:
 
         Running and done calls need no keeping. The outcome tells the model which calls cannot be kept, or dropped.
         """
-        known = {call.id: call for call in self._settling.calls}
+        known = {call.id: call for call in self._scheduler.calls}
         wrong: list[str] = []
         kept: list[Json] = []
         dropped: list[Json] = []
@@ -84,7 +80,7 @@ class HeldCalls:
         """Release a call: it belongs to the running Request's plan now."""
         if call.hold.held and not call.state.ended:
             call.hold.held = call.hold.unwanted = call.hold.pressed = False
-            self._settling.look_at(self._wiring.keep(call))
+            self._scheduler.look_at(self._graph.keep(call))
             for inner in self._inside(call):
                 for each in inner.held:
                     inner.release(each)
@@ -96,7 +92,7 @@ class HeldCalls:
                 A loop whose calls still run ends with them.
         """
         gone = self.held if calls is None else list(calls)
-        self._wiring.forget({call.index for call in gone})
+        self._graph.forget({call.index for call in gone})
         dropped: list[Call] = []
         for call in gone:
             call.hold.held = False
@@ -106,13 +102,13 @@ class HeldCalls:
             if self._loops.end_early(call.index, reason):
                 continue
             call.state.ended_at = time
-            self._settling.give_up(call, reason)
+            self._scheduler.give_up(call, reason)
             dropped.append(call)
         return dropped
 
     def break_off(self, reason: str, time: str) -> None:
         """End the plan with the run. It is unknown whether running calls took effect (R10.6); the rest does not run."""
-        for call in self._settling.calls:
+        for call in self._scheduler.calls:
             inside = list(self._inside(call))
             for inner in inside:
                 inner.break_off(reason, time)
@@ -127,14 +123,14 @@ class HeldCalls:
                 else runs and not call.spec.safe
             )
             if unknown:
-                self._settling.end(call, "unknown", reason=f"{words}: whether it took effect is not known")
+                self._scheduler.end(call, "unknown", reason=f"{words}: whether it took effect is not known")
             else:
-                self._settling.end(call, "skipped", reason=words)
+                self._scheduler.end(call, "skipped", reason=words)
 
     @property
     def any_unknown(self) -> bool:
         """Whether it is unknown of any of them whether it took effect."""
-        return any(call.state.status == "unknown" for call in self._settling.calls)
+        return any(call.state.status == "unknown" for call in self._scheduler.calls)
 
     def _inside(self, call: Call) -> Iterator[HeldCalls]:
         for plan in self._loops.running_of(call) if call.spec.loop is not None else ():
@@ -167,88 +163,3 @@ def _is_same(call: Call, other: Call) -> bool:
 
 def _looped(call: Call) -> str:
     return dumps({key: value for key, value in call.spec.raw.items() if key in _REPEATS}, sort_keys=True)
-
-
-class PlanRevision:
-    """The part of a plan that continues it under the next Requests."""
-
-    request: int
-    closed: bool
-    drained: bool
-    calls: list[Call]
-    state: State
-    known: KnownSources
-    keeping: HeldCalls
-    """Its held calls."""
-    time = ""
-    """The time of the current task."""
-    _tools: Mapping[str, Tool]
-    _data: Mapping[str, Json]
-    _step: bool
-    _uncounted: int
-    _named: int
-    _wiring: DependencyGraph
-    _settling: Scheduler
-    _slots: Slots
-    _rounds: RoundBudget
-    _begin = 0
-    """Index of the first call of the running Request's list."""
-    _joined: frozenset[str] = frozenset()
-    """The calls of earlier Requests."""
-
-    def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
-        raise NotImplementedError
-
-    @property
-    def own(self) -> list[Call]:
-        """The calls of the running Request's list, without those of earlier ones."""
-        return self.calls[self._begin :]
-
-    @property
-    def listed(self) -> int:
-        """The number of calls of the running Request."""
-        return len(self.calls) - self._begin
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether calls of earlier Requests are in it."""
-        return bool(self._joined)
-
-    def is_past(self, call: Call) -> bool:
-        """Whether the call belongs to an earlier Request, and runs or has ended."""
-        return call.index < self._begin and (call.state.ended or call.state.status == "running")
-
-    def begin(self, request: int, tools: Mapping[str, Tool], known: KnownSources | None = None) -> None:
-        """Begin the list of the next Request, with the running calls and those that it keeps.
-
-        Its calls see the state as of now, and no held call that was not kept. `known`: the provenance known by now.
-        """
-        self.request, self._begin, self._tools = request, len(self.calls), tools
-        self.known = self._known_now(known or self.known)
-        self.reopen(self.known)
-        self._uncounted = self._named = 0
-        self._joined = frozenset(call.id for call in self.calls)
-        self._settling.step = self._step
-        self._slots.renew()
-        self._rounds.renew()
-        self._wiring.begin(request, {**self._data, "state": self.state.snapshot()})
-
-    def reopen(self, known: KnownSources | None = None) -> None:
-        """Reopen the list for more calls."""
-        self.closed = self.drained = False
-        self._settling.reopen(known)
-
-    def _known_now(self, known: KnownSources) -> KnownSources:
-        """Return `known` with the provenance of the state's values as of now."""
-        return replace(known, base={**known.base, "state": self.state.labels.snapshot()})
-
-    def _keep_what_is_asked(self) -> None:
-        """Carry out calls of `keep` as soon as they are ready: they have no effect but on the plan."""
-        ready = self._settling.ready if self._joined else ()
-        for call in [call for call in ready if call.spec.tool is not None and call.spec.tool.activity == KEEP]:
-            self._settling.ready.remove(call)
-            self._settling.running += 1
-            call.state.status, call.state.started = "running", self.time
-            self.end(
-                call, self.keeping.decide(call.inputs.params.get("calls"), call.inputs.params.get("drop")), self.time
-            )
