@@ -12,7 +12,7 @@ import pytest
 from perdure.errors import CallError
 from perdure.models.dialects.script import ScriptReader
 from perdure.models.requests import ReaderVocabulary
-from perdure.plan.calls import Failed, Returned
+from perdure.plan.calls import Call, Failed, Returned
 from perdure.plan.plan import Plan
 from perdure.runs.output import resolve_output
 from perdure.tools.tool import resolve_tools
@@ -197,13 +197,13 @@ def test_r5_14_a_name_that_is_assigned_again_is_what_python_would_give(how: str,
     assert solution.problem is None
     plan.extend(solution.calls)
     plan.close()
-    running: list[Any] = []
+    running: list[Call] = []
     made: dict[str, Any] = {"slow": {"x": "slow"}, "fast": "fast", "yes": {"ok": True}}
     while running := [*running, *plan.take_ready("now")]:
-        call = min(running, key=lambda each: each.tool_name == slowest)
+        call = min(running, key=lambda each: each.spec.tool_name == slowest)
         running.remove(call)
-        failed = how == "failed" and call.tool_name == "slow"
-        value = made[call.tool_name] if call.tool_name in made else call.params["x"]
+        failed = how == "failed" and call.spec.tool_name == "slow"
+        value = made[call.spec.tool_name] if call.spec.tool_name in made else call.inputs.params["x"]
         plan.home(call).end(call, Failed(CallError("boom", "")) if failed else Returned(value), "then")
     assert [call.state.error.message for call in plan.made() if call.state.error and not call.state.writes] == []
     state = plan.state.snapshot()
