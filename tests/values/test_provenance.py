@@ -117,15 +117,15 @@ def test_no_byte_has_an_origin_that_its_sources_do_not_name(requests: list[list[
         while ready := [*running, *plan.take_ready()]:
             running = ready
             call = running.pop(chance.randrange(len(running)))
-            for name, value in call.params.items():
-                named = {each.removeprefix("!").removeprefix("tool:") for each in call.origins.params[name]}
+            for name, value in call.inputs.params.items():
+                named = {each.removeprefix("!").removeprefix("tool:") for each in call.inputs.origins.params[name]}
                 assert marks(value) <= named
-                assert bool(untrusted(call.origins.params[name])) == ("read" in named)
+                assert bool(untrusted(call.inputs.origins.params[name])) == ("read" in named)
             if chance.random() < 0.2:
                 plan.end(call, Failed(CallError("broken", "it is")))
             else:
-                given_to_it = sorted(marks(call.params))
-                result: Any = f"<{call.tool_name}>" + "".join(f"<{mark}>" for mark in given_to_it)
+                given_to_it = sorted(marks(call.inputs.params))
+                result: Any = f"<{call.spec.tool_name}>" + "".join(f"<{mark}>" for mark in given_to_it)
                 plan.end(call, Returned(chance.choice([result, {"x": result}, [result]])))
         assert plan.settled
     for key, value in state.snapshot().items():
