@@ -25,7 +25,7 @@ from perdure.runs.events import Event, parse_cursor
 from perdure.runs.wire import DECIDE, RUN_QUERY, RunResult, RunView
 from tests.gateway.support import gateway
 from tests.patience import HANG
-from tests.support import DONE, Harness, agent, harness, perdure
+from tests.support import DONE, Harness, agent, harness, impatient, perdure
 from tests.test_approval_commands import settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -41,6 +41,7 @@ async def remove(context: ToolContext, path: str) -> str:
 
 
 TOOLS = [remove]
+impatient_server = impatient(20)
 PLAN = [{"calls": [{"_tool": "remove", "path": "/a", "_outputPath": "†state.r"}], "output": None}, DONE]
 
 
@@ -300,6 +301,38 @@ async def test_r10_14_a_run_that_is_reset_to_its_start_is_read_anew(dev_server: 
     assert phases(before)[0] == "lifecycle start"
     assert phases(later)[:2] == ["lifecycle reset", "lifecycle start"]
     assert phases(later)[-1] == "lifecycle end"
+
+
+async def test_r10_14_a_continued_execution_that_is_reset_to_its_start_is_read_from_there(
+    impatient_server: WorkflowEnvironment,
+) -> None:
+    script = [
+        *({"calls": [{"_tool": "remove", "path": f"/{number}"}], "output": None} for number in range(3)),
+        *[DONE] * 4,
+    ]
+    async with harness(impatient_server.client, TOOLS, script) as it, asyncio.timeout(HANG):
+        handle = await it.start(agent("remove"))
+        run = Run(it.client, handle.id)
+        for number in range(1, 4):
+            await it.until_waiting(handle.id, f"{number}.0")
+            await run.approve(f"{number}.0")
+        await handle.result()
+        before = [event async for event in run.events()]
+        newest = it.client.get_workflow_handle(handle.id)
+        first = await newest.fetch_history()
+        assert first.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
+        where = ("--workflow-id", handle.id, "--type", "FirstWorkflowTask", "--reason", "try again")
+        await temporal(impatient_server, "reset", *where)
+        view = await run.wait()
+        later = [event async for event in run.events(before[-1].cursor)]
+        all_of_it = [event async for event in run.events()]
+        replayed = await replay_history(await newest.fetch_history(), data_converter(), handle.id)
+    assert replayed.problem is None
+    assert (view.status, view.resets) == ("completed", 1)
+    assert phases(later)[0] == "lifecycle reset"
+    assert phases(later)[-1] == "lifecycle end"
+    assert [each.cursor for each in all_of_it[-len(later) :]] == [each.cursor for each in later]
+    assert phases(all_of_it).count("lifecycle reset") == phases(all_of_it).count("lifecycle start") == 1
 
 
 async def test_r7_2_a_run_is_reset_again_and_decided_by_temporals_own_program(dev_server: WorkflowEnvironment) -> None:

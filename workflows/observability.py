@@ -91,17 +91,21 @@ def page_of(journal: EventJournal, said: Sequence[Json]) -> EventsPage:
 def _may_be_reset_to_its_start(info: workflow.Info) -> bool:
     """Whether a reset execution may begin with its first task again.
 
-    A reset to that task leaves no other sign; a reset to a later one does. Continue-as-new leaves none.
+    A reset to that task leaves no other sign; a reset to a later one does.
     """
-    is_reset = info.run_id != info.first_execution_run_id and info.continued_run_id is None
-    return is_reset and info.get_current_history_length() > _FIRST_TASK
+    return info.run_id != info.original_execution_run_id and info.get_current_history_length() > _FIRST_TASK
 
 
 def run_journal() -> RunJournal:
     """Return the journal of this execution, from its workflow's first task on."""
-    notes = RunJournal(now=now, run_id=workflow.info().workflow_id)
-    if _may_be_reset_to_its_start(workflow.info()):
+    info = workflow.info()
+    notes = RunJournal(now=now, run_id=info.workflow_id)
+    if not _may_be_reset_to_its_start(info):
+        return notes
+    if info.continued_run_id is None:
         notes.was_reset()
+    else:  # its journal goes on from the one before, which comes with the snapshot
+        notes.journal.reset_at_start = now()
     return notes
 
 

@@ -43,20 +43,25 @@ class EventJournal:
         """Numbers of the events that record a reset. 0 is a reset to the run's start, which no event records."""
         self.ended = False
         """Whether the journal is closed: no event follows."""
+        self.reset_at_start: str | None = None
+        """When the execution was reset to its first task, if it was and continues an earlier one. `take_up` notes it."""
         self._begun = 0
         if carried is not None:
             self.take_up(carried)
 
     def take_up(self, carried: CarriedEvents) -> None:
         """Continue the journal of an earlier execution; events noted since then follow it."""
-        noted = list(self._kept)
+        noted, count, resets = list(self._kept), self.count, self.resets
         self._kept.clear()
-        self._size, self._begun = 0, carried.count
-        self.resets = [*carried.resets, *(carried.count + number for number in self.resets)]
-        self.count += carried.count
+        self._size, self._begun, self.count = 0, carried.count, carried.count
+        self.resets = list(carried.resets)
         for each in carried.events:
             size = clipped(each.data, KEPT_EVENTS_SIZE)[1]
             self._keep(_Entry(each.topic, each.phase, each.at, each.run_id, each.data, size))
+        if self.reset_at_start is not None:
+            self._note_reset(self.reset_at_start)
+        self.resets += [self.count + number for number in resets]
+        self.count += count
         for entry in noted:
             self._keep(entry)
 
@@ -86,9 +91,13 @@ class EventJournal:
     def reset(self, at: str) -> None:
         """Note that the run goes on from an earlier point. Events that followed that point do not count any more."""
         self.resets = [number for number in self.resets if number]
-        self.resets.append(self.count)
         if self.count == 0:
+            self.resets.append(0)
             return
+        self._note_reset(at)
+
+    def _note_reset(self, at: str) -> None:
+        self.resets.append(self.count)
         self.note("lifecycle", "reset", at, number=len(self.resets))
 
     def page(self, first: int = 0, limit: int = KEPT_EVENTS) -> EventsPage:
