@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from perdure.plan.validation import CONVERTED
-from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, SHORT_TASKS
+from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, SHORT_TASKS, SIZES_COUNTED
 
 ASKS_BY_ACTIVITY: Final = "asks-by-activity"
 """After its start a run asks its workers by activities that are not local: commands behind a local one come in another order in a replay."""
@@ -57,6 +57,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
             RESETS_COUNT,
             SESSION_KNOWS_WAITING,
             SHORT_TASKS,
+            SIZES_COUNTED,
         ),
         1,
     )

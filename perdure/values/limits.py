@@ -310,6 +310,8 @@ SHORT_TASKS: Final = "short-tasks-in-loops"
 the next task."""
 CALLS_OF_ROUNDS: Final = "calls-of-rounds"
 """Patch: runs of 0.1.0 count as many iterations of a Request's loops, and not the calls in them."""
+SIZES_COUNTED: Final = "sizes-of-checks"
+"""Patch: in runs of 0.1.0, checks take no steps for the sizes of objects, of errors, and of listed arrays and objects."""
 DECIDED: Final = "sources-of-conditions"
 """Patch: in runs of 0.1.0 a result lacks the provenance of the conditions that its call is made under."""
 PART_STEPS: Final = 2
@@ -379,6 +381,11 @@ class CheckSteps:
         self.left -= count
         if self.left < 0:
             raise TooMuchError
+
+    def take_size(self, count: int) -> None:
+        """Take steps that a run of 0.1.0 does not count."""
+        if self.checks.is_patched(SIZES_COUNTED):
+            self.take(count)
 
 
 QUERY_TIMEOUT: Final = 10.0

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import re2
 
 from perdure.values.json import Json, JsonObject, ReadOnlyJson
-from perdure.values.limits import COSTLY, MOST_STEPS, CheckSteps, TooMuchError
+from perdure.values.limits import COSTLY, MOST_STEPS, SIZES_COUNTED, CheckSteps, TooMuchError
 
 SchemaPart: TypeAlias = Any
 """A part of a schema. The meta-schema has checked it, or checks it later, and says what the keywords' values are."""
@@ -108,8 +109,15 @@ def uncovered(maker: Maker, schema: JsonObject) -> Part:
 
 
 def scalar_key(value: Any) -> Any:
-    """Return a key that is equal for equal scalars of JSON: `1` and `1.0` are equal, `1` and `true` are not."""
-    return (bool, value) if isinstance(value, bool) else value
+    """Return a key that is equal for equal scalars of JSON: `1` and `1.0` are equal, `1` and `true` are not.
+
+    Numbers become texts, because anybody can choose numbers whose hashes are equal: a set of them takes quadratic time.
+    """
+    if isinstance(value, bool):
+        return bool, value
+    if isinstance(value, float):
+        return (int, str(int(value)) if value.is_integer() else repr(value))
+    return (int, str(value)) if isinstance(value, int) else value
 
 
 def all_distinct(value: list[Json], steps: CheckSteps) -> bool:
@@ -413,9 +421,11 @@ def dependent(keyword: str, first: int, last: int) -> Callable[[Maker, JsonObjec
             return None
         keys = {name: frozenset(rule) for name, rule in schema[keyword].items() if isinstance(rule, list)}
         nodes = {name: maker.node(rule) for name, rule in schema[keyword].items() if not isinstance(rule, list)}
+        size = sum(map(len, keys.values())) // 8
 
         def part(value: Mapping[str, Json], steps: CheckSteps) -> bool:
             steps.take(len(keys) + len(nodes))
+            steps.take_size(size)
             return all(names <= value.keys() for name, names in keys.items() if name in value) and all(
                 node.fits(value, steps) for name, node in nodes.items() if name in value
             )
@@ -500,7 +510,13 @@ def _reference(maker: Maker, schema: JsonObject) -> Part:
 
 def _all_of(maker: Maker, schema: JsonObject) -> Part:
     nodes = [maker.node(each) for each in schema["allOf"]]
-    return lambda value, steps: all(node.fits(value, steps) for node in nodes)
+    size = len(nodes) // 4  # nodes without keywords take no steps
+
+    def part(value: Any, steps: CheckSteps) -> bool:
+        steps.take_size(size)
+        return all(node.fits(value, steps) for node in nodes)
+
+    return part
 
 
 def _any_of(maker: Maker, schema: JsonObject) -> Part:
@@ -543,15 +559,17 @@ def _if(maker: Maker, schema: JsonObject) -> Part | None:
 
 
 def _enum(maker: Maker, schema: JsonObject) -> Part | None:
-    if "const" in schema and maker.draft.number < 6 and "enum" not in schema:
-        return None
     listed = schema["enum"]
-    if any(isinstance(each, dict | list) for each in listed):
-        return uncovered(maker, schema)
-    allowed = {scalar_key(each) for each in listed}
+    scalars = not any(isinstance(each, dict | list) for each in listed)
+    of_schema = CheckSteps(sys.maxsize)  # once, and linear in the schema: no check pays for it
+    allowed = {_frozen(each, of_schema) for each in listed}
 
-    def part(value: Json, steps: CheckSteps) -> bool:
-        return not isinstance(value, dict | list) and scalar_key(value) in allowed
+    def part(value: SchemaPart, steps: CheckSteps) -> bool:
+        if not scalars and not steps.checks.is_patched(SIZES_COUNTED):
+            raise UncoveredError
+        if not isinstance(value, dict | list):
+            return scalar_key(value) in allowed
+        return not scalars and _frozen(value, steps) in allowed
 
     return part
 
@@ -575,6 +593,12 @@ def _bound(keyword: str, test: Callable[[Any, Any], bool]) -> Callable[[Maker, J
     return make
 
 
+_EXACT: Final = Context(prec=10_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
+"""More digits than the quotient of any two numbers that JSON carries here."""
+_DECIMAL: Final = 3
+"""Steps for one division of decimals."""
+
+
 def _multiple(maker: Maker, schema: JsonObject) -> Part:
     step = schema["multipleOf"]
 
@@ -582,7 +606,8 @@ def _multiple(maker: Maker, schema: JsonObject) -> Part:
         if isinstance(value, int) and isinstance(step, int):
             return value % step == 0
         # 19.99 is a multiple of 0.01 for the author of both, though no float shows it.
-        if math.isfinite(value) and Fraction(repr(value)) % Fraction(repr(step)) == 0:
+        steps.take_size(_DECIMAL)
+        if math.isfinite(value) and _EXACT.remainder(Decimal(repr(value)), Decimal(repr(step))) == 0:
             return True
         raise UncoveredError
 
@@ -660,6 +685,7 @@ class Verdicts:
         self._document = document
         self.draft = draft
         self._nodes: dict[int, SchemaNode] = {}
+        self._assertions: dict[tuple[int, str], Part | None] = {}
 
     def node(self, schema: SchemaPart) -> SchemaNode:
         """Return the node of a schema that is part of the document."""
@@ -673,6 +699,13 @@ class Verdicts:
         if known is None:
             known = self._nodes[id(schema)] = self._made(schema)
         return known
+
+    def assertion(self, schema: JsonObject, keyword: str) -> Part | None:
+        """Return one keyword's verdict on the types in `MAKERS`; `None` if it has none in this draft."""
+        place = id(schema), keyword
+        if place not in self._assertions:
+            self._assertions[place] = MAKERS[keyword][1](self, schema)
+        return self._assertions[place]
 
     def _made(self, schema: JsonObject) -> SchemaNode:
         self._refuse_names(schema)

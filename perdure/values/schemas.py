@@ -7,7 +7,7 @@ validators of `jsonschema`, counted in steps, give the texts of errors.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ from perdure.values.json import Json, JsonObject, dumps, json_path, loads, short
 from perdure.values.limits import COSTLY, MOST_STEPS, CheckBudget, CheckSteps, TooMuchError
 from perdure.values.references import Path
 from perdure.values.schema_nodes import (
+    MAKERS,
     NOWHERE,
     Draft,
     PatternError,
@@ -230,6 +231,8 @@ def _statically(part: SchemaPart) -> SchemaPart:
 
 _KEYWORD: Final = 40
 """Steps for one keyword on one value: it takes some 5 to 15 µs."""
+_DESCENT: Final = 20
+"""Steps for one part of a schema on one value, and for one error on its way up."""
 MOST_ERRORS: Final = 20
 """Errors of one value. Nobody reads more, and each has to be put in words."""
 _MOST_CAUSES: Final = 50
@@ -252,27 +255,157 @@ CHECKING: Final[ContextVar[KeywordCheck]] = ContextVar("perdure_checking")
 
 @cache
 def validator_class(number: int) -> Validator:
-    """Return the draft's validator, with counted steps and without `re`."""
+    """Return the draft's validator, with counted steps, without `re`, and without the messages of `jsonschema`.
+
+    Each of those messages holds the whole value as text: the errors of 300 alternatives on a large value took seconds.
+    """
     base: Validator = VALIDATORS[number]
-    own = {"pattern": _pattern, "properties": _properties, "patternProperties": _pattern_properties}
-    own |= {"additionalProperties": _additional_properties, "uniqueItems": _unique_items}
-    if number >= 2020:
-        own["items"] = _items
-    elif "items" in base.VALIDATORS:
-        own["items"] = _items_or_tuple(base.VALIDATORS["items"])
-    if number >= 2019:
-        own["unevaluatedProperties"] = _unevaluated_properties
-    keywords = {**base.VALIDATORS, **own}
+    own: dict[str, Callable[..., Any]] = {
+        **{name: _assertion(name, check) for name, check in base.VALIDATORS.items() if name in _ASSERTIONS},
+        **dict.fromkeys(("$ref", "$dynamicRef"), _reference),
+        **dict.fromkeys(("dependencies", "dependentRequired", "dependentSchemas"), _dependent),
+        "allOf": _all_of,
+        "anyOf": _any_of,
+        "oneOf": _one_of,
+        "not": _not,
+        "if": _if,
+        "type": _type,
+        "pattern": _pattern,
+        "uniqueItems": _unique_items,
+        "propertyNames": _property_names,
+        "properties": _properties,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+        "unevaluatedProperties": _unevaluated_properties,
+        "items": _items,
+        "prefixItems": _prefix_items,
+        "additionalItems": _additional_items,
+        "contains": _contains if number >= 2019 else _contains_one,
+        "unevaluatedItems": _unevaluated_items,
+        "$recursiveRef": _recursive_reference,
+    }
     make: Any = extend
-    return make(base, {name: _counted(check) for name, check in keywords.items()})
+    return make(base, {name: _counted(own.get(name, check)) for name, check in base.VALIDATORS.items()})
+
+
+_ASSERTIONS: Final = frozenset(
+    {
+        *("enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength"),
+        *("minItems", "maxItems", "minProperties", "maxProperties"),
+    }
+)
+"""Keywords whose verdict the nodes of `perdure.values.schema_nodes` give."""
 
 
 def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(validator: Validator, value: SchemaPart, instance: Json, schema: SchemaPart) -> Any:
-        CHECKING.get().steps.take(_KEYWORD + (len(value) if isinstance(value, list) else 0))
-        return check(validator, value, instance, schema)
+    def counted(
+        validator: Validator, value: SchemaPart, instance: Json, schema: SchemaPart
+    ) -> Iterator[ValidationError]:
+        steps = CHECKING.get().steps
+        steps.take(_KEYWORD + (len(value) if isinstance(value, list) else 0))
+        if isinstance(value, dict):
+            steps.take_size(len(value))
+        for error in check(validator, value, instance, schema) or ():
+            steps.take_size(_DESCENT)
+            yield error
 
     return counted
+
+
+def _assertion(keyword: str, of_draft: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the keyword as the nodes decide it; where they do not, as `jsonschema` does."""
+    kinds = tuple(kind for kind in MAKERS[keyword][0] if kind is not bool)
+
+    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        if not isinstance(instance, kinds) or (isinstance(instance, bool) and dict not in kinds):
+            return
+        checking = CHECKING.get()
+        try:
+            part = checking.verdicts.assertion(schema, keyword)
+            if part is not None and not part(instance, checking.steps):
+                yield ValidationError("")
+        except UncoveredError:
+            yield from of_draft(validator, value, instance, schema) or ()
+
+    return check
+
+
+def _descend(
+    validator: Any, value: Any, schema: Any, key: str | int | None = None, resolver: Any = None
+) -> Iterator[ValidationError]:
+    """Yield the errors of the value, or of its part at `key`, against a part of the schema."""
+    CHECKING.get().steps.take_size(_DESCENT)
+    if schema is False:  # the message of `jsonschema` holds the value, and its error not the place
+        forbidden: JsonObject = {"validator": "false", "validator_value": False, "instance": value, "schema": False}
+        yield ValidationError("", path=() if key is None else [key], **forbidden)
+    else:
+        yield from validator.descend(value, schema, path=key, resolver=resolver)
+
+
+def _is_valid(validator: Any, value: Any, schema: Any) -> bool:
+    CHECKING.get().steps.take_size(_DESCENT)
+    return schema is not False and bool(validator.evolve(schema=schema).is_valid(value))
+
+
+def _reference(validator: Any, reference: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    found = validator._resolver.lookup(reference)
+    return _descend(validator, instance, found.contents, resolver=found.resolver)
+
+
+def _recursive_reference(validator: Any, reference: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    found = lookup_recursive_ref(validator._resolver)
+    return _descend(validator, instance, found.contents, resolver=found.resolver)
+
+
+def _all_of(validator: Any, every: list[Any], instance: Any, schema: Any) -> Iterator[ValidationError]:
+    for each in every:
+        yield from _descend(validator, instance, each)
+
+
+def _any_of(validator: Any, alternatives: Iterable[Any], instance: Any, schema: Any) -> Iterator[ValidationError]:
+    causes: list[ValidationError] = []
+    for each in alternatives:
+        found = list(_descend(validator, instance, each))
+        if not found:
+            return
+        causes += found
+    yield ValidationError("", context=causes)
+
+
+def _one_of(validator: Any, alternatives: list[Any], instance: Any, schema: Any) -> Iterator[ValidationError]:
+    rest = iter(alternatives)
+    yield from _any_of(validator, rest, instance, schema)  # it takes all until the first that fits
+    if [each for each in rest if _is_valid(validator, instance, each)]:
+        yield ValidationError("")
+
+
+def _not(validator: Any, refused: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if _is_valid(validator, instance, refused):
+        yield ValidationError("")
+
+
+def _if(validator: Any, condition: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    following = "then" if _is_valid(validator, instance, condition) else "else"
+    if following in schema:
+        yield from _descend(validator, instance, schema[following])
+
+
+def _type(validator: Any, types: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not any(validator.is_type(instance, each) for each in (types if isinstance(types, list) else [types])):
+        yield ValidationError("")
+
+
+def _dependent(validator: Any, rules: dict[str, Any], instance: Any, schema: Any) -> Iterator[ValidationError]:
+    for name, rule in rules.items() if isinstance(instance, dict) else ():
+        if name in instance and not isinstance(rule, list):
+            yield from _descend(validator, instance, rule)
+        elif name in instance:
+            yield from (ValidationError("") for each in rule if each not in instance)
+
+
+def _property_names(validator: Any, names: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    for name in instance if isinstance(instance, dict) else ():
+        yield from _descend(validator, name, names)
 
 
 def _found(pattern: str, text: str) -> bool:
@@ -301,16 +434,15 @@ def _fitting(schema: SchemaPart) -> Callable[[Json], bool]:
 
 def _pattern(validator: Validator, pattern: str, instance: Json, schema: SchemaPart) -> Iterator[ValidationError]:
     if isinstance(instance, str) and not _found(pattern, instance):
-        yield ValidationError("does not match")
+        yield ValidationError("")
 
 
 def _into(validator: Validator, value: Json, schema: SchemaPart, key: str | int) -> Iterator[ValidationError]:
     """Yield the errors of a part of the value."""
-    if schema is False:  # `jsonschema` does not report the place of these
-        forbidden: JsonObject = {"validator": "false", "validator_value": False, "instance": value, "schema": False}
-        yield ValidationError("forbidden", path=[key], **forbidden)
+    if schema is False:
+        yield from _descend(validator, value, schema, key)
     else:
-        yield from known_errors(value, schema, lambda: validator.descend(value, schema, path=key), key)
+        yield from known_errors(value, schema, lambda: _descend(validator, value, schema, key), key)
 
 
 def known_errors(
@@ -386,9 +518,10 @@ def _additional_properties(
 ) -> Iterator[ValidationError]:
     if not isinstance(instance, dict):
         return
+    CHECKING.get().steps.take_size(len(instance))
     extra = list(additional(instance, schema))
     if rest is False and extra:
-        yield ValidationError("unknown keys")
+        yield ValidationError("")
     elif rest is not False:
         for key in extra:
             yield from _into(validator, instance[key], rest, key)
@@ -406,12 +539,14 @@ def _unique_items(
     validator: Validator, unique: SchemaPart, instance: Json, schema: SchemaPart
 ) -> Iterator[ValidationError]:
     if unique is True and isinstance(instance, list) and not all_distinct(instance, CHECKING.get().steps):
-        yield ValidationError("not unique")
+        yield ValidationError("")
 
 
 def _items(validator: Validator, items: SchemaPart, instance: Json, schema: SchemaPart) -> Iterator[ValidationError]:
-    if isinstance(instance, list):
-        first = len(schema.get("prefixItems", ()))
+    if isinstance(items, list):  # drafts before 2020-12
+        yield from _prefix_items(validator, items, instance, schema)
+    elif isinstance(instance, list):
+        first = len(schema.get("prefixItems", ())) if _has_prefix(validator) else 0
         CHECKING.get().steps.take(len(instance) // 4)
         fits = _fitting(items)
         for index in range(first, len(instance)):
@@ -419,15 +554,73 @@ def _items(validator: Validator, items: SchemaPart, instance: Json, schema: Sche
                 yield from _into(validator, instance[index], items, index)
 
 
-def _items_or_tuple(of_draft: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the keyword as drafts before 2020-12 have it: a list of schemas is one for each place."""
+def _has_prefix(validator: Any) -> bool:
+    """Whether the draft has `prefixItems`."""
+    return "prefixItems" in validator.VALIDATORS
 
-    def check(validator: Validator, items: SchemaPart, instance: Json, schema: SchemaPart) -> Any:
-        if isinstance(items, list):
-            return of_draft(validator, items, instance, schema)
-        return _items(validator, items, instance, {})
 
-    return check
+def _prefix_items(validator: Any, prefix: list[Any], instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, list):
+        for index, (item, each) in enumerate(zip(instance, prefix, strict=False)):
+            yield from _descend(validator, item, each, index)
+
+
+def _additional_items(validator: Any, rest: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    prefix = schema.get("items")
+    if not isinstance(instance, list) or not isinstance(prefix, list):
+        return
+    if rest is False and len(instance) > len(prefix):
+        yield ValidationError("")
+    elif rest is not False:
+        for index, item in enumerate(instance[len(prefix) :], len(prefix)):
+            yield from _descend(validator, item, rest, index)
+
+
+def _contains(validator: Any, contained: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not isinstance(instance, list):
+        return
+    count, least, most = 0, schema.get("minContains", 1), schema.get("maxContains", len(instance))
+    for each in instance:
+        count += _is_valid(validator, each, contained)
+        if count > most:
+            yield ValidationError("", validator="maxContains", validator_value=most)
+            return
+    if count < least and not count:
+        yield ValidationError("")
+    elif count < least:
+        yield ValidationError("", validator="minContains", validator_value=least)
+
+
+def _contains_one(validator: Any, contained: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, list) and not any(_is_valid(validator, each, contained) for each in instance):
+        yield ValidationError("")
+
+
+def _unevaluated_items(validator: Any, rest: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, list) and len(_evaluated_items(validator, instance, schema)) < len(instance):
+        yield ValidationError("")
+
+
+def _evaluated_items(validator: Any, instance: list[Any], schema: Any) -> set[int]:
+    """Return the places that the schema, or one that holds beside it, covers."""
+    if not isinstance(schema, dict):
+        return set()
+    CHECKING.get().steps.take_size(len(instance))
+    places = range(len(instance))
+    if "items" in schema and (not isinstance(schema["items"], list) or "additionalItems" in schema):
+        return set(places)
+    prefix = schema.get("prefixItems" if _has_prefix(validator) else "items", ())
+    known = set(places[: len(prefix)])
+    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+        if isinstance(reference := schema.get(keyword), str):
+            within, found = _target(validator, reference, keyword)
+            known |= _evaluated_items(within, instance, found)
+    for keyword in ("contains", "unevaluatedItems"):
+        if keyword in schema:
+            known.update(place for place in places if _is_valid(validator, instance[place], schema[keyword]))
+    for branch in _branches(validator, instance, schema):
+        known |= _evaluated_items(validator, instance, branch)
+    return known
 
 
 def _unevaluated_properties(
@@ -437,8 +630,8 @@ def _unevaluated_properties(
         return
     known = set(_evaluated(validator, instance, schema, own=False))
     extra = [key for key in instance if key not in known]
-    if any(not validator.evolve(schema=rest).is_valid(instance[key]) for key in extra):
-        yield ValidationError("unevaluated keys")
+    if any(not _is_valid(validator, instance[key], rest) for key in extra):
+        yield ValidationError("")
 
 
 def _evaluated(validator: Validator, instance: JsonObject, schema: SchemaPart, *, own: bool = True) -> Iterator[str]:
@@ -454,21 +647,30 @@ def _evaluated(validator: Validator, instance: JsonObject, schema: SchemaPart, *
         yield from instance
     for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
         if isinstance(reference := schema.get(keyword), str):
-            yield from _evaluated_there(validator, instance, reference, dynamic=keyword == "$recursiveRef")
+            within, found = _target(validator, reference, keyword)
+            yield from _evaluated(within, instance, found)
+    for branch in _branches(validator, instance, schema):
+        yield from _evaluated(validator, instance, branch)
+
+
+def _branches(validator: Any, instance: Any, schema: JsonObject) -> Iterator[JsonObject]:
+    """Yield the schemas that hold beside this one for the value."""
     branches = [child for keyword in ("allOf", "oneOf", "anyOf") for child in schema.get(keyword, ())]
-    branches += [child for key, child in schema.get("dependentSchemas", {}).items() if key in instance]
+    if isinstance(instance, dict):
+        branches += [child for key, child in schema.get("dependentSchemas", {}).items() if key in instance]
     if "if" in schema:
-        holds = validator.evolve(schema=schema["if"]).is_valid(instance)
+        holds = _is_valid(validator, instance, schema["if"])
         branches += [schema["if"], schema.get("then")] if holds else [schema.get("else")]
     for branch in branches:
-        if isinstance(branch, dict) and validator.evolve(schema=branch).is_valid(instance):
-            yield from _evaluated(validator, instance, branch)
+        if isinstance(branch, dict) and _is_valid(validator, instance, branch):
+            yield branch
 
 
-def _evaluated_there(validator: Validator, instance: JsonObject, reference: str, *, dynamic: bool) -> Iterator[str]:
+def _target(validator: Validator, reference: str, keyword: str) -> tuple[Any, Any]:
+    """Return the target of a reference, and the validator that it is read by."""
     resolver = validator._resolver
-    found = lookup_recursive_ref(resolver) if dynamic else resolver.lookup(reference)
-    yield from _evaluated(validator.evolve(schema=found.contents, _resolver=found.resolver), instance, found.contents)
+    found = lookup_recursive_ref(resolver) if keyword == "$recursiveRef" else resolver.lookup(reference)
+    return validator.evolve(schema=found.contents, _resolver=found.resolver), found.contents
 
 
 _OF_THE_CONTAINER: Final = frozenset(

@@ -188,6 +188,96 @@ def test_r18_5_what_takes_too_many_steps_is_found_out_once() -> None:
     assert MOST_STEPS <= checks.taken < 1.1 * MOST_STEPS
 
 
+class _Silent:
+    """A value whose text nobody may make."""
+
+    def __repr__(self) -> str:
+        raise AssertionError("its text takes as long as it is large")
+
+
+class _SilentList(_Silent, list[Any]): ...
+
+
+class _SilentText(_Silent, str): ...
+
+
+class _SilentObject(_Silent, dict[str, Any]): ...
+
+
+LIST, OBJECT, TEXT = _SilentList([1, 1]), _SilentObject(a=1), _SilentText("ab")
+NO = {"$ref": "#/$defs/no", "$defs": {"no": False}}
+
+
+OF_ANY: list[dict[str, Any]] = [
+    *({"not": {}}, {"anyOf": [False]}, {"oneOf": [{}, {}]}, {"allOf": [False]}, {"if": {}, "then": False}),
+    *({"type": "null"}, {"const": 1}, {"enum": [1]}, {"const": [1]}, NO),
+]
+OF_LISTS: list[dict[str, Any]] = [
+    *({"maxItems": 0}, {"minItems": 3}, {"uniqueItems": True}, {"contains": False}, {"prefixItems": [False]}),
+    *({"maxContains": 0, "contains": {}}, {"minContains": 3, "contains": {}}, {"unevaluatedItems": False}),
+]
+OF_OBJECTS: list[dict[str, Any]] = [
+    *({"maxProperties": 0}, {"minProperties": 2}, {"required": ["b"]}, {"dependentRequired": {"a": ["b"]}}),
+    *({"dependentSchemas": {"a": False}}, {"additionalProperties": False}, {"unevaluatedProperties": False}),
+    {"propertyNames": False},
+]
+OF_TEXTS: list[dict[str, Any]] = [{"maxLength": 0}, {"minLength": 3}, {"pattern": "z"}]
+SILENT: list[tuple[int, dict[str, Any], Any]] = [
+    *((2020, schema, value) for value in (LIST, OBJECT, TEXT) for schema in OF_ANY),
+    *((2020, schema, LIST) for schema in OF_LISTS),
+    *((2020, schema, OBJECT) for schema in OF_OBJECTS),
+    *((2020, schema, TEXT) for schema in OF_TEXTS),
+    *((number, {"items": [{}], "additionalItems": False}, LIST) for number in (4, 6, 7, 2019)),
+    *((number, {"contains": {"type": "null"}}, LIST) for number in (6, 7, 2019)),
+    *((2019, {"unevaluatedItems": False}, LIST), (7, {"dependencies": {"a": False}}, OBJECT)),
+]
+
+
+@pytest.mark.parametrize(("number", "schema", "value"), SILENT, ids=range(len(SILENT)))
+def test_r18_5_no_error_holds_the_text_of_the_whole_value(number: int, schema: dict[str, Any], value: Any) -> None:
+    """300 alternatives on a list of 250,000 took seven seconds and 600 MB: each error had the list as text."""
+    wrong = Schema({"$schema": NAMES[number], **schema}).errors(value)
+    assert wrong
+    assert "cannot be checked" not in wrong[0]
+
+
+ITEMS = list(range(100_000))
+KEYS = {f"k{n}": n for n in range(100_000)}
+NAMED: dict[str, Any] = {"$dynamicRef": "#/$defs/a"}  # what `jsonschema` decides, one keyword after another
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"items": {}, "unevaluatedItems": False}, ITEMS),
+        ({"contains": {}, "unevaluatedItems": False}, ITEMS),
+        ({"allOf": [{"unevaluatedItems": {}}] * 500}, ITEMS),
+        ({"items": {"allOf": [{}] * 10_000}}, ITEMS),
+        ({**NAMED, "$defs": {"a": {"allOf": [{"propertyNames": {}}] * 1_000}}}, KEYS),
+        ({**NAMED, "$defs": {"a": {"anyOf": [{"additionalProperties": False}] * 1_000}}}, KEYS),
+        ({**NAMED, "$defs": {"a": {"allOf": [{"contains": {}}] * 1_000}}}, ITEMS),
+        ({"$defs": {"c": {"const": ITEMS[:3_000]}}, "allOf": [{"$ref": "#/$defs/c"}] * 3_000}, ITEMS[:3_000]),
+        ({"items": {"enum": [{"a": n} for n in range(1_000)]}}, [{"a": 999} for _ in range(50_000)]),
+        ({"uniqueItems": True}, [n * (2**61 - 1) for n in range(90_000)]),
+    ],
+    ids=range(10),
+)
+def test_r18_5_each_keyword_counts_what_it_reads(schema: dict[str, Any], value: Any) -> None:
+    """Each of these took from five seconds to an hour."""
+    assert len(_within(2, schema, value)) < 2
+
+
+def test_runs_of_0_1_0_count_as_they_did() -> None:
+    value: Any = ITEMS[:100]
+    schema = Schema({"contains": {}, "unevaluatedItems": False, "allOf": [{}] * 100})
+    before, now = CheckBudget(), CheckBudget()
+    before.is_patched = lambda _: False
+    assert schema.errors(value, checks=before) == schema.errors(value, checks=now) == []
+    assert before.taken < now.taken
+    listed = Schema({"enum": [[1]]})
+    assert listed.fits([1], checks=before) is listed.fits([1.0], checks=now) is True
+
+
 def test_many_errors_are_told_in_a_few_lines() -> None:
     found = _within(0.5, {"items": {"type": "string"}}, list(range(200_000)))
     assert 5 <= len(found) <= 20
@@ -252,7 +342,7 @@ def _combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         **dict.fromkeys(("not", "items", "additionalProperties", "contains", "propertyNames", "if", "then"), inner),
         **dict.fromkeys(("properties", "dependentSchemas"), named),
         "patternProperties": st.dictionaries(st.sampled_from(["^a", "b|c"]), inner, max_size=2),
-        "unevaluatedProperties": inner,
+        **dict.fromkeys(("unevaluatedProperties", "unevaluatedItems"), inner),
     }
     return st.fixed_dictionaries({}, optional=keywords)
 
