@@ -334,6 +334,17 @@ async def test_r14_3_a_sessions_people_routes_and_waits_are_those_of_a_run() -> 
         assert await session.reply(await session.send("once more", sender="ann")) == "again"
 
 
+async def test_a_session_is_deleted_and_its_key_begins_another_one() -> None:
+    async with run_locally(Agent("chat"), model=[{"output": "one"}, {"output": "two"}]) as local:
+        session = local.session("mail")
+        first = await session.send("Hi", sender="ann", id="m-1")
+        assert await session.reply(first) == "one"
+        await session.delete(sender="ann")
+        second = await session.send("Hi", sender="ann", id="m-1")
+        assert await session.reply(second) == "two"
+        assert first.run_id != second.run_id
+
+
 async def test_a_person_decides_once_also_where_a_hook_undoes_an_edit_and_asks_again() -> None:
     @hook("before_tool_call")
     def cap(event: BeforeToolCall) -> BeforeToolCall:

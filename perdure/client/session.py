@@ -294,7 +294,7 @@ class Session:
     async def delete(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> None:
         """End the session and what runs in it, and have the server forget it and its runs. The key may then begin another one."""
         await self._update(END, SessionDeletion(sender=sender, rights=list(rights)))
-        await session_operations.forget(self._client, self.id)
+        await self._forget()
 
     async def redeliver(self, delivery: str, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> None:
         """Deliver a reply that is `unknown` once more, under the same key, with the right `redeliver`.
@@ -447,6 +447,9 @@ class Session:
             if ENDED in str(error):
                 raise RunNotFoundError(f"there is no session {self.key!r}: it was deleted") from None
             raise RunError(f"the session {self.key!r} cannot be asked: {error}") from None
+
+    async def _forget(self) -> None:
+        await session_operations.forget(self._client, self.id)
 
     async def _update(self, name: str, argument: Any) -> Any:
         return await session_operations.update(self._client, self._address, name, argument)

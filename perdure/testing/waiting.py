@@ -70,6 +70,11 @@ class Clock:
         self._took = 0.0
         """Seconds that the last look took."""
 
+    @property
+    def skips(self) -> bool:
+        """Whether the server skips time. Such a server lists and forgets no executions."""
+        return self._server.supports_time_skipping
+
     async def now(self) -> datetime:
         return await self._server.get_current_time()
 
@@ -287,6 +292,11 @@ class LocalSession(Session):
             return fate if fate.status is not None else await self._archived(fate)
 
         return await self._following.until(ended)
+
+    async def _forget(self) -> None:
+        """Have the server forget the session. One that skips time cannot: there the session has only ended."""
+        if not self._following.clock.skips:
+            await super()._forget()
 
     def _sibling(self, address: Address) -> LocalSession:
         self._following.follow(address.id)
