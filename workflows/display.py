@@ -1,4 +1,4 @@
-"""What others are shown of a run while it works: its details, the list of what waits, and the session above."""
+"""Displays of a run while it works: its details, the list of calls that wait, and the session above."""
 
 from __future__ import annotations
 

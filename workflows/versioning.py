@@ -1,4 +1,4 @@
-"""All workflows, and the same ones for workers with a deployment version."""
+"""Workflows of a worker, with and without a deployment version."""
 
 from __future__ import annotations
 

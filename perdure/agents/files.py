@@ -250,6 +250,9 @@ def planned_for(
     return plan_of(list(calls), context, definitions, parallel=agent.config.parallel, state=dict(state or {}))
 
 
+_PLAN: Final = '{"calls": [...], "output": ...}'
+
+
 def read_plan(plan: PlanLike, planned: Planned) -> Solution:
     """Parse the plan by its dialect's reader. Raise `AgentError` for an invalid one."""
     kinds = [merged.kind for merged in planned.context.data]
@@ -272,8 +275,10 @@ def read_plan(plan: PlanLike, planned: Planned) -> Solution:
         return closed if closed.calls else Solution([*calls], closed.output, closed.problem)
     if isinstance(plan, Mapping):
         if not isinstance(plan.get("calls"), list) or not plan.keys() <= {"calls", "output"}:
-            raise AgentError(f'{shorten(dict(plan), 80)} is no plan: expected {{"calls": [...], "output": ...}}')
+            raise AgentError(f"{shorten(dict(plan), 80)} is not a valid plan. Expected {_PLAN}")
         return Solution(list(plan["calls"]), plan.get("output"))
+    if not isinstance(plan, Iterable):
+        raise AgentError(f"{str(plan)[:80]} is not a valid plan. Expected a list of calls, or {_PLAN}")
     listed: list[Any] = [*plan]
     return Solution(listed)
 

@@ -1,4 +1,4 @@
-"""Everything for which Perdure uses parts of the Temporal SDK that are not public, each with the public way that is missing.
+"""Uses of private parts of the Temporal SDK, each with the public way that is missing.
 
 - `Converter` overrides two private methods. The SDK reads a value's place and fetches the value before it asks a payload converter,
   and fails the workflow's task where either fails. Missing: a hook for a payload that cannot be fetched, and types of its errors:

@@ -456,7 +456,7 @@ class CallInputs:
 
 @dataclass(slots=True, eq=False)
 class CallState:
-    """How far a call has come, and how it ended. The plan sets it; a driver only reports ends."""
+    """The progress and the end of a call. The plan sets it; a driver only reports ends."""
 
     status: Status = "pending"
     reason: str = ""
@@ -485,7 +485,7 @@ class CallState:
 
 @dataclass(slots=True, eq=False)
 class CallHold:
-    """What keeps a call from starting although it may be ready: a new message, or its place in the driver's queue."""
+    """The reasons for which a ready call does not start: a new message, or its place in the driver's queue."""
 
     held: bool = False
     """Whether a new message came before it began: it does not start unless a Request keeps it, or its tool is safe

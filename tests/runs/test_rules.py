@@ -12,8 +12,8 @@ from perdure.runs.rules import NEWEST, SINCE, follows
 from perdure.runs.wire import PreparedWorker
 from tests.support import ROOT
 
-MARKED = {"hooks.py": ["workflow.patched(_PATCH)"], "observability.py": ['workflow.patched(f"']}
-"""A session's first task, and what a server has refused: neither is a rule of a run's version."""
+MARKED = {"session_hooks.py": ["workflow.patched(SESSION_HOOKS_PATCH)"]}
+"""A session's first task decides on its hooks: that is no rule of a run."""
 
 
 def test_r13_7_what_0_1_0_recorded_follows_no_newer_rule() -> None:

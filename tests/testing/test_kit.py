@@ -91,8 +91,10 @@ def test_r14_1_everything_that_is_wrong_is_told() -> None:
         "the output: $ lacks 'total'",
     ):
         assert words in found, found
-    with pytest.raises(AgentError, match="is no plan"):
-        check(shop, {"calls": 3}, input={"fruit": "fig"})
+    no_plans: list[Any] = [{"calls": 3}, 5, None]
+    for wrong in no_plans:
+        with pytest.raises(AgentError, match="is not a valid plan"):
+            check(shop, wrong, input={"fruit": "fig"})
     with pytest.raises(InputError, match="fruit"):
         check(shop, CALLS, input={})
     assert "†state.two" in " ".join(check(shop, plan, input={"fruit": "fig"}, state={"three": 1}).problems)
