@@ -18,7 +18,6 @@ from perdure.activities.prompt_files import PromptFolders, reading_tool
 from perdure.activities.registry import Registry
 from perdure.activities.transcripts import recall
 from perdure.approvals.policy import Ask, Flow
-from perdure.approvals.requests import EXECUTION_ACTIVITY
 from perdure.errors import ProtocolError, ToolDefinitionError
 from perdure.models.requests import PATIENCE
 from perdure.models.usage import PRICES, Price
@@ -227,12 +226,6 @@ async def _check_endpoints(tools: Mapping[str, Tool]) -> None:
         if not known:
             message = f"tool {tool.name!r}: the server has no Nexus endpoint {tool.calls.endpoint!r}"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
-
-
-@activity.defn(name=EXECUTION_ACTIVITY)
-async def execution() -> str:
-    """Return the id that Temporal has given this execution: a reset execution has another than the one before it."""
-    return activity.info().workflow_run_id or ""
 
 
 @activity.defn(name=NEXT_TASK_ACTIVITY)

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowQueryFailedError
+from temporalio.client import WorkflowExecutionStatus, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
@@ -23,10 +24,12 @@ from perdure.hosting.server import find_program
 from perdure.pages.adapter import pages
 from perdure.runs.events import Event, parse_cursor
 from perdure.runs.wire import DECIDE, RUN_QUERY, RunResult, RunView
+from perdure.testing.scripted_model import ChatRequest
 from tests.gateway.support import gateway
 from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness, impatient, perdure
 from tests.test_approval_commands import settings
+from tests.test_delegates import parts, save
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -393,21 +396,152 @@ async def test_a_session_that_is_reset_in_its_first_execution_goes_on_with_its_r
     assert len(removed) == 1
 
 
-async def test_a_session_that_is_reset_to_its_start_begins_no_second_run_beside_the_first(
+CANCELED = WorkflowExecutionStatus.CANCELED
+
+
+async def execution_of(it: Harness, workflow_id: str) -> str:
+    return (await it.client.get_workflow_handle(workflow_id).describe()).run_id
+
+
+async def status_of(it: Harness, workflow_id: str, execution: str) -> WorkflowExecutionStatus | None:
+    return (await it.client.get_workflow_handle(workflow_id, run_id=execution).describe()).status
+
+
+async def until_replaced(it: Harness, workflow_id: str, execution: str) -> None:
+    """Wait until another execution has this id."""
+    async with asyncio.timeout(HANG):
+        while True:
+            if await execution_of(it, workflow_id) != execution:
+                return
+            await asyncio.sleep(0.02)
+
+
+PAYER = {"name": "payer", "context": [{"type": "system", "text": "You are PAYER."}, {"type": "tool", "tool": "remove"}]}
+PAY: dict[str, Any] = {"name": "pay", "properties": {"task": {}}, "_delegate": "payer"}
+PAID = [{"calls": [{"_tool": "remove", "path": "/paid", "_outputPath": "†state.r"}], "output": None}, DONE]
+
+
+def pays(tmp_path: Path, *calls: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """An agent with such calls, one of them of a delegate that pays; and its model."""
+
+    def payer(request: ChatRequest) -> Any:
+        return PAID["# plan" in request.text]
+
+    def parent(request: ChatRequest) -> Any:
+        return DONE if "# plan" in request.text else {"calls": list(calls), "output": None}
+
+    save(tmp_path, PAYER)
+    return agent("remove", PAY), parts(PARENT=parent, PAYER=payer)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+async def test_r7_2_a_delegate_that_was_open_at_a_reset_is_ended_before_it_starts_anew(
+    dev_server: WorkflowEnvironment, tmp_path: Path, loop: bool
+) -> None:
+    removed.clear()
+    document, model = pays(tmp_path, {"_tool": "pay", "task": "rent", **({"_each": [1]} if loop else {})})
+    async with harness(dev_server.client, TOOLS, model, agents=tmp_path) as it, asyncio.timeout(HANG):
+        handle = await it.start(document)
+        below = f"{handle.id}/1.0" + "/0" * loop
+        await it.until_waiting(below, "1.0")
+        first = await execution_of(it, below)
+        where = ("--workflow-id", handle.id, "--type", "FirstWorkflowTask", "--reason", "try again")
+        await temporal(dev_server, "reset", *where)
+        await until_replaced(it, below, first)
+        await it.until_waiting(below, "1.0")
+        assert (removed, await status_of(it, below, first)) == ([], CANCELED)
+        await Run(it.client, below).approve("1.0")
+        again = it.client.get_workflow_handle(handle.id, result_type=RunResult)
+        result = await again.result()
+        replayed = await replay_history(await again.fetch_history(), data_converter(), handle.id)
+    assert replayed.problem is None
+    assert [call.status for call in result.calls] == ["done"]
+    assert [path for path, _ in removed] == ["/paid"]
+
+
+async def test_r7_2_a_decision_on_a_delegate_that_a_reset_has_left_behind_does_not_count(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    removed.clear()
+    after: dict[str, Any] = {"_tool": "pay", "task": "rent", "_after": ["1.0"]}
+    document, model = pays(tmp_path, {"_tool": "remove", "path": "/first"}, after)
+    async with harness(dev_server.client, TOOLS, model, agents=tmp_path) as it, asyncio.timeout(HANG):
+        handle = await it.start(document)
+        await it.until_waiting(handle.id, "1.0")
+        point = await newest_task(handle)
+        await Run(it.client, handle.id).approve("1.0")
+        below = f"{handle.id}/1.1"
+        await it.until_waiting(below, "1.0")
+        first = await execution_of(it, below)
+        await reset(dev_server, handle, point)
+        with pytest.raises(DecisionRefusedError, match="the run above was reset"):
+            await Run(it.client, below).approve("1.0")
+        approve = ("--name", "approve", "--input", '{"call": "1.0"}')
+        await temporal(dev_server, "signal", "--workflow-id", below, *approve)
+        await until_refused(it, below, 2)
+        await until_refused(it, handle.id, 1)
+        await Run(it.client, handle.id).approve("1.0")
+        await until_replaced(it, below, first)
+        await it.until_waiting(below, "1.0")
+        assert [path for path, _ in removed] == ["/first", "/first"]
+        await Run(it.client, below).approve("1.0")
+        result = await it.client.get_workflow_handle(handle.id, result_type=RunResult).result()
+    assert [call.status for call in result.calls] == ["done", "done"]
+    assert [path for path, _ in removed] == ["/first", "/first", "/paid"]
+
+
+async def test_a_delegate_that_began_before_the_point_of_a_reset_goes_on(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    removed.clear()
+    document, model = pays(tmp_path, {"_tool": "remove", "path": "/first"}, {"_tool": "pay", "task": "rent"})
+    async with harness(dev_server.client, TOOLS, model, agents=tmp_path) as it, asyncio.timeout(HANG):
+        handle = await it.start(document)
+        below = f"{handle.id}/1.1"
+        await it.until_waiting(below, "1.0")
+        await it.until_waiting(handle.id, "1.0")
+        first = await execution_of(it, below)
+        point = await newest_task(handle)
+        await Run(it.client, handle.id).reject("1.0")
+        await reset(dev_server, handle, point)
+        await until_refused(it, handle.id, 1)
+        await Run(it.client, below).approve("1.0")
+        await Run(it.client, handle.id).approve("1.0")
+        result = await it.client.get_workflow_handle(handle.id, result_type=RunResult).result()
+        assert await execution_of(it, below) == first
+    assert [call.status for call in result.calls] == ["done", "done"]
+    assert sorted(path for path, _ in removed) == ["/first", "/paid"]
+
+
+async def newest_task(handle: AgentHandle) -> int:
+    """The workflow task that ended last."""
+    ended = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    return max([event.event_id async for event in handle.fetch_history_events() if event.event_type == ended])
+
+
+async def test_a_session_that_is_reset_to_its_start_ends_its_open_run_and_asks_anew(
     dev_server: WorkflowEnvironment,
 ) -> None:
-    async with harness(dev_server.client, TOOLS, [*PLAN, DONE]) as it, asyncio.timeout(HANG):
+    removed.clear()
+    async with harness(dev_server.client, TOOLS, [PLAN[0], *PLAN]) as it, asyncio.timeout(HANG):
         client = Perdure(it.client, task_queue=it.task_queue)
         session = client.session(f"reset-{it.task_queue}", agent=Agent.of(PAYS))
         receipt = await session.send("Remove it.", sender="ann", id="m-1")
         assert receipt.run_id is not None
         await it.until_waiting(receipt.run_id, "1.0")
+        first = await execution_of(it, receipt.run_id)
         await temporal(
             dev_server, "reset", "--workflow-id", session.id, "--type", "FirstWorkflowTask", "--reason", "try again"
         )
         again = await session.send("Remove it.", sender="ann", id="m-1")
         assert again.run_id == receipt.run_id
+        await until_replaced(it, receipt.run_id, first)
+        await it.until_waiting(receipt.run_id, "1.0")
+        assert (removed, await status_of(it, receipt.run_id, first)) == ([], CANCELED)
+        await session.decide({"call": "1.0", "decision": "approve"}, sender="ann", rights=["approve"])
         result = await session.wait(again)
-        assert result.error is not None
-        assert f"perdure cancel {receipt.run_id}" in result.error
-        await Run(it.client, receipt.run_id).cancel()
+        replayed = await replay_history(
+            await it.client.get_workflow_handle(session.id).fetch_history(), data_converter(), session.id
+        )
+    assert replayed.problem is None
+    assert (result.error, len(removed)) == (None, 1)

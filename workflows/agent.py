@@ -40,7 +40,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.events import EVENTS_QUERY, WATCHED, EventsPage
     from perdure.runs.limits import Budget, Limit, WorkClock
     from perdure.runs.recall import recall
-    from perdure.runs.rules import ASKS_BY_ACTIVITY, LAST_REQUEST_COUNTS, LISTED_AGENT
+    from perdure.runs.rules import ASKS_BY_ACTIVITY, FORMER_CHILDREN_END, LAST_REQUEST_COUNTS, LISTED_AGENT
     from perdure.runs.run import Run
     from perdure.runs.views import Pages, fit_waiting, waiting_views
     from perdure.runs.wire import (
@@ -310,7 +310,12 @@ class AgentWorkflow:
             self._given = run_input = await whole(read_input(RunInput, given))
             run_input, run = await prepare(run_input, self._approvals, self._notes, self._hooks)
             sender = Dispatcher(
-                run.sizes, run.prepared.max_payload, self._children, Routing(run), self._notes.call_again
+                run.sizes,
+                run.prepared.max_payload,
+                self._children,
+                Routing(run),
+                self._notes.call_again,
+                lambda: run.prepared.follows(FORMER_CHILDREN_END),
             )
             driver = self._driver = RunDriver(
                 run, run_input, self._approvals, self._mailbox, self._hooks, self._parent, self._display, sender

@@ -20,10 +20,11 @@ from temporalio.exceptions import (
     WorkflowAlreadyStartedError,
     is_cancelled_exception,
 )
-from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
+from temporalio.workflow import ChildWorkflowCancellationType, ChildWorkflowHandle, ParentClosePolicy
 
 from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.observability import whose
+from perdure.workflows.resets import end_former
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
@@ -175,8 +176,9 @@ async def _result(
     sent = argument.model_copy(update={"free": free} | ({"clocked": True} if deadline is not None else {}))
     if asks:
         sender.keep_given(child.name, argument, size)
-    try:
-        handle = await workflow.start_child_workflow(
+
+    async def start() -> ChildWorkflowHandle[Any, Any]:
+        return await workflow.start_child_workflow(
             AGENT_WORKFLOW if isinstance(argument, RunInput) else LOOP_WORKFLOW,
             referred(sent) if asks else sent,
             id=child.id,
@@ -188,6 +190,14 @@ async def _result(
             static_summary=line(child.title),
             search_attributes=whose(),
         )
+
+    try:
+        try:
+            handle = await start()
+        except WorkflowAlreadyStartedError:
+            if not (sender.ends_former() and await end_former(child.id)):
+                raise
+            handle = await start()
         with sender.children.running(handle, told):
             sender.tell(child.name)
             keeping = asyncio.create_task(_keep_time(child, deadline, sender)) if deadline is not None else None
@@ -198,8 +208,7 @@ async def _result(
                     keeping.cancel()
     except WorkflowAlreadyStartedError:
         why = (
-            f"{child.who} cannot be run: there is already a workflow {child.id!r}; where this run was reset, it is the one "
-            f"of before: 'perdure cancel {child.id}' ends it"
+            f"{child.who} cannot be run: there is already a workflow {child.id!r}; 'perdure cancel {child.id}' ends it"
         )
         raise NotStartedError("id_taken", why) from None
     finally:

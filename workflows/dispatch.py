@@ -17,6 +17,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from perdure.workflows.arguments import read_one
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.failures import failed, not_taken_up
+from perdure.workflows.resets import ends_former
 from perdure.workflows.timers import Alarm
 
 with workflow.unsafe.imports_passed_through():
@@ -126,16 +127,18 @@ class Dispatcher:
         children: ChildRuns,
         routing: Routing | None = None,
         on_retry: Callable[[Call, str], None] = lambda _call, _why: None,
+        ends_former: Callable[[], bool] = ends_former,
     ) -> None:
         """Create the dispatcher.
 
         `routing`: of a run, whose calls may go to queues of their own. `on_retry` learns of a call's retry, and of the
-        reason.
+        reason. `ends_former` returns whether a child of before a reset is ended where it holds an id.
         """
         self.sizes = sizes
         self._routing = routing
         self.children = children
         self.max_payload = max_payload
+        self.ends_former = ends_former
         self._sending = TaskBudget()
         self._quick = QuickCalls()
         self._pause: asyncio.Task[None] | None = None

@@ -17,13 +17,19 @@ from datetime import timedelta
 from typing import Final
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.approvals.requests import EXECUTION_ACTIVITY
+    from perdure.approvals.requests import EXECUTION_ACTIVITY, LEFT_BEHIND
     from perdure.errors import DecisionError
+    from perdure.runs.delegates import END_FORMER_ACTIVITY
+    from perdure.runs.rules import FORMER_CHILDREN_END
 
 RESET: Final = "the run was reset after this was decided: decisions of before a reset do not count"
+RESET_ABOVE: Final = (
+    "the run above was reset to a point before it started this one: decisions on this one do not count any more"
+)
 _ASKED: Final = timedelta(seconds=10)
 """For an activity that only reads its own description. Where all workers are busy for longer, a decision does without."""
 
@@ -65,6 +71,8 @@ class Resets:
             execution = await self._execution()
         finally:
             self.pending -= 1
+        if execution == LEFT_BEHIND:
+            raise DecisionError(RESET_ABOVE)
         if at in self._first_tasks or (sent_to and sent_to not in (execution, workflow.info().continued_run_id)):
             raise DecisionError(RESET)
 
@@ -108,6 +116,37 @@ class Resets:
             )
         self._asked = None
         asked.set_result(execution)
+
+
+_ENDS_WITHIN: Final = timedelta(minutes=5)
+"""For an activity that waits until a child has ended: a worker may have to start first."""
+
+
+def ends_former() -> bool:
+    """Whether a workflow that records no rules of its own ends children of before a reset: a marker in its history says so."""
+    return workflow.patched(FORMER_CHILDREN_END)
+
+
+async def end_former(child_id: str) -> bool:
+    """End the child with this id that this workflow has started before a reset; return whether the id is free then.
+
+    A workflow cannot tell whose its id is: an activity asks the server.
+    """
+    try:
+        ended: bool = await workflow.execute_activity(
+            END_FORMER_ACTIVITY,
+            child_id,
+            result_type=bool,
+            schedule_to_close_timeout=_ENDS_WITHIN,
+            start_to_close_timeout=timedelta(minutes=1),
+            retry_policy=RetryPolicy(maximum_attempts=5),
+            summary=f"end {child_id} of before the reset"[:200],
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        return False
+    return ended
 
 
 def _execution_of(update_id: str) -> str:

@@ -29,6 +29,7 @@ from temporalio.workflow import (
 
 from perdure.workflows.dispatch import WAIT, ask_limited
 from perdure.workflows.failures import not_taken_up
+from perdure.workflows.resets import end_former, ends_former
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import STEER
@@ -88,21 +89,16 @@ class ChildRun:
         if (size := self._size()) > MAX_PAYLOAD:
             return self._without("failed", f"what it is given has {said(size)}, and {MAX_PAYLOAD:,} is the most")
         try:
-            self._handle = await workflow.start_child_workflow(
-                AGENT_WORKFLOW,
-                referred(self.given) if asks else self.given,
-                id=self.id,
-                result_type=RunResult,
-                parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
-                cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-                static_summary=title[:200],
-                search_attributes=self._attributes() if self._searchable else None,
-            )
+            try:
+                self._handle = await self._start(title, asks=asks)
+            except WorkflowAlreadyStartedError:
+                if not (ends_former() and await end_former(self.id)):
+                    raise
+                self._handle = await self._start(title, asks=asks)
         except WorkflowAlreadyStartedError:
             return self._without(
                 "failed",
-                f"the session was reset, and its run {self.id!r} of before goes on: end it with 'perdure cancel {self.id}', "
-                "and send the message again",
+                f"there is already a workflow {self.id!r}: end it with 'perdure cancel {self.id}', and send the message again",
             )
         except FailureError as error:
             return self._without("failed", f"it could not be started: {error}")
@@ -115,6 +111,18 @@ class ChildRun:
         finally:
             if self._saying is not None:
                 self._saying.cancel()
+
+    async def _start(self, title: str, *, asks: bool) -> ChildWorkflowHandle[Any, RunResult]:
+        return await workflow.start_child_workflow(
+            AGENT_WORKFLOW,
+            referred(self.given) if asks else self.given,
+            id=self.id,
+            result_type=RunResult,
+            parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+            cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+            static_summary=title[:200],
+            search_attributes=self._attributes() if self._searchable else None,
+        )
 
     def _size(self) -> int:
         return input_size(self.given, Sizes())

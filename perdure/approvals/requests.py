@@ -406,6 +406,8 @@ class WaitingMemo(WireModel):
 
 APPROVE_ACTIVITY: Final = "perdure.approve"
 EXECUTION_ACTIVITY: Final = "perdure.execution"
+LEFT_BEHIND: Final = "left-behind"
+"""Its answer, in place of an id: a workflow above was reset to a point before it started this run (R7.2)."""
 STEER: Final = "steer"
 """Signal: a new message for the run while it works, a `Said` (R10.5)."""
 WAITS: Final = "waits"

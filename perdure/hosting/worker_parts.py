@@ -16,11 +16,12 @@ from perdure.activities.calls import ToolActivity
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.hooks import HookActivity
 from perdure.activities.named_functions import ApproveActivity, ChooseActivity, NamedFunctions
-from perdure.activities.preparation import PrepareActivity, execution, next_task
+from perdure.activities.preparation import PrepareActivity, next_task
 from perdure.activities.prompt_files import PromptFolders, skill_tools
 from perdure.activities.registry import Registry
 from perdure.activities.replies import DeliverActivity
 from perdure.activities.requests import RequestActivity
+from perdure.activities.resets import end_former, execution
 from perdure.activities.secrets import Masking, keep_secret
 from perdure.activities.transcripts import SummaryActivity
 from perdure.errors import SettingsError
@@ -122,6 +123,7 @@ class WorkerParts:
                 ChooseActivity(named).choose,
                 ApproveActivity(named).approve,
                 execution,
+                end_former,
                 queries.given,
                 queries.spent,
                 next_task,

@@ -37,6 +37,8 @@ GIVEN_ACTIVITY: Final = "perdure.given"
 SPENT_QUERY: Final = "spent"
 """Query of what a run, or a loop, has used so far, for a child that ended and could not report it (R9.6)."""
 SPENT_ACTIVITY: Final = "perdure.spent"
+END_FORMER_ACTIVITY: Final = "perdure.end_former"
+"""Ends a child that an execution of before a reset has left open (R7.2)."""
 
 _LARGE: Final = ("agent", "input", "params", "items", "delegates")
 

@@ -19,6 +19,8 @@ CLIENT_CALLS_UNLISTED: Final = "client-calls-unlisted"
 """Lists do not have what the client carries out."""
 CLOCK_FOLLOWS: Final = "clock-follows"
 """The clock is derived from the calls (R9.5)."""
+FORMER_CHILDREN_END: Final = "former-children-end"
+"""A delegate that was open when its run was reset is ended before the run starts it anew (R7.2)."""
 HELD_CALLS_STAY: Final = "held-calls-stay"
 """A call that a message has held, and that the next answer does not name, stays held (R10.5)."""
 LAST_REQUEST_COUNTS: Final = "last-request-counts"
@@ -47,6 +49,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
             CLOCK_FOLLOWS,
             CONVERTED,
             DECIDED,
+            FORMER_CHILDREN_END,
             HELD_CALLS_STAY,
             LAST_REQUEST_COUNTS,
             LISTED_AGENT,

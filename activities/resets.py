@@ -1,0 +1,93 @@
+"""Executions and their resets, as the server knows them: which execution this is, and children that an earlier one left open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+from temporalio import activity
+from temporalio.api.common.v1 import WorkflowExecution as ExecutionId
+from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.activities.queries import client, own_run
+from perdure.approvals.requests import EXECUTION_ACTIVITY, LEFT_BEHIND
+from perdure.queries import TIMEOUT
+from perdure.runs.delegates import END_FORMER_ACTIVITY
+
+_ENDS_WITHIN: Final = 30.0
+"""Seconds that a cancelled child has to end, its own children with it. One without a worker is terminated then."""
+
+
+@activity.defn(name=EXECUTION_ACTIVITY)
+async def execution() -> str:
+    """Return the id that Temporal has given this execution: a reset execution has another than the one before it.
+
+    `LEFT_BEHIND` where a workflow above was reset to a point before it started this run, or the run between.
+    """
+    with contextlib.suppress(RPCError):  # not everybody may look above: then the decision counts, as without a reset
+        if await _is_left_behind():
+            return LEFT_BEHIND
+    return activity.info().workflow_run_id or ""
+
+
+async def _is_left_behind() -> bool:
+    child = await own_run().describe(rpc_timeout=TIMEOUT)
+    while (above := _parent(child)) is not None:
+        now = await _describe(above.workflow_id)
+        if now.run_id == above.run_id:
+            child = now
+            continue
+        before = await _describe(above.workflow_id, above.run_id)
+        if not before.raw_description.workflow_extended_info.reset_run_id:
+            return False  # it went on as new, or its id was used again
+        known = {each.run_id for each in now.raw_description.pending_children}
+        if _first(child) not in known and child.run_id not in known:
+            return True
+        child = now
+    return False
+
+
+@activity.defn(name=END_FORMER_ACTIVITY)
+async def end_former(child_id: str) -> bool:
+    """End the open workflow with this id, if an earlier execution of this workflow has started it.
+
+    Return whether the id is free then. A workflow that anybody else has started stays as it is.
+    """
+    try:
+        child = await _describe(child_id)
+        if child.status is not WorkflowExecutionStatus.RUNNING:
+            return True
+        above, own = _parent(child), activity.info()
+        if above is None or above.workflow_id != own.workflow_id or above.run_id == own.workflow_run_id:
+            return False
+        handle = client().get_workflow_handle(child_id, first_execution_run_id=_first(child))
+        with contextlib.suppress(WorkflowFailureError):
+            await handle.cancel(rpc_timeout=TIMEOUT)
+            try:
+                await asyncio.wait_for(handle.result(), _ENDS_WITHIN)
+            except TimeoutError:
+                await handle.terminate("the workflow above was reset and starts it anew", rpc_timeout=TIMEOUT)
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return True  # it has just ended
+        lasting = error.status is RPCStatusCode.PERMISSION_DENIED
+        raise ApplicationError(str(error), type="not_ended", non_retryable=lasting) from None
+    return True
+
+
+async def _describe(workflow_id: str, run_id: str | None = None) -> WorkflowExecutionDescription:
+    return await client().get_workflow_handle(workflow_id, run_id=run_id).describe(rpc_timeout=TIMEOUT)
+
+
+def _parent(described: WorkflowExecutionDescription) -> ExecutionId | None:
+    """Return the execution that started this one; `None` for one that a client started."""
+    parent = described.raw_description.workflow_execution_info.parent_execution
+    return parent if parent.workflow_id else None
+
+
+def _first(described: WorkflowExecutionDescription) -> str:
+    """Return the first execution of the chain, which continue-as-new and resets keep."""
+    return described.raw_description.workflow_execution_info.first_run_id or described.run_id
