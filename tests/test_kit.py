@@ -19,7 +19,7 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Reply, ToolError, hook, reply_route, tool
+from perdure import Agent, Reply, ToolContext, ToolError, hook, reply_route, tool
 from perdure.errors import ToolDefinitionError
 from perdure.hooks import BeforeToolCall
 from perdure.runs.wire import AGENT_ATTRIBUTE
@@ -37,6 +37,7 @@ from perdure.testing import (
     run_locally,
     server_error,
 )
+from perdure.testing.scripted_model import ChatRequest
 from perdure.testing.waiting import LocalRun, WaitingState
 from tests.support import DONE, ROOT
 
@@ -91,6 +92,37 @@ async def test_a_worker_dies_before_a_call_and_after_another() -> None:
         local.assert_once("pay", amount=41)
         assert [each.attempt for each in local.executions("pay")] == [2, 1]
     assert view.output == {"ok": True}
+
+
+async def test_the_server_soon_finds_that_another_runs_call_was_on_the_killed_worker() -> None:
+    """Its heartbeat is an hour, which would pass in real time."""
+    begun = asyncio.Event()
+
+    @tool(safe=True, heartbeat=3600, timeout=7200)
+    async def wait(context: ToolContext) -> str:
+        """Wait."""
+        begun.set()
+        if context.attempt == 1:
+            await asyncio.Event().wait()
+        return "waited"
+
+    @tool(safe=True)
+    async def save(context: ToolContext) -> str:
+        """Save."""
+        await begun.wait()
+        return f"saved at attempt {context.attempt}"
+
+    def turn(asked: ChatRequest) -> dict[str, Any]:
+        below = asked.run_id.partition("/")[2]
+        if not below:
+            return {"calls": [{"_tool": "writer", "_each": ["wait", "save"], "request": "†item"}], "output": {}}
+        return {"calls": [{"_tool": "wait" if below.endswith("[0]") else "save"}], "output": {}}
+
+    writer = Agent("writer", tools=[wait, save], description="Writes.")
+    async with run_locally(Agent("boss", tools=[writer]), model=turn, faults=[kill("save", "during")]) as local:
+        await local.run()
+        assert [each.attempt for each in local.executions("wait")] == [1, 2]
+        assert [each.attempt for each in local.executions("save")] == [1, 2]
 
 
 def test_a_worker_is_killed_at_a_moment_that_there_is() -> None:

@@ -289,7 +289,7 @@ class Toolbox:
         wrapped: Callable[..., Any] = with_faults if self.faults else in_loop if function.is_async else in_thread
         # What would be an activity or a workflow of somebody else's is code of the test's here.
         definition = {key: value for key, value in function.definition.items() if key != "_calls"}
-        if self._is_faulty(function.name):
+        if self.faults:  # any call may be on the worker that dies, and the server skips no time while one is under way
             definition = {**definition, "_heartbeat": FAST_HEARTBEAT}
         return dataclasses.replace(
             function,
@@ -298,9 +298,6 @@ class Toolbox:
             is_async=function.is_async or bool(self.faults),
             context_parameter=own or _CONTEXT,
         )
-
-    def _is_faulty(self, name: str) -> bool:
-        return any(fault.tool == name for fault in self.faults)
 
     def _telling(self) -> _Telling:
         return _Telling(self.complaints)
