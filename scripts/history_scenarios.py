@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from openai import AsyncOpenAI
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowQueryFailedError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
@@ -486,6 +489,53 @@ async def record_delegates(to: Recorder) -> None:
         ),
     ]
     await play(to, "delegates", games, children)
+
+
+async def replaced(it: Harness, handle: WorkflowHandle[Any, Any], below: str) -> None:
+    """Reset a workflow to its start, and wait until it has started the run below it anew."""
+    await it.until_waiting(below, "1.0")
+    left = (await it.client.get_workflow_handle(below).describe()).run_id
+    events = (await handle.fetch_history()).events
+    first = next(each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)
+    await it.client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=it.client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=handle.id),
+            reason="recorded",
+            workflow_task_finish_event_id=first.event_id,
+            request_id=uuid.uuid4().hex,
+        )
+    )
+
+    async def is_new() -> bool:
+        return (await it.client.get_workflow_handle(below).describe()).run_id != left
+
+    await until(is_new)
+    await it.until_waiting(below, "1.0")
+
+
+async def record_resets(to: Recorder) -> None:
+    """A run and a session that are reset to before they started a run which is still open."""
+    removes = calls({"_tool": "remove", "path": "/a"})
+    asks = agent("remove", name="asks")
+
+    async def again(it: Harness, handle: AgentHandle) -> None:
+        below = f"{handle.id}/1.0"
+        await replaced(it, handle, below)
+        await Perdure(it.client).get_run(below).approve("1.0")
+        await it.client.get_workflow_handle(handle.id).result()
+
+    pays = calls({"_tool": "asks"})
+    turns = [pays, removes, pays, removes, DONE, DONE]
+    await play(to, "resets", [Game(agent({"name": "asks", "_delegate": "asks"}), turns, again)], [asks])
+    script = [removes, removes, DONE]
+    async with to.conversation("session-reset", script, asks, [remove]) as (session, it):
+        receipt = await session.send("remove it", id="1", **EVERYBODY)
+        assert receipt.run_id is not None
+        await replaced(it, session.handle, receipt.run_id)
+        await session.decide({"call": "1.0", "decision": "approve"}, **EVERYBODY)
+        await session.wait("1", 60)
+        await idles(session)
 
 
 async def record_approvals(to: Recorder) -> None:

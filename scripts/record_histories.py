@@ -779,6 +779,7 @@ async def main() -> int:
         "ends": scenarios.record_ends,
         "calls": scenarios.record_calls,
         "delegates": scenarios.record_delegates,
+        "resets": scenarios.record_resets,
         "approvals": scenarios.record_approvals,
         "hooks": scenarios.record_hooks,
         "talks": scenarios.record_talks,
