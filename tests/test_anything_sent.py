@@ -98,7 +98,7 @@ async def test_r18_6_a_workflow_started_with_anything(
     cause = caught.value.cause
     assert isinstance(cause, ApplicationError)
     assert (cause.type, failed) == (REFUSED, 0)
-    assert cause.message.startswith("this is no input of the workflow: ")
+    assert cause.message.startswith("the input of the workflow is not valid: ")
 
 
 async def test_r6_7_a_delivery_after_the_request_was_closed_adds_nothing(dev_server: WorkflowEnvironment) -> None:

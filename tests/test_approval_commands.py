@@ -193,7 +193,7 @@ async def test_a_mistake_is_one_line(dev_server: WorkflowEnvironment) -> None:
     ]
     assert lines[0] == "perdure: nothing changed: the run 'nobody' does not exist in namespace 'default'"
     assert lines[1] == "perdure: there is no run 'nobody' in namespace 'default'"
-    assert lines[2].startswith("perdure: the parameters is not valid JSON")
+    assert lines[2].startswith("perdure: the argument JSON is not valid JSON")
     assert lines[3] == "perdure: nothing to change: give --ask, --tool or --set"
     assert "must be 'never', 'untrusted', 'dangerous', 'unsafe' or 'always'" in lines[4]
 

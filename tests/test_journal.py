@@ -245,7 +245,7 @@ async def test_how_runs_end_without_an_output(dev_server: WorkflowEnvironment) -
             await given.result()
         found = await page(it.client, given.id)
         assert found.ended
-        assert "this is no input of the workflow" in found.events[0].data["error"]
+        assert "the input of the workflow is not valid" in found.events[0].data["error"]
 
 
 async def test_a_replay_notes_the_same_whoever_has_read_before(dev_server: WorkflowEnvironment) -> None:

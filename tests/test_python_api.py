@@ -145,7 +145,7 @@ async def test_a_decision_that_is_refused_says_why_and_lists_tell_what_waits(dev
             await run.edit("1.1", {"euros": "much"})
         with pytest.raises(DecisionRefusedError, match="nothing changed: "):
             await run.approve(offer.model_copy(update={"digest": "of something else"}))
-        with pytest.raises(DecisionRefusedError, match="nothing changed: the policy is none"):
+        with pytest.raises(DecisionRefusedError, match="nothing changed: the policy is not valid"):
             await run.policy(ask="sometimes")  # type: ignore[arg-type]
         assert (await run.policy(tools={"price": "always"}))["ask"] == "unsafe"
         listed = await in_the_list(perdure, run.id)
@@ -175,7 +175,7 @@ async def test_what_cannot_be_started_or_found_is_an_error_of_its_own(dev_server
         await perdure.start(SHOPPER, {})
     with pytest.raises(InputError, match="cannot be written as JSON"):
         await perdure.start(SHOPPER, {"fruit": object()})
-    with pytest.raises(DecisionError, match="the policy is none"):
+    with pytest.raises(DecisionError, match="the policy is not valid"):
         await perdure.start(SHOPPER, {"fruit": "apple"}, approval={"ask": "?"})  # type: ignore[arg-type]
     for id, said in (("", "is empty"), (" ", "is empty"), ("a\nb", "nobody can see"), ("a" * 1001, "1,001 bytes")):
         with pytest.raises(RunError, match=said):

@@ -249,7 +249,7 @@ async def test_r10_7_a_message_is_taken_back_until_a_request_holds_it(dev_server
     assert (refused.code, unknown.code) == (1, 1)
     assert "Request 2 holds the message m1" in refused.err
     assert "no message 'm2'" in unknown.err
-    assert "this is no message" in view.refusals[0]["problem"]
+    assert "the message is not valid" in view.refusals[0]["problem"]
     assert {"send bob report", "send dave report"} <= set(world.effects)
     assert [error["error"]["code"] for error in view.errors] == ["not_held"]
     assert "there is no call" in view.errors[0]["error"]["message"]

@@ -54,5 +54,5 @@ def read_input(kind: type[W], given: Sequence[Json]) -> W:
         problem = first_problem(error)
     except ProtocolError as error:
         problem = str(error)
-    message = f"this is no input of the workflow: {problem}; start runs with 'perdure run'"
+    message = f"the input of the workflow is not valid: {problem}; start runs with 'perdure run'"
     raise ApplicationError(message, type=REFUSED, non_retryable=True)

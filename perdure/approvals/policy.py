@@ -161,7 +161,7 @@ def parse_policy(raw: Json) -> Policy:
     try:
         return Policy.model_validate(raw)
     except ValidationError as error:
-        raise DecisionError(f"the policy is none: {first_problem(error, raw, model=Policy)}") from None
+        raise DecisionError(f"the policy is not valid: {first_problem(error, raw, model=Policy)}") from None
 
 
 def stricter(one: Ask, other: Ask) -> Ask:

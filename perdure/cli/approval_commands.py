@@ -151,7 +151,7 @@ def edit(
     """Let it run with other parameters; of a plan, with other calls."""
     shown = None
     with one_line_errors():
-        value = None if params is None else json_option(params, "the parameters")
+        value = None if params is None else json_option(params, "the argument JSON")
     if params is None:
         value, shown = _edited(_find(run_id, call))
     key = "calls" if isinstance(value, list) else "params"

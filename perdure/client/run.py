@@ -345,7 +345,7 @@ class Run(Generic[OutputT]):
                 at=datetime.now(UTC).isoformat(timespec="seconds"),
             )
         except ValidationError as error:
-            raise DecisionRefusedError(f"this is no message: {first_problem(error)}") from None
+            raise DecisionRefusedError(f"the message is not valid: {first_problem(error)}") from None
         with clear_errors(self._client, self.id):
             await approvals.steer(self._client, self.id, said)
         return said.id

@@ -129,7 +129,7 @@ class Session:
                 request=request,
             )
         except ValidationError as error:
-            raise MessageRefusedError(f"this is no message: {first_problem(error)}") from None
+            raise MessageRefusedError(f"the message is not valid: {first_problem(error)}") from None
         receipt = await session_operations.send(
             self._client, self._address, message, agent, self._rules, self._task_queue
         )
@@ -463,7 +463,7 @@ def _description(metadata: Mapping[str, str]) -> Description:
     try:
         return Description(metadata=dict(metadata))
     except ValidationError as error:
-        raise MessageRefusedError(f"this is no metadata of a session: {first_problem(error)}") from None
+        raise MessageRefusedError(f"the metadata of the session is not valid: {first_problem(error)}") from None
 
 
 def _named(what: str | Receipt, sender: str) -> tuple[str, str]:

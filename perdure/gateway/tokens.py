@@ -79,8 +79,8 @@ class TokenEntry(BaseModel):
     @field_validator("rights")
     @classmethod
     def _known(cls, rights: tuple[str, ...]) -> tuple[str, ...]:
-        if unknown := [right for right in rights if right not in RIGHTS]:
-            raise ValueError(f"{unknown[0]!r} is no right; there are {', '.join(RIGHTS)}")
+        if unknown := _unknown(rights):
+            raise ValueError(f"`{unknown[0]}` is not a valid right (use one of: {', '.join(RIGHTS)})")
         return rights
 
     @property
@@ -96,15 +96,20 @@ def new_token(
     tenant: str, sender: str, rights: Iterable[str], expires: datetime | None = None
 ) -> tuple[str, TokenEntry]:
     """A token, which is told this once, and what the file has of it. Raises `SettingsError` for what is no tenant, sender or right."""
+    rights = tuple(rights)
+    if unknown := _unknown(rights):
+        raise SettingsError(f"`{unknown[0]}` is not a valid right. Use one of: {', '.join(RIGHTS)}.")
     id = secrets.token_hex(4)
     text = f"{PREFIX}_{id}_{secrets.token_urlsafe(32)}"
     try:
-        entry = TokenEntry(
-            id=id, sha256=digest(text), tenant=tenant, sender=sender, rights=tuple(rights), expires=expires
-        )
+        entry = TokenEntry(id=id, sha256=digest(text), tenant=tenant, sender=sender, rights=rights, expires=expires)
     except ValidationError as error:
-        raise SettingsError(f"this is no token: {first_problem(error)}") from None
+        raise SettingsError(f"the new token is not valid: {first_problem(error)}") from None
     return text, entry
+
+
+def _unknown(rights: Iterable[str]) -> list[str]:
+    return [right for right in rights if right not in RIGHTS]
 
 
 def digest(text: str) -> str:

@@ -311,7 +311,7 @@ def accept(progress: RunProgress, raw: Json) -> IncomingMessage | None:
     try:
         said = IncomingMessage.model_validate(raw)
     except ValidationError as error:
-        raise DecisionError(f"this is no message: {first_problem(error)}") from None
+        raise DecisionError(f"the message is not valid: {first_problem(error)}") from None
     if any(each.names(said.id, said.sender) for each in heard(progress)):
         return None
     size = len(said.text.encode())

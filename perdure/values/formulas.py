@@ -599,7 +599,7 @@ def parse_formula(text: str) -> Formula:
             tree = ast.parse(source, mode="eval")
     except SyntaxError as error:
         column = error.offset or len(source) + 1
-        raise FormulaError(f"this is no expression: {error.msg}", error.lineno or 1, column) from None
+        raise FormulaError(f"the expression is not valid: {error.msg}", error.lineno or 1, column) from None
     except (ValueError, MemoryError, RecursionError) as error:
         raise FormulaError(f"this cannot be read: {str(error) or 'it is nested too deeply'}", 1, 1) from None
     nodes = list(ast.walk(tree))

@@ -142,7 +142,10 @@ async def test_a_change_of_the_tokens_is_seen_without_a_restart(tmp_path: Path) 
     [
         ("[]", "$.tokens: must be a list"),
         ('{"tokens": [{"id": "a", "sha256": "x", "sender": "s"}]}', "$.tokens"),
-        (f'{{"tokens": [{{"id": "a", "sha256": "{0:064d}", "sender": "s", "rights": ["fly"]}}]}}', "'fly' is no right"),
+        (
+            f'{{"tokens": [{{"id": "a", "sha256": "{0:064d}", "sender": "s", "rights": ["fly"]}}]}}',
+            "`fly` is not a valid right",
+        ),
         (
             '{"tokens": [%s, %s]}' % ((f'{{"id": "a", "sha256": "{0:064d}", "sender": "s"}}',) * 2),
             "two tokens have the id",

@@ -49,7 +49,11 @@ def test_a_token_is_shown_once_and_kept_as_a_digest(here: Path) -> None:
     ("words", "code", "said"),
     [
         (["token", "list"], 2, "say which file"),
-        (["token", "new", "x", "--rights", "fly", "--tokens", "t.json"], 2, "'fly' is no right"),
+        (
+            ["token", "new", "x", "--rights", "fly", "--tokens", "t.json"],
+            2,
+            "`fly` is not a valid right. Use one of: read",
+        ),
         (["token", "revoke", "x", "--tokens", "none.json"], 2, "none.json cannot be read"),
         (["serve", "--tokens", "none.json"], 2, "none.json cannot be read"),
         (["serve", "--host", "0.0.0.0"], 2, "others can reach 0.0.0.0"),

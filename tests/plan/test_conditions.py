@@ -91,7 +91,7 @@ def test_r16_2_a_condition_waits_for_what_it_reads_and_fails_with_it() -> None:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ({"x": {"_expr": "1 +"}}, "$.x: line 1, column 4: this is no expression"),
+        ({"x": {"_expr": "1 +"}}, "$.x: line 1, column 4: the expression is not valid"),
         ({"_if": "foo(1)"}, "$._if: line 1, column 1: there is no function 'foo'"),
         ({"_if": 3}, "$._if is 3, but must be an expression"),
         ({"_if": "state.l.cpu[0] > nothing"}, "†nothing"),
