@@ -21,7 +21,7 @@ from temporalio.client import AsyncActivityCancelledError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from perdure.plan.retry import BEGUN, INTERRUPTED, NOT_BEGUN
+from perdure.plan import BEGUN, INTERRUPTED, NOT_BEGUN
 from perdure.values.json import Json
 
 _SAID: Final[ContextVar[list[Json]]] = ContextVar("begun")

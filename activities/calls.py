@@ -29,7 +29,7 @@ from perdure.activities.registry import Registry
 from perdure.activities.secrets import masked_value
 from perdure.approvals.policy import Ask, floor_problem
 from perdure.errors import JsonError, ToolError
-from perdure.plan.retry import NO_SUCH_TOOL, NOT_BEGUN
+from perdure.plan import NO_SUCH_TOOL, NOT_BEGUN
 from perdure.runs.wire import CLAIM
 from perdure.tools.decorator import Branch, ToolContext, ToolFunction
 from perdure.tools.definitions import with_own_names

@@ -18,7 +18,7 @@ from perdure.activities.secrets import masked
 from perdure.errors import ToolError
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
 from perdure.models.requests import LONGEST_QUIET, SHORTEST_PAUSE, ProviderAway, RequestInput, pause_after, read_away
-from perdure.plan.retry import RESERVED_CODES
+from perdure.plan import RESERVED_CODES
 from perdure.runs.wire import CONTEXT_TOO_LONG
 from perdure.values.limits import MAX_MESSAGE
 

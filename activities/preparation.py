@@ -21,7 +21,7 @@ from perdure.approvals.policy import Ask, Flow
 from perdure.errors import ProtocolError, ToolDefinitionError
 from perdure.models.requests import PATIENCE
 from perdure.models.usage import PRICES, Price
-from perdure.plan.retry import NO_SUCH_TOOL
+from perdure.plan import NO_SUCH_TOOL
 from perdure.queries import SearchAttributes
 from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
 from perdure.runs.delegates import merge_upfront, tools_of, wanted_delegates

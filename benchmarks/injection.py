@@ -26,8 +26,8 @@ from perdure.approvals.policy import Guard
 from perdure.approvals.queue import ApprovalQueue
 from perdure.errors import CallError
 from perdure.models.requests import RequestResult
-from perdure.plan import scheduler
-from perdure.plan.calls import Call, Failed, Returned
+from perdure.plan import Call, Failed, Returned
+from perdure.plan import _scheduler as scheduler
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.request_loop import CallEnded, RequestLoop
 from perdure.runs.run import Run

@@ -11,8 +11,7 @@ from typing import Any
 
 from perdure.models.dialects.common import DialectRequest
 from perdure.models.dialects.registry import DIALECTS
-from perdure.plan.calls import Returned
-from perdure.plan.plan import Plan
+from perdure.plan import Plan, Returned
 from perdure.tools.tool import parse_tool
 from perdure.values.state import State
 

@@ -14,7 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure.hosting.server import embedded_server
 from perdure.queries import add_attributes
 from perdure.runs.wire import ATTRIBUTES
-from perdure.testing.servers import serve
+from perdure.testing._servers import serve
 
 # Time limits belong to the machine, not to the rules under test; a hang is caught by pytest's own timeout.
 settings.register_profile("suite", deadline=None, max_examples=200)

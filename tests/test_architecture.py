@@ -108,3 +108,15 @@ def test_private_parts_of_the_sdk_are_used_in_one_module() -> None:
     ]
     assert found == []
     assert [path.name for path in (ROOT / "workflows").glob("*.py") if "is_replaying" in path.read_text("utf-8")] == []
+
+
+def test_no_import_reaches_into_the_private_module_of_another_package() -> None:
+    """A module `_name.py` is imported by its own package only: others import the package."""
+    wrong = []
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "scripts").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]:
+        own = ".".join(path.relative_to(ROOT).parts[:-1])
+        for module in re.findall(r"^ *(?:from|import) (perdure[\w.]*)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            package, private, _ = module.partition("._")
+            if private and not (own == package or own.startswith(f"{package}.")):
+                wrong.append(f"{path.relative_to(ROOT)} imports {module}")
+    assert wrong == []

@@ -22,7 +22,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, tool
-from perdure.cli.chat import Chat
+from perdure.cli._chat import Chat
 from perdure.errors import RunNotFoundError, ServerError
 from perdure.runs.events import Event
 from perdure.sessions.wire import Receipt

@@ -9,7 +9,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import embedded_server, free_port
-from perdure.pages.codec import CodecServer
+from perdure.pages._codec import CodecServer
 from tests.support import DONE, agent, harness, serving
 from tests.test_codec_server import TOKEN, greet
 from tests.test_encryption import connect

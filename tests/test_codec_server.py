@@ -22,7 +22,7 @@ from perdure.errors import SettingsError
 from perdure.gateway.guards import FREE_GUESSES
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import find_program
-from perdure.pages.codec import CodecServer
+from perdure.pages._codec import CodecServer
 from perdure.values.limits import MAX_BODY
 from tests.patience import HANG
 from tests.support import DONE, ROOT, agent, harness, perdure, serving
@@ -38,7 +38,7 @@ PLAIN = Payload(metadata={"encoding": b"json/plain"}, data=b'"a word"')
 
 @pytest.fixture
 def encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting.encryption:aes_gcm")
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting._encryption:aes_gcm")
     monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW | OLD))
 
 

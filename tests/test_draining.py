@@ -31,7 +31,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
 from perdure.client.approvals import decide
 from perdure.client.run_operations import AgentHandle, start_run
-from perdure.plan.retry import NOT_BEGUN
+from perdure.plan import NOT_BEGUN
 from perdure.runs.agent import parse_agent
 from perdure.testing.scripted_model import ScriptedModel, Turn
 from perdure.tools.decorator import ToolFunction, tool_function

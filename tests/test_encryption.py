@@ -31,9 +31,9 @@ from perdure.client.run_operations import fetch_run
 from perdure.demo.script import SCRIPT
 from perdure.demo.workspace import fill
 from perdure.errors import SettingsError
+from perdure.hosting._encryption import ENCODING, PLACE, AesGcm
 from perdure.hosting.codec import payload_codec
 from perdure.hosting.connection import data_converter
-from perdure.hosting.encryption import ENCODING, PLACE, AesGcm
 from perdure.runs.wire import DECIDE
 from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness
@@ -46,7 +46,7 @@ TASK = "The disk is filling up. Sort it out."
 
 @pytest.fixture
 def encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting.encryption:aes_gcm")
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting._encryption:aes_gcm")
     monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW | OLD))
 
 
@@ -247,7 +247,7 @@ async def use(codec: PayloadCodec, payload: Payload) -> Payload:
 
 
 async def test_keys_are_changed_without_a_break(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting.encryption:aes_gcm")
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting._encryption:aes_gcm")
     codecs = []
     (tmp_path / "keys.json").write_text(json.dumps(NEW | OLD))
     for keys in (json.dumps(OLD), f"@{tmp_path / 'keys.json'}", json.dumps(NEW)):
@@ -272,13 +272,13 @@ async def test_keys_are_changed_without_a_break(monkeypatch: pytest.MonkeyPatch,
     [
         ("nocolon", "", "must be module:function, not 'nocolon'"),
         ("nope.nope:f", "", "ModuleNotFoundError"),
-        ("perdure.hosting.encryption:nope", "", "has no attribute 'nope'"),
+        ("perdure.hosting._encryption:nope", "", "has no attribute 'nope'"),
         ("builtins:dict", "", "gives dict, which is no temporalio.converter.PayloadCodec"),
-        ("perdure.hosting.encryption:aes_gcm", "", "PERDURE_CODEC_KEYS must name keys"),
-        ("perdure.hosting.encryption:aes_gcm", "{}", "openssl rand -base64 32"),
-        ("perdure.hosting.encryption:aes_gcm", "{", "PERDURE_CODEC_KEYS"),
-        ("perdure.hosting.encryption:aes_gcm", '{"a": "c2hvcnQ="}', "the key 'a' must be 32 bytes in base64"),
-        ("perdure.hosting.encryption:aes_gcm", '{"a": 5}', "PERDURE_CODEC_KEYS.a: must be a valid string"),
+        ("perdure.hosting._encryption:aes_gcm", "", "PERDURE_CODEC_KEYS must name keys"),
+        ("perdure.hosting._encryption:aes_gcm", "{}", "openssl rand -base64 32"),
+        ("perdure.hosting._encryption:aes_gcm", "{", "PERDURE_CODEC_KEYS"),
+        ("perdure.hosting._encryption:aes_gcm", '{"a": "c2hvcnQ="}', "the key 'a' must be 32 bytes in base64"),
+        ("perdure.hosting._encryption:aes_gcm", '{"a": 5}', "PERDURE_CODEC_KEYS.a: must be a valid string"),
     ],
 )
 async def test_a_codec_that_cannot_be_used_is_one_line(

@@ -13,7 +13,7 @@ from examples.__main__ import NAMES, play
 from examples.desk.talk import talk
 from examples.desk.tools import PAID as REFUNDED
 from examples.mailbox.tools import PAID
-from perdure.runs.drawing import draw_run, to_mermaid
+from perdure.runs.diagrams import draw_run, to_mermaid
 from perdure.runs.views import run_ways
 from tests.support import ROOT
 

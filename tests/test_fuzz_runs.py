@@ -15,9 +15,9 @@ from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
 from perdure import ToolError, branch, tool
-from perdure.plan.calls import ENDED
+from perdure.plan import ENDED
+from perdure.testing._servers import serve
 from perdure.testing.scripted_model import ChatRequest
-from perdure.testing.servers import serve
 from tests.patience import HANG
 from tests.soak import times
 from tests.support import Harness, agent, harness

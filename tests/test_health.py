@@ -17,7 +17,7 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.errors import SettingsError
-from perdure.hosting.health import Health
+from perdure.hosting._health import Health
 from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.worker import build_worker
 from perdure.queries import SearchAttributes

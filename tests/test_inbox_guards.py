@@ -17,7 +17,7 @@ from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError
 from perdure.gateway.guards import FREE_GUESSES, LONGEST_WAIT, SESSION_SECONDS, Guards
 from perdure.gateway.server import served
-from perdure.pages.inbox import STREAMS, inbox_app
+from perdure.pages._inbox import STREAMS, inbox_app
 from tests.gateway.test_bounds import opened
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure

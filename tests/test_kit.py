@@ -37,8 +37,8 @@ from perdure.testing import (
     run_locally,
     server_error,
 )
+from perdure.testing._waits import LocalRun, WaitingState
 from perdure.testing.scripted_model import ChatRequest
-from perdure.testing.waiting import LocalRun, WaitingState
 from tests.support import DONE, ROOT
 
 DOC = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 STUCK = """
 import sys, time
 from perdure import tool
-from perdure.values.formula_functions import FUNCTIONS
+from perdure.values._formula_functions import FUNCTIONS
 
 def for_ever(*_):
     print("stuck", file=sys.stderr, flush=True)

@@ -15,9 +15,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.cli.list_commands import next_page
-from perdure.client.listing import AT_ONCE, act_on_all, change_policies, count_runs, list_runs
-from perdure.client.pending_activities import task_failure
+from perdure.cli._list_commands import next_page
+from perdure.client._pending_activities import task_failure
+from perdure.client._run_lists import AT_ONCE, act_on_all, change_policies, count_runs, list_runs
 from perdure.client.run_operations import FROM_HISTORY, WITHOUT_RESULT, fetch_run, start_run
 from perdure.client.selection import Selection
 from perdure.errors import RunError

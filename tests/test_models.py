@@ -11,7 +11,7 @@ from rich.console import Console
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, ToolError, tool
-from perdure.cli.run_view import print_exchanges, print_run
+from perdure.cli._run_view import print_exchanges, print_run
 from perdure.client.histories import exchanges
 from perdure.hosting.worker import build_worker
 from perdure.models.requests import Endpoint

@@ -18,14 +18,14 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from perdure import Agent, tool
-from perdure.cli.run_view import print_run
+from perdure.cli._run_view import print_run
 from perdure.client.approvals import change_policy, decide
 from perdure.client.perdure import Perdure
 from perdure.client.run import watch_run
 from perdure.errors import NoWorkerError
 from perdure.gateway.guards import Guards
-from perdure.pages.inbox import inbox_app
-from perdure.plan.calls import Approval
+from perdure.pages._inbox import inbox_app
+from perdure.plan import Approval
 from perdure.runs.wire import AGENT_WORKFLOW, WAITING_NAMED, CallView, RunView
 from perdure.testing.scripted_model import Turn
 from tests.patience import HANG

@@ -24,10 +24,10 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer, Worker
 
 from perdure import Agent, Perdure, PerdurePlugin, activity_tool, tool
-from perdure.client.listing import list_runs
+from perdure.client._run_lists import list_runs
 from perdure.client.selection import Selection
 from perdure.errors import SettingsError, ToolDefinitionError
-from perdure.hosting.encryption import AesGcm
+from perdure.hosting._encryption import AesGcm
 from perdure.runs.wire import AGENT_ATTRIBUTE
 from perdure.testing.scripted_model import ScriptedModel, Turn
 from tests.patience import HANG

@@ -24,8 +24,8 @@ from temporalio.testing import WorkflowEnvironment
 from typer.testing import CliRunner
 
 from perdure import Agent, Perdure
+from perdure.cli._project_commands import FILES
 from perdure.cli.app import app
-from perdure.cli.project_commands import FILES
 from perdure.demo.script import FIRST
 from perdure.testing import ChatRequest, Turn
 from tests.patience import HANG

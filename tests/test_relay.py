@@ -19,7 +19,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure import Perdure
-from perdure.cli.event_commands import EventPrinter
+from perdure.cli._event_commands import EventPrinter
 from perdure.errors import CursorError, ProtocolError, RunNotFoundError
 from perdure.runs.event_stream import KEPT
 from perdure.runs.events import Event

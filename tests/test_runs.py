@@ -15,8 +15,8 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
 from perdure import Perdure, ToolContext, ToolError, branch, tool
-from perdure.cli.console import wait_line
-from perdure.cli.run_view import run_table
+from perdure.cli._console import wait_line
+from perdure.cli._run_view import run_table
 from perdure.client.run_operations import FROM_HISTORY
 from perdure.client.selection import ListedRun, Selection
 from perdure.hosting.connection import data_converter

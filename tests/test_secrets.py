@@ -24,9 +24,9 @@ from perdure.activities.registry import Registry
 from perdure.activities.secrets import MASK, keep_secret, known_secrets, masked, masked_details, masked_value
 from perdure.errors import ServerError
 from perdure.hooks import BeforeToolCall
+from perdure.hosting._worker_parts import WorkerParts
 from perdure.hosting.connection import connect
 from perdure.hosting.settings import Settings
-from perdure.hosting.worker_parts import WorkerParts
 from perdure.runs.event_stream import MaskedText
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, logged, serving

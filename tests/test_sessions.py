@@ -32,7 +32,7 @@ from perdure.hosting.server import embedded_server
 from perdure.runs.wire import RUN_QUERY, RunView
 from perdure.sessions.wire import COMPACT, SEND, SESSION_WORKFLOW, SHOW, Receipt, SessionView
 from perdure.testing.scripted_model import ChatRequest
-from perdure.values.formula_functions import FUNCTIONS
+from perdure.values._formula_functions import FUNCTIONS
 from tests.patience import HANG
 from tests.support import Harness, harness
 

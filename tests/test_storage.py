@@ -21,9 +21,9 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.errors import SettingsError
+from perdure.hosting._storage import FileStorage, external_storage
 from perdure.hosting.connection import data_converter
 from perdure.hosting.settings import Settings
-from perdure.hosting.storage import FileStorage, external_storage
 from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, REFUSED
 from perdure.values.limits import MAX_PAYLOAD
 from tests.patience import HANG

@@ -20,8 +20,8 @@ from rich.console import Console
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.cli.console import table
-from perdure.cli.run_view import FittedView, run_table
+from perdure.cli._console import table
+from perdure.cli._run_view import FittedView, run_table
 from perdure.models.requests import RequestView
 from perdure.runs.wire import CallView, RunView
 from tests.patience import HANG

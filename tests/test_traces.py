@@ -20,9 +20,9 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, tool
 from perdure.activities.secrets import keep_secret
-from perdure.hosting import tracing
+from perdure.hosting import _traces as tracing
+from perdure.hosting._traces import Ids, SpanWriter, TracingInterceptor
 from perdure.hosting.telemetry import interceptors
-from perdure.hosting.tracing import Ids, SpanWriter, TracingInterceptor
 from perdure.testing.scripted_model import server_error
 from perdure.values.json import JsonObject
 from tests.support import DONE, ROOT, Harness, agent, harness, impatient

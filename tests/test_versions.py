@@ -19,9 +19,9 @@ from temporalio.worker import Replayer, WorkerDeploymentConfig
 
 from perdure import Agent, Perdure, PerdurePlugin, Run, RunError, tool
 from perdure.errors import SettingsError
-from perdure.hosting.health import Health
+from perdure.hosting._health import Health
+from perdure.hosting._worker_slots import deployment
 from perdure.hosting.settings import Settings
-from perdure.hosting.tuning import deployment
 from perdure.hosting.worker import build_worker
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel
 from perdure.workflows.agent import AgentWorkflow

@@ -18,7 +18,7 @@ from perdure import Agent, Perdure, Selection, tool
 from perdure.client.approvals import list_waiting, offers_below, run_offers
 from perdure.client.run_operations import start_run
 from perdure.errors import RunError
-from perdure.hosting.health import look
+from perdure.hosting._health import look
 from perdure.queries import SearchAttributes
 from perdure.runs.agent import parse_agent
 from perdure.runs.wire import AGENT_WORKFLOW, WAITING_NAMED, WAITING_QUERY

@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
         JudgedDecision,
     )
     from perdure.errors import DecisionError
-    from perdure.plan.calls import Kind
+    from perdure.plan import Kind
     from perdure.runs import metrics
     from perdure.runs.event_journal import RunJournal
     from perdure.runs.limits import Limit

@@ -39,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError, JsonError
     from perdure.models.requests import CallDelivery, RequestResult
     from perdure.models.usage import RunUsage
-    from perdure.plan.calls import Call, Failed, Outcome, Returned
+    from perdure.plan import Call, Failed, Outcome, Returned
     from perdure.runs import metrics
     from perdure.runs.budget import rivals
     from perdure.runs.delegates import SpentBudget

@@ -28,8 +28,7 @@ from perdure.workflows.resets import end_former
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
-    from perdure.plan.calls import Call, Failed, Outcome, Returned
-    from perdure.plan.plan import Plan
+    from perdure.plan import Call, Failed, Outcome, Plan, Returned
     from perdure.runs.delegates import (
         LATE,
         SPENT_ACTIVITY,

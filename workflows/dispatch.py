@@ -23,8 +23,7 @@ from perdure.workflows.timers import Alarm
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.hooks.events import NO_SUCH_HOOK, REFUSED_BY_HOOK, HookProblem
-    from perdure.plan.calls import Call, Failed, Outcome, Returned
-    from perdure.plan.retry import RetryState
+    from perdure.plan import Call, Failed, Outcome, RetryState, Returned
     from perdure.runs.delegates import scoped_data
     from perdure.runs.loops import LoopInput
     from perdure.runs.prompts import call_line

@@ -12,8 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.hooks.events import NO_SUCH_HOOK
     from perdure.models.requests import ProviderAway, read_away
-    from perdure.plan.calls import Call, Failed
-    from perdure.plan.retry import BEGUN, INTERRUPTED, LOST, NO_SUCH_TOOL, NOT_BEGUN
+    from perdure.plan import BEGUN, INTERRUPTED, LOST, NO_SUCH_TOOL, NOT_BEGUN, Call, Failed
     from perdure.values.limits import MAX_MESSAGE
 
 _TIMEOUTS = {
@@ -46,7 +45,7 @@ def failed(call: Call, error: ActivityError, attempts: int) -> tuple[int, Failed
 
 
 def _lost(call: Call, cause: TimeoutError) -> tuple[int, Failed] | None:
-    """Return the failure of a call whose worker sent no heartbeat (`perdure.plan.retry`)."""
+    """Return the failure of a call whose worker sent no heartbeat (`perdure.plan._retry`)."""
     tool = call.spec.tool
     assert tool is not None
     if cause.type is not TimeoutType.HEARTBEAT:

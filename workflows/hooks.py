@@ -37,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
         ToolResultPersist,
     )
     from perdure.models.dialects.output_text import text_of
-    from perdure.plan.calls import Call, Failed, Outcome, Returned
+    from perdure.plan import Call, Failed, Outcome, Returned
     from perdure.runs import metrics
     from perdure.runs.agent import with_system_text
     from perdure.runs.request_loop import RequestLoop

@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.policy import Policy, parse_policy
     from perdure.errors import CallError, DecisionError, PerdureError
     from perdure.models.usage import RunUsage
-    from perdure.plan.calls import Failed, Returned, is_satisfied
+    from perdure.plan import Failed, Returned, is_satisfied
     from perdure.runs.budget import BudgetPool
     from perdure.runs.delegates import BUDGET, GIVEN_QUERY, LATE, SPENT_QUERY, SpentBudget
     from perdure.runs.limits import Budget, Limit

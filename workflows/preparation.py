@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.policy import Guard, Policy, parse_policy, stricter
     from perdure.errors import ProtocolError
     from perdure.hooks.answers import Hooks
-    from perdure.plan.retry import NO_SUCH_TOOL
+    from perdure.plan import NO_SUCH_TOOL
     from perdure.runs import metrics
     from perdure.runs.agent import Agent, Context, check_task, parse_agent, parse_prompt
     from perdure.runs.event_journal import RunJournal

@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
         RequestInput,
         RequestResult,
     )
-    from perdure.plan.retry import INTERRUPTED
+    from perdure.plan import INTERRUPTED
     from perdure.runs import metrics
     from perdure.runs.agent import POLICIES, ChooseInput, ModelChoice, Situation
     from perdure.runs.rules import MODEL_PATIENCE

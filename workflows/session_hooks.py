@@ -62,7 +62,7 @@ class SessionHooks:
     def has_hooks(self) -> bool:
         """Whether this execution has hooks. A marker in the history records that; without hooks there is no marker.
 
-        The worker decides: see `perdure.hosting.worker_parts.WorkerParts.activates`.
+        The worker decides: see `perdure.hosting._worker_parts.WorkerParts.activates`.
         """
         return workflow.patched(SESSION_HOOKS_PATCH)
 

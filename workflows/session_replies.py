@@ -15,7 +15,7 @@ from perdure.workflows.failures import kind_of, message_of
 from perdure.workflows.session_hooks import SessionHooks
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.plan.retry import INTERRUPTED
+    from perdure.plan import INTERRUPTED
     from perdure.runs.views import summary as line
     from perdure.sessions.replies import ATTEMPTS, DELIVER_ACTIVITY, NO_SUCH_ROUTE, Delivered, ReplyDelivery
 

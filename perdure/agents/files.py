@@ -12,8 +12,7 @@ from perdure.approvals.policy import policy_problems
 from perdure.errors import AgentError, JsonError, Problem, ProtocolError, SettingsError
 from perdure.models.dialects.common import Solution, ToolDelta
 from perdure.models.dialects.registry import DIALECTS
-from perdure.plan.plan import Plan
-from perdure.plan.simulation import simulate
+from perdure.plan import Plan, simulate
 from perdure.runs.agent import Agent, Context, agent_document, parse_agent
 from perdure.runs.provenance import RunProvenance
 from perdure.runs.records import RunProgress

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.errors import DecisionError, JsonError
-from perdure.plan.calls import Call, Kind
+from perdure.plan import Call, Kind
 from perdure.values.json import Json, JsonObject, check, dumps, shorten
 from perdure.values.limits import MAX_EDITED, MAX_NAME
 from perdure.values.problems import first_problem

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from perdure.approvals.decisions import approval_digest, digest
 from perdure.approvals.requests import condition_words
 from perdure.errors import DecisionError, Problem
-from perdure.plan.calls import Call
+from perdure.plan import Call
 from perdure.tools.definitions import definition_name
 from perdure.tools.tool import READ_SKILL, Tool, check_rule
 from perdure.values.json import Json, JsonObject, WireModel

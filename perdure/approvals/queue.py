@@ -23,9 +23,7 @@ from perdure.approvals.requests import (
     what_runs,
 )
 from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
-from perdure.plan.calls import Approval, Call, Failed, Rejected, Returned, again
-from perdure.plan.plan import Plan
-from perdure.plan.structural_errors import surplus_words
+from perdure.plan import Approval, Call, Failed, Plan, Rejected, Returned, again, surplus_words
 from perdure.tools.engine import answer_problem
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.provenance import USER

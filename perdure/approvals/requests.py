@@ -12,8 +12,7 @@ from pydantic import Field
 
 from perdure.approvals.decisions import Decision, Digests
 from perdure.errors import clip
-from perdure.plan.calls import Approval, Call, Outcome
-from perdure.plan.plan import Plan
+from perdure.plan import Approval, Call, Outcome, Plan
 from perdure.tools.tool import CLIENT
 from perdure.values.json import Json, JsonObject, WireModel, shorten
 from perdure.values.limits import MAX_NAME

@@ -11,26 +11,26 @@ import typer
 from perdure.agents.agent import Agent
 from perdure.agents.files import json_option
 from perdure.approvals.policy import ASKS, parse_policy
-from perdure.cli import commands
-from perdure.cli.approval_commands import approvals_app
-from perdure.cli.chat_commands import chat_app
-from perdure.cli.console import screen
-from perdure.cli.errors import FAILED, USAGE, CommandError, one_line_errors
-from perdure.cli.event_commands import events_app
-from perdure.cli.execute import Json, RunId, connected, execute
-from perdure.cli.history_commands import histories_app
-from perdure.cli.list_commands import lists_app
-from perdure.cli.model_commands import models_app
-from perdure.cli.options import DEV, SERVE, WORKER, configured
-from perdure.cli.plan_commands import plan_app, print_drawing
-from perdure.cli.project_commands import starting_app
-from perdure.cli.run_view import print_parts, print_result, print_run
-from perdure.cli.session_commands import agent_app, session_app
-from perdure.cli.settings_command import settings_app
-from perdure.cli.token_commands import token_app
+from perdure.cli import _commands as commands
+from perdure.cli._approval_commands import approvals_app
+from perdure.cli._chat_commands import chat_app
+from perdure.cli._console import screen
+from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
+from perdure.cli._event_commands import events_app
+from perdure.cli._execute import Json, RunId, connected, execute
+from perdure.cli._history_commands import histories_app
+from perdure.cli._list_commands import lists_app
+from perdure.cli._model_commands import models_app
+from perdure.cli._options import DEV, SERVE, WORKER, configured
+from perdure.cli._plan_commands import plan_app, print_drawing
+from perdure.cli._project_commands import starting_app
+from perdure.cli._run_view import print_parts, print_result, print_run
+from perdure.cli._session_commands import agent_app, session_app
+from perdure.cli._settings_command import settings_app
+from perdure.cli._token_commands import token_app
 from perdure.hosting.settings import Settings
 from perdure.runs.agent import parse_prompt, said
-from perdure.runs.drawing import draw_run
+from perdure.runs.diagrams import draw_run
 from perdure.runs.views import run_ways
 from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject, dumps
@@ -222,7 +222,7 @@ def worker(settings: Settings) -> None:
 @configured("agents", "task_queue", "tools", "wait", "log_format", "log_level", "log_payloads", flags=SERVE)
 def serve(settings: Settings) -> None:
     """The gateway: HTTP in front of agents, sessions and runs, until Ctrl-C. Any number of them may stand side by side."""
-    from perdure.cli.gateway import serve as serve_gateway  # a web server is not needed by any other command
+    from perdure.cli._gateway import serve as serve_gateway  # a web server is not needed by any other command
 
     execute(lambda: serve_gateway(settings))
 
@@ -231,7 +231,7 @@ def serve(settings: Settings) -> None:
 @configured(*DEV, *SERVE, flags={"dev_port": "--port", "dev_ui_port": "--ui-port", "dev_db": "--db"})
 def dev(settings: Settings) -> None:
     """An embedded Temporal server with its Web UI, a worker and the gateway, until Ctrl-C."""
-    from perdure.cli.gateway import serve_dev  # the server and the worker are not needed by any other command
+    from perdure.cli._gateway import serve_dev  # the server and the worker are not needed by any other command
 
     execute(lambda: serve_dev(settings))
 

@@ -18,11 +18,11 @@ from rich.text import Text
 from perdure.activities.registry import Registry, load_tools
 from perdure.agents.agent import Agent
 from perdure.approvals.requests import WaitingView
-from perdure.cli.console import screen
-from perdure.cli.errors import FAILED, INTERRUPTED, USAGE, CommandError
-from perdure.cli.gateway import gateway
-from perdure.cli.keys import next_key
-from perdure.cli.run_view import LiveRun, print_result, run_table
+from perdure.cli._console import screen
+from perdure.cli._errors import FAILED, INTERRUPTED, USAGE, CommandError
+from perdure.cli._gateway import gateway
+from perdure.cli._keys import next_key
+from perdure.cli._run_view import LiveRun, print_result, run_table
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.demo.script import SCRIPT

@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 
+from perdure.cli._console import print_in_any_encoding
 from perdure.cli.app import app
-from perdure.cli.console import print_in_any_encoding
 
 
 def main(*words: str) -> None:

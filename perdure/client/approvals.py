@@ -25,9 +25,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.approvals.requests import STEER, WITHDRAW, IncomingMessage, WaitingMemo, WaitingView
+from perdure.client._pending_activities import task_failure, unanswered
+from perdure.client._run_lists import AT_ONCE, SENDER, TENANT, WAITING, following_page, read_page
 from perdure.client.errors import clear_errors, no_answer
-from perdure.client.listing import AT_ONCE, SENDER, TENANT, WAITING, following_page, read_page
-from perdure.client.pending_activities import task_failure, unanswered
 from perdure.client.selection import WaitingPage, WaitingRequest, WaitingRow, of_tenant
 from perdure.errors import DecisionRefusedError, NoWorkerError, RunEndedError, RunError, RunNotFoundError
 from perdure.queries import TIMEOUT, answer_of, cancellable, read_memo

@@ -14,10 +14,11 @@ from typing_extensions import TypeVar, Unpack
 from perdure.agents.agent import Agent
 from perdure.agents.options import ApprovalOptions, PromptOptions
 from perdure.approvals.policy import parse_policy
-from perdure.client import approvals, listing, run_operations
+from perdure.client import _run_lists as listing
+from perdure.client import approvals, run_operations
+from perdure.client._event_relay import relay_of, wanted
 from perdure.client.approvals import PAGE
 from perdure.client.errors import clear_errors
-from perdure.client.event_relay import relay_of, wanted
 from perdure.client.run import Run
 from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, WaitingPage
 from perdure.client.session import Session

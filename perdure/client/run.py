@@ -19,11 +19,11 @@ from perdure.agents.agent import Agent
 from perdure.agents.options import ApprovalOptions
 from perdure.approvals.requests import IncomingMessage, WaitingEntry, WaitingView
 from perdure.client import approvals, run_operations
+from perdure.client._event_relay import place, relay_of, wanted
+from perdure.client._pending_activities import check_ends, failure_words, task_failure
+from perdure.client._run_lists import STATUS
 from perdure.client.approvals import listed_below
 from perdure.client.errors import clear_errors, run_failed
-from perdure.client.event_relay import place, relay_of, wanted
-from perdure.client.listing import STATUS
-from perdure.client.pending_activities import check_ends, failure_words, task_failure
 from perdure.client.run_operations import AgentHandle, fetch_run
 from perdure.client.selection import RunOrigin, WaitingRequest, WaitingRow
 from perdure.errors import DecisionRefusedError, RunEndedError, RunError

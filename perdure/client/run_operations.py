@@ -25,9 +25,7 @@ from temporalio.common import TypedSearchAttributes, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, TerminatedError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.client.errors import no_answer
-from perdure.client.listing import SENDER, STATUS, TENANT, names_attribute, start_attributes
-from perdure.client.pending_activities import (
+from perdure.client._pending_activities import (
     note_progress,
     note_silence,
     note_trouble,
@@ -35,11 +33,13 @@ from perdure.client.pending_activities import (
     task_failure,
     unanswered,
 )
+from perdure.client._run_lists import SENDER, STATUS, TENANT, names_attribute, start_attributes
+from perdure.client.errors import no_answer
 from perdure.client.selection import RunOrigin
 from perdure.client.tenancy import owned_memo, share
 from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeoutError
 from perdure.hooks.events import RunOwner
-from perdure.plan.calls import ENDED
+from perdure.plan import ENDED
 from perdure.queries import SearchAttributes, answer_of, execution_before
 from perdure.runs.agent import Agent, check_run_id
 from perdure.runs.views import summary

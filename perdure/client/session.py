@@ -16,10 +16,10 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.agents.agent import Agent
 from perdure.approvals.requests import WaitingView
 from perdure.client import run_operations, session_operations
+from perdure.client._event_relay import relay_of, wanted
+from perdure.client._pending_activities import check_ends, failing, unanswered
+from perdure.client._run_lists import STATUS
 from perdure.client.errors import UNANSWERED, clear_errors, no_answer
-from perdure.client.event_relay import relay_of, wanted
-from perdure.client.listing import STATUS
-from perdure.client.pending_activities import check_ends, failing, unanswered
 from perdure.client.run import Run
 from perdure.errors import MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
 from perdure.queries import SessionReader, answer_of

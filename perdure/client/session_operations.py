@@ -24,9 +24,9 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.client._pending_activities import unanswered
+from perdure.client._run_lists import KEY_MEMO, STATUS, TITLE, TITLE_MEMO, names_attribute, start_attributes
 from perdure.client.errors import UNANSWERED, clear_errors, silent_server
-from perdure.client.listing import KEY_MEMO, STATUS, TITLE, TITLE_MEMO, names_attribute, start_attributes
-from perdure.client.pending_activities import unanswered
 from perdure.client.tenancy import owned_memo, share
 from perdure.errors import MessageRefusedError, NoWorkerError, RunExistsError, RunNotFoundError
 from perdure.queries import SearchAttributes, SessionReader, answer_of, cancellable

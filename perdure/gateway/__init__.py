@@ -12,7 +12,7 @@ To add an adapter for another protocol:
 
            return Adapter("mine", [Route("/mine/agents", list_agents)], problem=my_form_of_errors)
 
-2. Name the function in the list `ADAPTERS` of `perdure/cli/gateway.py`. Without the command: `create_app(perdure, settings, adapters=[my_adapter])`.
+2. Name the function in the list `ADAPTERS` of `perdure/cli/_gateway.py`. Without the command: `create_app(perdure, settings, adapters=[my_adapter])`.
 
 A route receives: `caller_of(request)`, a `Caller` with the tenant, the sender and the rights that its token names, never what a
 body says; `gateway.perdure`, the Python API; `gateway.agents.get(name)`, the agents that this gateway knows; `read_json(request)`, a body

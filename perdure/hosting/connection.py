@@ -25,10 +25,10 @@ from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
 from perdure.activities.secrets import keep_secret
 from perdure.errors import ServerError
+from perdure.hosting._storage import external_storage
 from perdure.hosting.codec import GuardedCodec, PayloadConverter, guarded, payload_codec
 from perdure.hosting.process import leave_cleanly
 from perdure.hosting.sdk_internals import Converter
-from perdure.hosting.storage import external_storage
 from perdure.hosting.telemetry import interceptors
 
 _FIRST_PAUSE: Final = 0.5

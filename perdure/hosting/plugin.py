@@ -32,13 +32,13 @@ from perdure.activities.registry import Registry
 from perdure.agents.agent import Agent, AgentTool
 from perdure.errors import PerdureError, SettingsError, ToolDefinitionError
 from perdure.hooks.decorator import found_hooks
+from perdure.hosting._worker_parts import INTERCEPTORS, PURE, WorkerParts
+from perdure.hosting._worker_slots import deployment
 from perdure.hosting.codec import worker_context
 from perdure.hosting.connection import data_converter, with_converter, with_perdure_converter
 from perdure.hosting.equipment import check_agents, equipped, registry_of
 from perdure.hosting.sdk_internals import Unsandboxed, activity_name
 from perdure.hosting.settings import Settings, changed, in_force, using
-from perdure.hosting.tuning import deployment
-from perdure.hosting.worker_parts import INTERCEPTORS, PURE, WorkerParts
 from perdure.models.requests import Endpoint
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW

@@ -28,7 +28,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowInstance, Workf
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from temporalio.workflow import Info
 
-from perdure.hosting import health
+from perdure.hosting import _health as health
 from perdure.hosting.codec import is_lasting, unreadable
 from perdure.hosting.worker_group import carried_out
 from perdure.tools.temporal import ACTIVITY_DEFINITION

@@ -287,7 +287,7 @@ class Settings(BaseSettings):
     )
     storage_threshold: int = setting(256 * 1024, "Bytes from which on a value is stored there", DATA, "BYTES", ge=0)
     codec: str | None = setting(
-        None, "What encrypts all that Temporal stores: perdure.hosting.encryption:aes_gcm", DATA, "MODULE:FUNCTION"
+        None, "What encrypts all that Temporal stores: perdure.hosting._encryption:aes_gcm", DATA, "MODULE:FUNCTION"
     )
     codec_keys: ByName[str] = setting(
         {}, "Its keys by name, the newest first: 32 bytes each, in base64", DATA, "JSON|@FILE", secret=True

@@ -25,14 +25,14 @@ _SWITCHES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 def interceptors() -> list[Any]:
     """Return the tracing interceptors if OpenTelemetry's own settings name a place to send spans to; else an empty list.
 
-    One trace per run, with all that it delegates: its spans and their names are in `perdure.hosting.tracing`.
+    One trace per run, with all that it delegates: its spans and their names are in `perdure.hosting._traces`.
     Raises `SettingsError` when the extra is not installed.
     """
     if not any(map(os.environ.get, _SWITCHES)):
         return []
     if importlib.util.find_spec("opentelemetry") is None:
         raise SettingsError(f"{_SWITCHES[0]} is set, but tracing is not installed: pip install 'perdure[otel]'")
-    from perdure.hosting.tracing import SpanWriter, TracingInterceptor
+    from perdure.hosting._traces import SpanWriter, TracingInterceptor
 
     return [TracingInterceptor(SpanWriter(_provider(), content=in_force().trace_content))]
 
@@ -70,7 +70,7 @@ def _provider() -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    from perdure.hosting.tracing import Ids
+    from perdure.hosting._traces import Ids
 
     class Wordless(OTLPSpanExporter):
         """Leaves out what exceptions say, which may be anything that runs are about; their types are told. A tool's own spans have them."""

@@ -22,16 +22,16 @@ from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.registry import Registry
 from perdure.hosting import logs
+from perdure.hosting._health import Health, tell_waiting
+from perdure.hosting._worker_parts import INTERCEPTORS, PURE, WorkerParts
+from perdure.hosting._worker_slots import tuning
 from perdure.hosting.connection import connect, reached
 from perdure.hosting.equipment import check_agents, equipped, registry_of
-from perdure.hosting.health import Health, tell_waiting
 from perdure.hosting.process import beside, interrupts, leave_at_once
 from perdure.hosting.sdk_internals import Sandboxed, Unsandboxed
 from perdure.hosting.settings import Settings, changed, in_force
 from perdure.hosting.telemetry import flush, worker_runtime
-from perdure.hosting.tuning import tuning
 from perdure.hosting.worker_group import WorkerGroup, drain
-from perdure.hosting.worker_parts import INTERCEPTORS, PURE, WorkerParts
 from perdure.models.requests import Endpoint
 from perdure.queries import SearchAttributes
 

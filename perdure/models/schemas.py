@@ -289,7 +289,7 @@ def _pointer(name: str) -> str:
 
 
 # In strict mode every object lists all of its keys as required and allows no other. So an optional key is written as
-# a value or `null`; `perdure.plan.validation` removes such nulls again. A call has two shapes, so that unused
+# a value or `null`; `perdure.plan._validation` removes such nulls again. A call has two shapes, so that unused
 # meta-properties cost nothing. Keywords outside the subset are left out if that only allows more, as values are
 # validated again here. A schema that the subset cannot express is listed, with the place, and is then offered without
 # strictness.

@@ -12,12 +12,12 @@ from perdure.client.run import Run
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.callers import Caller
 from perdure.gateway.streams import EventStream
-from perdure.pages.conversations import Conversations
-from perdure.pages.costs import CostsPage
-from perdure.pages.inbox import Inbox
-from perdure.pages.runs import RunPages
-from perdure.pages.sign_in import signing_in
-from perdure.pages.site import STATIC, Site
+from perdure.pages._conversations import Conversations
+from perdure.pages._costs import CostsPage
+from perdure.pages._inbox import Inbox
+from perdure.pages._runs import RunPages
+from perdure.pages._sign_in import signing_in
+from perdure.pages._site import STATIC, Site
 
 
 def pages(gateway: Gateway) -> Adapter:

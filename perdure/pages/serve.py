@@ -10,8 +10,8 @@ from perdure.gateway.tokens import check_token
 from perdure.hosting.codec import CODEC
 from perdure.hosting.connection import data_converter
 from perdure.hosting.process import until_interrupted
-from perdure.pages.codec import CodecServer
-from perdure.pages.inbox import inbox_app
+from perdure.pages._codec import CodecServer
+from perdure.pages._inbox import inbox_app
 
 
 async def serve_inbox(*, host: str, port: int, token: str | None) -> None:

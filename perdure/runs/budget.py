@@ -15,7 +15,7 @@ import math
 from typing import Final, Literal, NamedTuple
 
 from perdure.models.usage import RunUsage, Usage
-from perdure.plan.plan import Plan
+from perdure.plan import Plan
 from perdure.runs.limits import Budget, Limit
 from perdure.values.json import WireModel
 

@@ -14,8 +14,7 @@ from perdure.models.dialects.output_text import said_by
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.provider_extras import server_of
 from perdure.models.requests import RequestContext, RequestResult, RequestView
-from perdure.plan.calls import Call, errors_of
-from perdure.plan.plan import Plan
+from perdure.plan import Call, Plan, errors_of
 from perdure.runs.agent import Agent, Context
 from perdure.runs.limits import Limit
 from perdure.runs.prompt_parts import fit_messages, summed

@@ -11,7 +11,7 @@ from pydantic import Field
 from perdure.approvals.policy import Policy, ToolOwner
 from perdure.errors import CallError, ProtocolError, ToolDefinitionError
 from perdure.models.usage import RunUsage
-from perdure.plan.calls import DEFAULT_MAX, DEFAULT_PARALLEL, Call, LoopForm
+from perdure.plan import DEFAULT_MAX, DEFAULT_PARALLEL, Call, LoopForm
 from perdure.runs.agent import Config, parse_agent
 from perdure.runs.budget import ExpectedUsage
 from perdure.runs.limits import Budget

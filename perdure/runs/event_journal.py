@@ -12,7 +12,7 @@ from typing import Final
 from perdure.approvals.requests import ApprovalRequest, IncomingMessage, is_with_client
 from perdure.models.dialects import output_text
 from perdure.models.requests import ModelWait, RequestResult, RequestView
-from perdure.plan.calls import Call
+from perdure.plan import Call
 from perdure.runs.events import TOPICS, CarriedEvents, EventsPage, JournalEntry, Topic, clipped, is_silence
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import (

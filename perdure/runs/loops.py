@@ -11,20 +11,20 @@ from perdure.approvals.policy import Ask, Flow, Guard, ToolOwner
 from perdure.errors import CallError
 from perdure.hooks.events import RunOwner
 from perdure.models.usage import RunUsage
-from perdure.plan.calls import (
+from perdure.plan import (
     DEFAULT_MAX,
     DEFAULT_PARALLEL,
     EACH,
     LOOP_DONE,
     LOOP_FAILED,
     LOOP_RESULTS,
+    OWN_TOOLS,
     TOLD_FAILURES,
     Call,
     Failed,
     Returned,
+    outside_state,
 )
-from perdure.plan.loop_spec import OWN_TOOLS
-from perdure.plan.loops import outside_state
 from perdure.runs.budget import ExpectedUsage
 from perdure.runs.limits import Budget
 from perdure.tools.tool import Tool

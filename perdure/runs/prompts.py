@@ -14,7 +14,7 @@ from typing import Final
 from perdure.models.dialects.common import DialectRequest, written_names
 from perdure.models.dialects.registry import Dialect
 from perdure.models.dialects.tools import function_names, turn_messages
-from perdure.plan.calls import HELD
+from perdure.plan import HELD
 from perdure.runs.agent import Context
 from perdure.runs.limits import Limit
 from perdure.runs.prompt_parts import (

@@ -7,8 +7,7 @@ from typing import Final, TypeAlias
 
 from perdure.approvals.decisions import digest
 from perdure.errors import CallError, ReferenceSyntaxError, StateError
-from perdure.plan.calls import Call
-from perdure.plan.plan import Plan
+from perdure.plan import Call, Plan
 from perdure.runs.agent import Context, output_schema
 from perdure.runs.prompt_parts import PromptParts
 from perdure.runs.records import RunProgress

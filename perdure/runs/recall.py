@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from perdure.errors import CallError, ReferenceSyntaxError, RunError
-from perdure.plan.calls import Call, Outcome, Returned
+from perdure.plan import Call, Outcome, Returned
 from perdure.runs.loops import ITEMS
 from perdure.runs.provenance import HIDDEN
 from perdure.runs.run import Run

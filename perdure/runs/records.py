@@ -15,8 +15,7 @@ from pydantic import Field
 from perdure.approvals.requests import IncomingMessage, MessageFate
 from perdure.models.requests import RequestResult, RequestView
 from perdure.models.usage import Price, RunUsage
-from perdure.plan.calls import Call
-from perdure.plan.plan import Plan
+from perdure.plan import Call, Plan
 from perdure.runs.agent import CalledTool
 from perdure.runs.budget import ExpectedUsage
 from perdure.runs.events import CarriedEvents, clipped

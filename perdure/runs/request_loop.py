@@ -24,10 +24,7 @@ from perdure.hooks.answers import BEFORE, OF_CALLS, Hooks
 from perdure.hooks.events import REFUSED_BY_HOOK, HookAnswer
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.models.response_stream import Intake
-from perdure.plan.calls import Call, Failed, Outcome, Rejected, Returned
-from perdure.plan.plan import Plan
-from perdure.plan.steering import written_anew
-from perdure.plan.validation import take_changed
+from perdure.plan import Call, Failed, Outcome, Plan, Rejected, Returned, take_changed, written_anew
 from perdure.runs.limits import Limit
 from perdure.runs.recall import is_recall, with_sources
 from perdure.runs.rules import HELD_CALLS_STAY, RECALLED_SOURCES

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from perdure.plan.validation import CONVERTED
+from perdure.plan import CONVERTED
 from perdure.values.limits import CALLS_OF_ROUNDS, DECIDED, SHORT_TASKS, SIZES_COUNTED
 
 ASKS_BY_ACTIVITY: Final = "asks-by-activity"

@@ -13,8 +13,8 @@ from perdure.hooks.events import RunOwner
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.provider_extras import server_of
 from perdure.models.requests import ModelWait, RequestContext, RequestInput, RequestResult, RequestView
-from perdure.plan.calls import Call
-from perdure.plan.plan import Plan
+from perdure.plan import Call, Plan
+from perdure.runs._output import Outputs, ParsedText, reads_alike, whole_output
 from perdure.runs.agent import Agent, CalledTool, Context, ModelChoice, Situation
 from perdure.runs.budget import BudgetPool
 from perdure.runs.context import (
@@ -33,7 +33,6 @@ from perdure.runs.context import (
 )
 from perdure.runs.event_journal import RunJournal, text_of, why_not
 from perdure.runs.limits import REPEATS, Budget, Limit, StopReason, answer_print, asked_too_often, budget_of, is_stuck
-from perdure.runs.output import Outputs, ParsedText, reads_alike, whole_output
 from perdure.runs.provenance import RunProvenance
 from perdure.runs.records import (
     RECENT,

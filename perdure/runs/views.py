@@ -13,9 +13,7 @@ from perdure.approvals.policy import Guard
 from perdure.approvals.requests import ApprovalRequest, WaitingEntry, WaitingView, is_with_client
 from perdure.errors import clip
 from perdure.models.requests import RequestView
-from perdure.plan.calls import ENDED, Call
-from perdure.plan.plan import Plan
-from perdure.plan.simulation import simulate
+from perdure.plan import ENDED, Call, Plan, simulate
 from perdure.runs.context import heard
 from perdure.runs.events import Event
 from perdure.runs.prompts import call_line

@@ -15,7 +15,7 @@ from perdure.approvals.requests import MessageFate, WaitingView
 from perdure.hooks.events import HookRef, RunOwner
 from perdure.models.requests import PATIENCE, ModelWait, RequestView
 from perdure.models.usage import Price, RunUsage
-from perdure.plan.calls import Approval
+from perdure.plan import Approval
 from perdure.runs.agent import Models, PromptConfig
 from perdure.runs.limits import Budget, StopReason
 from perdure.runs.prompt_parts import PromptParts

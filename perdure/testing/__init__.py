@@ -6,12 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from perdure.testing.automatic import AutoModel
+    from perdure.testing._automatic import AutoModel
+    from perdure.testing._checks import Checked, check
+    from perdure.testing._local import Local, run_locally
+    from perdure.testing._people import Person, answer, approve, edit, reject, replace
+    from perdure.testing._schema_values import CannotMakeError
+    from perdure.testing._strategies import plans
+    from perdure.testing._waits import LocalRun
     from perdure.testing.cases import Case, CaseDifferenceError, read_case, record, replay, write_case
-    from perdure.testing.checks import Checked, check
-    from perdure.testing.local import Local, run_locally
-    from perdure.testing.people import Person, answer, approve, edit, reject, replace
-    from perdure.testing.schema_values import CannotMakeError
     from perdure.testing.scripted_model import (
         ChatRequest,
         Fault,
@@ -23,12 +25,10 @@ if TYPE_CHECKING:
         refusal,
         server_error,
     )
-    from perdure.testing.strategies import plans
     from perdure.testing.toolbox import Execution, Kill, kill
-    from perdure.testing.waiting import LocalRun
 
 _WHERE: Final = {
-    "automatic": ("AutoModel",),
+    "_automatic": ("AutoModel",),
     "cases": (
         "Case",
         "CaseDifferenceError",
@@ -37,15 +37,15 @@ _WHERE: Final = {
         "replay",
         "write_case",
     ),
-    "checks": (
+    "_checks": (
         "Checked",
         "check",
     ),
-    "local": (
+    "_local": (
         "Local",
         "run_locally",
     ),
-    "people": (
+    "_people": (
         "Person",
         "answer",
         "approve",
@@ -53,7 +53,7 @@ _WHERE: Final = {
         "reject",
         "replace",
     ),
-    "schema_values": ("CannotMakeError",),
+    "_schema_values": ("CannotMakeError",),
     "scripted_model": (
         "ChatRequest",
         "Fault",
@@ -65,13 +65,13 @@ _WHERE: Final = {
         "refusal",
         "server_error",
     ),
-    "strategies": ("plans",),
+    "_strategies": ("plans",),
     "toolbox": (
         "Execution",
         "Kill",
         "kill",
     ),
-    "waiting": ("LocalRun",),
+    "_waits": ("LocalRun",),
 }
 _LATER: Final = {name: f"perdure.testing.{module}" for module, names in _WHERE.items() for name in names}
 

@@ -28,11 +28,11 @@ from perdure.client.run_operations import fetch_run
 from perdure.errors import RunError, SettingsError
 from perdure.models.requests import KEPT_TEXT
 from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, POLICY, CallView, RunInput, RunView
-from perdure.testing.checks import AgentLike, ToolLike, as_agent, functions_of, inline_tools
-from perdure.testing.local import run_locally
+from perdure.testing._checks import AgentLike, ToolLike, as_agent, functions_of, inline_tools
+from perdure.testing._local import run_locally
+from perdure.testing._servers import Server
+from perdure.testing._waits import WaitingState, offers_of
 from perdure.testing.scripted_model import ChatRequest, Fault, ScriptedModel, Turn
-from perdure.testing.servers import Server
-from perdure.testing.waiting import WaitingState, offers_of
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.invocation import ToolInput, ToolResult
 from perdure.tools.tool import Tool

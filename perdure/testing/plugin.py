@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from perdure.testing.local import Local
+    from perdure.testing._local import Local
 
 _SETTINGS: Final = ("TEMPORAL_", "OPENAI_", "PERDURE_")
 
@@ -26,7 +26,7 @@ def no_perdure_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def run_locally(no_perdure_settings: None) -> Callable[..., AbstractAsyncContextManager[Local]]:
     """`perdure.testing.run_locally`, with nothing of the environment."""
-    from perdure.testing.local import run_locally
+    from perdure.testing._local import run_locally
 
     del no_perdure_settings
     return run_locally
@@ -35,7 +35,7 @@ def run_locally(no_perdure_settings: None) -> Callable[..., AbstractAsyncContext
 @pytest.fixture(scope="session")
 def perdure_dev_server() -> Iterator[str]:
     """The address of a dev server for all tests of the session: `run_locally(agent, server=perdure_dev_server)`. It keeps real time."""
-    from perdure.testing.servers import dev_server_in_thread
+    from perdure.testing._servers import dev_server_in_thread
 
     with dev_server_in_thread() as address:
         yield address

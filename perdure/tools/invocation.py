@@ -38,7 +38,7 @@ class ToolInput(WireModel):
     activity: str
     call_id: str
     earlier: int = 0
-    """Attempts that began before those that the activity counts: see `perdure.plan.retry`."""
+    """Attempts that began before those that the activity counts: see `perdure.plan._retry`."""
     elsewhere: bool = False
     """Whether the last worker that took it up lacks the tool."""
     reads: ToolReads | None = None

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final, NoReturn, TypeAlias
 
 from perdure.errors import FormulaError, JsonError, clip
-from perdure.values.formula_functions import (
+from perdure.values._formula_functions import (
     CHARACTERS,
     COMPARISONS,
     FUNCTIONS,

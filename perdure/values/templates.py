@@ -9,7 +9,7 @@ from operator import is_
 from typing import Any, Final, TypeAlias, TypeGuard
 
 from perdure.errors import FormulaError, ReferenceSyntaxError, TooLargeError, clip
-from perdure.values.formula_functions import EvaluationSteps
+from perdure.values._formula_functions import EvaluationSteps
 from perdure.values.formulas import Formula, parse_formula
 from perdure.values.json import MAX_PASSED, Json, JsonObject, depth_of, dumps, shorten
 from perdure.values.limits import MAX_PAYLOAD, MAX_TEXT, MAX_TEXTS, MAX_TEXTS_KEPT, CheckBudget, said

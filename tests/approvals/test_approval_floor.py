@@ -12,8 +12,7 @@ from perdure.approvals.decisions import approval_digest, parse_decision
 from perdure.approvals.policy import ASKS, Guard, Policy, ToolOwner, floor_problem, parse_policy, stricter
 from perdure.approvals.queue import ApprovalQueue
 from perdure.errors import ToolDefinitionError
-from perdure.plan.calls import Call, Returned
-from perdure.plan.plan import Plan
+from perdure.plan import Call, Plan, Returned
 from perdure.runs.views import waiting_view
 from perdure.tools.definitions import with_own_names
 from perdure.tools.engine import ENGINE_TOOLS

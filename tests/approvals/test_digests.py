@@ -11,7 +11,7 @@ from perdure.approvals import decisions
 from perdure.approvals.decisions import Digests, approval_digest, digest
 from perdure.approvals.policy import Guard, Policy
 from perdure.approvals.queue import ApprovalQueue
-from perdure.plan.plan import Plan
+from perdure.plan import Plan
 from perdure.runs.views import waiting_entry
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json, dumps, loads

@@ -12,8 +12,7 @@ from perdure.approvals.decisions import digest, parse_decision
 from perdure.approvals.policy import ASKS, Guard, Policy, parse_policy
 from perdure.approvals.queue import ApprovalQueue
 from perdure.errors import AgentError, DecisionError, ToolDefinitionError
-from perdure.plan.calls import Rejected, Returned
-from perdure.plan.plan import Plan
+from perdure.plan import Plan, Rejected, Returned
 from perdure.runs.agent import parse_agent
 from perdure.tools.tool import Tool, parse_tool, resolve_tools
 from perdure.values.json import Json, JsonObject

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.cli.chat_view import ChatView
+from perdure.cli._chat_view import ChatView
 from perdure.runs.events import TOPICS, Event, Topic
 from tests.strategies import json_values
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.text import Text
 
-from perdure.cli.console import screen, table
-from perdure.cli.errors import one_line_errors
+from perdure.cli._console import screen, table
+from perdure.cli._errors import one_line_errors
 from perdure.errors import PerdureError
 
 ORDER = "a\x1b]0;title\x07b\x9b31mc\u202ed"

@@ -15,8 +15,8 @@ from typer.testing import CliRunner, Result
 
 from perdure import Agent
 from perdure.agents.schema import agent_schema, described
+from perdure.cli._project_commands import FILES
 from perdure.cli.app import app
-from perdure.cli.project_commands import FILES
 from perdure.errors import AgentError
 from perdure.runs.agent import Agent as Parsed
 from perdure.runs.agent import Config, ModelSampling

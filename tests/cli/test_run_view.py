@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.approvals.requests import WaitingEntry
-from perdure.cli.run_view import waiting_lines
+from perdure.cli._run_view import waiting_lines
 
 
 def test_a_request_is_a_sentence_on_one_line_and_the_commands_that_decide() -> None:

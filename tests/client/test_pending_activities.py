@@ -10,8 +10,8 @@ import pytest
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.converter import DataConverter
 
-from perdure.client.event_relay import ActivityReader
-from perdure.client.pending_activities import note_silence
+from perdure.client._event_relay import ActivityReader
+from perdure.client._pending_activities import note_silence
 from perdure.runs.wire import REQUEST_ACTIVITY, CallView, RunView
 from perdure.values.json import JsonObject
 

@@ -10,8 +10,8 @@ from ag_ui.core import BaseEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.gateway.agui.events import AguiEvents, patch
-from perdure.gateway.agui.requests import AguiRequest
+from perdure.gateway.agui._events import AguiEvents, patch
+from perdure.gateway.agui._requests import AguiRequest
 from perdure.runs.events import Event, Topic
 from perdure.runs.wire import RunView
 

@@ -12,8 +12,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.gateway.api.adapter import api
+from perdure.pages._site import LARGEST_FORM
 from perdure.pages.adapter import pages, sign_in
-from perdure.pages.site import LARGEST_FORM
 from tests.gateway.support import bearer, gateway, some_name, write_agents, write_tokens
 from tests.gateway.test_api import until
 from tests.support import agent, harness

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from perdure.approvals.requests import WaitingView
 from perdure.gateway.errors import HttpError
-from perdure.gateway.openai import requests
-from perdure.gateway.openai import requests as requests_module
-from perdure.gateway.openai.agent_file import Record
-from perdure.gateway.openai.events import ResponseEvents
-from perdure.gateway.openai.ids import ResponseId, conversation_key, of_call, response_id
-from perdure.gateway.openai.objects import FoundRun, message_item, response_object, via
-from perdure.gateway.openai.requests import read_input
+from perdure.gateway.openai import _requests as requests
+from perdure.gateway.openai import _requests as requests_module
+from perdure.gateway.openai._agent_file import Record
+from perdure.gateway.openai._events import ResponseEvents
+from perdure.gateway.openai._ids import ResponseId, conversation_key, of_call, response_id
+from perdure.gateway.openai._objects import FoundRun, message_item, response_object, via
+from perdure.gateway.openai._requests import read_input
 from perdure.models.requests import RequestView
 from perdure.models.usage import RunUsage, Usage
-from perdure.plan.calls import Approval
+from perdure.plan import Approval
 from perdure.runs.wire import CallView, RunView
 from perdure.values.json import JsonObject
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, hook, refuse, tool
-from perdure.cli.run_view import run_table
+from perdure.cli._run_view import run_table
 from perdure.errors import RunError
 from perdure.gateway.openai.adapter import openai_adapter
 from perdure.hooks import BeforeAgentStart

@@ -15,8 +15,8 @@ from perdure.hooks import AfterToolCall, AgentEnd, BeforeToolCall, Refused, Tool
 from perdure.hooks.answers import HookAnswerError, HookedEvent, Hooks, matches, told
 from perdure.hooks.decorator import hook_functions
 from perdure.hooks.events import HOOKS, HookAnswer, HookRef
-from perdure.plan.calls import Call, CallSpec
-from perdure.plan.validation import take_changed
+from perdure.plan import Call, take_changed
+from perdure.plan._calls import CallSpec
 from perdure.runs.agent import with_system_text
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json

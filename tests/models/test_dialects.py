@@ -18,9 +18,9 @@ from perdure.models.dialects.script_writer import write_call, write_calls
 from perdure.models.dialects.tools import ToolsReader, function_names
 from perdure.models.requests import ReaderVocabulary
 from perdure.models.schemas import compose, make_strict
-from perdure.plan.plan import Plan
+from perdure.plan import Plan
+from perdure.runs._output import Outputs, resolve_output
 from perdure.runs.agent import Context, parse_agent
-from perdure.runs.output import Outputs, resolve_output
 from perdure.testing.scripted_model import write_answer, write_script
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.references import parse_output_path

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perdure.models.dialects.output_text import said_by, text_of
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import ReaderVocabulary
-from perdure.runs.output import resolve_output
+from perdure.runs._output import resolve_output
 from perdure.testing.scripted_model import write_answer
 from perdure.values.templates import TextBudget
 from tests.strategies import json_values

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.pages.markdown import LONGEST, render_markdown
+from perdure.pages._markdown import LONGEST, render_markdown
 from tests.cpu import Cpu
 
 PIECES = st.sampled_from(

@@ -11,9 +11,7 @@ import pytest
 from perdure.errors import CallError, DecisionError
 from perdure.models.dialects.common import DialectRequest
 from perdure.models.dialects.registry import DIALECTS
-from perdure.plan.calls import Call, Failed, Rejected, Returned
-from perdure.plan.plan import Plan
-from perdure.plan.simulation import simulate
+from perdure.plan import Call, Failed, Plan, Rejected, Returned, simulate
 from perdure.tools.tool import parse_tool, resolve_tools
 from perdure.values.json import JsonObject
 from perdure.values.state import State, Write

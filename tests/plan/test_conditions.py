@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from perdure.plan.calls import Call, Returned
-from perdure.plan.plan import Plan
-from perdure.plan.simulation import simulate
-from perdure.runs.output import resolve_output
+from perdure.plan import Call, Plan, Returned, simulate
+from perdure.runs._output import resolve_output
 from perdure.tools.tool import resolve_tools
 from perdure.values.json import JsonObject
 from perdure.values.state import State

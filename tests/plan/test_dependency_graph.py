@@ -13,8 +13,7 @@ from perdure.models.dialects.common import ToolDelta
 from perdure.models.dialects.script import ScriptReader
 from perdure.models.dialects.tools import ToolsReader
 from perdure.models.requests import ReaderVocabulary
-from perdure.plan.calls import Failed, Outcome, Returned
-from perdure.plan.plan import Plan
+from perdure.plan import Failed, Outcome, Plan, Returned
 from perdure.values.json import JsonObject
 from perdure.values.limits import MAX_EDGES
 from tests.plan.test_plan import TOOLS, any_tool, fails, new_plan, run, statuses

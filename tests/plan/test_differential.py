@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import CallError, StateError
-from perdure.plan.calls import Call, Failed, Outcome, Returned
-from perdure.plan.plan import Plan
+from perdure.plan import Call, Failed, Outcome, Plan, Returned
 from perdure.tools.tool import parse_tool
 from perdure.values.references import MISSING, Reference, parse_expression
 from perdure.values.state import State, Write

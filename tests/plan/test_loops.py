@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import CallError
-from perdure.plan.calls import Call, Failed, Outcome, Rejected, Returned
-from perdure.plan.plan import Plan
+from perdure.plan import Call, Failed, Outcome, Plan, Rejected, Returned
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.json import JsonObject, dumps
 from perdure.values.references import Reference

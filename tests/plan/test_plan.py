@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import CallError
-from perdure.plan.calls import ENDED, Call, Failed, Outcome, Returned
-from perdure.plan.plan import Plan
+from perdure.plan import ENDED, Call, Failed, Outcome, Plan, Returned
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.limits import MOST_STEPS, TASK_STEPS
 from perdure.values.schemas import Schema

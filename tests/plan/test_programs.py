@@ -18,7 +18,7 @@ from perdure.models.dialects.common import Solution
 from perdure.models.dialects.script import ScriptReader
 from perdure.models.dialects.script_writer import write_calls
 from perdure.models.requests import ReaderVocabulary
-from perdure.plan.plan import Plan
+from perdure.plan import Plan
 from perdure.tools.tool import resolve_tools
 from perdure.values.json import Json
 from perdure.values.state import State

@@ -12,9 +12,8 @@ import pytest
 from perdure.errors import CallError
 from perdure.models.dialects.script import ScriptReader
 from perdure.models.requests import ReaderVocabulary
-from perdure.plan.calls import Call, Failed, Returned
-from perdure.plan.plan import Plan
-from perdure.runs.output import resolve_output
+from perdure.plan import Call, Failed, Plan, Returned
+from perdure.runs._output import resolve_output
 from perdure.tools.tool import resolve_tools
 from perdure.values.json import dumps
 from perdure.values.state import State

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.plan.retry import INTERRUPTED, LONGEST_PAUSE, LOST, MOST_LOST, NO_SUCH_TOOL, NOT_BEGUN, RetryState
+from perdure.plan import INTERRUPTED, LOST, NO_SUCH_TOOL, NOT_BEGUN, RetryState
+from perdure.plan._retry import LONGEST_PAUSE, MOST_LOST
 
 
 def test_being_cut_off_uses_up_no_retry() -> None:

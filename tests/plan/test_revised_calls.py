@@ -10,8 +10,7 @@ from perdure.approvals.decisions import parse_decision
 from perdure.approvals.policy import Guard, Policy
 from perdure.approvals.queue import ApprovalQueue
 from perdure.errors import CallError, DecisionError
-from perdure.plan.calls import Failed, Outcome, Returned
-from perdure.plan.plan import Plan
+from perdure.plan import Failed, Outcome, Plan, Returned
 from perdure.values.json import JsonObject
 from tests.plan.test_plan import new_plan, statuses
 

@@ -7,10 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from perdure.plan.calls import Call
-from perdure.plan.plan import Plan
-from perdure.plan.simulation import Simulation, simulate
-from perdure.runs.drawing import HEIGHT, draw_plan, draw_run, picture, to_mermaid, to_svg
+from perdure.plan import Call, Plan, Simulation, simulate
+from perdure.runs.diagrams import HEIGHT, draw_plan, draw_run, picture, to_mermaid, to_svg
 from perdure.runs.records import call_view
 from perdure.runs.wire import RunView
 from perdure.values.provenance import SourceTable

@@ -17,9 +17,7 @@ from perdure.approvals.requests import ApprovalVerdict, IncomingMessage
 from perdure.errors import CallError, DecisionError
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import CallDelivery, RequestResult
-from perdure.plan.calls import Call, Failed, Rejected, Returned
-from perdure.plan.plan import Plan
-from perdure.plan.steering import written_anew
+from perdure.plan import Call, Failed, Plan, Rejected, Returned, written_anew
 from perdure.runs import context as context_module
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit

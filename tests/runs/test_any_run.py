@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from perdure.errors import CallError
 from perdure.models.requests import RequestResult
-from perdure.plan.calls import Failed, Outcome, Returned
+from perdure.plan import Failed, Outcome, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.run import Run, carried, restore, snapshot
 from perdure.runs.views import fit, run_view

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from perdure.models.usage import RunUsage, Usage
-from perdure.plan.calls import Returned
-from perdure.plan.plan import Plan
+from perdure.plan import Plan, Returned
 from perdure.runs.budget import BudgetPool, ExpectedUsage, rivals
 from perdure.runs.limits import Budget, Limit
 from perdure.tools.tool import parse_tool

@@ -10,7 +10,7 @@ import pytest
 from perdure.agents.files import read_agent
 from perdure.errors import AgentError, JsonError
 from perdure.models.requests import RequestResult
-from perdure.plan.calls import Returned
+from perdure.plan import Returned
 from perdure.runs.agent import Context, Models, auto, parse_agent
 from perdure.runs.run import Run
 from perdure.runs.wire import PreparedWorker

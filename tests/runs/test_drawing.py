@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.runs.drawing import COLOURS, HEIGHT, Drawing, DrawnNode, layered, picture, to_svg
+from perdure.runs.diagrams import COLOURS, HEIGHT, Drawing, DrawnNode, layered, picture, to_svg
 
 
 @st.composite

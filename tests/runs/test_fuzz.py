@@ -15,15 +15,14 @@ from perdure.approvals.decisions import KINDS, parse_decision
 from perdure.approvals.policy import ASKS, Guard, parse_policy
 from perdure.approvals.queue import ApprovalQueue
 from perdure.errors import MAX_PROBLEM, MAX_TOLD, CallError, DecisionError, PerdureError
+from perdure.models.dialects._solution import parse_solution
 from perdure.models.dialects.common import DialectRequest, ToolDelta
 from perdure.models.dialects.registry import DIALECTS
-from perdure.models.dialects.solution import parse_solution
 from perdure.models.requests import CallDelivery
 from perdure.models.response_stream import Intake
-from perdure.plan.calls import ENDED, Failed, Returned
-from perdure.plan.plan import Plan
+from perdure.plan import ENDED, Failed, Plan, Returned
+from perdure.runs._output import Outputs
 from perdure.runs.agent import Context, parse_agent
-from perdure.runs.output import Outputs
 from perdure.testing.scripted_model import write_answer
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.messages import TYPES

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.models.requests import RequestResult
-from perdure.plan.calls import Returned
+from perdure.plan import Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.records import SNAPSHOT_FORM
 from perdure.runs.run import Attempts, Run, carried, snapshot

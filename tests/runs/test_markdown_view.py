@@ -7,7 +7,7 @@ import re
 from perdure.approvals.policy import Policy
 from perdure.errors import CallError
 from perdure.models.requests import RequestResult
-from perdure.plan.calls import Failed, Returned
+from perdure.plan import Failed, Returned
 from perdure.runs.agent import Context, Models, auto, parse_agent
 from perdure.runs.run import Run
 from perdure.runs.views import details

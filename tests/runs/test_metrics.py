@@ -7,7 +7,7 @@ import pytest
 from perdure.errors import CallError
 from perdure.models.requests import RequestResult, RequestView
 from perdure.models.usage import Usage
-from perdure.plan.plan import Plan
+from perdure.plan import Plan
 from perdure.runs.metrics import (
     METRICS,
     Observation,

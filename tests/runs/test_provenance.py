@@ -13,7 +13,7 @@ from perdure.approvals.queue import ApprovalQueue
 from perdure.approvals.requests import ApprovalRequest
 from perdure.errors import CallError, DecisionError
 from perdure.models.requests import RequestResult
-from perdure.plan.calls import Call, Returned
+from perdure.plan import Call, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage
 from perdure.runs.run import Run, restore, snapshot

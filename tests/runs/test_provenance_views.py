@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.runs.drawing import draw_plan, to_mermaid, to_svg
+from perdure.runs.diagrams import draw_plan, to_mermaid, to_svg
 from perdure.runs.views import plan_ways, run_view, run_ways, waiting_views
 from perdure.testing import check
 from tests.runs.test_provenance import READ, TOOLS, pay, play

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.approvals.policy import parse_policy
 from perdure.models.requests import RequestResult
-from perdure.plan.calls import Call, Returned
+from perdure.plan import Call, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.recall import with_sources
 from perdure.runs.run import Run, restore, snapshot

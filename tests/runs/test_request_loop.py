@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from perdure.approvals.policy import Policy
 from perdure.approvals.requests import ApprovalVerdict
 from perdure.models.requests import CallDelivery, RequestResult
-from perdure.plan.calls import Rejected, Returned
+from perdure.plan import Rejected, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit, WorkClock
 from perdure.runs.request_loop import CallEnded, LimitReached, PlanDecided, RequestLoop, RequestStage

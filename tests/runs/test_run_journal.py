@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from perdure.errors import CallError
 from perdure.models.requests import RequestResult
 from perdure.models.usage import Usage
-from perdure.plan.calls import Failed, Returned
+from perdure.plan import Failed, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.events import JournalEntry
 from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.errors import RunError
 from perdure.models.requests import RequestResult
-from perdure.plan.calls import Returned
+from perdure.plan import Returned
 from perdure.runs import views
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.recall import recall

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.errors import ToolDefinitionError
-from perdure.plan.calls import Call
+from perdure.plan import Call
 from perdure.runs.events import is_silence
 from perdure.runs.records import added, sent_by, was_sent
 from perdure.runs.wire import CallView, RunResult

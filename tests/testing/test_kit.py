@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from perdure import Agent, tool
 from perdure.errors import AgentError, InputError
 from perdure.testing import CannotMakeError, check, plans
-from perdure.testing.people import seconds
-from perdure.testing.schema_values import Seeded, make
+from perdure.testing._people import seconds
+from perdure.testing._schema_values import Seeded, make
 from perdure.testing.toolbox import Execution, unlike_once
 from perdure.values.schemas import Schema
 

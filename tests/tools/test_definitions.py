@@ -13,7 +13,7 @@ from perdure.errors import ToolDefinitionError
 from perdure.models.dialects.common import DialectRequest, ToolDelta
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.schemas import compose, function_schema, make_strict
-from perdure.plan.plan import Plan
+from perdure.plan import Plan
 from perdure.testing.scripted_model import write_answer
 from perdure.tools.decorator import tool_function
 from perdure.tools.definitions import with_own_names

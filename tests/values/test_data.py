@@ -13,8 +13,7 @@ from perdure.models.dialects.common import ToolDelta
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import RequestResult
 from perdure.models.usage import RunUsage
-from perdure.plan.calls import Call, Outcome, Rejected, Returned
-from perdure.plan.plan import Plan
+from perdure.plan import Call, Outcome, Plan, Rejected, Returned
 from perdure.runs.agent import Context, Models, auto, parse_agent
 from perdure.runs.delegates import child_document
 from perdure.runs.loops import LoopInput, LoopState

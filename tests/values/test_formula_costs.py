@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from perdure.errors import FormulaError, TooLargeError
-from perdure.values.formula_functions import COMPARISONS, FUNCTIONS, METHODS, OPERATORS, EvaluationSteps
+from perdure.values._formula_functions import COMPARISONS, FUNCTIONS, METHODS, OPERATORS, EvaluationSteps
 from perdure.values.formulas import FormulaParser, parse_formula
 from perdure.values.templates import TextBudget
 

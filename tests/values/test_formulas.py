@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import FormulaError, TooLargeError
-from perdure.plan.plan import Plan
-from perdure.runs.output import resolve_output
-from perdure.values.formula_functions import EvaluationSteps
+from perdure.plan import Plan
+from perdure.runs._output import resolve_output
+from perdure.values._formula_functions import EvaluationSteps
 from perdure.values.formulas import parse_formula
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.references import MISSING, Path, get

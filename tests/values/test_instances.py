@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.plan.calls import Returned
-from perdure.plan.plan import Plan
+from perdure.plan import Plan, Returned
 from perdure.runs.agent import Context, parse_agent
 from perdure.tools.tool import parse_tool
 from perdure.values.state import State, Write

@@ -13,8 +13,7 @@ from perdure.approvals.policy import Guard, Policy
 from perdure.approvals.queue import ApprovalQueue
 from perdure.approvals.requests import ApprovalRequest, JudgedDecision
 from perdure.errors import DecisionError
-from perdure.plan.calls import Call, Returned
-from perdure.plan.plan import Plan
+from perdure.plan import Call, Plan, Returned
 from perdure.tools.tool import resolve_tools
 from perdure.values.json import Json
 from perdure.values.state import State, Write

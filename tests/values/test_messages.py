@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from perdure.errors import AgentError, InputError, JsonError
-from perdure.models.dialects.solution import parse_solution
+from perdure.models.dialects._solution import parse_solution
 from perdure.runs.agent import Context, parse_agent
 from perdure.values.json import MAX_DEPTH, loads
 from perdure.values.messages import merge_data, parse_messages

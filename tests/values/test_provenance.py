@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import CallError
-from perdure.plan.calls import Failed, Returned
-from perdure.plan.plan import Plan
+from perdure.plan import Failed, Plan, Returned
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import DECIDED

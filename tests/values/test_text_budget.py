@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import DecisionError, TooLargeError
-from perdure.plan.calls import Call
-from perdure.plan.plan import Plan
-from perdure.runs.output import resolve_output
+from perdure.plan import Call, Plan
+from perdure.runs._output import resolve_output
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json, dumps
 from perdure.values.limits import MAX_PAYLOAD, MAX_TEXTS

@@ -19,20 +19,20 @@ from perdure.approvals.requests import asked_of_people
 from perdure.client.run import Run
 from perdure.client.session import Session
 from perdure.errors import DecisionRefusedError, RunEndedError, RunNotFoundError
+from perdure.gateway._keys import Key
 from perdure.gateway.adapter import Adapter, Gateway
-from perdure.gateway.agui.events import AguiEvents, pauses
-from perdure.gateway.agui.requests import InterruptAnswer
+from perdure.gateway.agui._events import AguiEvents, pauses
+from perdure.gateway.agui._requests import InterruptAnswer
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError, problem_of
-from perdure.gateway.keys import Key
 from perdure.gateway.streams import EventStream, frame, or_silence
 from perdure.runs.wire import RunView
 from perdure.sessions.wire import session_id
 from perdure.values.json import JsonObject, loads
 
 if TYPE_CHECKING:
-    from perdure.gateway.agui.requests import AguiRequest
+    from perdure.gateway.agui._requests import AguiRequest
     from perdure.values.messages import Mode
 
 
@@ -42,7 +42,7 @@ def agui_adapter(gateway: Gateway) -> Adapter:
         return Adapter("ag-ui", [])
 
     async def answer(request: Request) -> Response:
-        from perdure.gateway.agui.requests import read
+        from perdure.gateway.agui._requests import read
 
         caller = caller_of(request)
         agent = gateway.agents.get(request.path_params["agent"])
@@ -59,7 +59,7 @@ async def _answer(
     gateway: Gateway, caller: Caller, session: Session, asked: AguiRequest, settings: JsonObject, key: Key | None
 ) -> Response:
     """Say and decide what is asked for, and then tell what comes of it: what is refused is a status, before anything is told."""
-    from perdure.gateway.agui.events import AguiEvents
+    from perdure.gateway.agui._events import AguiEvents
 
     run_id: str | None = None
     late: list[str] = []

@@ -27,7 +27,7 @@ from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.bounds import read_value
 from perdure.gateway.callers import Caller, caller_of
 from perdure.gateway.errors import HttpError
-from perdure.gateway.mcp.objects import TaskProgress, error_of, now, result_of, task_of, tool_of, written
+from perdure.gateway.mcp._objects import TaskProgress, error_of, now, result_of, task_of, tool_of, written
 from perdure.sessions.wire import digest
 from perdure.values.json import Json, JsonObject
 from perdure.values.problems import none_of

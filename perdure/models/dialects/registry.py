@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Protocol
 
+from perdure.models.dialects._solution import SolutionDialect
 from perdure.models.dialects.common import DialectRequest, SolutionStreamReader
 from perdure.models.dialects.script import ScriptDialect
-from perdure.models.dialects.solution import SolutionDialect
 from perdure.models.dialects.tools import ToolsDialect
 from perdure.models.requests import ReaderVocabulary
 from perdure.tools.tool import Tool

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from perdure.errors import CallError
+from perdure.models.dialects._script_calls import Block, NotAllowedError, parse
+from perdure.models.dialects._script_statements import Lines, ScriptPlan, Statement, assigned_names
 from perdure.models.dialects.common import (
     DialectRequest,
     Solution,
@@ -20,8 +22,6 @@ from perdure.models.dialects.common import (
     written_names,
 )
 from perdure.models.dialects.output_text import OutputText, output_so_far
-from perdure.models.dialects.script_calls import Block, NotAllowedError, parse
-from perdure.models.dialects.script_statements import Lines, ScriptPlan, Statement, assigned_names
 from perdure.models.dialects.script_writer import is_name, write_calls
 from perdure.models.requests import ReaderVocabulary
 from perdure.tools.tool import Tool

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Final
 
 from perdure.errors import ReferenceSyntaxError
-from perdure.plan.calls import IF
+from perdure.plan import IF
 from perdure.values.formulas import readable
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.references import AllOf, Expression, FirstOf, Path, Reference, parse_expression, parse_output_path

@@ -1,0 +1,289 @@
+"""The commands by which people decide (section 7)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.syntax import Syntax
+from rich.text import Text
+
+from perdure.agents.files import json_option
+from perdure.cli import _commands as commands
+from perdure.cli._console import screen, table
+from perdure.cli._errors import CommandError, one_line_errors
+from perdure.cli._execute import Json, RunId, connected, execute
+from perdure.cli._keys import read_key
+from perdure.cli._options import configured
+from perdure.cli._run_view import deciding
+from perdure.client.selection import age
+from perdure.hosting.settings import Settings
+from perdure.values.json import JsonObject, dumps, loads
+from perdure.values.templates import changes
+
+approvals_app = typer.Typer()
+CallId = Annotated[
+    str, typer.Argument(metavar="CALL", help="The call's id, such as 1.0; a Request's number is its plan.")
+]
+By = Annotated[str, typer.Option("--by", envvar="USER", help="Who decides, for the record.")]
+Digest = Annotated[str | None, typer.Option(help="Of what was shown: refuse if something else waits by now.")]
+QUESTION_KEYS = "[a]nswer  re[j]ect  [s]kip  [q]uit"
+KEYS = "[a]pprove  approve and [r]emember  re[j]ect  [e]dit  [s]kip  [q]uit"
+
+
+@approvals_app.command()
+def approvals(
+    run_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only of this run.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Walk through them with keys, as they come.")] = False,
+    by: By = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs on a page, without ID.")] = 1000,
+    page: Annotated[str | None, typer.Option(help="The page that the one before named.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List what waits for a person, oldest first; with ID whole, as the run itself tells it."""
+    if watch:
+        _walk(run_id, by)
+        return
+    if run_id is None:
+        _print_page(connected(lambda perdure: perdure.approvals(size=limit, page=page)), as_json)
+        return
+    waiting, silent = connected(lambda perdure: perdure.get_run(run_id).waiting_below())
+    if as_json:
+        print(dumps([one.as_json() for one in waiting]))
+    else:
+        _print_rows([_whole_row(one) for one in waiting], [deciding(one.run_id, one.offer) for one in waiting])
+    for why in silent:
+        screen(stderr=True).print(why, soft_wrap=True, markup=False)
+
+
+def _print_page(found: Any, as_json: bool) -> None:
+    if as_json:
+        print(dumps([one.as_json() for one in found.waiting]))
+    else:
+        _print_rows(
+            [_listed_row(one) for one in found.waiting], [deciding(one.run_id, one.entry) for one in found.waiting]
+        )
+    said = screen(stderr=True)
+    for run, more in found.unnamed.items():
+        said.print(f"{more} more in {run}: perdure approvals {run}")
+    if found.following is not None:
+        said.print(f"more runs wait: perdure approvals --page {found.following}", soft_wrap=True, markup=False)
+
+
+def _print_rows(rows: list[list[str]], commands: list[str]) -> None:
+    if not rows:
+        print("nothing waits for a person")
+        return
+    console = screen()
+    titles = ("question", "asked by", "agent", "waits", "run", "call")
+    gives, drops = ("question",), ("agent", "asked by", "waits")
+    console.print(table(titles, rows, console.width, gives=gives, drops=drops))
+    print(commands[0])
+
+
+def _listed_row(one: Any) -> list[str]:
+    entry = one.entry
+    return [entry.sentence, one.sender or "", one.agent, age(entry.requested_at), one.run_id, entry.call]
+
+
+def _whole_row(one: Any) -> list[str]:
+    offer = one.offer
+    asked = "\n".join([offer.sentence, *offer.ways])
+    return [asked, "", offer.agent, age(offer.requested_at), one.run_id, offer.call]
+
+
+def _shown(offer: Any) -> JsonObject:
+    """Return the parameters of a call, and the items of its loop."""
+    return offer.params if offer.items is None else {**offer.params, "_each": offer.items}
+
+
+@approvals_app.command()
+def approve(
+    run_id: RunId,
+    call: CallId,
+    reason: Annotated[str, typer.Option(help="For the record.")] = "",
+    remember: Annotated[bool, typer.Option("--remember", help="Do not ask about this tool again in this run.")] = False,
+    endorse: Annotated[
+        bool,
+        typer.Option("--endorse", help="Stand for its parameters: they are yours from then on, whoever wrote them."),
+    ] = False,
+    digest: Digest = None,
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Let a call, or a plan, run."""
+    said: JsonObject = {"remember": remember, "endorse": endorse, "digest": digest}
+    _decide(run_id, as_json, call=call, decision="approve", reason=reason, by=by, **said)
+
+
+@approvals_app.command()
+def reject(
+    run_id: RunId,
+    call: CallId,
+    reason: Annotated[str, typer.Option(help="What the model is told.")] = "",
+    digest: Digest = None,
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Do not let it run; the model is told why."""
+    _decide(run_id, as_json, call=call, decision="reject", reason=reason, digest=digest, by=by)
+
+
+@approvals_app.command()
+def edit(
+    run_id: RunId,
+    call: CallId,
+    params: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JSON|@FILE]",
+            help='Those that change, as values; a reference is {"_ref": "†state.x"}. Without it, $EDITOR opens.',
+        ),
+    ] = None,
+    reason: Annotated[str, typer.Option(help="What the model is told.")] = "",
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Let it run with other parameters; of a plan, with other calls."""
+    shown = None
+    with one_line_errors():
+        value = None if params is None else json_option(params, "the argument JSON")
+    if params is None:
+        value, shown = _edited(_find(run_id, call))
+    key = "calls" if isinstance(value, list) else "params"
+    _decide(run_id, as_json, call=call, decision="edit", reason=reason, digest=shown, by=by, **{key: value})
+
+
+@approvals_app.command()
+def replace(
+    run_id: RunId,
+    call: CallId,
+    replacement: Annotated[str, typer.Argument(metavar="JSON|@FILE", help='The other call: {"_tool": …}.')],
+    reason: Annotated[str, typer.Option(help="What the model is told.")] = "",
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Let another call run in its place."""
+    with one_line_errors():
+        other = json_option(replacement, "the replacement")
+    _decide(run_id, as_json, call=call, decision="replace", reason=reason, by=by, **{"with": other})
+
+
+@approvals_app.command()
+def answer(
+    run_id: RunId,
+    call: CallId,
+    answer: Annotated[str, typer.Argument(metavar="TEXT", help="The answer; with --as-json it is read as JSON.")],
+    is_json: Annotated[bool, typer.Option("--as-json", help="The answer is JSON, or @file.")] = False,
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Answer a question that a run asks (the tool ask_person)."""
+    with one_line_errors():
+        value = json_option(answer, "the answer") if is_json else answer
+    _decide(run_id, as_json, call=call, decision="answer", answer=value, by=by)
+
+
+@approvals_app.command()
+@configured(flags={"inbox_token": "--token"})
+def inbox(
+    settings: Settings,
+    host: Annotated[str, typer.Option(help="Where to listen; beyond this machine a token is needed.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.")] = 8733,
+) -> None:
+    """Serve a page on which people decide, until Ctrl-C."""
+    from perdure.pages.serve import serve_inbox  # a web server is not needed by any other command
+
+    execute(lambda: serve_inbox(host=host, port=port, token=settings.inbox_token))
+
+
+def _decide(run_id: str, as_json: bool, **keys: Any) -> None:
+    said = {key: value for key, value in keys.items() if key == "answer" or value not in (None, "", False)}
+    done = connected(lambda perdure: perdure.get_run(run_id).decide(said))
+    print(dumps(done) if as_json else f"{run_id} {done['call']}: {done['decision']}")
+
+
+def _find(run_id: str, call: str) -> Any:
+    waiting, _ = connected(lambda perdure: perdure.get_run(run_id).waiting_below())
+    for one in waiting:
+        if one.offer.call == call:
+            return one
+    with one_line_errors():
+        raise CommandError(f"nothing changed: {call!r} does not wait for a decision in {run_id!r}")
+
+
+def _edited(one: Any) -> tuple[Any, str]:
+    """Return the parameters that somebody has edited, and the digest of what they were shown."""
+    before = dumps(one.offer.params if one.offer.calls is None else one.offer.calls, indent=2)
+    with one_line_errors():
+        after = click.edit(before + "\n", extension=".json")
+        if after is None or after.strip() == before.strip():
+            raise CommandError("nothing changed: the text was left as it was")
+        wanted = loads(after, source="what you wrote")
+        if one.offer.calls is None and isinstance(wanted, dict):
+            wanted = changes(one.offer.params, wanted)
+        return wanted, one.offer.digest
+
+
+def _walk(run_id: str | None, by: str) -> None:
+    """One after the other, as they come, until `q`."""
+    console = screen()
+    skipped: set[tuple[str, str]] = set()
+    quiet = False
+    while True:
+        one = connected(lambda perdure: commands.next_offer(perdure, run_id, skipped))
+        if one is None:
+            if not quiet:
+                console.print("nothing waits for a person; Ctrl-C ends this", style="dim")
+            quiet = True
+            execute(lambda: asyncio.sleep(1))  # until it is worth looking again
+            continue
+        quiet = False
+        console.print(_panel(one))
+        console.print(QUESTION_KEYS if one.offer.question else KEYS, style="bold", markup=False)
+        key = read_key()
+        if key in ("q", "\x03", "\x04"):
+            return
+        if key == "s":
+            skipped.add((one.run_id, one.offer.call))
+            continue
+        if (decision := _decision(key, one)) is not None:
+            try:
+                _decide(one.run_id, False, call=one.offer.call, digest=one.offer.digest, by=by, **decision)
+            except SystemExit:
+                continue  # the line was printed; it may have been decided elsewhere, so look again
+
+
+def _decision(key: str, one: Any) -> JsonObject | None:
+    if key == "a" and one.offer.question:
+        return {"decision": "answer", "answer": click.prompt("answer", default="", show_default=False)}
+    if one.offer.question and key != "j":
+        return None
+    if key == "a":
+        return {"decision": "approve"}
+    if key == "r":
+        return {"decision": "approve", "remember": True}
+    if key == "j":
+        return {"decision": "reject", "reason": click.prompt("reason", default="", show_default=False)}
+    if key == "e":
+        try:
+            value, _ = _edited(one)
+        except SystemExit:
+            return None
+        return {"decision": "edit", "params" if one.offer.calls is None else "calls": value}
+    return None
+
+
+def _panel(one: Any) -> RenderableType:
+    offer = one.offer
+    shown = dumps(_shown(offer) if offer.calls is None else offer.calls, indent=2)
+    body = Syntax(shown, "json", background_color="default")
+    return Panel(
+        Group(Text(offer.sentence, style="bold"), body, *map(Text, offer.ways)),
+        subtitle=f"{one.run_id}, call {offer.call}; waits for {age(offer.requested_at)}",
+        subtitle_align="left",
+    )

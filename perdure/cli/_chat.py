@@ -1,0 +1,283 @@
+"""`perdure chat`: typed lines become messages, commands, or decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.text import Text
+
+from perdure.cli._chat_view import ChatView, PendingApproval, offer_lines
+from perdure.cli._console import harmless
+from perdure.cli._errors import FAILED
+from perdure.cli._run_view import waiting_lines
+from perdure.errors import NoWorkerError, PerdureError, RunError, RunNotFoundError, ServerError
+from perdure.sessions.wire import EVERYTHING
+
+if TYPE_CHECKING:
+    from perdure.client.perdure import Perdure
+    from perdure.client.run import Run
+    from perdure.client.session import Session
+
+
+HELP: Final = """\
+/new     begin an empty conversation; the state stays
+/reset   the same, and the state is again what the agent's file says
+/stop    end what runs
+/quit    leave; what runs goes on (so do Ctrl-D, and Ctrl-C twice)
+Anything else is said to the agent, also while it works: it changes its plan for it. Ctrl-C ends what runs.
+Where something waits for you: a lets it run, r REASON does not, and a question is answered by what you type."""
+COMMANDS: Final = ("/new", "/reset", "/stop", "/help", "/quit", "/exit")
+_COMMAND: Final = re.compile(r"/[a-z]+")
+_SHOWN: Final = 4
+"""What was said last in a session that is there already."""
+_LONGEST_PAUSE: Final = 5.0
+
+
+class Chat:
+    """One session, and who talks in it. `say` prints a line that stays, `changed` is told when what is below them has."""
+
+    def __init__(
+        self,
+        perdure: Perdure,
+        session: Session,
+        sender: str,
+        say: Callable[[Text], None],
+        changed: Callable[[], None],
+        *,
+        reasoning: bool = False,
+    ) -> None:
+        self._perdure, self._session, self._sender = perdure, session, sender
+        self.picture = ChatView(reasoning=reasoning)
+        self.say, self._changed = say, changed
+        self.over = asyncio.Event()
+        """Whether the session has ended."""
+        self._there = asyncio.Event()
+        self._from: str | None = None
+        self._who: dict[str, Any] = {"sender": sender, "rights": (EVERYTHING,)}
+        self._watches: set[asyncio.Task[None]] = set()
+
+    async def begin(self) -> None:
+        """Take up a session that is there: what was said last, what runs, and what waits."""
+        try:
+            view = await self._session.show()
+        except RunNotFoundError:
+            return
+        said = [entry for entry in view.entries if entry["type"] in ("message", "reply")]
+        for entry in said[-_SHOWN:]:
+            words = entry.get("text") or f"({entry.get('why') or 'nothing to say'})"
+            mine = entry["type"] == "message"
+            self.say(
+                Text(harmless(f"{entry['sender']}: {words}" if mine else words), style="dim bold" if mine else "dim")
+            )
+        self._from = "now"
+        self._there.set()
+        if view.run_id is not None:
+            self.picture.run_id = view.run_id
+            self._watch(view.run_id)
+            for one in await self._session.waiting(view):
+                self._offer(PendingApproval(view.run_id, one.call, one.tool, one.reason, one.question, one))
+
+    async def listen(self) -> None:
+        """Show what happens, until the session has ended; where nobody tells, ask again where it was left off."""
+        await self._there.wait()
+        pause = 0.2
+        while not self.over.is_set():
+            try:
+                async with aclosing(self._session.events(self._from)) as events:
+                    async for event in events:
+                        self._from, pause = event.cursor or self._from, 0.2
+                        before = set(self.picture.waits)
+                        for line in self.picture.take(event):
+                            self.say(line)
+                        if event.topic == "lifecycle" and event.phase == "start" and event.run_id:
+                            self._watch(event.run_id)
+                        for key in self.picture.waits.keys() - before:
+                            await self._show_offer(self.picture.waits[key])
+                        self._changed()
+                self.over.set()
+                self.say(Text("the session has ended", style="yellow"))
+            except PerdureError as error:
+                self.picture.trouble = f"{error}; asked again"
+            self._changed()
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, 2 * pause)
+
+    async def heard(self, line: str) -> bool:
+        """Do what was typed; whether the chat goes on."""
+        text = line.strip()
+        if not text:
+            return True
+        try:
+            if _COMMAND.fullmatch(text):
+                return await self._command(text)
+            if self.picture.waits and (decision := self._decision(text)) is not None:
+                await decision
+                return True
+            await self._send(text)
+        except PerdureError as error:
+            self.say(Text(f"  {harmless(str(error))}", style="red"))
+        return True
+
+    async def stop(self) -> None:
+        """End what runs."""
+        await self.heard("/stop")
+
+    async def _send(self, text: str) -> None:
+        id = uuid.uuid4().hex
+        self.picture.own.add(id)
+        works = self.picture.works
+        receipt = await self._session.send(text, id=id, **self._who)
+        self._there.set()
+        if receipt.why is not None:
+            self.say(Text(f"  {receipt.done}: {receipt.why}", style="dim"))
+        elif works and receipt.done != "started":
+            self.say(Text(f"  {receipt.done}", style="dim"))
+
+    async def _command(self, text: str) -> bool:
+        if text in ("/quit", "/exit"):
+            return False
+        if text == "/help":
+            self.say(Text(HELP, style="dim"))
+        elif text not in COMMANDS:
+            self.say(Text(f"  there is no {text}: {', '.join(COMMANDS[:-1])}", style="yellow"))
+        elif not self._there.is_set():
+            self.say(Text("  nothing was said here yet", style="dim"))
+        else:
+            receipt = await getattr(self._session, text[1:])(**self._who)
+            self.picture.own.add(receipt.message_id)
+            self.say(Text(f"  {receipt.done}{f': {receipt.why}' if receipt.why else ''}", style="dim"))
+        return True
+
+    # What waits for a person.
+
+    def _decision(self, text: str) -> Any:
+        """Return the decision in a line; `None`: the line is a message."""
+        waits = next(iter(self.picture.waits.values()))
+        word, _, reason = text.partition(" ")
+        if waits.question:
+            return self._decide(waits, lambda run, call: run.answer(call, text, by=self._sender))
+        if word.lower() in ("a", "approve") and not reason:
+            return self._decide(waits, lambda run, call: run.approve(call, by=self._sender))
+        if word.lower() in ("r", "reject"):
+            return self._decide(waits, lambda run, call: run.reject(call, reason=reason.strip(), by=self._sender))
+        return None
+
+    async def _decide(self, waits: PendingApproval, how: Callable[[Run[Any], Any], Any]) -> None:
+        try:
+            await how(self._perdure.get_run(waits.run_id), waits.view or waits.call)
+        except PerdureError as error:
+            self.say(Text(f"  {harmless(str(error))}", style="red"))
+            await self._show_offer(waits)  # as it waits now, if it does
+            if waits.view is None:
+                self.picture.decided(waits)
+        else:
+            if waits.run_id != self.picture.run_id:  # whose events are not told here
+                self.picture.decided(waits)
+        self._changed()
+
+    def _offer(self, waits: PendingApproval) -> None:
+        self.picture.waits.setdefault((waits.run_id, waits.call), waits)
+        for line in offer_lines(waits):
+            self.say(line)
+        self._changed()
+
+    async def _show_offer(self, waits: PendingApproval) -> None:
+        try:
+            views = await self._perdure.get_run(waits.run_id).waiting(waits.call)
+        except PerdureError:
+            views = []
+        waits.view = next(iter(views), None)
+        for line in offer_lines(waits) if waits.view is not None else ():
+            self.say(line)
+
+    def _watch(self, run_id: str) -> None:
+        """Notice what waits in the runs below it, whose events are not told here."""
+        for task in self._watches:
+            task.cancel()
+        self._watches = {asyncio.create_task(self._below(run_id))}
+
+    async def _below(self, run_id: str) -> None:
+        async for one in self._perdure.get_run(run_id).waits():
+            if one.run_id != run_id and (one.run_id, one.entry.call) not in self.picture.waits:
+                waits = PendingApproval(
+                    one.run_id, one.entry.call, one.entry.tool, one.entry.reason, one.entry.question
+                )
+                self.picture.waits[waits.run_id, waits.call] = waits
+                await self._show_offer(waits)
+                self._changed()
+
+    def close(self) -> None:
+        """Watch nothing more."""
+        for task in self._watches:
+            task.cancel()
+
+
+async def chat(perdure: Perdure, session: Session, sender: str) -> int:
+    """Until there is no more to read; the exit code: 1 where something had no answer."""
+    code = 0
+    who: dict[str, Any] = {"sender": sender, "rights": (EVERYTHING,)}
+    lines = _lines()
+    while (line := await lines.get()) is not None:
+        text = line.strip()
+        if text in ("/quit", "/exit"):
+            break
+        if text == "/help":
+            print(HELP, file=sys.stderr)
+        elif text:
+            try:
+                await _say(perdure, session, text, who)
+            except (NoWorkerError, ServerError):
+                raise
+            except RunError as error:
+                print(f"perdure: {error}", file=sys.stderr, flush=True)
+                code = FAILED
+    return code
+
+
+def _lines() -> asyncio.Queue[str | None]:
+    """Return a queue of the typed lines, with `None` at their end. A thread that nobody waits for reads them, so that Ctrl-C ends the chat while
+    nothing is typed.
+    """
+    found: asyncio.Queue[str | None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        with contextlib.suppress(RuntimeError, ValueError):  # the chat has ended
+            for line in sys.stdin:
+                loop.call_soon_threadsafe(found.put_nowait, line)
+            loop.call_soon_threadsafe(found.put_nowait, None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return found
+
+
+async def _say(perdure: Perdure, session: Session, text: str, who: dict[str, Any]) -> None:
+    if text in COMMANDS:
+        receipt = await getattr(session, text[1:])(**who)
+        print(f"perdure: {receipt.done}{f': {receipt.why}' if receipt.why else ''}", file=sys.stderr, flush=True)
+        return
+    receipt = await session.send(text, **who)
+    if receipt.why is not None:
+        print(f"perdure: {receipt.done}: {receipt.why}", file=sys.stderr, flush=True)
+    telling = None if receipt.run_id is None else asyncio.create_task(_tell_waiting(perdure, receipt.run_id))
+    try:
+        reply = await session.reply(receipt)
+    finally:
+        if telling is not None:
+            telling.cancel()
+    if reply is not None:
+        print(reply, flush=True)
+
+
+async def _tell_waiting(perdure: Perdure, run_id: str) -> None:
+    """A pipe cannot be asked: what waits, and the command that decides."""
+    async for one in perdure.get_run(run_id).waits():
+        print(waiting_lines(one.run_id, one.entry), file=sys.stderr, flush=True)

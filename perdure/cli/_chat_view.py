@@ -1,0 +1,320 @@
+"""The view of a chat: events of a session as lines, never higher than the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rich.text import Text
+
+from perdure.approvals.requests import WaitingView, ask_words, plan_words
+from perdure.cli._console import harmless
+from perdure.cli._run_view import STYLE
+from perdure.runs.events import Event
+from perdure.values.json import JsonObject, shorten
+from perdure.values.media import without_media
+from perdure.values.provenance import BY_OTHERS
+
+_SHOWN: Final = 200
+"""Characters of parameters and of a result on a line."""
+_BEGUN: Final = 50
+"""Characters of a call on the line that says what came of it."""
+_PASSED: Final = {"approve": "approved", "edit": "approved, changed,", "replace": "replaced"}
+_CALLS: Final = 6
+"""Running calls that have a line of their own."""
+
+
+@dataclass
+class PendingApproval:
+    """An approval request that waits for a person."""
+
+    run_id: str
+    call: str
+    tool: str
+    reason: str
+    question: bool = False
+    view: WaitingView | None = None
+    """All of it, as it was shown: what a decision is bound to."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.call} {self.tool}".rstrip() if self.tool else f"the plan of Request {self.call}"
+
+    @property
+    def sentence(self) -> str:
+        """The question as everybody who may decide is asked it."""
+        if self.view is not None:
+            return self.view.sentence
+        return ask_words(self.tool, None, self.reason) if "." in self.call else plan_words(None, self.reason)
+
+
+@dataclass
+class _Writing:
+    """A text that is being written."""
+
+    text: str = ""
+    thought: str = ""
+
+
+@dataclass
+class ChatView:
+    """Takes one event after the other."""
+
+    reasoning: bool = False
+    """Whether to show what a model thinks."""
+    own: set[str] = field(default_factory=set)
+    """Ids of the messages that were said here: they stand there already."""
+    run_id: str = ""
+    """The run under way; empty: none."""
+    waits: dict[tuple[str, str], PendingApproval] = field(default_factory=dict)
+    """What waits for a person, by run and call, the oldest first."""
+    trouble: str = ""
+    """What keeps the chat from being told; empty: nothing."""
+    _calls: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Those that run: how they were called, and how far they are."""
+    _writing: _Writing = field(default_factory=_Writing)
+    _asking: str = ""
+
+    @property
+    def works(self) -> bool:
+        return bool(self.run_id)
+
+    def take(self, event: Event) -> list[Text]:
+        """Return the lasting lines for an event."""
+        self.trouble = ""
+        take: Callable[[Event], Iterator[Text]] | None = getattr(self, f"_{event.topic}", None)
+        return [] if take is None else list(take(event))
+
+    def decided(self, waits: PendingApproval) -> None:
+        """Remove an approval request that has been decided."""
+        self.waits.pop((waits.run_id, waits.call), None)
+
+    def _lifecycle(self, event: Event) -> Iterator[Text]:
+        if event.phase == "snapshot":
+            yield Text("… what happened meanwhile is not kept any more", style="yellow")
+        elif event.phase == "reset":
+            yield Text("… the run was reset, and goes on from an earlier point", style="yellow")
+            self.waits = {key: each for key, each in self.waits.items() if not key[0].startswith(event.run_id)}
+            self._calls.clear()
+            self._writing = _Writing()
+        elif event.phase == "start" and event.run_id:
+            self.run_id = event.run_id
+        elif event.run_id:
+            self.waits = {key: each for key, each in self.waits.items() if not key[0].startswith(event.run_id)}
+            self.run_id, self._asking = "", ""
+            self._calls.clear()
+            if event.phase == "error":
+                self._writing = _Writing()
+
+    def _request(self, event: Event) -> Iterator[Text]:
+        data = event.data
+        if event.phase == "start":
+            self._asking = f"{data.get('model', 'the model')} is asked"
+        elif event.phase == "update":
+            self._asking = f"asked again: {data.get('reason', '')}"
+        else:
+            self._asking = ""
+            if data.get("problem"):
+                yield _line(f"  {_problem(data['problem'])}", "yellow")
+
+    def _assistant(self, event: Event) -> Iterator[Text]:
+        data = event.data
+        if event.phase == "delta":
+            self._asking = ""
+            self._writing.text += str(data.get("text", ""))
+        elif event.phase == "superseded":
+            self._writing = _Writing()
+        else:
+            beside = data.get("accepted") and not data.get("output")
+            self._writing = _Writing() if beside or not data.get("accepted") else self._writing
+            if beside and str(data.get("text", "")).strip():
+                yield Text(harmless(str(data["text"])).strip(), style="dim")
+
+    def _reasoning(self, event: Event) -> Iterator[Text]:
+        data = event.data
+        if event.phase == "delta" and self.reasoning:
+            self._writing.thought += str(data.get("text", ""))
+        elif event.phase != "delta":
+            self._writing.thought = ""
+        yield from ()
+
+    def _tool(self, event: Event) -> Iterator[Text]:
+        data = event.data
+        call, name = str(data.get("call", "")), str(data.get("tool", ""))
+        if event.phase == "start":
+            self._calls[call] = f"{call} {name}({_params(data.get('params'))})", ""
+        elif event.phase == "update":
+            said = data.get("progress") or data.get("reason") or ""
+            began, _ = self._calls.get(call, (f"{call} {name}", ""))
+            self._calls[call] = began, said if isinstance(said, str) else shorten(said, _SHOWN)
+        else:
+            began, _ = self._calls.pop(call, (f"{call} {name}", ""))
+            began = began if len(began) <= _BEGUN else f"{began[:_BEGUN]}…"
+            line = _line(f"  {began} ", "dim")
+            line.append(*_ending(str(data.get("status", "")), data))
+            yield line
+
+    def _approval(self, event: Event) -> Iterator[Text]:
+        data = event.data
+        key = (event.run_id, str(data.get("call", "")))
+        if event.phase == "start" and not data.get("client"):
+            self.waits.setdefault(
+                key,
+                PendingApproval(
+                    event.run_id,
+                    key[1],
+                    str(data.get("tool", "")),
+                    str(data.get("reason", "")),
+                    bool(data.get("question")),
+                ),
+            )
+        elif event.phase == "end" and (waits := self.waits.pop(key, None)) is not None:
+            decision, by = data.get("decision"), f" by {data['by']}" if data.get("by") else ""
+            if decision == "dropped":
+                yield _line(f"  {waits.title} is not asked about any more: {data.get('reason', '')}", "magenta")
+            elif decision in _PASSED:  # of any other the call's own end says it
+                yield _line(f"  {waits.title} {_PASSED[decision]}{by}", "magenta")
+
+    def _compaction(self, event: Event) -> Iterator[Text]:
+        data = event.data
+        if event.phase == "start":
+            self._asking = "what was said is told in short"
+        else:
+            self._asking = ""
+            sizes = f"told in short: {data.get('before')} tokens before, {data.get('after', '?')} after"
+            yield _line(f"  {sizes if 'before' in data else data.get('reason', '')}", "dim")
+
+    def _message(self, event: Event) -> Iterator[Text]:
+        data = event.data
+        if event.phase == "accepted" and data.get("messageId") not in self.own:
+            yield _line(f"{data.get('sender', '')}: {data.get('text', '')}", "bold")
+        elif event.phase == "withdrawn" and data.get("messageId") in self.own:
+            yield _line(f"  taken back{': ' + str(data['reason']) if data.get('reason') else ''}", "yellow")
+
+    def _reply(self, event: Event) -> Iterator[Text]:
+        data = event.data
+        self._writing, self._asking = _Writing(), ""
+        if data.get("text"):
+            yield Text(harmless(str(data["text"])).rstrip(), style="")
+        elif data.get("reason"):
+            yield _line(f"  no answer: {data['reason']}", "red")
+
+    # What changes.
+
+    def live(self, width: int, room: int) -> list[Text]:
+        """At most so many lines of this width: what is being written, by its end, what runs, and what waits for a person."""
+        below = [*self._running(), *self._asked()]
+        for line in below:
+            line.truncate(width, overflow="ellipsis")
+        below = below[-room:] if room > 0 else []
+        above = self._written(width)
+        left = max(0, room - len(below))
+        if len(above) > left:
+            above = (
+                [Text(f"… {len(above) - left + 1} lines above", style="dim"), *above[len(above) - left + 1 :]]
+                if left > 1
+                else []
+            )
+        return [*above, *below]
+
+    def _written(self, width: int) -> list[Text]:
+        text = Text()
+        if self._writing.thought and not self._writing.text:
+            text.append(harmless(self._writing.thought[-4000:]), style="dim italic")
+        text.append(harmless(self._writing.text[-20_000:]))
+        return wrapped(text, width) if text.plain.strip() else []
+
+    def _running(self) -> Iterator[Text]:
+        calls = list(self._calls.values())
+        if len(calls) > _CALLS:
+            yield Text(f"  … and {len(calls) - _CALLS} more calls run", style="dim")
+        for began, far in calls[-_CALLS:]:
+            yield _line(f"  {began}{f': {far}' if far else ''}", "yellow")
+        if self.trouble:
+            yield _line(f"  {self.trouble}", "red")
+        elif self._asking:
+            yield _line(f"  {self._asking}…", "dim")
+
+    def _asked(self) -> Iterator[Text]:
+        waiting = list(self.waits.values())
+        if not waiting:
+            return
+        first, more = waiting[0], len(waiting) - 1
+        after = f"  ({more} more wait)" if more else ""
+        if first.question:
+            yield Text.assemble(
+                ("? ", "bold yellow"), (_one_line(first.reason), "bold"), (f"  type the answer{after}", "dim")
+            )
+        else:
+            keys = "  [a]pprove, [r]eject REASON"
+            yield Text.assemble(
+                ("? ", "bold yellow"), (_one_line(f"{first.title} waits for you"), "bold"), (keys + after, "dim")
+            )
+
+
+def wrapped(text: Text, width: int) -> list[Text]:
+    """A text in lines of this width."""
+    from rich.console import Console
+
+    return list(text.wrap(Console(width=width, file=None), width))
+
+
+def offer_lines(waits: PendingApproval) -> Iterator[Text]:
+    """Yield the lines of an approval request, cut to fit a terminal."""
+    view = waits.view
+    if waits.question:
+        yield _whole(f"? {waits.reason}", "bold yellow")
+        choices: Any = (view.params if view is not None else {}).get("choices")
+        if isinstance(choices, list) and choices:
+            yield _whole(f"  one of: {', '.join(map(str, choices))}", "dim")
+        return
+    yield _whole(f"? {waits.sentence}", "bold yellow")
+    if view is None:
+        return
+    for name, value in without_media(view.params).items():
+        yield _whole(f"    {name}: {value if isinstance(value, str) else shorten(value, 2_000)}")
+    for name, code in view.runs.items():
+        yield _whole(f"    {name} runs {code}", "yellow")
+    for call in view.calls or ():
+        yield _whole(f"    {shorten(call, 500)}")
+    for way in view.ways:
+        if BY_OTHERS in way:
+            yield _whole(f"    {way}", "yellow")
+
+
+def _line(text: str, style: str = "") -> Text:
+    """One line, cut where the terminal ends."""
+    return Text(_one_line(text), style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _whole(text: str, style: str = "") -> Text:
+    """One line, in as many as it needs."""
+    return Text(_one_line(text), style=style)
+
+
+def _one_line(text: str) -> str:
+    return harmless(text).replace("\n", " ")
+
+
+def _params(params: Any) -> str:
+    if not isinstance(params, dict):
+        return ""
+    said = (f"{key}={value if isinstance(value, str) else shorten(value, 80)}" for key, value in params.items())
+    return ", ".join(each if len(each) <= _SHOWN else f"{each[:_SHOWN]}…" for each in said)
+
+
+def _problem(problem: Any) -> str:
+    return str(problem.get("message", problem)) if isinstance(problem, dict) else str(problem)
+
+
+def _ending(status: str, data: JsonObject) -> tuple[str, str]:
+    """Return the words for a call's end, and their style."""
+    error: Any = data.get("error") or {}
+    why = (error.get("message") if isinstance(error, dict) else error) or data.get("reason")
+    if status != "done":
+        said = _one_line(str(why or ""))
+        return said if said.startswith(status) else f"{status}{f': {said}' if said else ''}", STYLE.get(status, "red")
+    result: Any = data.get("result")
+    shown = result if isinstance(result, str) else shorten(result, _SHOWN)
+    return f"→ {_one_line(shown)}" if "result" in data else "done", "green"

@@ -1,0 +1,98 @@
+"""Commands that need more than one call of the Python API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from perdure.cli._console import harmless, screen
+from perdure.cli._errors import INTERRUPTED, CommandError
+from perdure.cli._run_view import LiveRun, print_exchanges, run_table, waiting_lines
+from perdure.client.selection import WaitingRequest
+from perdure.errors import RunError
+from perdure.runs.wire import RunView
+from perdure.values.json import Json
+from perdure.values.references import Missing
+
+if TYPE_CHECKING:
+    from perdure.agents.agent import Agent
+    from perdure.client.perdure import Perdure
+    from perdure.client.run import Run
+
+
+async def run_agent(
+    perdure: Perdure, agent: Agent, value: Json | Missing, *, task_queue: str, no_wait: bool, live: bool, **given: Any
+) -> RunView | str:
+    """Start it and follow it to its end; its run, or with `no_wait` its id at once."""
+    run = await perdure.start(agent, value, task_queue=task_queue, **given)
+    if no_wait:
+        return run.id
+    print(f"run {run.id}", file=sys.stderr)
+    if not await perdure.has_worker(task_queue):
+        print(f"perdure: no worker listens on task queue {task_queue!r} yet; the run waits for one", file=sys.stderr)
+    try:
+        return await _follow(run) if live else await _wait(run)
+    except asyncio.CancelledError:
+        raise CommandError(f"interrupted; the run goes on: perdure wait {run.id}", INTERRUPTED) from None
+
+
+async def show(run: Run, *, verbose: bool = False, aside: bool = False) -> RunView:
+    """The run; with `verbose` all that was sent and answered is printed first, `aside` on stderr."""
+    view = await run.view()
+    if verbose:
+        print_exchanges(screen(stderr=aside), await run.exchanges())
+    return view
+
+
+async def watch(run: Run, *, verbose: bool = False) -> RunView:
+    """Follow a run to its end; with `verbose` print then all that was sent and answered."""
+    await run.view()
+    view = await _follow(run)
+    if verbose:
+        print_exchanges(screen(), await run.exchanges())
+    return view
+
+
+async def next_offer(perdure: Perdure, run_id: str | None, skipped: set[tuple[str, str]]) -> WaitingRequest | None:
+    """The oldest that waits, of this run or of all, but for those skipped."""
+    if run_id is not None:
+        found, _ = await perdure.get_run(run_id).waiting_below()
+        return next((one for one in found if (one.run_id, one.offer.call) not in skipped), None)
+    for listed in (await perdure.approvals()).waiting:
+        if (listed.run_id, listed.entry.call) not in skipped:
+            # The index is a moment late: what has been decided already is passed over.
+            with contextlib.suppress(RunError):
+                for offer in await perdure.get_run(listed.run_id).waiting(listed.entry.call):
+                    return WaitingRequest(listed.run_id, offer)
+    return None
+
+
+async def _follow(run: Run) -> RunView:
+    view = RunView(run_id=run.id)
+    console = screen()
+    with LiveRun(console) as live:
+        async for view in run.views():
+            live.show(view)
+    console.print(run_table(view, console.width))
+    return view
+
+
+async def _wait(run: Run) -> RunView:
+    telling = [asyncio.create_task(_tell_troubles(run)), asyncio.create_task(_tell_waiting(run))]
+    try:
+        return await run.wait()
+    finally:
+        for each in telling:
+            each.cancel()
+
+
+async def _tell_waiting(run: Run) -> None:
+    async for one in run.waits():
+        print(waiting_lines(one.run_id, one.entry), file=sys.stderr)
+
+
+async def _tell_troubles(run: Run) -> None:
+    async for trouble in run.troubles():
+        print(f"perdure: {harmless(str(trouble))}", file=sys.stderr)

@@ -1,0 +1,61 @@
+"""One clear line for a mistake, and the right exit code (section 11)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from perdure.cli._console import harmless
+from perdure.errors import MessageRefusedError, PerdureError, ProtocolError, RunTimeoutError, SettingsError
+
+FAILED: Final = 1
+USAGE: Final = 2
+TIMEOUT: Final = 3
+INTERRUPTED: Final = 130
+
+
+class CommandError(Exception):
+    """A command cannot go on: `str()` is the line to print, `code` the exit code."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message, code)
+        self.message = message
+        self.code = code
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn what a user can cause into one line on stderr and an exit code. A bug keeps its traceback."""
+    try:
+        yield
+    except CommandError as error:
+        _leave(str(error), error.code)
+    except SettingsError as error:
+        _leave(str(error), USAGE)
+    except RunTimeoutError as error:
+        _leave(str(error), TIMEOUT)
+    except MessageRefusedError as error:
+        _leave(str(error), FAILED)
+    except ProtocolError as error:  # what was written down is wrong, and nothing was started
+        _leave(str(error), USAGE, [str(each) for each in getattr(error, "problems", ())])
+    except PerdureError as error:
+        _leave(str(error), FAILED)
+    except KeyboardInterrupt:
+        _leave("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read the output has gone; without this the interpreter complains once more while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(FAILED) from None
+
+
+def _leave(message: str, code: int, lines: Sequence[str] = ()) -> None:
+    """A line for each mistake."""
+    for line in lines or [message]:
+        print(f"perdure: {harmless(' '.join(line.split()))}", file=sys.stderr)
+    raise SystemExit(code)

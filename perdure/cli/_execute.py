@@ -1,0 +1,43 @@
+"""Execution of every command that needs a server: on an event loop, with a user's mistake as one line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from perdure.cli._errors import one_line_errors
+
+if TYPE_CHECKING:
+    from perdure.client.perdure import Perdure
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
+T = TypeVar("T")
+
+
+def connected(do: Callable[[Perdure], Coroutine[Any, Any, T]]) -> T:
+    """Run a command with Perdure's Python API, and with no other access to the server (R13.3)."""
+
+    async def start() -> T:
+        # Temporal's client: a fifth of a second that `plan`, `--help` and a typing error need not wait.
+        from perdure.client.perdure import Perdure
+        from perdure.hosting.telemetry import silent_runtime
+
+        return await do(await Perdure.connect(runtime=silent_runtime()))
+
+    return execute(start)
+
+
+def execute(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run it; a user's mistake becomes one line and an exit code."""
+    with one_line_errors():
+        try:
+            return asyncio.run(start())
+        finally:
+            from perdure.hosting.telemetry import flush  # loaded by now
+
+            flush()
+    raise AssertionError("one_line_errors leaves the process")

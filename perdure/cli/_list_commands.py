@@ -1,0 +1,239 @@
+"""`perdure list`, `cancel`, `terminate`, and `policy`, with the options that select runs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from perdure.agents.files import json_option
+from perdure.approvals.policy import ASKS, parse_policy
+from perdure.cli._console import screen, table, wait_line
+from perdure.cli._errors import USAGE, CommandError, one_line_errors
+from perdure.cli._execute import Json, connected
+from perdure.client.selection import ListedRun, Selection
+from perdure.values.json import dumps
+
+if TYPE_CHECKING:
+    from perdure.client.perdure import Perdure
+
+
+Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Runs of this agent.")]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since", metavar="TIME", help="Started, or gone on as new, since: 90min, 2h, 3d ago, or 2026-01-31T08:00."
+    ),
+]
+Sender = Annotated[str | None, typer.Option("--sender", metavar="NAME", help="Started for this sender.")]
+Tenant = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Started for this tenant.")]
+Query = Annotated[str | None, typer.Option("--query", metavar="QUERY", help="More, in Temporal's list filters.")]
+All = Annotated[bool, typer.Option("--all", help="All that run.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+OneRun = Annotated[str | None, typer.Argument(metavar="[ID]", help="The run's id; or choose many by options.")]
+
+
+def running(
+    agent: str | None, since: str | None, sender: str | None, tenant: str | None, query: str | None, *, everything: bool
+) -> Selection | None:
+    """The running runs that the options choose, without those of delegates, which follow them; `None`: nothing was said.
+
+    Raises `CommandError` where both all and some are asked for.
+    """
+    chosen = Selection(agent, "running", since, sender, tenant, query=query, outermost=True)
+    some = (agent, since, sender, tenant, query) != (None,) * 5
+    if some and everything:
+        raise CommandError("--all is all of them: leave the other options out, or leave it out", USAGE)
+    return chosen if some or everything else None
+
+
+def one_or_many(run_id: str | None, chosen: Selection | None) -> None:
+    """Raises `CommandError` unless either a run or many were chosen."""
+    if (run_id is None) == (chosen is None):
+        raise CommandError(
+            "give a run's id, or choose many by --agent, --since, --sender, --tenant, --query, --all", USAGE
+        )
+
+
+def confirm(count: int, what: str, *, yes: bool) -> bool:
+    """Whether to go on with so many; asks on a terminal. Raises `CommandError` where nobody can be asked."""
+    if count == 0 or yes:
+        return count > 0
+    runs = f"{count:,} run{'s' if count > 1 else ''}"
+    if not sys.stdin.isatty():
+        raise CommandError(f"{runs} match, and nothing was done: to {what} them say --yes", USAGE)
+    if not click.confirm(f"{what} {runs}?", err=True):
+        raise CommandError("nothing was done")
+    return True
+
+
+lists_app = typer.Typer()
+
+
+@lists_app.command("list")
+def list_command(
+    agent: Agent = None,
+    status: Annotated[
+        str | None,
+        typer.Option(metavar="STATUS", help="running, completed, refused, failed, cancelled, terminated or timed_out."),
+    ] = None,
+    since: Since = None,
+    sender: Sender = None,
+    tenant: Tenant = None,
+    reason: Annotated[
+        str | None, typer.Option(metavar="REASON", help="Stopped for it: output, deadline, ModelFailed, …")
+    ] = None,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Something in them waits for a person.")] = False,
+    query: Query = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs on a page, newest first.")] = 20,
+    page: Annotated[str | None, typer.Option(help="The page that the one before named.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List runs, newest first."""
+    chosen = Selection(agent, status, since, sender, tenant, reason, waiting, query)
+    found = connected(lambda perdure: perdure.page_of_runs(chosen, size=limit, page=page))
+    if as_json:
+        print(dumps([row.as_json() for row in found.rows]))
+    else:
+        _print_rows(found.rows)
+    if found.following is not None:
+        # Of a JSON document stdout has nothing beside it; for people the line is a part of the list.
+        to = sys.stderr if as_json else sys.stdout
+        print(f"more: {next_page(chosen, limit, found.following, as_json=as_json)}", file=to)
+
+
+@lists_app.command()
+def cancel(
+    run_id: OneRun = None,
+    agent: Agent = None,
+    since: Since = None,
+    sender: Sender = None,
+    tenant: Tenant = None,
+    query: Query = None,
+    everything: All = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Cancel a run, or many: their model streams, their running tools, and the runs themselves."""
+    with one_line_errors():
+        chosen = running(agent, since, sender, tenant, query, everything=everything)
+        one_or_many(run_id, chosen)
+    if run_id is not None:
+        connected(lambda perdure: perdure.get_run(run_id).cancel())
+        print(dumps({"runId": run_id}) if as_json else f"{run_id}: cancellation requested")
+        return
+    assert chosen is not None
+    count = connected(lambda p: _of_many(p, chosen, "cancel", lambda: p.cancel_runs(chosen), yes=yes))
+    print(dumps({"runs": count}) if as_json else f"cancellation requested of {count:,} runs")
+
+
+@lists_app.command()
+def terminate(
+    run_id: OneRun = None,
+    reason: Annotated[str, typer.Option(help="For the record.")] = "",
+    agent: Agent = None,
+    since: Since = None,
+    sender: Sender = None,
+    tenant: Tenant = None,
+    query: Query = None,
+    everything: All = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """End a run, or many, at once, without telling it: for what no worker can go on with. What its tools are doing goes on."""
+    with one_line_errors():
+        chosen = running(agent, since, sender, tenant, query, everything=everything)
+        one_or_many(run_id, chosen)
+    if run_id is not None:
+        connected(lambda perdure: perdure.get_run(run_id).terminate(reason))
+        print(dumps({"runId": run_id, "status": "terminated"}) if as_json else f"{run_id}: terminated")
+        return
+    assert chosen is not None
+    count = connected(
+        lambda p: _of_many(p, chosen, "terminate", lambda: p.terminate_runs(chosen, reason=reason), yes=yes)
+    )
+    print(dumps({"runs": count}) if as_json else f"terminated {count:,} runs")
+
+
+@lists_app.command()
+def policy(
+    run_id: OneRun = None,
+    ask: Annotated[str | None, typer.Option(help="What to ask about: " + " < ".join(ASKS))] = None,
+    tool: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=never|always", help="An exception; repeatable.")
+    ] = None,
+    change: Annotated[str | None, typer.Option("--set", metavar="JSON|@FILE", help="Keys of config.approval.")] = None,
+    agent: Agent = None,
+    since: Since = None,
+    sender: Sender = None,
+    tenant: Tenant = None,
+    query: Query = None,
+    everything: All = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Change what a running run, or many, ask about; what waits is judged anew. Many are told also where no worker answers now."""
+    with one_line_errors():
+        keys: Any = {} if change is None else json_option(change, "--set")
+        if not isinstance(keys, dict):
+            raise CommandError("--set must be a JSON object", USAGE)
+        keys |= {} if ask is None else {"ask": ask}
+        exceptions = dict(item.partition("=")[::2] for item in tool or [])
+        keys |= {"tools": exceptions} if exceptions else {}
+        if not keys:
+            raise CommandError("nothing to change: give --ask, --tool or --set", USAGE)
+        chosen = running(agent, since, sender, tenant, query, everything=everything)
+        one_or_many(run_id, chosen)
+    if run_id is not None:
+        print(dumps(connected(lambda perdure: perdure.get_run(run_id).policy(**keys))))
+        return
+    assert chosen is not None
+    with one_line_errors():
+        parse_policy(keys)  # before anybody is asked
+    verb = "change the policy of"
+    count = connected(lambda p: _of_many(p, chosen, verb, lambda: p.change_policies(chosen, **keys), yes=yes))
+    print(dumps({"runs": count}) if as_json else f"{count:,} runs were told")
+
+
+async def _of_many(
+    perdure: Perdure, chosen: Selection, verb: str, act: Callable[[], Awaitable[int]], *, yes: bool
+) -> int:
+    """Do something to many runs, and return how many there were; none if the person at the terminal declines."""
+    return await act() if confirm(await perdure.count_runs(chosen), verb, yes=yes) else 0
+
+
+def next_page(chosen: Selection, limit: int, page: str, *, as_json: bool) -> str:
+    """The command for the page that follows: of the same runs, for a page's name does not say which were chosen."""
+    said = {name: getattr(chosen, name) for name in ("agent", "status", "since", "sender", "tenant", "reason", "query")}
+    words = [part for name, value in said.items() if value is not None for part in (f"--{name}", value)]
+    words += [*(["--waiting"] if chosen.waiting else []), *(["--json"] if as_json else [])]
+    return shlex.join(["perdure", "list", *words, "--limit", str(limit), "--page", page])
+
+
+def _print_rows(rows: list[ListedRun]) -> None:
+    if not rows:
+        print("no runs")
+        return
+    console = screen()
+    titles = ("run", "status", "why", "waits", "cost", "started", "ended")
+    shown = [(*_cells(row), _local(row.started_at), _local(row.ended_at)) for row in rows]
+    drops = ("ended", "why", "cost", "started")
+    console.print(table(titles, shown, console.width, gives=("why",), drops=drops, right=("cost",)))
+    if first := next((row for row in rows if row.waiting), None):
+        print(f"what waits: perdure approvals {shlex.quote(first.id)}", file=sys.stderr)
+
+
+def _cells(row: ListedRun) -> tuple[str, str, str, str, str]:
+    waits = {0: "", 1: "1 decision"}.get(row.waiting or 0, f"{row.waiting} decisions")
+    cost = "" if row.cost is None else f"${row.cost:.4f}"
+    why = row.stop_reason or ("" if row.wait is None else wait_line(row.wait))
+    return row.id, row.status, why, waits, cost
+
+
+def _local(time: datetime | None) -> str:
+    return "" if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,132 @@
+"""The `perdure models` commands: are the configured models up to it, and how are they best asked?"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from perdure.checking.report import CheckReport, Row, TaskResult
+from perdure.checking.tasks import TASKS, Task
+from perdure.cli._console import screen
+from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
+from perdure.cli._execute import Json, execute
+from perdure.cli._options import configured
+from perdure.hosting.settings import Settings
+from perdure.values.json import JsonObject, dumps
+
+models_app = typer.Typer(help="Try the models that are configured.", no_args_is_help=True)
+T = TypeVar("T")
+DIALECTS = ("solution", "tools", "script")
+
+
+@models_app.callback()
+def models() -> None:
+    """Try the models that are configured."""
+
+
+@models_app.command()
+@configured("endpoints", "prices", flags={"fast_model": "--fast", "smart_model": "--smart"})
+def check(
+    settings: Settings,
+    dialect: Annotated[list[str] | None, typer.Option(help="Only this one: " + ", ".join(DIALECTS))] = None,
+    task: Annotated[list[str] | None, typer.Option(help="Only this one: " + ", ".join(t.name for t in TASKS))] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="Tasks at once; a server of one's own may want 1.")] = 4,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one task.")] = 120.0,
+    as_json: Json = False,
+) -> None:
+    """Let the models do a dozen small tasks in each dialect, and say which `config` follows.
+
+    The engine runs here, on an embedded server, with made-up tools; only the model server is real: OPENAI_BASE_URL and
+    OPENAI_API_KEY, or MODEL@ENDPOINT of PERDURE_ENDPOINTS. Ends with 1 where nothing can be recommended.
+    """
+    with one_line_errors():
+        dialects = _chosen("--dialect", dialect, {name: name for name in DIALECTS})
+        tasks = _chosen("--task", task, {each.name: each for each in TASKS})
+    console = screen(stderr=True)
+
+    def told(played: TaskResult) -> None:
+        words = "ok" if played.passed else played.problems[0]
+        console.print(Text(f"{played.model} {played.dialect} {played.task}: {words}", style="dim"), soft_wrap=True)
+
+    report: CheckReport = execute(
+        lambda: _check(settings, dialects, tasks, parallel=parallel, timeout=timeout, told=told)
+    )
+    if as_json:
+        print(dumps(report.as_json()))
+    else:
+        print_report(screen(), report)
+    raise SystemExit(FAILED if report.recommendation.config is None else 0)
+
+
+async def _check(settings: Settings, dialects: list[str], tasks: list[Task], **how: object) -> CheckReport:
+    from perdure.activities.endpoints import Endpoints  # as for `dev`: the server and the worker are needed only now
+    from perdure.checking.play import check_models
+
+    fast, smart = settings.fast_model, settings.smart_model
+    if not os.environ.get("OPENAI_API_KEY") and all("@" not in model for model in (fast, smart)):
+        raise CommandError(
+            "no model to check: set OPENAI_API_KEY (and OPENAI_BASE_URL for a server of your own)", USAGE
+        )
+    endpoints, prices = Endpoints(None, settings.endpoints), settings.prices
+    return await check_models(fast, smart, endpoints=endpoints, prices=prices, dialects=dialects, tasks=tasks, **how)  # type: ignore[arg-type]
+
+
+def _chosen(option: str, names: list[str] | None, known: dict[str, T]) -> list[T]:
+    if unknown := [name for name in names or () if name not in known]:
+        raise CommandError(f"{option} {unknown[0]!r}: there are {', '.join(known)}", USAGE)
+    return [value for name, value in known.items() if not names or name in names]
+
+
+def print_report(console: Console, report: CheckReport) -> None:
+    """The table, what is wrong, what the servers understand, and the recommendation."""
+    console.print(_table(report.rows))
+    for row in report.rows:
+        for played in row.played:
+            for problem in played.problems:
+                console.print(Text(f"{row.model} {row.dialect} {played.task}: {problem}", style="dim"), soft_wrap=True)
+    for model, found in report.understands.items():
+        console.print(Text.assemble((model, "bold"), f" understands {_understood(found)}"), soft_wrap=True)
+    advice = report.recommendation
+    for line in advice.why:
+        console.print(Text(line), soft_wrap=True)
+    if advice.config is None:
+        console.print(Text("no config can be recommended", style="red"))
+    else:
+        console.print(Text.assemble(("config ", "bold"), dumps(advice.config)), soft_wrap=True)
+
+
+def _table(rows: tuple[Row, ...]) -> Table:
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for title in ("model", "dialect", "passed", "Requests", "tokens in", "tokens out", "seconds", "cost"):
+        table.add_column(title, justify="left" if title in ("model", "dialect") else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.model,
+            row.dialect,
+            f"{row.passed}/{len(row.played)}",
+            str(sum(each.requests for each in row.played)),
+            str(sum(each.prompt_tokens for each in row.played)),
+            str(row.completion_tokens),
+            f"{row.seconds:.1f}",
+            "" if row.cost is None else f"${row.cost:.4f}",
+        )
+    return table
+
+
+def _understood(found: JsonObject) -> str:
+    words = {True: "yes", False: "no", None: "not tried"}
+    parts = [f"response_format {found['responseFormat'] or 'not tried'}"]
+    if found["refusedOfSomeSchemas"]:
+        parts.append(f"(of some schemas it refused {', '.join(found['refusedOfSomeSchemas'])})")
+    names = {
+        "streamOptions": "stream_options",
+        "usage": "usage",
+        "nativeCalls": "native calls",
+        "parallelCalls": "several at once",
+    }
+    return "; ".join([" ".join(parts), *(f"{name}: {words[found[key]]}" for key, name in names.items())])

@@ -1,0 +1,285 @@
+"""The `perdure plan` commands."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from perdure.agents.files import Planned, json_option
+from perdure.cli._console import screen, table
+from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
+from perdure.cli._options import configured
+from perdure.hosting.equipment import registry_of
+from perdure.hosting.settings import Settings
+from perdure.plan import Call, Plan, SimulatedCall, Simulation, simulate
+from perdure.runs.diagrams import Drawing, draw_plan, to_mermaid, to_svg
+from perdure.runs.views import ways
+from perdure.values.json import JsonObject, dumps
+from perdure.values.provenance import BY_OTHERS
+from perdure.values.references import MISSING
+
+if TYPE_CHECKING:
+    from perdure.cli._plans import CheckedPlan
+
+_LENGTH: Final = re.compile(r"len\(.+\)")
+_COUNT: Final = re.compile(r"[0-9]{1,6}")
+_OUTCOME: Final = re.compile(r"failed|true|false|[0-9]{1,6}|†.+", re.DOTALL)
+
+plan_app = typer.Typer(help="Look at a plan before anything runs; needs no server.", no_args_is_help=True)
+
+File = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="An agent file with a plan; a Solution, calls or a script, in any dialect."),
+]
+ForAgent = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="AGENT", help="The agent file, or the agent by name, that the plan is for."),
+]
+Input = Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")]
+State = Annotated[str | None, typer.Option("--state", metavar="JSON|@FILE", help="What the state holds before.")]
+Durations = Annotated[str | None, typer.Option(metavar="JSON|@FILE", help='Seconds by tool: {"fetch": 2.5}.')]
+Assume = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ID=OUTCOME", help="1.0=failed, 1.3=†state.notSunny, 1.2=false, 'len(†state.hosts)=12'."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Write an SVG instead of printing Mermaid.")]
+
+
+@plan_app.command()
+@configured("tools")
+def validate(
+    settings: Settings,
+    file: File,
+    agent: ForAgent = None,
+    input: Input = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """List every problem of a plan, with call id and JSON path; with --agent of the agent too, as a run would refuse it."""
+    with one_line_errors():
+        looked = _read(settings, file, agent, input, state)
+        plan = looked.planned.checked()
+    problems = _problems(plan) + [{"call": None, "tool": None, "code": "plan", "message": m} for m in looked.problems]
+    warnings, hints = looked.planned.warnings(plan), looked.planned.hints(plan)
+    if as_json:
+        sources = [{"call": call, "way": way} for call, way in looked.planned.ways()]
+        found: JsonObject = {"ok": not problems, "calls": len(plan.calls), "problems": problems}
+        print(dumps({**found, "warnings": warnings, "hints": hints, "sources": sources}))
+    else:
+        for problem in problems:
+            call = f"{problem['call']} {problem['tool']}: " if problem["call"] else ""
+            print(f"{call}{problem['message']}")
+        for warning in warnings:
+            print(f"warning: {warning}")
+        for hint in hints:
+            print(f"hint: {hint}")
+        more = f", {_count(len(warnings), 'warning')}" if warnings else ""
+        print(f"{_count(len(plan.calls), 'call')}, {_count(len(problems), 'problem')}{more}")
+        _print_ways(looked.planned)
+        _warn(looked.planned, input, problems)
+    raise SystemExit(FAILED if problems else 0)
+
+
+@plan_app.command("simulate")
+@configured("tools")
+def simulate_command(
+    settings: Settings,
+    file: File,
+    agent: ForAgent = None,
+    input: Input = None,
+    state: State = None,
+    durations: Durations = None,
+    assume: Assume = None,
+    as_json: AsJson = False,
+) -> None:
+    """A dry run: levels, what would run in parallel, what would need approval, and how long it would take. Ends with 1 where a call is invalid."""
+    with one_line_errors():
+        looked = _read(settings, file, agent, input, state)
+        simulation = _simulate(looked, durations, assume)
+    if as_json:
+        print(dumps(_as_json(simulation)))
+    else:
+        _print_simulation(simulation)
+        _print_ways(looked.planned)
+        _warn(looked.planned, input, _problems_of(step.call for step in simulation.steps))
+    if any(step.status == "invalid" for step in simulation.steps):
+        raise SystemExit(FAILED)
+
+
+@plan_app.command()
+@configured("tools")
+def draw(
+    settings: Settings,
+    file: File,
+    agent: ForAgent = None,
+    input: Input = None,
+    state: State = None,
+    assume: Assume = None,
+    svg: Svg = None,
+    calls: Annotated[bool, typer.Option("--calls", help="Draw calls only, and not what they read and write.")] = False,
+) -> None:
+    """Draw a plan as Mermaid, or as SVG: calls, and the paths between them; with --assume as it would end."""
+    with one_line_errors():
+        found = _read(settings, file, agent, input, state).planned
+        if assume:
+            plan = found.new_plan()
+            simulate(plan, found.calls, assume=_assumed(found, assume))
+        else:
+            plan = found.checked()
+        sources = {call.id: call.state.sources for call in found.played().calls}
+        print_drawing(draw_plan(plan, paths=not calls, sources=sources), svg)
+
+
+def print_drawing(drawing: Drawing, svg: Path | None) -> None:
+    """Mermaid on stdout, or an SVG file."""
+    if svg is None:
+        print(to_mermaid(drawing))
+        return
+    try:
+        svg.write_text(to_svg(drawing) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{svg} cannot be written: {error.strerror}", USAGE) from None
+    calls = sum(node.status != "path" for node in drawing.nodes)
+    print(f"{svg}: {_count(calls, 'call')}, {_count(len(drawing.edges), 'edge')}", file=sys.stderr)
+
+
+def _read(settings: Settings, file: Path, agent: str | None, input: str | None, state: str | None) -> CheckedPlan:
+    """The tools are complete where modules were named: then they are what a worker with these options has."""
+    from perdure.cli._plans import look  # every dialect's reader is not needed by any other command
+
+    return look(
+        file,
+        registry_of(settings).definitions() if agent is not None or settings.tools else {},
+        agent=agent,
+        agents=settings.agents_folder,
+        complete=bool(settings.tools),
+        run_input=MISSING if input is None else json_option(input, "--input"),
+        state=None if state is None else json_option(state, "--state"),
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+def _problems(plan: Plan) -> list[JsonObject]:
+    return _problems_of(plan.calls)
+
+
+def _problems_of(calls: Iterable[Call]) -> list[JsonObject]:
+    return [
+        {"call": call.id, "tool": call.spec.tool_name, "code": call.state.error.code, "message": message}
+        for call in calls
+        if call.state.error is not None
+        for message in call.state.error.problems or (call.state.error.message,)
+    ]
+
+
+def _simulate(looked: CheckedPlan, durations: str | None, assume: list[str] | None) -> Simulation:
+    known: Any = {} if durations is None else json_option(durations, "--durations")
+    if not isinstance(known, dict) or not all(
+        isinstance(value, int | float) and value >= 0 for value in known.values()
+    ):
+        raise CommandError("--durations must be a JSON object of seconds by tool name", USAGE)
+    found = looked.planned
+    return simulate(
+        found.new_plan(), found.calls, durations=known, assume=_assumed(found, assume), asks=looked.guard.asks
+    )
+
+
+def _assumed(found: Planned, assume: list[str] | None) -> dict[str, str]:
+    outcomes = dict(item.split("=", 1) for item in assume or [] if "=" in item)
+    ids = {f"1.{index}" for index in range(len(found.calls))}
+    for item in assume or []:
+        what, _, value = item.partition("=")
+        known = what in ids or what.partition("[")[0] in ids
+        if not (_LENGTH.fullmatch(what) and _COUNT.fullmatch(value)) and not (known and _OUTCOME.fullmatch(value)):
+            expected = "ID=failed, ID=†state.path, ID=true, ID=false, ID=3 or 'len(†state.path)=3'"
+            raise CommandError(f"--assume {item}: expected {expected} with an ID from 1.0 to 1.{len(ids) - 1}", USAGE)
+    return outcomes
+
+
+def _as_json(simulation: Simulation) -> JsonObject:
+    calls = [
+        {
+            "id": step.call.id,
+            "tool": step.call.spec.tool_name,
+            "level": step.level,
+            "start": step.start,
+            "end": step.end,
+            "status": step.status,
+            "approval": step.asks,
+            "sources": ways(step.call, model=False),
+            "reason": step.call.state.reason or (step.call.state.error.message if step.call.state.error else None),
+            **(
+                {}
+                if step.inside is None
+                else {"times": step.times, "guessed": step.guessed, "inside": _as_json(step.inside)}
+            ),
+        }
+        for step in simulation.steps
+    ]
+    levels = [[step.call.id for step in steps] for steps in simulation.levels().values()]
+    return {"makespan": simulation.makespan, "sum": simulation.total, "levels": levels, "calls": calls}
+
+
+def _print_simulation(simulation: Simulation) -> None:
+    console = screen()
+    titles = ("level", "call", "tool", "from", "to", "approval", "status")
+    rows = [_row(step) for step in sorted(simulation.steps, key=lambda s: (s.start is None, s.level, s.call.index))]
+    console.print(table(titles, rows, console.width, gives=("tool",), right=("from", "to")))
+    for step in simulation.steps:
+        if step.inside is not None and step.start is not None:
+            console.print(_round(step), highlight=False)
+        if reason := step.call.state.reason or (step.call.state.error.message if step.call.state.error else ""):
+            console.print(Text(f"{step.call.id} {reason}", style="dim"))
+    for level, steps in simulation.levels().items():
+        together = ", ".join(step.call.id for step in steps)
+        console.print(f"level {level}: {together}" + (" in parallel" if len(steps) > 1 else ""), highlight=False)
+    gain = simulation.total / simulation.makespan if simulation.makespan else 1.0
+    console.print(
+        f"makespan {simulation.makespan:.2f} s, one after the other {simulation.total:.2f} s: {gain:.1f} times faster",
+        highlight=False,
+    )
+
+
+def _round(step: SimulatedCall) -> str:
+    """Return how many iterations a loop has, and what one of them does."""
+    assert step.inside is not None
+    inner = ", ".join(f"{each.call.id} {each.call.spec.tool_name}" for each in step.inside.steps)
+    if step.guessed:
+        times = f"as often as nobody knows here, taken as once: --assume {step.call.id}=12"
+    else:
+        times = f"{step.times} times"
+    return f"{step.call.id} goes round {times}; each time {inner}, {step.inside.makespan:.2f} s"
+
+
+def _row(step: SimulatedCall) -> list[str]:
+    times = ["", ""] if step.start is None or step.end is None else [f"{step.start:.2f}", f"{step.end:.2f}"]
+    level = str(step.level) if step.start is not None else ""
+    return [level, step.call.id, step.call.spec.tool_name, *times, "asks" if step.asks else "", step.status]
+
+
+def _print_ways(found: Planned) -> None:
+    """The parameters that others have written anything of, and the way they take there (R15.7)."""
+    for call, way in found.ways():
+        if BY_OTHERS in way:
+            print(f"{call} {way}")
+
+
+def _warn(found: Planned, input: str | None, problems: list[JsonObject]) -> None:
+    if input is None and any("†input" in problem["message"] for problem in problems):
+        print("perdure: the plan reads the run's input, and none was given: --input JSON|@FILE", file=sys.stderr)
+    if found.unknown:
+        names = ", ".join(dict.fromkeys(found.unknown))
+        print(
+            f"perdure: parameters not checked, as these tools are only known by name here (--tools): {names}",
+            file=sys.stderr,
+        )

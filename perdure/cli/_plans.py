@@ -1,0 +1,129 @@
+"""`perdure plan validate|simulate|draw FILE`: a plan looked at before anything runs, with no server (R5.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from perdure.agents.files import (
+    Planned,
+    native_calls,
+    output_problems,
+    plan_of,
+    planned_for,
+    read_agent,
+    read_json,
+    read_plan,
+)
+from perdure.approvals.policy import Guard
+from perdure.cli._errors import USAGE, CommandError
+from perdure.errors import InputError, ProtocolError, SettingsError
+from perdure.models.dialects.common import Solution
+from perdure.runs.agent import Agent, Context, agent_document, is_context, parse_agent
+from perdure.tools.tool import resolve_tools
+from perdure.values.json import Json, JsonObject
+from perdure.values.references import MISSING, Missing
+
+
+class CheckedPlan(NamedTuple):
+    """A plan, and what is wrong beside its calls."""
+
+    planned: Planned
+    guard: Guard
+    problems: list[str]
+
+
+def look(
+    path: Path,
+    known: Mapping[str, JsonObject],
+    *,
+    agent: str | None = None,
+    agents: Path,
+    complete: bool = False,
+    run_input: Json | Missing = MISSING,
+    state: Json = None,
+) -> CheckedPlan:
+    """A plan from an agent file, or a list of messages, with a `plan` message; from a Solution or a list of calls in any dialect.
+
+    `agent`: the file or the name of the agent that it is for; without it, and without one in the file itself, tools are those that are
+    `known`, and others that calls name unless these are `complete`. Raises `CommandError` or `SettingsError` for a file that is no plan,
+    `AgentError` or `InputError` for what no run would start with.
+    """
+    if not isinstance(state, dict | None):
+        raise CommandError("--state must be a JSON object", USAGE)
+    written: Any = _written(path)
+    found = Agent(name=path.stem)
+    if agent is not None:
+        found, _ = read_agent(agent, agents, alone=True)
+    elif native_calls(written) is not None:
+        pass
+    elif is_context(written) or (isinstance(written, dict) and "calls" not in written):
+        found = parse_agent(agent_document(written, path.stem), source=str(path))
+        written = _plan_in(found, path, run_input)
+    try:
+        read = read_plan(written, planned_for(found, known, run_input))
+    except InputError as error:
+        raise InputError(f"{error}{_hint(run_input)}") from None
+    if not read.calls and read.problem is None:
+        raise _no_plan(path)
+    planned = _planned(found, read, known, run_input, state, complete=complete)
+    problems = output_problems(found, read)
+    if complete:
+        problems += _tool_problems(planned.context.tools, known)
+    return CheckedPlan(planned, Guard(found.config.approval), problems)
+
+
+def _planned(
+    agent: Agent,
+    read: Solution,
+    known: Mapping[str, JsonObject],
+    run_input: Json | Missing,
+    state: JsonObject | None,
+    *,
+    complete: bool,
+) -> Planned:
+    context = Context(agent, None if run_input is MISSING else run_input, has_input=run_input is not MISSING)
+    parallel = agent.config.parallel
+    return plan_of(read.calls, context, known, parallel=parallel, state=state, complete=complete)
+
+
+def _written(path: Path) -> Json:
+    """JSON, or the text of a script."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return read_json(path)  # which says what is wrong
+    looks = text.lstrip()[:1] in ("{", "[", "/") or path.suffix == ".json"
+    return read_json(path) if looks else text
+
+
+def _plan_in(agent: Agent, path: Path, run_input: Json | Missing) -> Json:
+    try:
+        context = Context(agent, None if run_input is MISSING else run_input, has_input=run_input is not MISSING)
+    except InputError as error:
+        raise InputError(f"{error}{_hint(run_input)}") from None
+    if not context.plan:
+        raise _no_plan(path)
+    return {"calls": [*context.plan], "output": context.plan_output}
+
+
+def _tool_problems(tools: Iterable[str | JsonObject], known: Mapping[str, JsonObject]) -> list[str]:
+    """Return the reasons for which a worker with these tools would refuse the agent."""
+    problems = []
+    for tool in tools:
+        try:
+            resolve_tools([tool], known)
+        except ProtocolError as error:
+            problems.append(f"the agent: {error}")
+    return problems
+
+
+def _hint(run_input: Json | Missing) -> str:
+    return "; give the run's input by --input" if run_input is MISSING else ""
+
+
+def _no_plan(path: Path) -> SettingsError:
+    return SettingsError(
+        f"{path} has no plan: give an agent file with a 'plan' message, {{\"calls\": [...]}}, a list of calls, or a script"
+    )

@@ -1,0 +1,206 @@
+"""`perdure init`, `tools`, and `schema`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from perdure.cli._console import screen, table
+from perdure.cli._errors import USAGE, CommandError, one_line_errors
+from perdure.cli._execute import Json, execute
+from perdure.cli._options import configured
+from perdure.hosting.settings import Settings
+from perdure.tools.tool import resolve_tools
+from perdure.values.json import JsonObject, dumps
+
+TOOLS: Final = '''\
+# mytools.py
+from perdure import ToolError, tool
+
+PRICES = {"apple": 0.5, "pear": 0.75}
+
+
+@tool(safe=True, timeout=10, retries=3)
+def price(fruit: str, count: int = 1) -> float:
+    """The price of some fruit, in euros."""
+    if fruit not in PRICES:
+        raise ToolError("unknown_fruit", f"no price for {fruit}; there are {', '.join(PRICES)}")
+    return count * PRICES[fruit]
+
+
+@tool(safe=True)
+def total(prices: list[float]) -> float:
+    """Add prices."""
+    return sum(prices)
+
+
+@tool(dangerous=True)
+def order(euros: float) -> str:
+    """Order what was priced, and pay for it."""
+    return f"ordered for {euros:.2f} euros"
+'''
+
+SCRIPT: Final = """\
+# shopping.py
+import asyncio
+
+from mytools import order, price, total
+from pydantic import BaseModel
+
+from perdure import Agent, Perdure
+
+
+class Bill(BaseModel):
+    euros: float
+
+
+shopper = Agent("shopper", instructions="You help with shopping.", tools=[price, total, order], output=Bill)
+
+
+async def main() -> None:
+    perdure = await Perdure.connect()
+    bill = await perdure.run(shopper, {"request": "What are three apples and a pear?"})
+    print(bill.euros)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+AGENT: Final = """\
+{
+  "$schema": "../agent.schema.json",
+  "name": "shopper",
+  "context": [
+    {"type": "system", "text": "You help with shopping."},
+    {"type": "tool", "tool": "price"},
+    {"type": "tool", "tool": "total"},
+    {"type": "tool", "tool": "order"}
+  ],
+  "schema": {"type": "object", "properties": {"euros": {"type": "number"}}, "required": ["euros"]}
+}
+"""
+
+TEST: Final = """\
+# test_shopping.py
+import pytest
+from shopping import Bill, shopper
+
+from perdure.testing import approve, check, run_locally
+
+PLAN = {
+    "calls": [
+        {"_tool": "price", "fruit": "apple", "count": 3, "_outputPath": "†state.apples"},
+        {"_tool": "price", "fruit": "pear", "_outputPath": "†state.pears"},
+        {"_tool": "total", "prices": ["†state.apples", "†state.pears"], "_outputPath": "†state.total"},
+        {"_tool": "order", "euros": "†state.total"},
+    ],
+    "output": {"euros": "†state.total"},
+}
+
+
+def test_a_person_is_asked_before_anything_is_ordered() -> None:
+    checked = check(shopper, PLAN)
+    assert checked.problems == []
+    assert checked.asks == ["order"]
+
+
+@pytest.mark.asyncio
+async def test_the_bill_is_right() -> None:
+    async with run_locally(shopper, model=[PLAN], people=[approve("order", after="2 days")]) as local:
+        view = await local.run({"request": "Order three apples and a pear."})
+    assert shopper.read_output(view.output) == Bill(euros=2.25)
+"""
+
+CONFIG: Final = """\
+tools = ["mytools"]
+agents = "agents"
+"""
+
+FILES: Final = {
+    "mytools.py": TOOLS,
+    "shopping.py": SCRIPT,
+    "agents/shopper.json": AGENT,
+    "test_shopping.py": TEST,
+    "perdure.toml": CONFIG,
+}
+
+
+starting_app = typer.Typer()
+
+
+@starting_app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where; by default here.")] = Path(),
+) -> None:
+    """Write a project that runs: two tools, an agent, a script, a test. No file that is there is touched."""
+    from perdure.agents.schema import agent_schema  # as in `schema`: reads its own sources
+
+    files = {**FILES, "agent.schema.json": dumps(agent_schema(), indent=2) + "\n"}
+    with one_line_errors():
+        try:
+            if there := [name for name in files if (folder / name).exists()]:
+                raise CommandError(f"nothing was written: {folder / there[0]} is there already", USAGE)
+            for name, text in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(text, encoding="utf-8")
+                print(folder / name)
+        except OSError as error:
+            raise CommandError(f"{folder} cannot be written to: {error.strerror}", USAGE) from None
+    where = "" if folder == Path() else f"cd {folder} && "
+    print(f"\ntest it:    {where}pytest\nstart it:   {where}perdure dev\nrun it:     {where}python shopping.py")
+
+
+@starting_app.command()
+@configured("tools", "files", "http_hosts", "http_private", "commands", "mcp")
+def tools(settings: Settings, as_json: Json = False) -> None:
+    """List the tools that a worker with these options offers."""
+    found = execute(lambda: _tools(settings))
+    if as_json:
+        print(dumps(list(found.values())))
+        return
+    rows = []
+    for name, definition in sorted(found.items()):
+        danger = "safe" if definition.get("_safe") else "dangerous" if definition.get("_dangerous") else ""
+        about = str(definition.get("description", "")).strip().partition("\n")[0]
+        rows.append((name, _parameters(resolve_tools([name], found)[name].parameters), danger, about))
+    console = screen()
+    console.print(table(("tool", "parameters", "is", "does"), rows, console.width, gives=("does", "parameters")))
+
+
+async def _tools(settings: Settings) -> dict[str, JsonObject]:
+    """With those of MCP servers, which are started for it."""
+    from perdure.hosting.equipment import equipped, registry_of  # as for a worker
+
+    registry = registry_of(settings)
+    async with equipped(settings.model_copy(update={"agents": None}), registry):
+        return registry.definitions()
+
+
+def _parameters(schema: JsonObject) -> str:
+    """Return `fruit, count?`: those that may be left out with a question mark."""
+    required: Any = schema.get("required", [])
+    names = [name for name in schema.get("properties", {}) if not name.startswith("_")]
+    return ", ".join(name if name in required else f"{name}?" for name in names)
+
+
+@starting_app.command()
+def schema(
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write it there instead of printing it.")
+    ] = None,
+) -> None:
+    """Print the JSON Schema of agent files: an editor completes and checks them by it, by a `$schema` in the file."""
+    from perdure.agents.schema import agent_schema
+
+    text = dumps(agent_schema(), indent=2)
+    if out is None:
+        print(text)
+        return
+    with one_line_errors():
+        try:
+            out.write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise CommandError(f"{out} cannot be written: {error.strerror}", USAGE) from None

@@ -1,0 +1,401 @@
+"""A run on a terminal: its plan, its result, its progress, and its prompts."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.text import Text
+
+from perdure.approvals.requests import WaitingEntry, WaitingView
+from perdure.cli._console import harmless, screen, table, wait_line
+from perdure.models.requests import RequestContext, RequestResult, RequestView
+from perdure.models.schemas import make_strict
+from perdure.models.usage import Usage
+from perdure.runs.prompt_parts import TOKEN, alike, characters, costs
+from perdure.runs.wire import CallView, RunView
+from perdure.values.json import JsonObject, dumps, shorten
+from perdure.values.media import without_media
+
+if TYPE_CHECKING:
+    from perdure.client.histories import Exchange
+
+
+STYLE: Final = {
+    "done": "green",
+    "completed": "green",
+    "running": "yellow",
+    "waiting": "bold yellow",
+    "failed": "red",
+    "invalid": "red",
+    "rejected": "magenta",
+    "skipped": "dim",
+    "deferred": "dim",
+    "held": "cyan",
+    "unknown": "bold red",
+    "refused": "red",
+    "cancelled": "magenta",
+}
+
+
+_INDENT: Final = 2
+
+
+def run_table(view: RunView, width: int) -> RenderableType:
+    """The whole run: each Request with its model, under it its calls, with what they read and write where the `width` has room for it."""
+    parts: list[RenderableType] = []
+    numbers = sorted({int(call.id.split(".")[0]) for call in view.calls} | {request.number for request in view.log})
+    for number in numbers:
+        request = next((request for request in view.log if request.number == number), None)
+        calls = [call for call in view.calls if call.id.split(".")[0] == str(number)]
+        parts.append(_heading(number, request, calls, str(view.output)))
+        if view.wait is not None and number == numbers[-1]:
+            parts.append(Text(f"  {wait_line(view.wait)}", style="yellow"))
+        if calls:
+            parts.append(_calls_table(calls, view, width))
+    if view.trouble:
+        parts.append(Text(view.trouble, style="bold red"))
+    return Group(*parts)
+
+
+def _heading(number: int, request: RequestView | None, calls: list[CallView], answer: str) -> RenderableType:
+    """`[iter=1 model=… reason=… msgs=2 cost=$0.0003]`, below it the tokens, and what was said beside the `answer`."""
+    if request is None:
+        which = "a model was asked; which one, the history alone does not show" if number else "the plan that was given"
+        return Text(f"[iter={number}] {which}", style="bold")
+    cost = "" if request.cost is None else f" cost=${request.cost:.4f}"
+    line = Text.assemble(
+        (f"[iter={number}", "bold"), " model=", (request.model, "bold"), f" reason={request.reason}",
+        f" msgs={request.messages}{cost}]",
+    )  # fmt: skip
+    usage = request.usage
+    cached = f" cached={usage.cached_tokens}" if usage.cached_tokens else ""
+    tokens = f"  tokens: prompt={usage.prompt_tokens}{cached} completion={usage.completion_tokens}"
+    state = tokens if request.status == "done" else "  running" if calls else "  asking…"
+    lines = [line, Text(state, style="dim"), *(Text(f"  because {words}", style="dim") for words in request.because)]
+    if request.status == "running" and request.trouble:
+        lines.append(Text(f"  {request.trouble}", style="yellow"))
+    if request.text and not answer.startswith(request.text):
+        lines.append(Text(f"  said: {' | '.join(request.text.splitlines())}"))
+    return Group(*lines)
+
+
+def _calls_table(calls: list[CallView], view: RunView, width: int) -> RenderableType:
+    starts = [start for call in calls if (start := _seconds(call.started_at)) is not None]
+    rows = [
+        (
+            call.id,
+            call.tool,
+            _short(", ".join(view.reads.get(call.id, []))),
+            _short(view.writes.get(call.id, "")),
+            _span(call, min(starts, default=0.0)),
+            _status(call),
+        )
+        for call in calls
+    ]
+    titles = ("call", "tool", "reads", "writes", "when", "status")
+    gives, drops = ("reads", "writes", "tool"), ("reads", "when", "writes")
+    shown = table(titles, rows, width - _INDENT, gives=gives, drops=drops)
+    with_client = {offer.call for offer in view.waiting if offer.client}
+    notes = [line for call in calls for line in _lines(call, view.run_id, with_client)]
+    return Padding(Group(shown, *notes), (0, 0, 1, _INDENT))
+
+
+def _lines(call: CallView, run_id: str, with_client: set[str]) -> list[Text]:
+    """Return the lines of a call: what ran, its result, and the reason of a failure. All but the last are cut to the terminal's width."""
+    lines = []
+    if call.started_at is not None or call.approval is not None:
+        params = shorten(call.params, 300) if call.params else ""
+        lines.append(Text(f"{call.id} tool_call: {call.tool}({params})", no_wrap=True, overflow="ellipsis"))
+    if call.shown is not None:
+        lines.append(Text(f"{' ' * len(call.id)} result: {call.shown}", style="dim", no_wrap=True, overflow="ellipsis"))
+    if note := _note(call, run_id, with_client):
+        lines.append(Text(f"{call.id} {note}", style="dim"))
+    return lines
+
+
+def _short(references: str) -> str:
+    """Nearly everything is state: the kind is only shown where it is something else."""
+    return references.replace("†state.", "†")
+
+
+def _status(call: CallView) -> Text:
+    text = Text(call.status, style=STYLE.get(call.status, ""))
+    if call.attempts > 1:
+        text.append(f" ({call.attempts} attempts)", style="dim")
+    return text
+
+
+def _note(call: CallView, run_id: str, with_client: set[str]) -> str:
+    """Why a call did not end well, and who decided about it."""
+    why = call.reason or (f"{call.error.get('code')}: {call.error.get('message')}" if call.error else "")
+    approval = call.approval
+    if approval is None or call.status == "rejected" or (approval.decision is None and call.status != "waiting"):
+        return why
+    if approval.decision is None and call.id in with_client:
+        return "waits for the client that carries it out"
+    if approval.decision is None:
+        how = (
+            f"answer {shlex.quote(run_id)} {call.id} TEXT"
+            if call.tool == "ask_person"
+            else f"approve {shlex.quote(run_id)} {call.id}"
+        )
+        return f"waits for a person: perdure {how}"
+    if approval.decision == "dropped":
+        return f"nobody decided: {why}"
+    by = f" by {approval.by}" if approval.by else ""
+    return (
+        f"{approval.decision}{by}" + (f" ({approval.reason})" if approval.reason else "") + (f"; {why}" if why else "")
+    )
+
+
+def deciding(run_id: str, one: WaitingEntry | WaitingView) -> str:
+    """The commands that decide about it, ready to be pasted."""
+    named = f"{shlex.quote(run_id)} {one.call}"
+    if one.question:
+        return f"perdure answer {named} TEXT"
+    return f"perdure approve {named}\nperdure reject {named}"
+
+
+def waiting_lines(run_id: str, one: WaitingEntry | WaitingView) -> str:
+    """Return the question as a sentence on one line, and the commands that decide about it."""
+    words = " ".join(harmless(one.sentence).split())
+    return f"perdure: {one.call} waits for a person: {words}\n{deciding(run_id, one)}"
+
+
+def _span(call: CallView, origin: float) -> str:
+    """When it ran, in seconds since the first call of its Request: calls with overlapping spans ran in parallel."""
+    start, end = _seconds(call.started_at), _seconds(call.ended_at)
+    if start is None:
+        return ""
+    return f"{start - origin:.2f}–{'…' if end is None else format(end - origin, '.2f')} s"
+
+
+def _seconds(time: str | None) -> float | None:
+    return None if time is None else datetime.fromisoformat(time).timestamp()
+
+
+def print_result(console: Console, view: RunView) -> None:
+    """The end of a run: status, output, what went wrong and what it cost."""
+    stopped = f" (stop reason: {view.stop_reason})" if view.stop_reason not in (None, "output") else ""
+    status = (view.status, STYLE.get(view.status, ""))
+    console.print(Text.assemble("run ", (view.run_id, "bold"), " ", status, stopped))
+    if view.error:
+        console.print(Text(view.error, style="red"))
+    if isinstance(view.output, str):
+        console.print(Text(without_media(view.output)))
+    elif view.output is not None:
+        console.print_json(dumps(without_media(view.output)))
+    usage = view.usage
+    cost = "" if usage.cost is None else f" · ${usage.cost:.4f}"
+    console.print(
+        Text(
+            f"{view.requests} Requests · {len(view.calls)} calls · errors told to the model: {len(view.errors)} · "
+            f"tokens: {_tokens(usage)}{cost}",
+            style="dim",
+        )
+    )
+    if len(usage.by_model) > 1:
+        for model, used in usage.by_model.items():
+            cost = "" if used.cost is None else f", ${used.cost:.4f}"
+            line = f"  {model}: {used.requests} Requests, {_tokens(used)}{cost}"
+            console.print(Text(line, style="dim"))
+
+
+def _tokens(usage: Usage) -> str:
+    cached = f" ({usage.cached_tokens} of them cached)" if usage.cached_tokens else ""
+    return f"{usage.prompt_tokens} in{cached}, {usage.completion_tokens} out"
+
+
+def print_run(console: Console, view: RunView) -> None:
+    """Print the whole run, as `show` does."""
+    console.print(run_table(view, console.width))
+    if view.state:
+        console.print(Text.assemble(("state ", "bold"), shorten(without_media(view.state), 2000)))
+    for line in view.cut:
+        console.print(Text(line, style="yellow"))
+    if view.resets:
+        often = "" if view.resets == 1 else f" {view.resets} times"
+        console.print(
+            Text(f"Temporal has reset this run{often}: it goes on from an earlier point of its history", style="yellow")
+        )
+    for refusal in view.refusals:
+        line = f"decision without effect at {refusal['time']}: {refusal['decision']}: {refusal['problem']}"
+        console.print(Text(line, style="magenta"))
+    print_result(console, view)
+
+
+_KEPT = 2
+"""Lines that are left free: the cursor's, and that of what is not shown."""
+
+
+class FittedView:
+    """Lines in a terminal that is too low for them: the newest ones, and how many are above."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = console.render_lines(run_table(self._view, options.max_width), options.update(height=None), pad=False)
+        while lines and not "".join(segment.text for segment in lines[-1]).strip():
+            lines.pop()
+        room = max(1, console.size.height - _KEPT)
+        if len(lines) > room:
+            yield Text(self._above(len(lines) - room), style="dim", no_wrap=True, overflow="ellipsis")
+            lines = lines[-room:]
+        yield from _joined(lines)
+
+    def _above(self, count: int) -> str:
+        done = sum(call.status == "done" for call in self._view.calls)
+        return f"… {count} lines above; {len(self._view.log)} Requests, {done} of {len(self._view.calls)} calls done"
+
+
+def _joined(lines: list[list[Segment]]) -> Iterator[Segment]:
+    for number, line in enumerate(lines):
+        if number:
+            yield Segment.line()
+        yield from line
+
+
+class LiveRun:
+    """Shows a run's views one after the other in one place; at the end, and where a person is asked, the place is free again."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(
+            console=console,
+            refresh_per_second=8,
+            transient=True,
+            auto_refresh=console.is_terminal,
+            redirect_stderr=False,
+        )
+        self._terminal = console.is_terminal
+
+    def __enter__(self) -> LiveRun:
+        if self._terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, view: RunView) -> None:
+        if self._terminal:
+            self._live.update(FittedView(view))
+
+    def pause(self) -> None:
+        """Free the place for what is printed meanwhile."""
+        self._live.stop()
+
+    def go_on(self) -> None:
+        if self._terminal:
+            self._live.start(refresh=True)
+
+
+def print_exchanges(console: Console, found: list[Exchange]) -> None:
+    """Full prompts and answers, as `show --verbose` prints them."""
+    for exchange in found:
+        request, context = exchange.request, exchange.context
+        title = f"[iter={request.number} model={request.model} reason={request.reason} msgs={len(context.messages)}]"
+        console.print(Text(title, style="bold"), soft_wrap=True)
+        for message in context.messages:
+            console.print(Text(f"--- {message['role']}", style="dim"))
+            console.print(Text(_content(message)), soft_wrap=True)  # word for word, so no line is broken
+        if context.parameters:
+            console.print(Text("--- sent beside the messages", style="dim"))
+            console.print(Text(dumps(context.parameters)), soft_wrap=True)
+        for problem in _not_strict(context):
+            console.print(Text(f"not in strict mode: {problem}", style="dim"))
+        if exchange.answer is not None and (thought := exchange.answer.thought):
+            cut = exchange.answer.reasoned - len(thought)
+            console.print(Text("--- reasoning", style="dim"))
+            console.print(Text(thought + (f"… ({cut:,} more characters)" if cut > 0 else "")), soft_wrap=True)
+        console.print(Text("--- answer", style="dim"))
+        answer = "(none)" if exchange.answer is None else _answer(exchange.answer)
+        console.print(Text(answer), soft_wrap=True)
+        console.print()
+
+
+def _content(message: JsonObject) -> str:
+    calls = [
+        f"{call['id']} {call['function']['name']}({call['function']['arguments']})"
+        for call in message.get("tool_calls", ())
+    ]
+    about = [f"({message['tool_call_id']})"] if "tool_call_id" in message else []
+    return "\n".join([*about, *([message["content"]] if message.get("content") else []), *calls])
+
+
+def _answer(answer: RequestResult) -> str:
+    """The text as it was written; native calls as they were read."""
+    calls = [] if answer.text.strip() else answer.calls
+    return "\n".join([*([answer.text] if answer.text.strip() else []), *map(dumps, calls)]) or "(empty)"
+
+
+def _not_strict(context: RequestContext) -> list[str]:
+    """Return the parts of the composed schema that OpenAI's strict mode does not allow (R9.3)."""
+    schema = context.parameters.get("response_format", {}).get("json_schema", {})
+    return [] if not schema or schema.get("strict") else make_strict(schema["schema"])[1]
+
+
+def print_parts(run_id: str, found: list[Exchange], *, as_json: bool) -> None:
+    """The parts of the last Request, and of each Request what it had, what was cached of it and what began like the one before."""
+    told = _told(found)
+    if as_json:
+        print(dumps({"runId": run_id, "requests": told}))
+        return
+    out = screen()
+    if not told:
+        out.print(Text(f"{run_id} has not asked a model yet"))
+        return
+    last = told[-1]
+    how = (
+        "counted by its server, shared out by characters" if last["counted"] else f"estimated: {TOKEN} characters each"
+    )
+    out.print(
+        Text(f"Request {last['number']} to {last['model']}: {last['tokens']:,} tokens, {how}", style="bold"),
+        soft_wrap=True,
+    )
+    rows = [(each["part"], f"{each['characters']:,}", f"{each['tokens']:,}") for each in last["parts"]]
+    out.print(table(("part", "characters", "tokens"), rows, out.width, gives=("part",)))
+    for line in last.get("leftOut", ()):
+        out.print(Text(f"left out: {line}", style="yellow"))
+    for each in told:
+        out.print(Text(_line(each), style="dim"), soft_wrap=True)
+
+
+def _told(found: list[Exchange]) -> list[JsonObject]:
+    begins = [0, *(alike(one.context.messages, other.context.messages) for one, other in pairwise(found))]
+    told = []
+    for exchange, begun in zip(found, begins, strict=True):
+        context, usage = exchange.context, None if exchange.answer is None else exchange.answer.usage
+        cost = costs(context.parts, 0 if usage is None else usage.prompt_tokens)
+        parts = [{**each.as_json(), "tokens": tokens} for each, tokens in zip(context.parts, cost.tokens, strict=True)]
+        told.append(
+            {
+                "number": exchange.request.number,
+                "model": exchange.request.model,
+                "tokens": cost.total,
+                "counted": cost.counted,
+                "cachedTokens": 0 if usage is None else usage.cached_tokens,
+                "characters": sum(map(characters, context.messages)),
+                "likeTheOneBefore": begun,
+                "parts": parts,
+                **({"leftOut": context.left_out} if context.left_out else {}),
+            }
+        )
+    return told
+
+
+def _line(request: JsonObject) -> str:
+    """`Request 2 gpt-4o: 1,204 tokens, 1,024 of them cached; the first 4,100 of 4,816 characters as in the one before`."""
+    about = "" if request["counted"] else " (estimated)"
+    cached = f", {request['cachedTokens']:,} of them cached" if request["cachedTokens"] else ""
+    same = request["likeTheOneBefore"]
+    like = f"; the first {same:,} of {request['characters']:,} characters as in the one before" if same else ""
+    return f"Request {request['number']} {request['model']}: {request['tokens']:,} tokens{about}{cached}{like}"

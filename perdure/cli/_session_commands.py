@@ -1,0 +1,448 @@
+"""`perdure agent` and `perdure session`: a conversation that outlives its runs (section 10).
+
+The sender is the user of this machine, who has every right here; an option names the tenant.
+"""
+
+from __future__ import annotations
+
+import getpass
+import shlex
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from perdure.agents.agent import Agent
+from perdure.cli._console import screen, table
+from perdure.cli._errors import FAILED, TIMEOUT, USAGE, CommandError, one_line_errors
+from perdure.cli._execute import Json, connected
+from perdure.cli._options import configured
+from perdure.errors import RunNotFoundError, SettingsError
+from perdure.hosting.settings import Settings
+from perdure.sessions.wire import EVERYTHING, WAIT, Receipt, SessionView, WaitResult
+from perdure.values.json import JsonObject, dumps
+from perdure.values.messages import MODES
+
+if TYPE_CHECKING:
+    from perdure.client.perdure import Perdure
+    from perdure.client.session import Session
+
+_ALL: Final = (EVERYTHING,)
+_SAY: Final = "say"
+
+Key = Annotated[str, typer.Argument(metavar="SESSION", help="The session's key.")]
+Tenant = Annotated[str, typer.Option(metavar="NAME", help="Whose session it is: another tenant's is not found.")]
+Sender = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Who says it; by default the user of this machine.", show_default=False),
+]
+
+
+class _SaysByDefault(TyperGroup):
+    """`perdure agent SESSION MESSAGE` is a command without a name of its own; `wait` has one."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "--help"):
+            args = [_SAY, *args]
+        return super().parse_args(ctx, args)
+
+
+agent_app = typer.Typer(
+    cls=_SaysByDefault,
+    no_args_is_help=True,
+    help="Say something in a session: perdure agent SESSION MESSAGE --agent FILE. Or wait for a run of one.",
+)
+session_app = typer.Typer(no_args_is_help=True, help="Sessions: conversations that outlive their runs.")
+
+
+@agent_app.command(_SAY, hidden=True)
+@configured("task_queue", "agents")
+def say(
+    settings: Settings,
+    session: Key,
+    message: Annotated[
+        str, typer.Argument(metavar="MESSAGE", help="What is said; /stop, /new and /reset are commands.")
+    ],
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGENT",
+            help="Who answers: an agent file, or a name in the agents folder; not needed where the session is there.",
+        ),
+    ] = None,
+    id: Annotated[
+        str | None,
+        typer.Option(metavar="MESSAGE_ID", help="The message's own id: sent again with it, it is the same message."),
+    ] = None,
+    mode: Annotated[str | None, typer.Option(metavar="MODE", help=" | ".join(MODES))] = None,
+    route: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME[:ADDRESS]",
+            help="Where the reply is delivered: a function of the worker's.",
+            show_default="nowhere",
+        ),
+    ] = "",
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Print the receipt, and do not wait for the reply.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds to wait for the reply; the run is not touched.")
+    ] = None,
+    sender: Sender = None,
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """Say something in a session, and print the reply; with --json, or --no-wait, the receipt, without waiting."""
+    with one_line_errors():
+        if mode is not None and mode not in MODES:
+            raise CommandError(f"--mode is one of {', '.join(MODES)}, not {mode!r}", USAGE)
+        found = None if agent is None else Agent.read_to_run(agent, folder=settings.agents_folder)
+
+    async def speak(perdure: Perdure) -> tuple[Receipt, str | None]:
+        there = perdure.session(session, tenant=tenant, agent=found, task_queue=settings.task_queue)
+        given: Any = {"id": id, "mode": mode, "route": route, "sender": _sender(sender), "rights": _ALL}
+        receipt = await there.send(message, **given)
+        if as_json or no_wait or receipt.run_id is None or receipt.done == "stopped":
+            return receipt, None
+        _say_aside(receipt)
+        return receipt, await there.reply(receipt, timeout)
+
+    receipt, reply = connected(speak)
+    if as_json:
+        print(dumps(receipt.as_json()))
+    elif no_wait or receipt.run_id is None or receipt.done == "stopped":
+        print(receipt.run_id or receipt.done)
+        _say_aside(receipt)
+    elif reply is not None:
+        print(reply)
+
+
+@agent_app.command("wait")
+def wait(
+    what: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's id, as a receipt says it; with --session also a message's.")
+    ],
+    session: Annotated[
+        str | None, typer.Option(metavar="SESSION", help="The key of the session that knows the message.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds; nothing is stopped.")] = WAIT,
+    sender: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose message of this id, where several senders have one.")
+    ] = "",
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """Wait for the end of a session's run."""
+
+    async def ask(perdure: Perdure) -> WaitResult:
+        if session is not None:
+            return await perdure.session(session, tenant=tenant).wait(what, timeout, sender=sender)
+        return await perdure.session_of(what).wait(what, timeout)
+
+    waited = connected(ask)
+    if as_json:
+        print(dumps(waited.as_json()))
+    else:
+        print(waited.status if waited.error is None else f"{waited.status}: {waited.error}")
+    raise SystemExit({"ok": 0, "error": FAILED, "timeout": TIMEOUT}[waited.status])
+
+
+@session_app.command("show")
+def show(
+    session: Key,
+    tenant: Tenant = "",
+    whole: Annotated[
+        bool, typer.Option("--all", help="Archived entries, too; fails where one cannot be read.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show a session: what runs, what waits, and what was said."""
+
+    async def ask(perdure: Perdure) -> SessionView:
+        its = perdure.session(session, tenant=tenant)
+        try:
+            view = await its.show()
+        except RunNotFoundError as error:
+            others = [
+                other
+                for other in ["", *await perdure.list_tenants()]
+                if other != tenant and await perdure.session(session, tenant=other).exists()
+            ]
+            if not others:
+                raise
+            raise RunNotFoundError(f"{error} for {_whose(tenant)}; found with {_others(others)}") from None
+        if whole and view.archived_through:
+            view.entries, view.archived_through = await its.read_entries(), 0
+        return view
+
+    view = connected(ask)
+    if as_json:
+        print(dumps(view.as_json()))
+        return
+    out = screen()
+    whose = f", tenant {tenant}" if tenant else ""
+    out.print(f"{view.session}: {view.agent}, {view.status}{whose}", markup=False)
+    if view.queue:
+        rows = [(each.message_id, each.sender, each.mode, _short(each.text, 80)) for each in view.queue]
+        out.print(table(("waits", "sender", "mode", "message"), rows, out.width, gives=("message",)))
+    if view.archived_through:
+        words = (
+            f"entries 1 to {view.archived_through:,} are archived: perdure session show {shlex.quote(session)} --all"
+        )
+        out.print(words, markup=False, highlight=False)
+    for entry in view.entries:
+        out.print(_line(entry), markup=False, highlight=False)
+
+
+@session_app.command("watch")
+def watch(session: Key, tenant: Tenant = "", as_json: Json = False) -> None:
+    """Print what was said, and what is said from now on, until the session has ended or Ctrl-C; with --json a line of JSON each."""
+
+    async def follow(perdure: Perdure) -> None:
+        out = screen()
+        async with aclosing(perdure.session(session, tenant=tenant).watch()) as entries:
+            async for entry in entries:
+                if as_json:
+                    print(dumps(entry), flush=True)
+                else:
+                    out.print(_line(entry), markup=False, highlight=False)
+
+    connected(follow)
+
+
+@session_app.command("export")
+def export(
+    session: Key,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write it there instead of printing it.")
+    ] = None,
+    tenant: Tenant = "",
+) -> None:
+    """Write a session down as JSON: its agent's name and all that was said, archived entries too; fails where one cannot be read."""
+
+    async def ask(perdure: Perdure) -> JsonObject:
+        its = perdure.session(session, tenant=tenant)
+        view = await its.show()
+        said: JsonObject = {
+            "session": session,
+            "tenant": tenant,
+            "agent": view.agent,
+            "entries": await its.read_entries(),
+        }
+        return said
+
+    text = dumps(connected(ask))
+    if out is None:
+        print(text)
+        return
+    with one_line_errors():
+        try:
+            out.write_text(f"{text}\n", encoding="utf-8")
+        except OSError as error:
+            raise SettingsError(f"{out} cannot be written: {error.strerror}") from None
+
+
+@session_app.command("list")
+def list_sessions(tenant: Tenant = "", as_json: Json = False) -> None:
+    """List a tenant's sessions, the last that did something first."""
+
+    async def found(perdure: Perdure) -> tuple[list[Any], list[str]]:
+        others = [other for other in await perdure.list_tenants() if other != tenant]
+        return [each async for each in perdure.list_sessions(tenant=tenant)], others
+
+    sessions, others = connected(found)
+    if as_json:
+        print(dumps([each.as_json() for each in sessions]))
+    elif sessions:
+        rows = [
+            (each.session, each.title, each.agent or "", each.since.isoformat(timespec="seconds")) for each in sessions
+        ]
+        out = screen()
+        titles = ("session", "first message", "agent", "since")
+        out.print(table(titles, rows, out.width, gives=("first message", "session", "agent"), drops=("first message",)))
+    if not as_json and (others or tenant):
+        there = "these are" if sessions else "there are none"
+        more = f"; others are of {_others(others)}" if others else ""
+        print(f"perdure: {there} of {_whose(tenant)}{more}", file=sys.stderr)
+
+
+@session_app.command("withdraw")
+def withdraw(
+    session: Key,
+    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="The message's id.")],
+    sender: Sender = None,
+    of: Annotated[
+        str, typer.Option(metavar="NAME", help="Who sent it, where several senders have one of this id.")
+    ] = "",
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """Take a message back, until a Request holds it."""
+    who = _sender(sender)
+    connected(
+        lambda perdure: perdure.session(session, tenant=tenant).withdraw(message_id, sender=who, rights=_ALL, of=of)
+    )
+    print(dumps({"messageId": message_id, "withdrawn": True}) if as_json else f"{message_id}: taken back")
+
+
+@session_app.command("stop")
+def stop(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Json = False) -> None:
+    """End what runs; what waits goes on."""
+    _command("stop", session, sender, tenant, as_json)
+
+
+@session_app.command("new")
+def new(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Json = False) -> None:
+    """Begin an empty conversation; the state stays, and nothing is deleted."""
+    _command("new", session, sender, tenant, as_json)
+
+
+@session_app.command("reset")
+def reset(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Json = False) -> None:
+    """Begin an empty conversation with the state that the agent's file says; nothing is deleted."""
+    _command("reset", session, sender, tenant, as_json)
+
+
+@session_app.command("compact")
+def compact(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Json = False) -> None:
+    """Have what is older than the newest part told to models in short from now on; nothing is deleted."""
+    who = _sender(sender)
+    words = connected(lambda perdure: perdure.session(session, tenant=tenant).compact(sender=who, rights=_ALL))
+    print(dumps({"session": session, "compacted": words}) if as_json else words)
+
+
+@session_app.command("redeliver")
+def redeliver(
+    session: Key,
+    delivery: Annotated[str, typer.Argument(metavar="DELIVERY", help="The delivery's key, RUN_ID/NUMBER.")],
+    sender: Sender = None,
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """Deliver a reply that is `unknown` once more, under the same key."""
+    who = _sender(sender)
+    connected(lambda perdure: perdure.session(session, tenant=tenant).redeliver(delivery, sender=who, rights=_ALL))
+    print(dumps({"delivery": delivery}) if as_json else f"{delivery}: is delivered again")
+
+
+@session_app.command("recall")
+def recall(
+    session: Key,
+    what: Annotated[
+        str,
+        typer.Argument(metavar="WHAT", help="A call's id as models see it, an entry's number, or words to look for."),
+    ],
+    page: Annotated[int, typer.Option(metavar="N", min=1, help="Of what is long, or of many that were found.")] = 1,
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """Read again, word for word, what a conversation tells cut or in short."""
+    found = connected(lambda perdure: perdure.session(session, tenant=tenant).recall(what, page))
+    if as_json:
+        print(dumps(found))
+        return
+    for each in found.get("found", ()):
+        print(f"{each['n']}  {str(each['at'])[:19]}  {each['type']}  {_short(each['text'], 200)}")
+    print(
+        found.get("text", "" if found.get("found") else f"nothing says {what!r}"),
+        end="\n" if "found" not in found else "",
+    )
+    if found.get("more") or page < found.get("pages", 0):
+        print(f"perdure: more: --page {page + 1}", file=sys.stderr)
+
+
+@session_app.command("fork")
+def fork(
+    session: Key,
+    at: Annotated[
+        str,
+        typer.Option("--at", metavar="R.N", help="R: after run R of the session. R.N: after Request N of that run."),
+    ],
+    key: Annotated[
+        str | None, typer.Option("--as", metavar="KEY", help="The new session's key.", show_default="made up")
+    ] = None,
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """Begin a session with what was said and done here up to a point. No call runs again, and this one stays as it is."""
+    begun = connected(lambda perdure: perdure.session(session, tenant=tenant).fork(at, key))
+    print(dumps({"session": begun.key, "from": session, "at": at}) if as_json else begun.key)
+
+
+@session_app.command("delete")
+def delete(
+    session: Key,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    sender: Sender = None,
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """End a session and what runs in it, and forget all that was said."""
+    if not yes and not typer.confirm(f"delete the session {session!r} and all that was said in it?", err=True):
+        raise SystemExit(FAILED)
+    who = _sender(sender)
+    connected(lambda perdure: perdure.session(session, tenant=tenant).delete(sender=who, rights=_ALL))
+    print(dumps({"session": session, "deleted": True}) if as_json else f"{session}: deleted")
+
+
+def _command(name: str, key: str, sender: str | None, tenant: str, as_json: bool) -> None:
+    who = _sender(sender)
+
+    async def do(perdure: Perdure) -> Receipt:
+        session: Session = perdure.session(key, tenant=tenant)
+        receipt: Receipt = await getattr(session, name)(sender=who, rights=_ALL)
+        return receipt
+
+    receipt = connected(do)
+    print(dumps(receipt.as_json()) if as_json else receipt.done)
+    if not as_json:
+        _say_aside(receipt)
+
+
+def _whose(tenant: str) -> str:
+    return f"tenant {tenant!r}" if tenant else "no tenant"
+
+
+def _others(tenants: list[str]) -> str:
+    """The option for each other tenant."""
+    return ", ".join(
+        f"--tenant {shlex.quote(tenant)}" if tenant else "no tenant (without --tenant)" for tenant in tenants
+    )
+
+
+def _sender(name: str | None) -> str:
+    """The user's name: what the operating system says of whoever runs this."""
+    return getpass.getuser() if name is None else name
+
+
+def _say_aside(receipt: Receipt) -> None:
+    """Print to stderr what a message did, and why that was less than its mode asked for."""
+    if receipt.why is not None:
+        print(f"perdure: {receipt.done}: {receipt.why}", file=sys.stderr)
+
+
+def _line(entry: JsonObject) -> str:
+    at, kind = str(entry["at"])[:19], entry["type"]
+    if kind == "message":
+        why = f"  ({entry['why']})" if entry.get("why") else ""
+        return f"{at}  {entry['sender']}: {_short(entry['text'], 200)}{why}"
+    if kind == "run":
+        calls = ", ".join(f"{call['id']} {call['tool']} {call['status']}" for call in entry["calls"])
+        return f"{at}    {entry['runId']} {entry['status']}{f': {calls}' if calls else ''}"
+    if kind == "reply":
+        said = entry["text"] if entry["text"] is not None else f"({entry.get('why') or 'nothing to say'})"
+        return f"{at}  → {_short(said, 500)}"
+    if kind == "delivery":
+        why = f": {entry['why']}" if entry.get("why") else ""
+        return f"{at}    {entry['kind']} to {entry['route']} {entry['status']}{_short(why, 200)}"
+    what = entry.get("command") or entry.get("kind")
+    return f"{at}    {kind} {what} {entry.get('sender') or ''}".rstrip()
+
+
+def _short(text: str, most: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -1,0 +1,96 @@
+"""`perdure token`: who the gateway lets in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from perdure.cli._console import screen, table
+from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
+from perdure.cli._execute import Json
+from perdure.cli._options import configured
+from perdure.hosting.settings import Settings
+from perdure.values.json import dumps
+
+token_app = typer.Typer(no_args_is_help=True, help="Tokens: whom the gateway lets in, for which tenant, to do what.")
+_FILE: Final = {"gateway_tokens": "--tokens"}
+
+
+@token_app.command("new")
+@configured(flags=_FILE)
+def new(
+    settings: Settings,
+    sender: Annotated[str, typer.Argument(metavar="SENDER", help="Who it is for, as runs and decisions record it.")],
+    tenant: Annotated[str, typer.Option(metavar="NAME", help="Whose runs and sessions they see.")] = "",
+    rights: Annotated[str, typer.Option(metavar="A,B,…", help="What they may do; * is everything.")] = "read,send",
+    days: Annotated[
+        float | None, typer.Option(min=0, help="Days until it is let in no more; never by default.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a token and put what is kept of it into the file; it is printed this once. To change one that is in use, make another
+    for the same sender, and revoke the old one when nobody shows it any more."""
+    from perdure.gateway.tokens import (  # a web server's, which no other command needs
+        new_token,
+        read_tokens,
+        write_tokens,
+    )
+
+    with one_line_errors():
+        path = _file(settings)
+        names = [right.strip() for right in rights.split(",") if right.strip()]
+        expires = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
+        token, entry = new_token(tenant, sender, names, expires)
+        write_tokens(path, [*(read_tokens(path) if path.exists() else []), entry])
+    if as_json:
+        print(dumps({"id": entry.id, "token": token}))
+    else:
+        print(token)
+        screen(stderr=True).print(
+            f"its id is {entry.id}; it is kept nowhere, {path} has only a digest of it", soft_wrap=True, markup=False
+        )
+
+
+@token_app.command("list")
+@configured(flags=_FILE)
+def list_tokens(settings: Settings, as_json: Json = False) -> None:
+    """List the tokens of the file, without themselves."""
+    from perdure.gateway.tokens import read_tokens
+
+    with one_line_errors():
+        entries = read_tokens(_file(settings))
+    if as_json:
+        print(dumps([entry.model_dump(mode="json", exclude={"sha256"}) for entry in entries]))
+        return
+    console = screen()
+    rows = [
+        [each.id, each.tenant, each.sender, ",".join(each.rights), each.expires.isoformat() if each.expires else ""]
+        for each in entries
+    ]
+    console.print(
+        table(("id", "tenant", "sender", "rights", "until"), rows, console.width, gives=("rights",), drops=())
+    )
+
+
+@token_app.command("revoke")
+@configured(flags=_FILE)
+def revoke(settings: Settings, id: Annotated[str, typer.Argument(metavar="ID", help="The token's id.")]) -> None:
+    """Take a token out of the file: a gateway lets it in no more within a second, nor who has signed in with it."""
+    from perdure.gateway.tokens import read_tokens, write_tokens
+
+    with one_line_errors():
+        path = _file(settings)
+        entries = read_tokens(path)
+        kept = [entry for entry in entries if entry.id != id]
+        if len(kept) == len(entries):
+            raise CommandError(f"{path} has no token with the id {id!r}", FAILED)
+        write_tokens(path, kept)
+
+
+def _file(settings: Settings) -> Path:
+    if settings.gateway_tokens is None:
+        raise CommandError("say which file: --tokens FILE, or gateway_tokens in perdure.toml", USAGE)
+    return settings.gateway_tokens

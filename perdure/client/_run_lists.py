@@ -1,0 +1,323 @@
+"""Lists of runs, by visibility, page by page. No run is queried."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+from temporalio.api.workflowservice.v1 import ListWorkflowExecutionsRequest
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionAsyncIterator, WorkflowExecutionStatus
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.client._pending_activities import check_ends
+from perdure.client.errors import UNANSWERED
+from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, of_tenant, quoted
+from perdure.errors import RunError, ServerRefusalError
+from perdure.models.requests import ModelWait
+from perdure.queries import read_memo
+from perdure.runs.wire import (
+    AGENT_ATTRIBUTE,
+    AGENT_WORKFLOW,
+    ATTRIBUTES,
+    COST_ATTRIBUTE,
+    LONGEST_KEYWORD,
+    MODEL_MEMO,
+    MODEL_REFUSED,
+    POLICY,
+    SENDER_ATTRIBUTE,
+    STOP_ATTRIBUTE,
+    TENANT_ATTRIBUTE,
+    USAGE_MEMO,
+    WAITING_ATTRIBUTE,
+    RunStatus,
+)
+from perdure.sessions.wire import SESSION_WORKFLOW
+from perdure.values.json import JsonObject, shorten
+
+STATUS: Final[dict[WorkflowExecutionStatus, RunStatus]] = {
+    WorkflowExecutionStatus.RUNNING: "running",
+    WorkflowExecutionStatus.COMPLETED: "completed",
+    WorkflowExecutionStatus.FAILED: "failed",
+    WorkflowExecutionStatus.CANCELED: "cancelled",
+    WorkflowExecutionStatus.TERMINATED: "terminated",
+    WorkflowExecutionStatus.TIMED_OUT: "timed_out",
+    WorkflowExecutionStatus.CONTINUED_AS_NEW: "running",
+}
+KEY_MEMO: Final = "session"
+"""Key of the memo that holds a session's key: its id is a digest."""
+TITLE_MEMO: Final = "title"
+"""Key of the memo that holds the first line of a session's first message, by which people recognise it in a list."""
+TITLE: Final = 120
+"""Characters of it."""
+TENANTS: Final = 50
+"""Tenants that are offered to people who may see all of them."""
+_LOOKED_AT: Final = 200
+AT_ONCE: Final = 16
+"""Runs that are asked, or told something, at a time."""
+_KEYWORDS: Final = {
+    name: SearchAttributeKey.for_keyword(name) for name, kind in ATTRIBUTES.items() if kind == "Keyword"
+}
+_KNOWS_PAGE: Final = timedelta(seconds=5)
+WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
+SENDER: Final = _KEYWORDS[SENDER_ATTRIBUTE]
+TENANT: Final = _KEYWORDS[TENANT_ATTRIBUTE]
+_COST: Final = SearchAttributeKey.for_float(COST_ATTRIBUTE)
+
+
+def start_attributes(agent: str, sender: str | None, tenant: str | None) -> TypedSearchAttributes:
+    """Return the search attributes by which a run is found from its start on."""
+    said = ((AGENT_ATTRIBUTE, agent), (SENDER_ATTRIBUTE, sender), (TENANT_ATTRIBUTE, tenant))
+    return TypedSearchAttributes(
+        [SearchAttributePair(_KEYWORDS[name], value[:LONGEST_KEYWORD]) for name, value in said if value]
+    )
+
+
+def names_attribute(error: RPCError) -> bool:
+    """Whether the server refuses because it does not know one of ours."""
+    return error.status == RPCStatusCode.INVALID_ARGUMENT and "Perdure" in error.message
+
+
+async def walk_runs(client: Client, selection: Selection, limit: int | None = None) -> AsyncGenerator[ListedRun, None]:
+    """Runs over all pages, at most `limit`. Raises `RunError`."""
+    try:
+        async for run in client.list_workflows(selection.text(), limit=limit):
+            yield await _row(run)
+    except RPCError as error:
+        raise _refusal(client, error) from None
+
+
+async def list_runs(client: Client, selection: Selection, *, size: int, page: str | None = None) -> RunPage:
+    """A page of runs; `page`: `following` of the page before. Raises `RunError` for what cannot be listed."""
+    token = await read_page(client, text := selection.text(), page)
+    found = client.list_workflows(text, page_size=size, next_page_token=token)
+    try:
+        await found.fetch_next_page()
+    except RPCError as error:
+        raise _refusal(client, error) from None
+    return RunPage([await _row(run) for run in found.current_page or ()], following_page(found))
+
+
+async def walk_sessions(client: Client, tenant: str) -> AsyncGenerator[ListedSession, None]:
+    """The sessions of a tenant, the last that did something first."""
+    try:
+        async for each in client.list_workflows(_sessions_of(tenant)):
+            yield await _session(each)
+    except RPCError as error:
+        if not names_attribute(error):  # else no worker was ever here, and nobody has said anything
+            raise
+
+
+async def list_sessions(client: Client, tenant: str, *, size: int, page: str | None) -> SessionPage:
+    """Return one page of sessions; `page`: `following` of the page before. Raises `RunError` for an invalid page."""
+    token = await read_page(client, text := _sessions_of(tenant), page)
+    found = client.list_workflows(text, page_size=size, next_page_token=token)
+    try:
+        await found.fetch_next_page()
+    except RPCError as error:
+        if names_attribute(error):
+            return SessionPage([], None)
+        raise _refusal(client, error) from None
+    return SessionPage([await _session(each) for each in found.current_page or ()], following_page(found))
+
+
+def _sessions_of(tenant: str) -> str:
+    return f"WorkflowType = '{SESSION_WORKFLOW}' AND ExecutionStatus = 'Running' AND {of_tenant(tenant)}"
+
+
+async def list_tenants(client: Client) -> list[str]:
+    """The tenants that runs or sessions of this namespace were started for, at most `TENANTS`, in alphabetical order."""
+    found: set[str] = set()
+    kinds = f"WorkflowType IN ('{AGENT_WORKFLOW}', '{SESSION_WORKFLOW}')"
+    try:
+        while len(found) < TENANTS:
+            # The server does not list the values of an attribute: each query leaves out the tenants that are known.
+            others = "".join(f" AND {TENANT_ATTRIBUTE} != {quoted(tenant)}" for tenant in found)
+            query = f"{kinds} AND {TENANT_ATTRIBUTE} IS NOT NULL{others}"
+            named = {
+                tenant
+                async for each in client.list_workflows(query, limit=_LOOKED_AT)
+                if (tenant := each.typed_search_attributes.get(TENANT))
+            }
+            if not named - found:
+                break
+            found |= named
+    except RPCError as error:
+        if not names_attribute(error):
+            raise
+    return sorted(found)[:TENANTS]
+
+
+async def _session(found: WorkflowExecution) -> ListedSession:
+    key = await read_memo(found, KEY_MEMO, "", str)
+    title = await read_memo(found, TITLE_MEMO, "", str)
+    return ListedSession(
+        key, found.id, found.typed_search_attributes.get(_KEYWORDS[AGENT_ATTRIBUTE]), found.start_time, title
+    )
+
+
+async def count_runs(client: Client, selection: Selection) -> int:
+    """Return the number of runs. Raises `RunError`."""
+    try:
+        return (await client.count_workflows(selection.text())).count
+    except RPCError as error:
+        raise _refusal(client, error) from None
+
+
+async def cancel_runs(client: Client, selection: Selection) -> int:
+    """Ask for the cancellation of all of them that run; how many took it. What has ended meanwhile is passed over.
+
+    Raises `RunError` as `act_on_all` does; a run whose workflow tasks fail has not taken it.
+    """
+
+    async def cancel(run_id: str) -> None:
+        await client.get_workflow_handle(run_id).cancel()
+        await check_ends(client, run_id)
+
+    return await _each(client, selection, cancel)
+
+
+async def terminate_runs(client: Client, selection: Selection, reason: str) -> int:
+    """End all of them that run at once, without telling them; how many were. What has ended meanwhile is passed over."""
+
+    async def terminate(run_id: str) -> None:
+        await client.get_workflow_handle(run_id).terminate(reason=reason or None)
+
+    return await _each(client, selection, terminate)
+
+
+async def change_policies(client: Client, selection: Selection, change: JsonObject) -> int:
+    """Change the policy of all of them that run, by signal: also of those for which no worker answers now; how many were told."""
+
+    async def tell(run_id: str) -> None:
+        await client.get_workflow_handle(run_id).signal(POLICY, change)
+
+    return await _each(client, selection, tell)
+
+
+async def _each(client: Client, selection: Selection, act: Callable[[str], Awaitable[None]]) -> int:
+    try:
+        # All are found first: what is done to them would move them from page to page.
+        ids = [run.id async for run in _running(client, selection)]
+    except RPCError as error:
+        raise _refusal(client, error) from None
+    return await act_on_all(ids, act)
+
+
+async def act_on_all(run_ids: Sequence[str], act: Callable[[str], Awaitable[None]]) -> int:
+    """Do it to each; how many took it. What has ended is passed over, what one refuses keeps the others from nothing.
+
+    Raises `RunError` once none is under way any more, with how many took it: where a run refused, or, with no more begun, where the
+    server did not answer.
+    """
+    limit, done = asyncio.Semaphore(AT_ONCE), 0
+    refused: dict[str, RPCError | RunError] = {}
+
+    async def one(run_id: str) -> None:
+        nonlocal done
+        async with limit:
+            if any(isinstance(error, RPCError) and error.status in UNANSWERED for error in refused.values()):
+                return
+            try:
+                await act(run_id)
+                done += 1
+            except RPCError as error:
+                if error.status != RPCStatusCode.NOT_FOUND:
+                    refused[run_id] = error
+            except RunError as error:
+                refused[run_id] = error
+
+    async with asyncio.TaskGroup() as group:
+        for run_id in run_ids:
+            group.create_task(one(run_id))
+    if refused:
+        run_id, error = next(iter(refused.items()))
+        more = f" and {len(refused) - 1:,} more" if len(refused) > 1 else ""
+        why = str(error) if isinstance(error, RunError) else error.message or error.status.name
+        raise RunError(f"{done:,} of {len(run_ids):,} runs took it, {run_id!r}{more} did not: {why}")
+    return done
+
+
+async def _running(client: Client, selection: Selection) -> AsyncIterator[WorkflowExecution]:
+    async for run in client.list_workflows(selection.text()):
+        # A query of the user's own may reach beyond what it is joined with.
+        if run.status == WorkflowExecutionStatus.RUNNING and run.workflow_type == AGENT_WORKFLOW:
+            yield run
+
+
+async def _row(run: WorkflowExecution) -> ListedRun:
+    known = run.typed_search_attributes
+    status = STATUS[run.status] if run.status is not None else "running"
+    if status == "failed" and known.get(_KEYWORDS[STOP_ATTRIBUTE]) == MODEL_REFUSED:
+        status = "refused"
+    return ListedRun(
+        id=run.id,
+        status=status,
+        started_at=run.start_time,
+        ended_at=run.close_time,
+        agent=known.get(_KEYWORDS[AGENT_ATTRIBUTE]),
+        stop_reason=known.get(_KEYWORDS[STOP_ATTRIBUTE]),
+        cost=known.get(_COST),
+        tokens=await _tokens(run),
+        sender=known.get(SENDER),
+        tenant=known.get(TENANT),
+        waiting=(known.get(WAITING) or 0) if status == "running" else 0,
+        wait=await _model_wait(run) if status == "running" else None,
+    )
+
+
+async def _tokens(run: WorkflowExecution) -> int | None:
+    """Return the tokens that the run recorded at its end; `None` if they were encrypted with another key."""
+    with contextlib.suppress(Exception):
+        usage: JsonObject | None = await run.memo_value(USAGE_MEMO, None, type_hint=dict)
+        if usage is not None:
+            return int(usage["promptTokens"]) + int(usage["completionTokens"])
+    return None
+
+
+async def _model_wait(run: WorkflowExecution) -> ModelWait | None:
+    """Return the run's record of its wait for a model's provider; `None` if it was encrypted with another key."""
+    return await read_memo(run, MODEL_MEMO, None, ModelWait)
+
+
+def _refusal(client: Client, error: RPCError) -> Exception:
+    if names_attribute(error):
+        return ServerRefusalError(
+            f"namespace {client.namespace!r} does not know all search attributes that this goes by ({error.message}): a worker "
+            "registers them at its start; where it may not, have them added"
+        )
+    if error.status == RPCStatusCode.INVALID_ARGUMENT:
+        return ServerRefusalError(f"this cannot be listed: {error.message}")
+    return error
+
+
+async def read_page(client: Client, query: str, page: str | None) -> bytes | None:
+    """Return the server's token for a page. Raises `RunError`.
+
+    The server is asked once whether it knows the token. For an invented token it fails in ways that the SDK retries for seconds.
+    """
+    if page is None:
+        return None
+    try:
+        token = base64.b64decode(page, altchars=b"-_", validate=True)
+        asked = ListWorkflowExecutionsRequest(
+            namespace=client.namespace, page_size=1, next_page_token=token, query=query
+        )
+        await client.workflow_service.list_workflow_executions(asked, retry=False, timeout=_KNOWS_PAGE)
+    except RPCError as error:
+        if error.status in UNANSWERED:
+            raise
+        raise RunError(f"{shorten(page, 40)} names no page: give what the page before said") from None
+    except (binascii.Error, ValueError):
+        raise RunError(f"{shorten(page, 40)} names no page: give what the page before said") from None
+    return token
+
+
+def following_page(found: WorkflowExecutionAsyncIterator) -> str | None:
+    """The name of the page after the one that was fetched last."""
+    return base64.urlsafe_b64encode(found.next_page_token).decode() if found.next_page_token else None

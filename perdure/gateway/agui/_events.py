@@ -1,0 +1,429 @@
+"""A run as AG-UI's events. Ids come from the run, so every gateway returns the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from ag_ui.core import (
+    PROTOCOL_VERSION,
+    BaseEvent,
+    CustomEvent,
+    Interrupt,
+    MessagesSnapshotEvent,
+    ReasoningEndEvent,
+    ReasoningMessageContentEvent,
+    ReasoningMessageEndEvent,
+    ReasoningMessageStartEvent,
+    ReasoningStartEvent,
+    RunErrorEvent,
+    RunFinishedCancelledOutcome,
+    RunFinishedEvent,
+    RunFinishedInterruptOutcome,
+    RunFinishedSuccessOutcome,
+    RunStartedEvent,
+    StateDeltaEvent,
+    StateSnapshotEvent,
+    StepFinishedEvent,
+    StepStartedEvent,
+    TextMessageContentEvent,
+    TextMessageEndEvent,
+    TextMessageStartEvent,
+    ToolCallArgsEvent,
+    ToolCallEndEvent,
+    ToolCallResultEvent,
+    ToolCallStartEvent,
+)
+
+from perdure.approvals.requests import WaitingView, asked_of_people
+from perdure.gateway.agui._requests import AguiRequest, interrupt_id
+from perdure.models.dialects.output_text import text_of
+from perdure.runs.events import Event, is_silence
+from perdure.runs.wire import RunView
+from perdure.values.json import Json, JsonObject, dumps
+
+
+class MessageTexts:
+    """One is open at most. `messages`: all that the client has, kept as it is told; `prefix`: of the ids of these."""
+
+    def __init__(self, prefix: str, messages: list[JsonObject], *, reasoning: bool = False) -> None:
+        self._prefix = prefix
+        self._messages = messages
+        self._reasoning = reasoning
+        self._known = {str(each.get("id")) for each in messages}
+        """Ids that were told of; what a client has in part is told anew, under another."""
+        self._name = ""
+        """Of the one that is being written: empty, none is."""
+        self._message: JsonObject | None = None
+        """The one that is open."""
+
+    def is_other(self, name: str) -> bool:
+        """Whether another is open than this one."""
+        return self._message is not None and self._name != name
+
+    def differs(self, name: str, text: str) -> bool:
+        """Whether what is open is no beginning of this text."""
+        return self._message is not None and (self._name != name or not text.startswith(self._written))
+
+    def write(self, name: str, start: int, text: str) -> Iterator[BaseEvent]:
+        """A piece of it, behind so many characters. Of one whose beginning is not there the rest waits for the end."""
+        if self._base(name) in self._known or start > len(self._written):
+            return
+        yield from self._write(name, text[len(self._written) - start :])
+
+    def whole(self, name: str, text: str) -> Iterator[BaseEvent]:
+        """Write the whole text, and close the message."""
+        if self._message is None and any(each["content"] == text for each in self._of(self._base(name), "-")):
+            return
+        yield from self._write(name, text[len(self._written) :])
+        yield from self.close()
+
+    def forget(self, request: object, text: str | None = None) -> bool:
+        """Remove each text of the Request from the messages but one that equals `text`. Return whether there was any.
+
+        Texts of another connection count, too.
+        """
+        wrong = list(self._of(f"{self._prefix}-{request}", "."))
+        kept = next((each for each in reversed(wrong) if each["content"] == text), None)
+        return self._remove(each for each in wrong if each is not kept)
+
+    def forget_attempts(self, request: object, end: int) -> bool:
+        """Remove the texts of the Request's attempts below `end` from the messages. Return whether there was any.
+
+        A client that came back may hold the text of a later attempt: that one stays, in its place.
+        """
+        of_request = list(self._of(f"{self._prefix}-{request}", "."))
+        return self._remove(each for each in of_request if _attempt(str(each["id"])) < end)
+
+    def _remove(self, wrong: Iterable[JsonObject]) -> bool:
+        ids = {id(each) for each in wrong}
+        self._messages[:] = [each for each in self._messages if id(each) not in ids]
+        return bool(ids)
+
+    def close(self) -> Iterator[BaseEvent]:
+        """Close the open message."""
+        if self._message is not None:
+            id = str(self._message["id"])
+            self._known.add(id)
+            self._message = None
+            if self._reasoning:
+                yield ReasoningMessageEndEvent(message_id=id)
+                yield ReasoningEndEvent(message_id=id)
+            else:
+                yield TextMessageEndEvent(message_id=id)
+
+    @property
+    def _written(self) -> str:
+        return "" if self._message is None else str(self._message["content"])
+
+    def _base(self, name: str) -> str:
+        return f"{self._prefix}-{name}"
+
+    def _of(self, base: str, separator: str) -> Iterator[JsonObject]:
+        for each in self._messages:
+            if str(each.get("id")).startswith(base + separator) or each.get("id") == base:
+                yield each
+
+    def _begin(self, name: str) -> Iterator[BaseEvent]:
+        id, number = self._base(name), 1
+        while id in self._known:
+            number += 1
+            id = f"{self._base(name)}-{number}"
+        self._name = name
+        self._message = {"id": id, "role": "reasoning" if self._reasoning else "assistant", "content": ""}
+        self._messages.append(self._message)
+        if self._reasoning:
+            yield ReasoningStartEvent(message_id=id)
+            yield ReasoningMessageStartEvent(message_id=id, role="reasoning")
+        else:
+            yield TextMessageStartEvent(message_id=id, role="assistant")
+
+    def _write(self, name: str, text: str) -> Iterator[BaseEvent]:
+        if not text:
+            return
+        if self._message is None:
+            yield from self._begin(name)
+        assert self._message is not None
+        id = str(self._message["id"])
+        self._message["content"] = self._written + text
+        if self._reasoning:
+            yield ReasoningMessageContentEvent(message_id=id, delta=text)
+        else:
+            yield TextMessageContentEvent(message_id=id, delta=text)
+
+
+def _attempt(id: str) -> int:
+    """Return the attempt in a text's id, such as 2 of `…:msg-1.2-3`; 0 where a client made up the id."""
+    number = id.rpartition(".")[2].partition("-")[0]
+    return int(number) if number.isdecimal() and len(number) < 10 else 0
+
+
+def patch(before: Json, after: Json, at: str = "") -> list[JsonObject]:
+    """The operations that make `after` of `before`; whatever is no object is replaced whole."""
+    if same(before, after):
+        return []
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return [{"op": "replace", "path": at, "value": after}]
+    made: list[JsonObject] = [{"op": "remove", "path": _at(at, key)} for key in before if key not in after]
+    for key, value in after.items():
+        if key in before:
+            made += patch(before[key], value, _at(at, key))
+        else:
+            made.append({"op": "add", "path": _at(at, key), "value": value})
+    return made
+
+
+def same(one: Json, other: Json) -> bool:
+    """Whether they are one JSON value: Python holds `1` and `true` to be the same."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+def _at(path: str, key: str) -> str:
+    return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
+
+
+_ANSWER: Final[JsonObject] = {"type": "object", "properties": {"answer": {}}, "required": ["answer"]}
+
+
+def interrupt_of(offer: WaitingView, run: str, call: str) -> Interrupt:
+    """`run`: the end of its run's id; `call`: the call, as the client knows it."""
+    plan = offer.calls is not None
+    shown: JsonObject = {"calls": offer.calls} if plan else {"params": offer.params}
+    if offer.items is not None:
+        shown["items"] = offer.items
+    if offer.ways:
+        shown["ways"] = list(offer.ways)
+    about: JsonObject = {"tool": offer.tool, "call": offer.call, "requestedAt": offer.requested_at, **shown}
+    return Interrupt(
+        id=interrupt_id(run, offer.call, offer.digest),
+        reason="input_required" if offer.question else "confirmation" if plan else "tool_call",
+        message=offer.sentence,
+        tool_call_id=None if plan else call,
+        response_schema=_ANSWER if offer.question else _decision(offer),
+        metadata={"perdure": about},
+    )
+
+
+def _decision(offer: WaitingView) -> JsonObject:
+    properties: JsonObject = {"approved": {"type": "boolean"}, "reason": {"type": "string"}}
+    if offer.calls is None:
+        properties["editedArgs"] = {"type": "object"}
+    return {"type": "object", "properties": properties, "required": ["approved"]}
+
+
+def pauses(view: RunView) -> bool:
+    """Whether all that there is to do is a person's."""
+    if view.status != "running" or not asked_of_people(view.waiting):
+        return False
+    if any(offer.calls is not None for offer in view.waiting):  # a whole plan, of which nothing runs
+        return True
+    asked = bool(view.log) and view.log[-1].status == "running"
+    return not asked and not any(call.status in ("running", "ready") for call in view.calls)
+
+
+NOT_COUNTED: Final = "perdure.not_counted"
+"""The name of the event that says that an answer came too late: its interrupt was decided already."""
+
+
+class AguiEvents:
+    """The events that answer one input. `run`: the end of the run's id. `before`: Requests up to this number are not reported."""
+
+    def __init__(self, asked: AguiRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
+        self._asked = asked
+        self._run = run
+        self._before = before
+        self._about: JsonObject = {"perdure": {"runId": run_id}} if run_id else {}
+        self._messages = [dict(message) for message in asked.messages]
+        self._text = MessageTexts(f"{run}:msg", self._messages)
+        self._thought = MessageTexts(f"{run}:reasoning", self._messages, reasoning=True)
+        self._steps: dict[int, str] = {}
+        self._calls = {str(call["id"]) for call in _calls_of(self._messages)}
+        """Ids of calls that the client knows."""
+        self._results = {str(message.get("toolCallId")) for message in self._messages if message.get("role") == "tool"}
+        self._state: JsonObject | None = None
+        self._answered = False
+        """Whether the run's output was told as a message."""
+
+    def begin(self) -> BaseEvent:
+        """The first event."""
+        return RunStartedEvent(
+            thread_id=self._asked.thread,
+            run_id=self._asked.run,
+            protocol_version=PROTOCOL_VERSION,
+            metadata=self._about or None,
+        )
+
+    def take(self, event: Event) -> Iterator[BaseEvent]:
+        """Yield AG-UI's events for an event of the run."""
+        tell: Callable[[str, Mapping[str, Any]], Iterator[BaseEvent]] | None = {
+            "request": self._request,
+            "assistant": self._assistant,
+            "reasoning": self._reasoning,
+            "tool": self._tool,
+            "approval": self._approval,
+        }.get(event.topic)
+        if tell is not None:
+            yield from tell(event.phase, event.data)
+
+    def state(self, state: JsonObject) -> Iterator[BaseEvent]:
+        """The run's state as it is now: whole the first time, then what has changed."""
+        if self._state is None:
+            yield StateSnapshotEvent(snapshot=state)
+        elif changes := patch(self._state, state):
+            yield StateDeltaEvent.model_validate({"delta": changes})
+        self._state = state
+
+    def not_counted(self, interrupts: Iterable[str]) -> Iterator[BaseEvent]:
+        """Answers that came too late."""
+        for each in interrupts:
+            yield CustomEvent(name=NOT_COUNTED, value={"interruptId": each, "reason": "it does not wait any more"})
+
+    def interrupt(self, waiting: Sequence[WaitingView]) -> Iterator[BaseEvent]:
+        """The run waits for a person."""
+        for offer in waiting:
+            if offer.calls is None:
+                yield from self._announce(offer.call, offer.tool, offer.params)
+        yield from self._close()
+        interrupts = [interrupt_of(offer, self._run, self._call(offer.call)) for offer in waiting]
+        yield self._finished(outcome=RunFinishedInterruptOutcome(interrupts=interrupts))
+
+    def end(self, view: RunView, output: Json) -> Iterator[BaseEvent]:
+        """The run has ended. `output`: whole."""
+        text = "" if output is None else text_of(output)
+        if view.status == "completed" and not self._answered and text and not is_silence(text):
+            yield from self._text.whole("answer", text)
+        yield from self._close()
+        if view.status == "completed":
+            yield self._finished(outcome=RunFinishedSuccessOutcome(), result=output)
+        elif view.status == "cancelled":
+            yield self._finished(outcome=RunFinishedCancelledOutcome())
+        else:
+            words = view.error or f"the run was {view.status.replace('_', ' ')}"
+            yield RunErrorEvent(message=words, code=str(view.stop_reason or view.status))
+
+    def done(self) -> BaseEvent:
+        """Return the last event of an input that needs no run: a command."""
+        return self._finished(outcome=RunFinishedSuccessOutcome())
+
+    def _finished(self, **more: Any) -> BaseEvent:
+        return RunFinishedEvent(
+            thread_id=self._asked.thread, run_id=self._asked.run, metadata=self._about or None, **more
+        )
+
+    def _close(self) -> Iterator[BaseEvent]:
+        yield from self._thought.close()
+        yield from self._text.close()
+        for name in self._steps.values():
+            yield StepFinishedEvent(step_name=name)
+        self._steps.clear()
+
+    def _call(self, call: str) -> str:
+        return f"{self._run}:{call}"
+
+    def _request(self, phase: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        number = int(data["number"])
+        if phase == "start" and number > self._before and number not in self._steps:
+            self._steps[number] = f"request {number}"
+            yield StepStartedEvent(step_name=self._steps[number], metadata={"model": str(data.get("model", ""))})
+        elif phase == "end":
+            if not data.get("says"):
+                yield from self._drop(self._text, number)
+            yield from self._thought.close()
+            if (name := self._steps.pop(number, None)) is not None:
+                yield StepFinishedEvent(step_name=name)
+
+    def _assistant(self, phase: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        if phase == "end" and data.get("accepted"):
+            yield from self._said(data)
+        else:
+            yield from self._written(self._text, phase, data)
+
+    def _reasoning(self, phase: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        if phase == "end":
+            yield from self._thought.close()
+        else:
+            yield from self._written(self._thought, phase, data)
+
+    def _written(self, texts: MessageTexts, phase: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        attempt = int(data.get("attempt") or 1)
+        if phase != "delta":
+            yield from self._drop(texts, data["request"], attempt + 1 if phase == "superseded" else None)
+            return
+        name = _name(data)
+        if texts.is_other(name):
+            yield from self._drop(texts, data["request"], attempt)
+        yield from texts.write(name, int(data["start"]), str(data["text"]))
+
+    def _said(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        """A text that counts."""
+        name, text = _name(data), str(data["text"])
+        if "text" in (data.get("cut") or ()):  # then what was written is more of it
+            yield from self._text.close()
+            return
+        self._answered = self._answered or bool(data.get("output"))
+        if self._text.differs(name, text):
+            yield from self._text.close()
+        if not is_silence(text):
+            yield from self._text.whole(name, text)
+        if self._text.forget(data["request"], text):
+            yield self._snapshot()
+
+    def _drop(self, texts: MessageTexts, request: object, end: int | None = None) -> Iterator[BaseEvent]:
+        """End the open message and send the messages without the Request's texts, or without those of its attempts below `end`."""
+        yield from texts.close()
+        if texts.forget(request) if end is None else texts.forget_attempts(request, end):
+            yield self._snapshot()
+
+    def _snapshot(self) -> BaseEvent:
+        return MessagesSnapshotEvent.model_validate({"messages": self._messages})
+
+    def _tool(self, phase: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        if phase == "start":
+            yield from self._announce(str(data["call"]), str(data["tool"]), data.get("params"))
+        elif phase == "end":
+            yield from self._result(data)
+
+    def _approval(self, phase: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        if phase == "start" and data.get("tool"):
+            yield from self._announce(str(data["call"]), str(data["tool"]), data.get("params"))
+
+    def _announce(self, call: str, tool: str, params: Json) -> Iterator[BaseEvent]:
+        id = self._call(call)
+        if id in self._calls:
+            return
+        self._calls.add(id)
+        arguments = dumps({} if params is None else params)
+        yield ToolCallStartEvent(tool_call_id=id, tool_call_name=tool)
+        yield ToolCallArgsEvent(tool_call_id=id, delta=arguments)
+        yield ToolCallEndEvent(tool_call_id=id)
+        function = {"name": tool, "arguments": arguments}
+        self._messages.append(
+            {"id": id, "role": "assistant", "toolCalls": [{"id": id, "type": "function", "function": function}]}
+        )
+
+    def _result(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        id = self._call(str(data["call"]))
+        if id not in self._calls or id in self._results:  # it never ran, or the client has been told
+            return
+        self._results.add(id)
+        if "result" in data:
+            content = data["result"] if isinstance(data["result"], str) else dumps(data["result"])
+        else:
+            content = dumps({key: data[key] for key in ("status", "error", "reason") if key in data})
+        message: JsonObject = {"id": f"{id}:result", "toolCallId": id, "content": content, "role": "tool"}
+        self._messages.append(message)
+        yield ToolCallResultEvent(message_id=f"{id}:result", tool_call_id=id, content=content, role="tool")
+
+
+def _name(data: Mapping[str, Any]) -> str:
+    return f"{data['request']}.{data.get('attempt') or 1}"
+
+
+def _calls_of(messages: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    for message in messages:
+        calls = message.get("toolCalls")
+        yield from (call for call in (calls if isinstance(calls, list) else []) if isinstance(call, dict))

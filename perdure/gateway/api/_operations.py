@@ -1,0 +1,144 @@
+"""Operations of the API: a route, its parameters, its answer, and its place in the OpenAPI document."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final, Generic, Literal
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from typing_extensions import TypeVar
+
+from perdure.client.run import Run
+from perdure.gateway._keys import Key
+from perdure.gateway.adapter import Gateway
+from perdure.gateway.bounds import read_json
+from perdure.gateway.callers import Caller, caller_of
+from perdure.gateway.errors import HttpError
+from perdure.sessions.wire import WaitResult
+from perdure.values.json import Json, JsonObject, WireModel, dumps
+from perdure.values.problems import MOST, problems_of
+
+BodyT = TypeVar("BodyT", bound=BaseModel, default=BaseModel)
+QueryT = TypeVar("QueryT", bound=BaseModel, default=BaseModel)
+PLACES: Final[Mapping[str, str]] = {
+    "run": "The run's id.",
+    "session": "The session's key.",
+    "message": "The message's id.",
+    "agent": "The agent's name.",
+}
+"""What stands in paths."""
+OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
+"""The schema of an answer that says more than it is worth to say here."""
+
+
+def paged(rows: str) -> Mapping[str, Any]:
+    """The schema of a page of a list."""
+    following = {"type": ["string", "null"], "description": "Names the page after this one; `null`: this was the last."}
+    listed = {"type": "array", "items": OBJECT}
+    return {"type": "object", "properties": {rows: listed, "next": following}, "required": [rows, "next"]}
+
+
+class EmptyForm(WireModel):
+    """The form of an operation without a body, or without a query."""
+
+
+@dataclass(frozen=True)
+class ApiRequest(Generic[BodyT, QueryT]):
+    """A request as an operation is given it: read, and by somebody who may ask."""
+
+    gateway: Gateway
+    request: Request
+    caller: Caller
+    body: BodyT
+    query: QueryT
+
+    def named(self, place: str) -> str:
+        """Return a parameter of the path."""
+        return str(self.request.path_params[place])
+
+    @property
+    def key(self) -> Key | None:
+        """The idempotency key in the header. Raises `RunError` for what is none."""
+        return Key.of(self.gateway, self.request, self.caller, self.body.model_dump(mode="json", exclude_unset=True))
+
+    async def run(self) -> Run[Any]:
+        """The run that the path names. Raises `RunNotFoundError` for another tenant's as for none."""
+        return await self.gateway.own_run(self.caller, self.named("run"))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of the API. The caller needs `right`, which is checked before anything is read."""
+
+    name: str
+    """In the document, and in clients that are made of it."""
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    summary: str
+    do: Callable[[ApiRequest[Any, Any]], Awaitable[Response]]
+    right: str
+    body: type[BaseModel] | None = None
+    query: type[BaseModel] | None = None
+    answers: Mapping[int, Any] = field(default_factory=dict)
+    """By status what it answers: a model, a schema, or `None` for no body; besides there are problems."""
+    media: str = "application/json"
+
+    def route(self, gateway: Gateway) -> Route:
+        """Return the operation as a route of starlette. Ids and keys may hold slashes."""
+
+        async def answer(request: Request) -> Response:
+            caller = caller_of(request)
+            caller.check(self.right, self.summary[0].lower() + self.summary[1:].rstrip("."))
+            query = _read(self.query or EmptyForm, dict(request.query_params), "the query")
+            body = _read(self.body, await read_json(request), "the body") if self.body else EmptyForm()
+            return await self.do(ApiRequest(gateway, request, caller, body, query))
+
+        return Route(re.sub(r"\{(\w+)\}", r"{\1:path}", self.path), answer, methods=[self.method], name=self.name)
+
+
+def _read(model: type[BaseModel], given: Json, what: str) -> BaseModel:
+    """Raises `HttpError` with everything that is wrong."""
+    if isinstance(given, dict) and len(given) > len(model.model_fields) + MOST:
+        given = _cut(model, given)
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        problems = [str(each) for each in problems_of(error, given, model=model)]
+        raise HttpError(422, f"{what}: {'; '.join(problems[:5])}", more={"problems": problems}) from None
+
+
+def _cut(model: type[BaseModel], given: JsonObject) -> JsonObject:
+    """Return an object without most of the keys that the model does not have: each of them is an error, which costs time, and few are reported."""
+    names = {name for key, field in model.model_fields.items() for name in (key, field.alias)}
+    unknown = islice((key for key in given if key not in names), MOST + 1)
+    return {key: given[key] for key in (*(key for key in given if key in names), *unknown)}
+
+
+def answered(value: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """JSON, of whatever texts: half a character is written as JSON escapes it."""
+    return Response(dumps(value).encode(errors="backslashreplace"), status, headers, "application/json")
+
+
+async def waited(asked: ApiRequest[Any, Any], wait: Callable[[float], Awaitable[WaitResult]]) -> Response:
+    """`{status, startedAt, endedAt, error?}` (R10.1)."""
+    found = await until_stopping(asked, wait(asked.query.timeout))
+    return answered((found or await wait(0)).as_json())
+
+
+async def until_stopping(asked: ApiRequest[Any, Any], what: Awaitable[Any]) -> Any:
+    """Return the result of `what`; `None` if the gateway is about to end."""
+    task, stops = asyncio.ensure_future(what), asyncio.ensure_future(asked.gateway.stopping.wait())
+    try:
+        await asyncio.wait([task, stops], return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for each in (task, stops):
+            each.cancel()
+        await asyncio.gather(task, stops, return_exceptions=True)

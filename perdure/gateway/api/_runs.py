@@ -1,0 +1,212 @@
+"""Runs over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from perdure.client.run import Run
+from perdure.client.selection import Selection
+from perdure.gateway._keys import HEADER
+from perdure.gateway.api._forms import (
+    DecisionBody,
+    DeliveredMessage,
+    ListRuns,
+    Paged,
+    RunMessage,
+    StartedRun,
+    StartRun,
+    TranscriptQuery,
+    WaitQuery,
+)
+from perdure.gateway.api._operations import OBJECT, ApiRequest, Operation, answered, paged, waited
+from perdure.gateway.callers import APPROVE, READ, SEND
+from perdure.gateway.errors import HttpError
+from perdure.runs.wire import RunResult
+from perdure.sessions.wire import SESSION_PREFIX, WaitResult
+from perdure.values.references import MISSING
+
+
+async def start(asked: ApiRequest[StartRun]) -> Response:
+    body, caller = asked.body, asked.caller
+    if body.approval:
+        caller.check(APPROVE, "change what a run asks about")
+    header = asked.request.headers.get(HEADER)
+    if header and body.key not in (None, header):
+        raise HttpError(422, "the body: 'key' and the header Idempotency-Key name two keys: leave one out")
+    agent = asked.gateway.agents.get(body.agent)
+    run = await asked.gateway.perdure.start(
+        agent,
+        body.input if "input" in body.model_fields_set else MISSING,
+        key=body.key or header,
+        approval=body.approval,  # type: ignore[arg-type]  # judged there
+        sender=caller.sender,
+        tenant=caller.tenant,
+    )
+    return answered({"runId": run.id}, 201, {"Location": f"/v1/runs/{quote(run.id)}"})
+
+
+async def list_runs(asked: ApiRequest[Paged, ListRuns]) -> Response:
+    query = asked.query
+    chosen = Selection(
+        agent=query.agent,
+        status=query.status,
+        since=query.since,
+        sender=query.sender,
+        waiting=query.waiting,
+        tenant=asked.caller.tenant,
+    )
+    page = await asked.gateway.perdure.page_of_runs(chosen, size=query.limit, page=query.page)
+    return answered({"runs": [row.as_json() for row in page.rows], "next": page.following})
+
+
+async def show(asked: ApiRequest) -> Response:
+    return answered((await (await asked.run()).view()).result().as_json())
+
+
+async def wait(asked: ApiRequest[Paged, WaitQuery]) -> Response:
+    """Wait for the end of a run; of a session's run also before it has begun."""
+    id, gateway = asked.named("run"), asked.gateway
+    if id.startswith(SESSION_PREFIX):
+        session = await gateway.own_session_of(asked.caller, id)
+        return await waited(asked, lambda timeout: session.wait(id, timeout))
+    run = await asked.run()
+    return await waited(asked, run.waited)
+
+
+async def value(asked: ApiRequest[Paged, TranscriptQuery]) -> Response:
+    text = await (await asked.run()).value(asked.query.what)
+    return Response(text.encode(errors="backslashreplace"), media_type="application/json")
+
+
+async def waiting(asked: ApiRequest) -> Response:
+    found, silent = await (await asked.run()).waiting_below()
+    return answered({"waiting": [one.as_json() for one in found], "silent": [*silent]})
+
+
+async def decide(asked: ApiRequest[DecisionBody]) -> Response:
+    decision = asked.body.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return answered(await (await asked.run()).decide({**decision, "by": asked.caller.sender}))
+
+
+async def _of_no_session(asked: ApiRequest[Any, Any], otherwise: str) -> Run[Any]:
+    """A session compares the rights of who asks with those of who has begun the run, or has said the message (R10.9)."""
+    run = await asked.run()
+    if run.id.startswith(SESSION_PREFIX):
+        raise HttpError(409, f"this is a run of a session: {otherwise}")
+    return run
+
+
+async def tell(asked: ApiRequest[RunMessage]) -> Response:
+    run = await _of_no_session(asked, "say it there")
+    id = await run.steer(asked.body.text, by=asked.caller.sender, id=asked.body.message_id)
+    return answered({"messageId": id}, 202)
+
+
+async def withdraw(asked: ApiRequest) -> Response:
+    run = await _of_no_session(asked, "take it back there")
+    caller = asked.caller
+    await run.withdraw(asked.named("message"), sender=None if caller.may("withdraw") else caller.sender)
+    return Response(status_code=204)
+
+
+async def cancel(asked: ApiRequest) -> Response:
+    await (await asked.run()).cancel()
+    return Response(status_code=202)
+
+
+async def approvals(asked: ApiRequest[Paged, Paged]) -> Response:
+    query = asked.query
+    found = await asked.gateway.perdure.approvals(size=query.limit, page=query.page, tenant=asked.caller.tenant)
+    return answered(
+        {"waiting": [one.as_json() for one in found.waiting], "unnamed": {**found.unnamed}, "next": found.following}
+    )
+
+
+_R: Final = "/v1/runs/{run}"
+RUNS: Final = (
+    Operation("startRun", "POST", "/v1/runs", "Start a run.", start, SEND, body=StartRun, answers={201: StartedRun}),
+    Operation(
+        "listRuns",
+        "GET",
+        "/v1/runs",
+        "List runs, the newest started first.",
+        list_runs,
+        READ,
+        query=ListRuns,
+        answers={200: paged("runs")},
+    ),
+    Operation(
+        "listWaiting",
+        "GET",
+        "/v1/approvals",
+        "List what waits for a person.",
+        approvals,
+        READ,
+        query=Paged,
+        answers={200: paged("waiting")},
+    ),
+    Operation(
+        "decide",
+        "POST",
+        f"{_R}/decisions",
+        "Decide what waits.",
+        decide,
+        APPROVE,
+        body=DecisionBody,
+        answers={200: OBJECT},
+    ),
+    Operation(
+        "tellRun",
+        "POST",
+        f"{_R}/messages",
+        "Tell a run something new while it works.",
+        tell,
+        SEND,
+        body=RunMessage,
+        answers={202: DeliveredMessage},
+    ),
+    Operation(
+        "withdrawFromRun",
+        "DELETE",
+        _R + "/messages/{message}",
+        "Take back what a run was told, while no Request holds it.",
+        withdraw,
+        SEND,
+        answers={204: None},
+    ),
+    Operation("cancelRun", "POST", f"{_R}/cancel", "Ask a run to end.", cancel, "stop", answers={202: None}),
+    Operation(
+        "waitForRun",
+        "GET",
+        f"{_R}/wait",
+        "Wait for a run's end.",
+        wait,
+        READ,
+        query=WaitQuery,
+        answers={200: WaitResult},
+    ),
+    Operation(
+        "listWaitingInRun",
+        "GET",
+        f"{_R}/waiting",
+        "Show what waits for a person in a run and below it, whole.",
+        waiting,
+        READ,
+        answers={200: OBJECT},
+    ),
+    Operation(
+        "readValue",
+        "GET",
+        f"{_R}/value",
+        "Read one thing of a run whole.",
+        value,
+        READ,
+        query=TranscriptQuery,
+        answers={200: {}},
+    ),
+    Operation("showRun", "GET", _R, "Show a run as it stands or ended.", show, READ, answers={200: RunResult}),
+)
+"""What stands for a path with more behind it comes after it: ids may hold slashes."""

@@ -1,0 +1,265 @@
+"""A response as the events of a stream, numbered alike by every gateway.
+
+`response.created` is 0 and `response.in_progress` is 1. Each attempt of a model at an answer has `SPAN` numbers for what it writes: those of
+its item's beginning, then one for each character, so that a piece of text has the number of its last one. Whoever comes back with
+`starting_after` is given what follows that very character, however it is cut into pieces now. What was written and did not count, because
+a model was asked anew, is an item of its own that ends `incomplete`; the response itself is without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from typing import Any, Final
+
+from perdure.gateway.openai._agent_file import Record
+from perdure.gateway.openai._errors import after_start, error_body
+from perdure.gateway.openai._ids import ResponseId
+from perdure.gateway.openai._objects import (
+    Chunks,
+    FoundRun,
+    completion_object,
+    empty_response,
+    message_item,
+    response_object,
+)
+from perdure.gateway.openai._runs import RunFinder
+from perdure.gateway.streams import frame
+from perdure.runs.events import Event
+from perdure.values.json import JsonObject, dumps
+
+SPAN: Final = 1 << 21
+"""More than an answer has characters; a thousand of them fit into 31 bits."""
+_FIRST: Final = 2
+_AS: Final = {"cancelled": "failed"}
+"""Of a stream's last event, where a status has none of its own."""
+
+
+class ResponseEvents:
+    """The events of one response, each once; those up to number `after` are left out."""
+
+    def __init__(self, id: ResponseId, after: int = -1) -> None:
+        self._id = id
+        self._after = after
+        self._answered: dict[int, int] = {}
+        """Request → the attempt with which it has ended."""
+        self._span = 0
+        """How many attempts were made before the one that writes."""
+        self._index = 0
+        """Items that were told and ended."""
+        self._text = ""
+        """What was told of the text that is being written."""
+        self._open = False
+        """Whether its item was begun."""
+        self._missed = False
+        """Whether a piece of it was: then the rest waits for the end."""
+        self.ended = False
+
+    def begin(self, response: JsonObject) -> Iterator[JsonObject]:
+        """The first two events; `response` as it was when nothing of it was known."""
+        for number, phase in enumerate(("created", "in_progress")):
+            yield from self._event(number, f"response.{phase}", response={**response, "status": "in_progress"})
+
+    def answered(self, request: int, attempt: int) -> None:
+        """A Request has ended with this attempt."""
+        self._answered[request] = attempt
+
+    def _span_of(self, request: int, attempt: int) -> int:
+        return sum(last for number, last in self._answered.items() if number < request) + attempt - 1
+
+    def drop(self) -> Iterator[JsonObject]:
+        """Drop the text that was written: it does not count."""
+        if self._open:
+            yield from self._end_text("incomplete")
+            self._index += 1
+        self._text, self._open, self._missed = "", False, False
+
+    def write(self, request: int, attempt: int, start: int, text: str) -> Iterator[JsonObject]:
+        """A piece of what an attempt of a Request is writing, behind so many characters."""
+        if (span := self._span_of(request, attempt)) != self._span:
+            yield from self.drop()
+            self._span = span
+        yield from self._write(start, text)
+
+    def _write(self, start: int, text: str) -> Iterator[JsonObject]:
+        if start > len(self._text):
+            self._missed = True
+        new = "" if self._missed else text[len(self._text) - start :]
+        if new:
+            yield from self._begin_text()
+            self._text += new
+            yield from self._delta(len(new))
+
+    def end(self, response: JsonObject) -> Iterator[JsonObject]:
+        """Yield the remaining events of a response that has ended."""
+        items = list(response["output"])
+        answer = items.pop(0) if items and items[0]["type"] == "message" and not _refuses(items[0]) else None
+        text = "" if answer is None else answer["content"][0]["text"]
+        span = max(0, sum(self._answered.values()) - 1)
+        # What was written is not the answer, whose references were resolved, or was said beside calls: it stands before it, like a draft.
+        another = self._open and self._span >= span and (answer is None or not text.startswith(self._text))
+        if another or self._span != span:
+            yield from self.drop()
+        self._span = max(span, self._span) + another
+        number = self._base
+        if answer is not None:
+            self._missed = False
+            yield from self._begin_text()
+            yield from self._write(len(self._text), text[len(self._text) :])
+            response = {**response, "output": [{**answer, "id": self._item_id}, *items]}
+            yield from self._end_text("completed")
+            number = self._base + len(text) + 5
+        for item in items:
+            yield from self._item(number, item)
+            number += 6 if _refuses(item) else 4
+        status = str(response["status"])
+        yield from self._event(number, f"response.{_AS.get(status, status)}", response=response)
+        self.ended = True
+
+    @property
+    def _base(self) -> int:
+        return _FIRST + self._span * SPAN
+
+    @property
+    def _item_id(self) -> str:
+        return self._id.item("msg", str(self._index + 1) if self._index else "")
+
+    @property
+    def _place(self) -> JsonObject:
+        return {"item_id": self._item_id, "output_index": self._index, "content_index": 0}
+
+    def _event(self, number: int, kind: str, **data: Any) -> Iterator[JsonObject]:
+        if number > self._after:
+            yield {"type": kind, "sequence_number": number, **data}
+
+    def _message(self, status: str) -> JsonObject:
+        return message_item(self._id, self._text, status) | {"id": self._item_id}
+
+    def _begin_text(self) -> Iterator[JsonObject]:
+        if self._open:
+            return
+        self._open = True
+        item = self._message("in_progress")
+        yield from self._event(self._base, "response.output_item.added", output_index=self._index, item=item)
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        yield from self._event(self._base + 1, "response.content_part.added", **self._place, part=part)
+
+    def _delta(self, new: int) -> Iterator[JsonObject]:
+        number = self._base + 1 + len(self._text)
+        piece = self._text[-min(new, max(1, number - self._after)) :]
+        yield from self._event(number, "response.output_text.delta", **self._place, delta=piece, logprobs=[])
+
+    def _end_text(self, status: str) -> Iterator[JsonObject]:
+        number, item = self._base + 1 + len(self._text), self._message(status)
+        said: JsonObject = {"text": self._text, "logprobs": []}
+        yield from self._event(number + 1, "response.output_text.done", **self._place, **said)
+        part = item["content"][0]
+        yield from self._event(number + 2, "response.content_part.done", **self._place, part=part)
+        yield from self._event(number + 3, "response.output_item.done", output_index=self._index, item=item)
+        if status == "completed":
+            self._open, self._index = False, self._index + 1
+
+    def _item(self, number: int, item: JsonObject) -> Iterator[JsonObject]:
+        place = {"output_index": self._index}
+        call = item["type"] == "function_call"
+        begun = {**item, "status": "in_progress", "arguments": ""} if call else item
+        if _refuses(item):
+            yield from self._refusal(number, item)
+            return
+        yield from self._event(number, "response.output_item.added", **place, item=begun)
+        if call:
+            about, written = {"item_id": item["id"], **place}, item["arguments"]
+            yield from self._event(number + 1, "response.function_call_arguments.delta", **about, delta=written)
+            said = {"arguments": written, "name": item["name"]}
+            yield from self._event(number + 2, "response.function_call_arguments.done", **about, **said)
+        yield from self._event(number + 3, "response.output_item.done", **place, item=item)
+        self._index += 1
+
+    def _refusal(self, number: int, item: JsonObject) -> Iterator[JsonObject]:
+        place, part = {"output_index": self._index}, item["content"][0]
+        about, words = {"item_id": item["id"], **place, "content_index": 0}, part["refusal"]
+        begun = {**item, "status": "in_progress", "content": []}
+        yield from self._event(number, "response.output_item.added", **place, item=begun)
+        yield from self._event(number + 1, "response.content_part.added", **about, part={**part, "refusal": ""})
+        yield from self._event(number + 2, "response.refusal.delta", **about, delta=words)
+        yield from self._event(number + 3, "response.refusal.done", **about, refusal=words)
+        yield from self._event(number + 4, "response.content_part.done", **about, part=part)
+        yield from self._event(number + 5, "response.output_item.done", **place, item=item)
+        self._index += 1
+
+
+def _refuses(item: JsonObject) -> bool:
+    return item["type"] == "message" and any(part["type"] == "refusal" for part in item["content"])
+
+
+DONE = frame("[DONE]")
+
+
+async def response_frames(
+    finder: RunFinder, tenant: str, id: ResponseId, record: Record | None, after: int = -1
+) -> AsyncGenerator[str, None]:
+    """The events of a response, behind number `after`, until it has ended."""
+    telling, number = ResponseEvents(id, after), after
+    try:
+        async with aclosing(_events(finder, tenant, id, record, telling)) as events:
+            async for event, _ in events:
+                number = event["sequence_number"]
+                yield frame(dumps(event), event=event["type"])
+    except Exception as error:
+        body = error_body(after_start(error, id))
+        said = {key: body[key] for key in ("message", "param", "code")}
+        yield frame(dumps({"type": "error", "sequence_number": number + 1, **said, "error": body}), event="error")
+    yield DONE
+
+
+async def chunk_frames(
+    finder: RunFinder, tenant: str, id: ResponseId, record: Record, *, with_usage: bool
+) -> AsyncGenerator[str, None]:
+    """The chunks of a chat completion, until it has ended."""
+    chunks = Chunks(id, record.created, record.agent, with_usage=with_usage)
+    last: FoundRun | None = None
+    yield frame(dumps(chunks.begin()))
+    try:
+        async with aclosing(_events(finder, tenant, id, record, ResponseEvents(id))) as events:
+            async for event, found in events:
+                last = found
+                for chunk in chunks.take(event):
+                    yield frame(dumps(chunk))
+        if last is not None:
+            for chunk in chunks.end(completion_object(id, last)):
+                yield frame(dumps(chunk))
+    except Exception as error:
+        yield frame(dumps({"error": error_body(after_start(error, id.completion))}))
+    yield DONE
+
+
+async def _events(
+    finder: RunFinder, tenant: str, id: ResponseId, record: Record | None, telling: ResponseEvents
+) -> AsyncGenerator[tuple[JsonObject, FoundRun | None], None]:
+    """Each with the run as it was found then; those before it was looked at with none."""
+    if record is not None:
+        for event in telling.begin(empty_response(id, record, id.run_id(tenant), "in_progress")):
+            yield event, None
+    found = await finder.begun(tenant, id)
+    if record is None:
+        for event in telling.begin(empty_response(id, found.record, id.run_id(tenant), "in_progress")):
+            yield event, found
+    before = found.last_request(id.leg - 1) if id.leg > 1 else 0
+    async with aclosing(finder.watch(tenant, id, found, text=True)) as happened:
+        async for happening in happened:
+            for event in _told_of(happening, telling, before, found.record):
+                yield event, found
+    found = await finder.ended(tenant, id)
+    for event in telling.end(response_object(id, found)):
+        yield event, found
+
+
+def _told_of(happening: Event, telling: ResponseEvents, before: int, record: Record) -> Iterator[JsonObject]:
+    """Yield the response's events for an event of the run. `before`: the last Request that belongs to the response before it."""
+    topic, phase, data = happening.topic, happening.phase, happening.data
+    if topic == "request" and phase == "end":
+        telling.answered(int(data["number"]), int(data.get("attempt") or 1))
+    elif topic == "assistant" and phase == "delta" and not record.formatted and data["request"] > before:
+        yield from telling.write(int(data["request"]), int(data["attempt"]), int(data["start"]), str(data["text"]))
+    elif topic == "assistant" and (phase == "superseded" or (phase == "end" and not data.get("accepted"))):
+        yield from telling.drop()

@@ -1,0 +1,427 @@
+"""Runs as response objects and chat completions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Literal, TypeAlias
+
+from perdure.approvals.requests import WaitingView
+from perdure.gateway.errors import HttpError
+from perdure.gateway.openai._agent_file import Record
+from perdure.gateway.openai._errors import NOT_AGAIN, ended_badly
+from perdure.gateway.openai._ids import ResponseId
+from perdure.gateway.openai._requests import APPROVAL_TOOL
+from perdure.models.dialects.output_text import text_of
+from perdure.models.usage import Usage
+from perdure.runs.events import is_silence
+from perdure.runs.wire import CallView, RunView
+from perdure.tools.definitions import plain_definition, with_own_names
+from perdure.values.json import Json, JsonObject, dumps
+
+Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+VIA: Final = "openai"
+"""With which a decision says by which response it came: `openai/2/1.0` is of the offer `1.0`, in the run's second leg."""
+LIMITS: Final = {"token_budget": "max_output_tokens", "cost_budget": "max_output_tokens"}
+"""Why a run came to an end that its answer is not the best of, in OpenAI's words; every other limit counts answers."""
+FAILED: Final = "invalid_prompt"
+"""The `code` of a failed response: of OpenAI's codes the one after which clients do not send the same again."""
+_DONE: Final = (None, "output", "answer", "task_complete")
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredAction:
+    """An item at the end of a response that its client has to act on: a call to execute, or one to approve."""
+
+    offer: str
+    """The offer's id: a call's, or a Request's number for its whole plan; in a delegate's run behind that run's path, `1.0/2.0`."""
+    name: str
+    arguments: JsonObject
+    approval: bool
+    at: str
+    """When it was offered, ISO 8601."""
+    waits: bool
+    """Whether it still does."""
+    question: bool = False
+    """Whether an answer is wanted."""
+
+    @property
+    def run(self) -> str:
+        """The path of the delegate's run that asks; empty: the run itself does."""
+        return self.offer.rpartition("/")[0]
+
+    @property
+    def call(self) -> str:
+        """Return the call's id as a decision of that run names it."""
+        return self.offer.rpartition("/")[2]
+
+    @property
+    def request(self) -> int:
+        """The number of the Request, of the run itself, for which it waits."""
+        number = self.offer.partition(".")[0]
+        return int(number) if number.isdecimal() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRun:
+    """A run, as it was found."""
+
+    view: RunView
+    record: Record
+    output: Json = None
+    """Whole, also where the view has cut it."""
+    ended: float | None = None
+    """Seconds since 1970."""
+    below: Mapping[str, RunView] = field(default_factory=dict)
+    """The runs of its delegates, and of theirs, by their paths: the ids behind the run's own, `1.0`, `1.0/2.1`."""
+
+    @property
+    def _views(self) -> list[tuple[str, RunView]]:
+        return [("", self.view), *sorted(self.below.items())]
+
+    @property
+    def leg(self) -> int:
+        """The run's last."""
+        return max([1, *(leg for _, view in self._views for leg, _ in _decided(view))])
+
+    @property
+    def pauses(self) -> bool:
+        """Whether all there is to do is its client's."""
+        shown = any(self._shows(offer) for _, view in self._views for offer in view.waiting)
+        return self.view.status == "running" and shown and self._rests("", self.view)
+
+    def _rests(self, path: str, view: RunView) -> bool:
+        """Whether a run, or one of its delegates', waits for somebody, and nothing of it goes on meanwhile."""
+        if any(offer.calls is not None for offer in view.waiting):  # a whole plan, of which nothing runs
+            return True
+        if view.log and view.log[-1].status == "running":
+            return False
+        busy = [_joined(path, call.id) for call in view.calls if call.status in ("running", "ready")]
+        return bool(view.waiting or busy) and all(map(self._rests_below, busy))
+
+    def _rests_below(self, path: str) -> bool:
+        """Whether delegates' runs carry a call out, and all of them rest."""
+        under = [(each, view) for each, view in self.below.items() if each == path or each.startswith(f"{path}/")]
+        running = [(each, view) for each, view in under if view.status == "running"]
+        return bool(running) and all(self._rests(each, view) for each, view in running)
+
+    def call(self, ask: RequiredAction) -> CallView | None:
+        """Return the call that it is about, in the run that asks; of a whole plan none."""
+        view = self.below.get(ask.run) if ask.run else self.view
+        return next((each for each in view.calls if each.id == ask.call), None) if view is not None else None
+
+    def status(self, leg: int) -> Status:
+        """Return the status of a response. One that waits is `completed`: its last items are what it waits for."""
+        if leg < self.leg or (self.view.status == "running" and self.pauses):
+            return "completed"
+        if self.view.status == "running":
+            return "in_progress"
+        if self.view.status == "refused":  # the refusal is the answer
+            return "completed"
+        if self.view.status == "completed":
+            return "completed" if self.view.stop_reason in _DONE else "incomplete"
+        return "cancelled" if self.view.status == "cancelled" else "failed"
+
+    def asks(self, leg: int) -> list[RequiredAction]:
+        """Return the items that the response ends with, in the order of their approval requests."""
+        asks = {offer: ask for each, ask in self._settled() if each == leg + 1 for offer in [ask.offer]}
+        if leg == self.leg and self.view.status == "running":
+            asks |= {ask.offer: ask for ask in self._waiting()}
+        return sorted(asks.values(), key=lambda ask: (ask.at, [int(n) for n in ask.offer.split(".") if n.isdecimal()]))
+
+    def _waiting(self) -> Iterator[RequiredAction]:
+        for path, offer in [(path, offer) for path, view in self._views for offer in view.waiting]:
+            if not self._shows(offer):
+                continue
+            arguments = {"calls": offer.calls} if offer.calls is not None else self._own(offer.tool, offer.params)
+            approval = not (offer.question and offer.tool in self.record.names)
+            id = _joined(path, offer.call)
+            yield RequiredAction(id, offer.tool, arguments, approval, offer.requested_at, True, offer.question)
+
+    def _shows(self, offer: WaitingView) -> bool:
+        """Whether its client can see to it: a call that it carries out, or, where it may decide, what people are asked."""
+        return (offer.question and offer.tool in self.record.names) or self.record.approves
+
+    def _settled(self) -> Iterator[tuple[int, RequiredAction]]:
+        for path, view in self._views:
+            yield from self._settled_in(path, view)
+
+    def _settled_in(self, path: str, view: RunView) -> Iterator[tuple[int, RequiredAction]]:
+        plans: dict[tuple[int, str], list[CallView]] = {}
+        for call in view.calls:
+            if (via := _via(call)) is None or call.approval is None:
+                continue
+            leg, offer = via
+            if offer != call.id and "." not in offer:
+                plans.setdefault((leg, offer), []).append(call)
+                continue
+            approval = call.approval.decision != "answer" or call.tool not in self.record.names
+            arguments = self._own(call.tool, call.params)
+            yield (
+                leg,
+                RequiredAction(_joined(path, offer), call.tool, arguments, approval, call.approval.requested_at, False),
+            )
+        for (leg, offer), calls in plans.items():
+            assert calls[0].approval is not None
+            arguments = {"calls": [{"_tool": call.tool, **call.params} for call in calls]}
+            yield (
+                leg,
+                RequiredAction(_joined(path, offer), "plan", arguments, True, calls[0].approval.requested_at, False),
+            )
+
+    def _own(self, tool: str, params: JsonObject) -> JsonObject:
+        """Parameters under the names that the client has given them."""
+        found = next((each for each in self.record.tools if each["name"] == tool), None)
+        return params if found is None else with_own_names(params, plain_definition(found))
+
+    def last_request(self, leg: int) -> int:
+        """The number of the last Request that counts for the response, and those before it for it or the legs before it."""
+        if leg >= self.leg:
+            return max((each.number for each in self.view.log), default=0)
+        return max((ask.request for each in range(1, leg + 1) for ask in self.asks(each)), default=0)
+
+
+def _via(call: CallView) -> tuple[int, str] | None:
+    parts = call.approval.via.split("/") if call.approval is not None else []
+    if len(parts) != 3 or parts[0] != VIA or not parts[1].isdecimal():
+        return None
+    return int(parts[1]), parts[2]
+
+
+def _joined(path: str, id: str) -> str:
+    return f"{path}/{id}" if path else id
+
+
+def _decided(view: RunView) -> list[tuple[int, str]]:
+    return [via for call in view.calls if (via := _via(call)) is not None]
+
+
+def via(id: ResponseId, offer: str) -> str:
+    """Return the `via` of a decision that arrives by this response."""
+    return f"{VIA}/{id.leg}/{offer}"
+
+
+def answer_of(found: FoundRun) -> str:
+    """The text of a run's answer: as a reply says it (R10.16), or its JSON where the request asked for a format of its own."""
+    if found.output is None or is_silence(text := text_of(found.output)):
+        return ""
+    return dumps(found.output) if found.record.formatted else text
+
+
+def refusal_of(found: FoundRun) -> str | None:
+    """Return the model's words where it refused (R20.2)."""
+    return why_ended(found) if found.view.status == "refused" else None
+
+
+def why_ended(found: FoundRun) -> str:
+    """Return why a run has ended without an output."""
+    return found.view.error or f"the run was {found.view.status.replace('_', ' ')}"
+
+
+def output_items(id: ResponseId, found: FoundRun) -> list[JsonObject]:
+    """The items of a response, as far as they stand."""
+    items: list[JsonObject] = []
+    if id.leg == found.leg and found.view.status == "completed" and (text := answer_of(found)):
+        items.append(message_item(id, text))
+    if id.leg == found.leg and (refusal := refusal_of(found)) is not None:
+        part: JsonObject = {"type": "refusal", "refusal": refusal}
+        items.append(message_item(id, "") | {"content": [part]})
+    for ask in found.asks(id.leg):
+        by_item = ask.approval and not found.record.approval_tool
+        items.append(approval_item(id, ask, found.record.agent) if by_item else function_item(id, ask))
+    return items
+
+
+def message_item(id: ResponseId, text: str, status: str = "completed") -> JsonObject:
+    """The answer; or of one that is being written its beginning, or what was written of one that does not count."""
+    part: JsonObject = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    item: JsonObject = {"id": id.item("msg"), "type": "message", "role": "assistant", "status": status}
+    if status == "in_progress":
+        return item | {"content": []}
+    return item | {"content": [part], "phase": "final_answer" if status == "completed" else "commentary"}
+
+
+def function_item(id: ResponseId, ask: RequiredAction) -> JsonObject:
+    """Return a call that the client carries out, or the one that asks for an approval."""
+    name, arguments = function_of(ask)
+    about = {"id": id.item("fc", ask.offer), "call_id": id.call(ask.offer), "name": name}
+    return about | {"type": "function_call", "status": "completed", "arguments": arguments}
+
+
+def function_of(ask: RequiredAction) -> tuple[str, str]:
+    """Return the name and the arguments of the call."""
+    if ask.approval:
+        return APPROVAL_TOOL, dumps({"tool": ask.name, "arguments": ask.arguments})
+    return ask.name, dumps(ask.arguments)
+
+
+def approval_item(id: ResponseId, ask: RequiredAction, agent: str) -> JsonObject:
+    """Return the item of an approval. It has the type of approvals of MCP's tools, because OpenAI has no other; its label is the agent's name."""
+    about = {"id": id.item("mcpr", ask.offer), "name": ask.name, "server_label": agent}
+    return about | {"type": "mcp_approval_request", "arguments": dumps(ask.arguments)}
+
+
+def usage_of(found: FoundRun, leg: int) -> JsonObject:
+    """The tokens of a response: those of its Requests; of a run's last, all that the others do not count, delegates' too."""
+    first = found.last_request(leg - 1) if leg > 1 else 0
+    whole: Usage = found.view.usage
+    if leg < found.leg:
+        last = found.last_request(leg)
+        counted = [each.usage for each in found.view.log if first < each.number <= last]
+        whole = _sum(counted)
+    elif first:
+        whole = _less(whole, _sum([each.usage for each in found.view.log if each.number <= first]))
+    return {
+        "input_tokens": whole.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": whole.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": whole.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": whole.reasoning_tokens},
+        "total_tokens": whole.tokens,
+    }
+
+
+def _sum(counted: list[Usage]) -> Usage:
+    total = Usage()
+    for each in counted:
+        total = total.plus(each)
+    return total
+
+
+def _less(whole: Usage, part: Usage) -> Usage:
+    left = {name: max(0, getattr(whole, name) - getattr(part, name)) for name in Usage.model_fields}
+    return Usage(**left)
+
+
+def response_object(id: ResponseId, found: FoundRun) -> JsonObject:
+    """The response as it stands."""
+    status = found.status(id.leg)
+    settled = status not in ("queued", "in_progress")
+    reason = None
+    if status == "incomplete":
+        reason = {"reason": LIMITS.get(str(found.view.stop_reason), "max_messages")}
+    last = settled and id.leg == found.leg and found.view.stop_reason is not None
+    more: JsonObject = {"stop_reason": found.view.stop_reason} if last else {}
+    begun = empty_response(id, found.record, found.view.run_id, status)
+    return begun | {
+        "completed_at": _completed(id, found) if status == "completed" else None,
+        "error": _error(found) if status == "failed" else None,
+        "incomplete_details": reason,
+        "output": output_items(id, found),
+        "usage": usage_of(found, id.leg) if settled else None,
+        "perdure": begun["perdure"] | more,
+    }
+
+
+def empty_response(id: ResponseId, record: Record, run_id: str, status: Status) -> JsonObject:
+    """The response before anything of it is known. Beside OpenAI's keys `perdure` says which run it is."""
+    return {
+        "id": str(id),
+        "object": "response",
+        "created_at": record.created,
+        "completed_at": None,
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        **record.echo,
+        "output": [],
+        "usage": None,
+        "perdure": {"run_id": run_id},
+    }
+
+
+def _completed(id: ResponseId, found: FoundRun) -> int | None:
+    if id.leg == found.leg and found.ended is not None:
+        return int(found.ended)
+    times = [ask.at for ask in found.asks(id.leg)]
+    return int(datetime.fromisoformat(max(times)).timestamp()) if times else None
+
+
+def _error(found: FoundRun) -> JsonObject:
+    return {"code": FAILED, "message": why_ended(found), "type": NOT_AGAIN, "param": None}
+
+
+SUPERSEDED: Final = (
+    "what was written does not count any more, for the model was asked anew, and a completion cannot take it back: "
+    "the run goes on, ask again with the same Idempotency-Key, or use responses"
+)
+
+
+def completion_object(id: ResponseId, found: FoundRun) -> JsonObject:
+    """The completion of a run that has ended, or waits for its client. Raises `HttpError` (422) for one without an answer."""
+    status = found.status(id.leg)
+    if status in ("failed", "cancelled"):
+        raise no_answer(found)
+    asks = found.asks(id.leg)
+    text = answer_of(found) if id.leg == found.leg and found.view.status == "completed" else None
+    message: JsonObject = {"role": "assistant", "content": text, "refusal": refusal_of(found)}
+    if asks:
+        message["tool_calls"] = [_call(id, ask) for ask in asks]
+    reason = "tool_calls" if asks else "length" if status == "incomplete" else "stop"
+    choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
+    about = _about(id, found.record.created, found.record.agent, "chat.completion")
+    more: JsonObject = {"run_id": found.view.run_id, "stop_reason": found.view.stop_reason}
+    said = {"metadata": metadata} if (metadata := found.record.echo.get("metadata")) else {}
+    return about | {"choices": [choice], "usage": chat_usage(found, id.leg), "perdure": more} | said
+
+
+def no_answer(found: FoundRun) -> HttpError:
+    """Return why there is none."""
+    return ended_badly(why_ended(found), f"run_{found.view.status}")
+
+
+def chat_usage(found: FoundRun, leg: int) -> JsonObject:
+    """The tokens, in the names of this API."""
+    usage = usage_of(found, leg)
+    return {
+        "prompt_tokens": usage["input_tokens"],
+        "completion_tokens": usage["output_tokens"],
+        "total_tokens": usage["total_tokens"],
+        "prompt_tokens_details": {"cached_tokens": usage["input_tokens_details"]["cached_tokens"]},
+        "completion_tokens_details": usage["output_tokens_details"],
+    }
+
+
+def _call(id: ResponseId, ask: RequiredAction) -> JsonObject:
+    name, arguments = function_of(ask)
+    return {"id": id.call(ask.offer), "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _about(id: ResponseId, created: int, model: str, kind: str) -> JsonObject:
+    about = {"id": id.completion, "object": kind, "created": created, "model": model}
+    return about | {"service_tier": "default", "system_fingerprint": None}
+
+
+class Chunks:
+    """A stream of chunks, from the events of the response that it is."""
+
+    def __init__(self, id: ResponseId, created: int, model: str, *, with_usage: bool) -> None:
+        self._about = _about(id, created, model, "chat.completion.chunk")
+        self._with_usage = with_usage
+
+    def begin(self) -> JsonObject:
+        """The first."""
+        return self._chunk({"role": "assistant", "content": "", "refusal": None})
+
+    def take(self, event: JsonObject) -> Iterator[JsonObject]:
+        """Yield the chunks of an event. Raises `HttpError` if text was written that does not count."""
+        if event["type"] == "response.output_text.delta":
+            yield self._chunk({"content": event["delta"]})
+        elif event["type"] == "response.output_item.done" and event["item"].get("status") == "incomplete":
+            raise ended_badly(SUPERSEDED, "superseded")
+
+    def end(self, completion: JsonObject) -> Iterator[JsonObject]:
+        """Yield the chunks after the text, for the whole completion."""
+        choice = completion["choices"][0]
+        if refusal := choice["message"]["refusal"]:
+            yield self._chunk({"refusal": refusal})
+        for index, call in enumerate(choice["message"].get("tool_calls", ())):
+            yield self._chunk({"tool_calls": [{"index": index, **call}]})
+        yield self._chunk({}, choice["finish_reason"])
+        if self._with_usage:
+            yield self._about | {"choices": [], "usage": completion["usage"]}
+
+    def _chunk(self, delta: JsonObject, reason: str | None = None) -> JsonObject:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
+        return self._about | {"choices": [choice]} | ({"usage": None} if self._with_usage else {})

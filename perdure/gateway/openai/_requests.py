@@ -1,0 +1,694 @@
+"""Bodies of OpenAI's clients: each key is used, ignored, or refused in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from perdure.errors import AgentError, JsonError, ToolDefinitionError
+from perdure.gateway.openai._errors import invalid, refused, unsupported
+from perdure.sessions.wire import digest
+from perdure.tools.tool import CLIENT, parse_tool
+from perdure.values.json import Json, JsonObject, ReadOnlyJson, dumps, loads, shorten
+from perdure.values.messages import parse_messages
+from perdure.values.problems import close_names
+
+
+class RequestBody:
+    """A request's JSON. Each method reads one key and raises `HttpError` (400), naming it, for a value that is none; `null` is left out."""
+
+    def __init__(self, body: JsonObject) -> None:
+        self.json = body
+
+    def check(
+        self, honoured: Collection[str], hints: Collection[str], neutral: dict[str, tuple[str, list[Json]]]
+    ) -> None:
+        """Refuses every key that is neither `honoured` nor a hint without effect, nor has one of the values that ask for nothing.
+
+        `neutral`: key → why other values than these are not supported.
+        """
+        for name, value in self.json.items():
+            if value is None or name in honoured or name in hints:
+                continue
+            if name not in neutral:
+                near = close_names(name, [*honoured, *hints, *neutral])
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise refused(f"unknown parameter: {shorten(name, 60)}{hint}", name[:100], "unknown_parameter")
+            why, values = neutral[name]
+            if value not in values or (isinstance(value, bool) and not any(value is each for each in values)):
+                raise unsupported(name, why)
+
+    def get(self, name: str) -> Any:
+        return self.json.get(name)
+
+    def text(self, name: str) -> str | None:
+        found: str | None = self._of(name, str, "a string")
+        return found
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        found = self._of(name, bool, "true or false")
+        return default if found is None else bool(found)
+
+    def number(self, name: str, least: float, most: float) -> float | None:
+        value = self.json.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise invalid(name, f"a number from {least:g} to {most:g}")
+        return value
+
+    def count(self, name: str) -> int | None:
+        value = self.json.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**9:
+            raise invalid(name, "a whole number from 1 on")
+        return value
+
+    def object(self, name: str) -> JsonObject:
+        found = self._of(name, dict, "an object")
+        return {} if found is None else found
+
+    def list(self, name: str) -> list[Any]:
+        found = self._of(name, list, "a list")
+        return [] if found is None else found
+
+    def metadata(self) -> dict[str, str]:
+        """At most 16 pairs of texts."""
+        found = self.object("metadata")
+        fits = all(isinstance(value, str) and len(value) <= 512 and len(key) <= 64 for key, value in found.items())
+        if len(found) > 16 or not fits:
+            raise invalid("metadata", "at most 16 pairs of texts, of 64 and 512 characters at most")
+        return found
+
+    def _of(self, name: str, kind: type, wanted: str) -> Any:
+        value = self.json.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise invalid(name, wanted)
+        return value
+
+
+MOST_TOOLS: Final = 128
+"""Tools that a client runs itself, in one request."""
+APPROVAL_TOOL: Final = "perdure_approval"
+"""The function that a client declares to be asked for approvals by its calls: chat completions have no item for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientInput:
+    """The content of a request's input."""
+
+    before: list[JsonObject] = field(default_factory=list)
+    """Messages in the chat form that stand before what is said now."""
+    texts: list[str] = field(default_factory=list)
+    """What is said now; none: the last of `before` is a result that the run goes on with."""
+    outputs: dict[str, Json] = field(default_factory=dict)
+    """By the call's id as the client was told it: what calls that it carried out have given."""
+    verdicts: dict[str, JsonObject] = field(default_factory=dict)
+    """By the id of the item that asked: `{"decision", "reason"}`."""
+    earlier: list[JsonObject] = field(default_factory=list)
+    """Of a history that ends with results: the messages before the calls that they are of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The differences between the agent's file and the run of a request."""
+
+    instructions: str | None = None
+    tools: list[JsonObject] = field(default_factory=list)
+    """As an agent file defines them; the client carries their calls out."""
+    sampling: JsonObject = field(default_factory=dict)
+    one_by_one: bool = False
+    schema: JsonObject | None = None
+    """Of the output; `None`: the agent's own."""
+    must_call: list[str] = field(default_factory=list)
+    """Tools of which the answer has to call one."""
+
+    @property
+    def digest(self) -> str:
+        """Return the same for the same changes, but for `must_call`: each request that goes on says it anew."""
+        said = [self.instructions, self.tools, self.sampling, self.one_by_one, self.schema]
+        return digest(said)
+
+    @property
+    def names(self) -> set[str]:
+        return {str(tool["name"]) for tool in self.tools}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """One request."""
+
+    model: str
+    said: ClientInput
+    changes: Changes
+    stream: bool
+    store: bool
+    echo: JsonObject
+    """What the response object repeats."""
+    items: list[JsonObject] = field(default_factory=list)
+    """Its input, as `input_items` lists it."""
+    background: bool = False
+    previous: str | None = None
+    """The response that it follows."""
+    conversation: str | None = None
+    """The conversation, by its id."""
+    approvals: bool = True
+    """Whether its client knows what to do where a person is asked."""
+    approval_tool: bool = False
+    """Whether it declares the function by whose calls it is asked for approvals."""
+    chat: bool = False
+    """Whether it is a chat completion."""
+    with_usage: bool = False
+    """Of a chat completion: a last chunk tells the usage."""
+
+
+def read_tools(body: RequestBody, of: str) -> list[JsonObject]:
+    """The functions of `tools`, each in OpenAI's `of` ("responses", where it stands flat, or "chat"), as an agent file defines tools."""
+    tools = body.list("tools")
+    if len(tools) > MOST_TOOLS:
+        raise invalid("tools", f"at most {MOST_TOOLS} tools")
+    found: dict[str, JsonObject] = {}
+    for at, tool in enumerate(tools):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind != "function":
+            raise unsupported(
+                f"tools[{at}].type", f"{kind!r} is no tool of a client's; the agent has its own, and takes 'function'"
+            )
+        function = tool.get("function") if of == "chat" else tool
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(name, str) or not 0 < len(name) <= 64 or not name.replace("_", "").replace("-", "").isalnum():
+            raise invalid(f"tools[{at}].name", "1 to 64 letters, digits, '_' and '-'")
+        if name in found:
+            raise refused(f"two tools are called {name!r}", f"tools[{at}].name", "invalid_value")
+        parameters = function.get("parameters") or {"type": "object", "properties": {}}
+        if not isinstance(parameters, dict):
+            raise invalid(f"tools[{at}].parameters", "a JSON Schema of an object")
+        about = {"name": name, "parameters": parameters}
+        if isinstance(function.get("description"), str):
+            about["description"] = function["description"]
+        found[name] = {**about, "_activity": CLIENT}
+        try:
+            parse_tool(found[name])
+        except ToolDefinitionError as error:
+            raise invalid(f"tools[{at}]", f"a function: {error}") from None
+    return list(found.values())
+
+
+def without_approval(tools: list[JsonObject]) -> tuple[list[JsonObject], bool]:
+    """Return the tools that are the agent's to call, and whether the one for approvals was among them."""
+    kept = [tool for tool in tools if tool["name"] != APPROVAL_TOOL]
+    return kept, len(kept) < len(tools)
+
+
+def choose_tools(body: RequestBody, tools: list[JsonObject]) -> tuple[list[JsonObject], list[str]]:
+    """Return the tools that `tool_choice` leaves, and those of which the answer has to call one."""
+    choice = body.get("tool_choice")
+    names = [str(tool["name"]) for tool in tools]
+    if choice in (None, "auto"):
+        return tools, []
+    if choice == "none":
+        return [], []
+    if choice == "required":
+        if not names:
+            raise refused("'tool_choice' is 'required', and there are no 'tools'", "tool_choice", "invalid_value")
+        return tools, names
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind == "function":
+        return tools, [_chosen(choice, names)]
+    if kind == "allowed_tools":
+        allowed = choice.get("allowed_tools", choice)  # chat completions have it one level deeper
+        listed = allowed.get("tools") if isinstance(allowed, dict) else None
+        if not isinstance(listed, list) or not listed or allowed.get("mode") not in ("auto", "required"):
+            raise invalid("tool_choice", "of the type 'allowed_tools' with a 'mode', 'auto' or 'required', and 'tools'")
+        chosen = [_chosen(each, names) for each in listed]
+        kept = [tool for tool in tools if tool["name"] in chosen]
+        return kept, chosen if allowed["mode"] == "required" else []
+    raise invalid("tool_choice", "'auto', 'none', 'required', or an object of the type 'function' or 'allowed_tools'")
+
+
+def _chosen(choice: Json, names: list[str]) -> str:
+    """Return the name of a function that is one of the request's."""
+    about = choice.get("function", choice) if isinstance(choice, dict) else None
+    name = about.get("name") if isinstance(about, dict) else None
+    if name not in names:
+        raise invalid("tool_choice", f"the name of one of 'tools', and {str(name)[:80]!r} is none")
+    return str(name)
+
+
+def read_schema(format: Any, param: str) -> JsonObject | None:
+    """The schema of the output that is asked for; `None`: none. `format`: flat, or with `json_schema` below it."""
+    if format is None or format == {"type": "text"}:
+        return None
+    if not isinstance(format, dict):
+        raise invalid(param, "an object")
+    if format.get("type") == "json_object":
+        return {"type": "object"}
+    given = format.get("json_schema", format)
+    schema = given.get("schema") if isinstance(given, dict) else None
+    if format.get("type") != "json_schema" or not isinstance(schema, dict):
+        raise invalid(param, "of the type 'text', 'json_object', or 'json_schema' with a 'schema'")
+    return schema
+
+
+def read_sampling(body: RequestBody, tokens: int | None, effort: str | None) -> JsonObject:
+    """Return how the run's models are to write (R9.8)."""
+    found = {
+        "temperature": body.number("temperature", 0, 2),
+        "top_p": body.number("top_p", 0, 1),
+        "max_tokens": tokens,
+        "reasoning_effort": effort,
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+_TEXTS: Final = ("input_text", "output_text", "text", "refusal")
+MOST_ITEMS: Final = 2_000
+
+
+def read_input(value: ReadOnlyJson, *, follows: bool) -> tuple[ClientInput, list[JsonObject]]:
+    """Return the content of an `input`, and its items in the form of a list. `follows`: a conversation precedes it."""
+    if value is None:
+        raise refused("'input' is missing: a text, or a list of items", "input", "missing_required_parameter")
+    written = [{"role": "user", "content": value}] if isinstance(value, str) else value
+    if not isinstance(written, list) or not written or len(written) > MOST_ITEMS:
+        raise invalid("input", f"a text, or a list of 1 to {MOST_ITEMS:,} items")
+    items = [_item(item, at) for at, item in enumerate(written)]
+    return (_following(items) if follows else _opening(items)), items
+
+
+def _item(item: Any, at: int) -> JsonObject:
+    """With the type that it leaves out."""
+    if not isinstance(item, dict):
+        raise invalid(f"input[{at}]", "an item: an object with a 'type', or a 'role'")
+    return item if "type" in item else {"type": "message", **item}
+
+
+def _following(items: list[JsonObject]) -> ClientInput:
+    """Return the new texts, and the results of calls that waited, for a conversation that exists."""
+    said = ClientInput()
+    for at, item in enumerate(items):
+        where, kind = f"input[{at}]", item["type"]
+        if kind == "function_call_output":
+            said.outputs[_id(item, "call_id", where)] = _result(item.get("output"), where)
+        elif kind == "mcp_approval_response":
+            said.verdicts[_id(item, "approval_request_id", where)] = _verdict(item, where)
+        elif kind == "message" and item.get("role") == "user":
+            _say(said, _message(item, where))
+        elif kind == "message" and item.get("role") in ("system", "developer"):
+            said.before.append(_message(item, where))
+        else:
+            raise unsupported(where, f"{_named(item)} is part of the conversation already: send what is new alone")
+    return said
+
+
+def _say(said: ClientInput, message: JsonObject) -> None:
+    """Add a message: its text is new input; its pictures go before that."""
+    content = message["content"]
+    if isinstance(content, str):
+        said.texts.append(content)
+        return
+    said.texts.extend(part["text"] for part in content if part["type"] == "text")
+    if pictures := [part for part in content if part["type"] != "text"]:
+        said.before.append({"role": "user", "content": pictures})
+
+
+def _opening(items: list[JsonObject]) -> ClientInput:
+    """A whole history: what is said now are its last messages."""
+    messages: list[JsonObject] = []
+    for at, item in enumerate(items):
+        _add(messages, item, f"input[{at}]")
+    return of_history(messages, "input")
+
+
+def of_history(messages: list[JsonObject], where: str) -> ClientInput:
+    """A history in the chat form: the user's messages that it ends with are what is said now, or the results that it ends with."""
+    first = len(messages)
+    while first and messages[first - 1]["role"] == "user":
+        first -= 1
+    results = first
+    while results and messages[results - 1]["role"] == "tool":
+        results -= 1
+    _check(messages, where)
+    said = ClientInput(before=messages[:first])
+    for message in messages[first:]:
+        _say(said, message)
+    if results < first:
+        said.earlier.extend(messages[: max(0, results - 1)])
+        results_of = messages[results:first]
+        said.outputs.update({str(each["tool_call_id"]): parsed(each["content"]) for each in results_of})
+    if not said.texts and not said.outputs:
+        raise refused(f"'{where}' ends with nothing to answer: a user's message, or results", where, "invalid_value")
+    return said
+
+
+def _check(messages: Sequence[JsonObject], where: str) -> None:
+    try:
+        parse_messages(messages, where=where)
+    except AgentError as error:
+        raise refused(str(error), where, "invalid_value") from None
+
+
+def _add(messages: list[JsonObject], item: JsonObject, where: str) -> None:
+    kind = item["type"]
+    if kind == "message":
+        messages.append(_message(item, where))
+    elif kind == "function_call":
+        function = {"name": str(item.get("name")), "arguments": str(item.get("arguments") or "{}")}
+        call = {"id": _id(item, "call_id", where), "type": "function", "function": function}
+        if messages and messages[-1]["role"] == "assistant" and "tool_calls" in messages[-1]:
+            messages[-1]["tool_calls"].append(call)
+        else:
+            messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+    elif kind == "function_call_output":
+        content = _text_of(item.get("output"), where)
+        messages.append({"role": "tool", "tool_call_id": _id(item, "call_id", where), "content": content})
+    elif kind != "reasoning":  # thoughts are their model's own; the answer that follows stands for them
+        raise unsupported(where, f"{_named(item)} cannot stand in a history here")
+
+
+def _message(item: JsonObject, where: str) -> JsonObject:
+    role = item.get("role")
+    if role not in ("user", "assistant", "system", "developer"):
+        raise invalid(f"{where}.role", "'user', 'assistant', 'system' or 'developer'")
+    return {"role": role, "content": read_content(item.get("content"), f"{where}.content", pictures=role == "user")}
+
+
+def read_content(content: Any, where: str, *, pictures: bool) -> str | list[JsonObject]:
+    """A message's content: its text, or with `pictures` its parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        raise invalid(where, "a text, or a list of parts")
+    parts = [_part(part, f"{where}[{at}]") for at, part in enumerate(content)]
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    if not pictures:
+        raise unsupported(where, "only a user's message has pictures")
+    return parts
+
+
+def _part(part: Any, where: str) -> JsonObject:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in _TEXTS:
+        text = part.get("refusal" if kind == "refusal" else "text")
+        if not isinstance(text, str):
+            raise invalid(where, "a part with a text")
+        return {"type": "text", "text": text}
+    if kind == "input_image" and isinstance(part.get("image_url"), str):
+        detail = {"detail": part["detail"]} if isinstance(part.get("detail"), str) else {}
+        return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
+    if kind == "image_url" and isinstance(part.get("image_url"), dict):
+        return {"type": "image_url", "image_url": part["image_url"]}
+    raise unsupported(where, f"{kind!r} is no part that is taken here: texts, and pictures by their 'image_url'")
+
+
+def _result(output: Any, where: str) -> Json:
+    return parsed(_text_of(output, where))
+
+
+def parsed(text: Json) -> Json:
+    """An object or a list where the text is one, so that a plan can read in it; else the text."""
+    if isinstance(text, str) and text.lstrip()[:1] in ("{", "["):
+        try:
+            return loads(text, source="a result")
+        except JsonError:
+            return text
+    return text
+
+
+def _text_of(output: Any, where: str) -> str:
+    if isinstance(output, str):
+        return output
+    parts = output if isinstance(output, list) else [None]
+    texts = [part.get("text") if isinstance(part, dict) and part.get("type") in _TEXTS else None for part in parts]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise unsupported(f"{where}.output", "a result is a text, or a list of parts that are texts")
+    return "\n".join(map(str, texts))
+
+
+def _verdict(item: JsonObject, where: str) -> JsonObject:
+    approve, reason = item.get("approve"), item.get("reason")
+    if not isinstance(approve, bool):
+        raise invalid(f"{where}.approve", "true or false")
+    return {"decision": "approve" if approve else "reject", "reason": reason if isinstance(reason, str) else ""}
+
+
+def _id(item: JsonObject, name: str, where: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= 200:
+        raise invalid(f"{where}.{name}", "a text of 1 to 200 characters")
+    return value
+
+
+def _named(item: JsonObject) -> str:
+    kind = item["type"]
+    return f"a message of the role {item.get('role')!r}" if kind == "message" else dumps(kind)[:60]
+
+
+HONOURED: Final = frozenset(
+    [
+        *("model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning"),
+        *("temperature", "top_p", "max_output_tokens", "stream", "background", "store", "metadata"),
+        *("previous_response_id", "conversation", "include"),
+    ]
+)
+HINTS: Final = frozenset(
+    ["user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "service_tier"]
+)
+"""What no answer depends on: they are repeated, and nothing is done."""
+NEUTRAL: Final[dict[str, tuple[str, list[Json]]]] = {
+    "truncation": ("a conversation that grows too long is told in short, and nothing is cut", ["auto", "disabled"]),
+    "top_logprobs": ("an agent's answer has no probabilities", [0]),
+    "presence_penalty": ("it is not the agent's to set", [0]),
+    "frequency_penalty": ("it is not the agent's to set", [0]),
+    "max_tool_calls": ("the agent's file bounds its calls", []),
+    "prompt": ("the agent is the prompt; use 'instructions'", []),
+    "moderation": ("it is not done here", []),
+    "context_management": ("the agent's file says when a conversation is told in short", [[]]),
+    "stream_options": ("deltas are sent as they are", [{}, {"include_obfuscation": False}]),
+}
+"""Key → why other values are not supported, and those that ask for nothing else than what is done."""
+_NO_LOGPROBS: Final = "message.output_text.logprobs"
+
+
+def read_request(json: JsonObject) -> ClientRequest:
+    """Parse the body of a response. Raises `HttpError` (400) that names what is not supported."""
+    body = RequestBody(json)
+    body.check(HONOURED, HINTS, NEUTRAL)
+    if not (model := body.text("model")):
+        raise refused("'model' is missing: the agent's name", "model", "missing_required_parameter")
+    if _NO_LOGPROBS in body.list("include"):
+        raise unsupported("include", "an agent's answer has no probabilities")
+    previous, conversation = body.text("previous_response_id"), _conversation(body)
+    if previous is not None and conversation is not None:
+        raise refused("'previous_response_id' and 'conversation': say one of them", "conversation", "invalid_value")
+    store, background = body.flag("store", True), body.flag("background")
+    if background and not store:
+        raise refused("a response in the background is stored: without 'store'", "store", "invalid_value")
+    follows = previous is not None or conversation is not None
+    if follows and not store:
+        raise unsupported("store", "what a conversation has said is kept: send the whole history instead")
+    said, items = read_input(body.get("input"), follows=follows)
+    declared, approval_tool = without_approval(read_tools(body, "responses"))
+    return ClientRequest(
+        model=model,
+        said=said,
+        changes=_changes(body, declared),
+        stream=body.flag("stream"),
+        store=store,
+        echo=_echo(body, model),
+        items=items,
+        background=background,
+        previous=previous,
+        conversation=conversation,
+        approval_tool=approval_tool,
+    )
+
+
+def _changes(body: RequestBody, declared: list[JsonObject]) -> Changes:
+    text = body.object("text")
+    if text.get("verbosity") not in (None, "medium"):
+        raise unsupported("text.verbosity", "say in 'instructions' how long the answer is to be")
+    reasoning = body.object("reasoning")
+    for key, value in reasoning.items():
+        if key not in ("effort", "summary", "generate_summary") and value is not None:
+            raise unsupported(f"reasoning.{key}", "an agent's thoughts are not told; 'effort' is honoured")
+    effort = reasoning.get("effort")
+    if effort is not None and not isinstance(effort, str):
+        raise invalid("reasoning.effort", "a string")
+    tools, must_call = choose_tools(body, declared)
+    return Changes(
+        instructions=body.text("instructions"),
+        tools=tools,
+        must_call=must_call,
+        sampling=read_sampling(body, body.count("max_output_tokens"), effort),
+        one_by_one=not body.flag("parallel_tool_calls", True),
+        schema=read_schema(text.get("format"), "text.format"),
+    )
+
+
+def _conversation(body: RequestBody) -> str | None:
+    value: Any = body.get("conversation")
+    id = value.get("id") if isinstance(value, dict) else value
+    if value is not None and not isinstance(id, str):
+        raise invalid("conversation", "a conversation's id")
+    return id
+
+
+def _echo(body: RequestBody, model: str) -> JsonObject:
+    """Return the parameters that the response repeats, also those that the request left out."""
+    text = body.object("text")
+    named = ("instructions", "max_output_tokens", "previous_response_id", "safety_identifier", "prompt_cache_key")
+    tools = [{"description": None, "parameters": None, "strict": None, **tool} for tool in body.list("tools")]
+    echo: JsonObject = {
+        "model": model,
+        **{name: body.get(name) for name in named},
+        "tools": tools,
+        "tool_choice": body.get("tool_choice") or "auto",
+        "parallel_tool_calls": body.flag("parallel_tool_calls", True),
+        "text": {"format": {"type": "text"}, **{key: value for key, value in text.items() if value is not None}},
+        "reasoning": {"effort": body.object("reasoning").get("effort"), "summary": None},
+        "temperature": _or(body.number("temperature", 0, 2), 1.0),
+        "top_p": _or(body.number("top_p", 0, 1), 1.0),
+        "background": body.flag("background"),
+        "store": body.flag("store", True),
+        "metadata": body.metadata(),
+        "truncation": body.get("truncation") or "auto",
+        "service_tier": "default",
+        "top_logprobs": 0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "max_tool_calls": None,
+        "conversation": None if (id := _conversation(body)) is None else {"id": id},
+    }
+    return echo | ({"user": user} if (user := body.text("user")) else {})
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+CHAT_HONOURED: Final = frozenset(
+    [
+        *(
+            "model",
+            "messages",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
+            "response_format",
+            "temperature",
+            "top_p",
+        ),
+        *(
+            "max_completion_tokens",
+            "max_tokens",
+            "reasoning_effort",
+            "seed",
+            "stream",
+            "stream_options",
+            "metadata",
+            "store",
+        ),
+    ]
+)
+CHAT_HINTS: Final = frozenset(
+    [
+        *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+        *("service_tier", "stop"),
+    ]
+)
+"""What no answer depends on: an agent's answer ends where it ends, so nothing is behind a `stop`."""
+CHAT_NEUTRAL: Final[dict[str, tuple[str, list[Json]]]] = {
+    "n": ("an agent answers once", [1]),
+    "verbosity": ("say in a message how long the answer is to be", ["medium"]),
+    "logprobs": ("an agent's answer has no probabilities", [False]),
+    "top_logprobs": ("an agent's answer has no probabilities", [0]),
+    "logit_bias": ("it is not the agent's to set", [{}]),
+    "presence_penalty": ("it is not the agent's to set", [0]),
+    "frequency_penalty": ("it is not the agent's to set", [0]),
+    "modalities": ("an agent answers in text", [["text"]]),
+    "audio": ("an agent answers in text", []),
+    "prediction": ("an agent's answer is its own", []),
+    "web_search_options": ("the agent has tools of its own", []),
+    "functions": ("they are called 'tools' now", [[]]),
+    "function_call": ("it is called 'tool_choice' now", []),
+    "moderation": ("it is not done here", []),
+}
+"""Key → why other values are not supported, and those that ask for nothing else than what is done."""
+_ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+
+
+def read_chat(json: JsonObject) -> ClientRequest:
+    """Parse the body of a chat completion. Raises `HttpError` (400) that names what is not supported."""
+    body = RequestBody(json)
+    body.check(CHAT_HONOURED, CHAT_HINTS, CHAT_NEUTRAL)
+    if not (model := body.text("model")):
+        raise refused("'model' is missing: the agent's name", "model", "missing_required_parameter")
+    written = body.list("messages")
+    if not 1 <= len(written) <= MOST_ITEMS:
+        raise invalid("messages", f"a list of 1 to {MOST_ITEMS:,} messages")
+    options = body.object("stream_options")
+    if options.get("include_obfuscation"):
+        raise invalid("stream_options.include_obfuscation", "false: deltas are sent as they are")
+    declared, approval_tool = without_approval(read_tools(body, "chat"))
+    tools, must_call = choose_tools(body, declared)
+    seed = body.get("seed")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise invalid("seed", "a whole number")
+    tokens = body.count("max_completion_tokens") or body.count("max_tokens")
+    return ClientRequest(
+        model=model,
+        said=of_history([_message_chats(message, at) for at, message in enumerate(written)], "messages"),
+        changes=Changes(
+            tools=tools,
+            sampling=read_sampling(body, tokens, body.text("reasoning_effort"))
+            | ({} if seed is None else {"seed": seed}),
+            one_by_one=not body.flag("parallel_tool_calls", True),
+            schema=read_schema(body.get("response_format"), "response_format"),
+            must_call=must_call,
+        ),
+        stream=body.flag("stream"),
+        store=body.flag("store"),
+        echo={"model": model, "metadata": body.metadata()},
+        approvals=approval_tool,
+        approval_tool=approval_tool,
+        chat=True,
+        with_usage=options.get("include_usage") is True,
+    )
+
+
+def _message_chats(message: Any, at: int) -> JsonObject:
+    where = f"messages[{at}]"
+    role = message.get("role") if isinstance(message, dict) else None
+    if role not in _ROLES:
+        raise invalid(f"{where}.role", ", ".join(map(repr, _ROLES)))
+    calls = message.get("tool_calls")
+    content = message.get("content")
+    plain: JsonObject = {"role": role}
+    if content is not None or role != "assistant" or not calls:
+        plain["content"] = read_content(content, f"{where}.content", pictures=role == "user")
+    if role == "tool":
+        id = message.get("tool_call_id")
+        if not isinstance(id, str) or not 0 < len(id) <= 200:
+            raise invalid(f"{where}.tool_call_id", "a text of 1 to 200 characters")
+        plain["tool_call_id"] = id
+    if calls and role == "assistant":
+        plain["tool_calls"] = _calls(calls, where)
+        plain.setdefault("content", None)
+    if isinstance(message.get("name"), str) and role != "tool":
+        plain["name"] = message["name"]
+    return plain
+
+
+def _calls(calls: Any, where: str) -> list[JsonObject]:
+    found: list[JsonObject] = []
+    for at, call in enumerate(calls if isinstance(calls, list) else [None]):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(call.get("id"), str):
+            raise invalid(f"{where}.tool_calls[{at}]", "a call of a function: 'id', 'type' and 'function'")
+        about = {"name": str(function.get("name")), "arguments": str(function.get("arguments") or "{}")}
+        found.append({"id": call["id"], "type": "function", "function": about})
+    return found

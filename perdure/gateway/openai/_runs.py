@@ -1,0 +1,618 @@
+"""Runs of responses: started, continued, awaited, and given decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from perdure.agents.agent import Agent
+from perdure.client.errors import clear_errors
+from perdure.client.perdure import Perdure
+from perdure.client.run import Run
+from perdure.client.session import Session
+from perdure.client.tenancy import IdempotentStart
+from perdure.errors import (
+    DecisionRefusedError,
+    MessageRefusedError,
+    RunEndedError,
+    RunError,
+    RunExistsError,
+    RunNotFoundError,
+)
+from perdure.gateway._keys import Key, reused
+from perdure.gateway.adapter import Gateway
+from perdure.gateway.callers import Caller
+from perdure.gateway.errors import HttpError
+from perdure.gateway.openai._agent_file import (
+    Record,
+    changed_agent,
+    new_record,
+    record_of,
+    settings_of,
+    told_by,
+    with_history,
+)
+from perdure.gateway.openai._errors import not_found, refused, unsupported
+from perdure.gateway.openai._ids import ResponseId, conversation_key, key_of, new_key, of_call, of_run, response_id
+from perdure.gateway.openai._objects import FoundRun, RequiredAction, answer_of, via
+from perdure.gateway.openai._requests import Changes, ClientRequest
+from perdure.gateway.streams import or_silence
+from perdure.runs.events import Event
+from perdure.runs.wire import RunView
+from perdure.sessions.wire import COMMANDS, SessionView, digest
+from perdure.values.json import Json, JsonObject, loads
+
+_WORDS = {"approve": True, "reject": False}
+
+
+def decisions(
+    asked: ClientRequest, id: ResponseId, found: FoundRun, by: str
+) -> tuple[list[tuple[str, JsonObject]], bool]:
+    """The decisions, each with the path of the delegate's run that asks (empty: the run itself), and whether any is a person's own. Raises `HttpError` where a result is missing, or nothing waits for one."""
+    asks = found.asks(id.leg)
+    calls = {id.call(ask.offer): ask for ask in asks if not ask.approval}
+    approvals = {id.item("mcpr", ask.offer): ask for ask in asks if ask.approval}
+    outputs, verdicts = dict(asked.said.outputs), dict(asked.said.verdicts)
+    if found.record.approval_tool:
+        named = {id.call(ask.offer): item for item, ask in approvals.items()}
+        for call in [call for call in outputs if call in named]:
+            verdicts[named[call]] = read_verdict(outputs.pop(call), question=approvals[named[call]].question)
+    for call in calls:
+        if call not in outputs:
+            raise refused(f"No tool output found for function call {call}.", "input", "missing_tool_output")
+    for name in [*(set(outputs) - set(calls)), *(set(verdicts) - set(approvals))]:
+        raise refused(f"nothing waits for {name!r} in {id}", "input", "invalid_value")
+    if not outputs and not verdicts:
+        wanted = ", ".join(approvals)
+        raise refused(f"{id} waits for a decision: send an 'mcp_approval_response' for {wanted}", "input", "conflict")
+    said: list[tuple[RequiredAction, JsonObject]] = [
+        (ask, {"decision": "answer", "answer": outputs[call]}) for call, ask in calls.items()
+    ]
+    said += [(approvals[name], _decision(approvals[name], verdict)) for name, verdict in verdicts.items()]
+    chosen = must_call(asked, found, {ask.name for ask in calls.values()})
+    made: list[tuple[str, JsonObject]] = []
+    for ask, decision in said:
+        own: JsonObject = {} if ask.run else {"must_call": chosen}  # a delegate's run has an agent of its own
+        about: JsonObject = {"call": ask.call, "by": by, "via": via(id.next(), ask.call)}
+        made.append((ask.run, decision | about | own))
+    return made, bool(verdicts)
+
+
+def must_call(asked: ClientRequest, found: FoundRun, answered: set[str]) -> list[str]:
+    """Return the tools of which the run has to call one from here on: a request's choice is its own, and holds for none after it.
+
+    Without a choice it is what the agent's file says, until such a call is done. `answered`: the tools whose results come with the request.
+    """
+    own = set(found.record.must_call)
+    done = answered | {call.tool for call in found.view.calls if call.status == "done"}
+    return asked.changes.must_call or ([] if own & done else found.record.must_call)
+
+
+def _decision(ask: RequiredAction, verdict: JsonObject) -> JsonObject:
+    """Return a person's answer as a decision on a call. For a question, the reason is the answer."""
+    if ask.question and verdict["decision"] == "approve":
+        return {"decision": "answer", "answer": verdict["reason"]}
+    return verdict
+
+
+def read_verdict(said: Json, *, question: bool) -> JsonObject:
+    """Return the result of a tool that asks for approval: `approve`, `reject`, or `{"approve", "reason"}`; for a question the answer."""
+    approve = said.get("approve") if isinstance(said, dict) else _WORDS.get(str(said).strip().lower())
+    reason = said.get("reason") if isinstance(said, dict) else None
+    if question and not isinstance(said, dict):
+        return {"decision": "approve", "reason": str(said)}
+    if not isinstance(approve, bool):
+        words = "'approve', 'reject', or {\"approve\": true or false, \"reason\": …}"
+        raise refused(f"an approval's result must be {words}", "messages", "invalid_value")
+    return {"decision": "approve" if approve else "reject", "reason": str(reason or "")}
+
+
+_REMEMBERED: Final = 1_000
+"""Records that are kept at hand: they never change."""
+_AT_ONCE: Final = 16
+"""Delegates' runs that are looked at together."""
+_KNOWN_WITHIN: Final = 5.0
+"""Seconds that a session has to say whether it knows a run."""
+_TOPICS: Final = frozenset({"lifecycle", "request", "tool", "approval"})
+"""What may end a response."""
+_WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
+_SILENT: Final = (2.0, 60.0)
+"""Seconds without an event after which a run that waits for somebody is looked at all the same: at first, and, twice as long after each, in the end."""
+_SILENT_BELOW: Final = 10.0
+"""The most of them while a call runs: a delegate's run that carries it out may have come to wait, and no event of the run says so."""
+_PAUSES: Final = (0.02, 1.0)
+"""Seconds between looks for a run that has not begun: the first, and the longest."""
+
+
+class RunFinder:
+    """Runs by the ids of their responses, for one tenant each: another's are not found."""
+
+    def __init__(self, perdure: Perdure) -> None:
+        self._perdure = perdure
+        self._records: OrderedDict[str, Record] = OrderedDict()
+        self._ended_below: OrderedDict[str, RunView] = OrderedDict()
+        """Runs of delegates that have ended: they do not change any more."""
+
+    def run(self, tenant: str, id: ResponseId, path: str = "") -> Run[object]:
+        """The run, wherever it is at, or with a `path` that of one of its delegates. Asks nobody."""
+        return self._perdure.get_run("/".join(filter(None, (id.run_id(tenant), path))))
+
+    async def find(self, tenant: str, id: ResponseId) -> FoundRun | None:
+        """The run as it stands; `None`: it has not begun. Raises `HttpError` (404) for a response that there is not."""
+        run = self.run(tenant, id)
+        try:
+            view = await self._view(tenant, id, run)
+            record = None if view is None else await self.record(run)
+        except RunNotFoundError:
+            raise not_found(str(id)) from None
+        if view is None or (record is None and not view.agent and view.status == "running"):
+            return None
+        if record is None:  # it was not asked for here
+            raise not_found(str(id))
+        found = await self._found(run, view, record)
+        if id.leg > found.leg:
+            raise not_found(str(id))
+        return found
+
+    async def stored(self, tenant: str, id: ResponseId) -> FoundRun | None:
+        """Find a run as `find` does, if it may be read later. The run of a deleted session may not, though the server still has it."""
+        found = await self.find(tenant, id)
+        if found is None:
+            return None
+        if not found.record.stored or found.record.chat:
+            raise not_found(str(id))
+        if id.run and found.view.status != "running":
+            try:
+                await self._perdure.session(id.key, tenant=tenant).wait(found.view.run_id, _KNOWN_WITHIN)
+            except RunNotFoundError:
+                raise not_found(str(id)) from None
+        return found
+
+    async def begun(self, tenant: str, id: ResponseId) -> FoundRun:
+        """The run, once it has begun. Raises as `find` does."""
+        pause = _PAUSES[0]
+        while (found := await self.find(tenant, id)) is None:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSES[1])
+        return found
+
+    async def settled(self, tenant: str, id: ResponseId) -> FoundRun:
+        """The run once the response has ended: with its answer, or because it waits for its client."""
+        found = await self.begun(tenant, id)
+        if not is_settled(found, id):
+            async with aclosing(self.watch(tenant, id, found, text=False)) as events:
+                async for _ in events:
+                    pass
+            found = await self.ended(tenant, id)
+        return found
+
+    async def watch(self, tenant: str, id: ResponseId, found: FoundRun, *, text: bool) -> AsyncGenerator[Event, None]:
+        """Yield the events of the run, past and present, until the response has ended. `text`: also text while it is written.
+
+        The run is read again only after events that may have ended the response.
+        """
+        last = found.last_request(id.leg) if is_settled(found, id) else None
+        topics = _TOPICS | ({"assistant"} if text else set())
+        waits = 0
+        working = {call.id for call in found.view.calls if call.status == "running"}
+        events_of_run = self._perdure.events(id.run_id(tenant), topics=topics)
+
+        def pauses() -> tuple[float, float]:
+            return _SILENT[0], _SILENT_BELOW if working else _SILENT[1]
+
+        async with aclosing(or_silence(events_of_run, pauses)) as events:
+            async for event in events:
+                if event is not None:
+                    yield event
+                    if event.topic == "tool" and event.phase != "update":
+                        change = working.add if event.phase == "start" else working.discard
+                        change(str(event.data.get("call")))
+                    waits += _WAITS.get((event.topic, event.phase), 0)
+                if last is not None:
+                    if event is None or (
+                        event.topic == "request" and event.data.get("number") == last and event.phase == "end"
+                    ):
+                        return
+                elif (waits and (event is None or event.phase in ("start", "end"))) or (working and event is None):
+                    seen = await self.find(tenant, id)
+                    if seen is not None and is_settled(seen, id):
+                        return
+
+    async def ended(self, tenant: str, id: ResponseId) -> FoundRun:
+        """The run as it has ended: its last event comes a moment before that."""
+        pause = _PAUSES[0]
+        while not is_settled(found := await self.begun(tenant, id), id):
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSES[1])
+        return found
+
+    async def record(self, run: Run[object]) -> Record | None:
+        """Return what the run keeps of its request; `None`: the run was not asked for here, or does not know its agent file yet."""
+        if (record := self._records.get(run.id)) is None:
+            record = record_of(loads(await run.value("metadata")))
+            if record is None:
+                return None
+            self._records[run.id] = record
+            while len(self._records) > _REMEMBERED:
+                self._records.popitem(last=False)
+        return record
+
+    async def _found(self, run: Run[object], view: RunView, record: Record) -> FoundRun:
+        output = view.output
+        if view.output_size:
+            output = loads(await run.value("output"))
+        with clear_errors(run.client, run.id):
+            described = await run.handle.describe()
+        ended = described.close_time.timestamp() if described.close_time and view.status != "running" else None
+        return FoundRun(view, record, output, ended, await self._below(run, view, record))
+
+    async def _below(self, run: Run[object], view: RunView, record: Record) -> dict[str, RunView]:
+        """The runs of its delegates, where they may have asked its client for something."""
+        begun = any(call.started_at is not None and call.tool not in record.names for call in view.calls)
+        if not begun or not (record.approves or record.tools):
+            return {}
+        ids = await run.delegates(asked=not record.tools)
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def look(id: str) -> RunView | None:
+            if (known := self._ended_below.get(id)) is not None:
+                return known
+            async with limit:
+                try:
+                    found = await self._perdure.get_run(id).view()
+                except RunNotFoundError:
+                    return None
+            if found.status != "running":
+                self._ended_below[id] = found
+                while len(self._ended_below) > _REMEMBERED:
+                    self._ended_below.popitem(last=False)
+            return found
+
+        views = zip(ids, await asyncio.gather(*map(look, ids)), strict=True)
+        return {id.removeprefix(f"{run.id}/"): found for id, found in views if found is not None}
+
+    async def _view(self, tenant: str, id: ResponseId, run: Run[object]) -> RunView | None:
+        if not id.run:
+            return await run.view()
+        return await self._perdure.session(id.key, tenant=tenant).view_run(run.id)
+
+
+def is_settled(found: FoundRun, id: ResponseId) -> bool:
+    """Whether the response has ended."""
+    return found.status(id.leg) not in ("queued", "in_progress")
+
+
+Mode = Literal["followup", "reject"]
+NO_PREVIOUS: Final = "previous_response_not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """A request's key, and what it names here (R10.1)."""
+
+    owned: Key
+    key: str
+    """Of the session, or run, that it names."""
+
+    @classmethod
+    def of(cls, caller: Caller, owned: Key) -> Idempotency:
+        return cls(owned, key_of(caller.tenant, caller.sender, owned.wanted.key))
+
+    @property
+    def body(self) -> str:
+        """Digest of the request."""
+        return self.owned.wanted.body
+
+    @property
+    def message(self) -> str:
+        """The id of the message that it names in any session."""
+        return f"openai-{self.key}"
+
+
+class RunStarter:
+    """Takes requests to their runs."""
+
+    def __init__(self, gateway: Gateway, finder: RunFinder) -> None:
+        self._gateway = gateway
+        self._perdure = gateway.perdure
+        self._finder = finder
+
+    async def begin(
+        self, caller: Caller, asked: ClientRequest, idempotency: Idempotency | None = None
+    ) -> tuple[ResponseId, Record]:
+        """Start what is asked for, or go on with it: the response's id, once that is in a history. Raises `HttpError`."""
+        self._agent(asked.model)
+        if (before := await self._answered(caller, idempotency)) is not None:
+            return before
+        try:
+            return await self._begin(caller, asked, idempotency)
+        except HttpError:  # the same request, sent at the same time, may have been faster
+            if (before := await self._answered(caller, idempotency)) is None:
+                raise
+            return before
+
+    async def _begin(
+        self, caller: Caller, asked: ClientRequest, idempotency: Idempotency | None
+    ) -> tuple[ResponseId, Record]:
+        if asked.previous is not None:
+            return await self._after(caller, asked, asked.previous, idempotency)
+        if asked.conversation is not None:
+            return await self._in_conversation(caller, asked, asked.conversation, idempotency)
+        key = new_key() if idempotency is None else idempotency.key
+        if asked.said.outputs or not asked.store or asked.chat:
+            return await self.alone(caller, asked, key, idempotency)
+        record = self._record(caller, asked)
+        return await self._say(caller, asked, key, record, "followup", idempotency), record
+
+    async def _answered(self, caller: Caller, idempotency: Idempotency | None) -> tuple[ResponseId, Record] | None:
+        """Return the response that this request began when it came before; `None`: it is new, or it broke off then."""
+        told = None if idempotency is None else await idempotency.owned.answer()
+        if not told or (id := response_id(told)) is None:
+            return None
+        try:
+            found = await self._finder.find(caller.tenant, id)
+        except HttpError as error:
+            if error.status != 404:
+                raise
+            return None
+        return None if found is None else (id, found.record)
+
+    async def alone(
+        self, caller: Caller, asked: ClientRequest, key: str, idempotency: Idempotency | None
+    ) -> tuple[ResponseId, Record]:
+        """A run by itself, from a whole history; one that waits for the results that this ends with goes on."""
+        if asked.said.outputs and (found := await self._waiting_for(caller, asked)) is not None:
+            return await self.go_on(caller, asked, *found, idempotency), found[1].record
+        id, record = ResponseId(key), self._record(caller, asked)
+        whole = with_history(self._changed(asked, record, alone=True), asked.said, record.source)
+        run_id, wanted = id.run_id(caller.tenant), None
+        if idempotency is not None:
+            if not await idempotency.owned.take() and (before := await self._answered(caller, idempotency)) is not None:
+                return before
+            wanted = IdempotentStart(idempotency.owned.wanted.key, run_id, idempotency.body)
+        try:
+            await self._perdure.start(
+                Agent.of(whole), id=run_id, key=wanted, sender=caller.sender, tenant=caller.tenant or None
+            )
+        except RunExistsError:
+            raise reused() from None
+        return id, record
+
+    async def go_on(
+        self, caller: Caller, asked: ClientRequest, id: ResponseId, found: FoundRun, idempotency: Idempotency | None
+    ) -> ResponseId:
+        """Tell a run that waits what its client has come to. Raises `HttpError` where that is not all that it waits for."""
+        if asked.model != found.record.agent:
+            raise refused(f"{id} goes on with {found.record.agent!r}, which has begun it", "model", "invalid_value")
+        if replace(asked.changes, must_call=[]) != Changes() and asked.changes.digest != found.record.changes:
+            raise unsupported("tools", f"{id} goes on with the instructions, tools and settings that it began with")
+        if asked.said.before and (asked.previous or asked.conversation):
+            raise unsupported("input", "a run that goes on takes results, decisions and a user's words")
+        said, by_person = decisions(asked, id, found, caller.sender)
+        if by_person:
+            caller.check("approve", "decide what waits for a person")
+        is_first = idempotency is None or await idempotency.owned.take(str(id.next()))
+        run = self._finder.run(caller.tenant, id)
+        try:
+            decided = [self._finder.run(caller.tenant, id, path).decide(decision) for path, decision in said]
+            await asyncio.gather(*decided)
+            for text in asked.said.texts:
+                await self._steer(caller, run, id, text)
+        except (DecisionRefusedError, MessageRefusedError, RunEndedError) as error:
+            if is_first:
+                raise refused(str(error), "input", "conflict") from None
+        return id.next()
+
+    async def _steer(self, caller: Caller, run: Run[object], id: ResponseId, text: str) -> None:
+        if not id.run:
+            await run.steer(text, by=caller.sender)
+            return
+        session = self._perdure.session(id.key, tenant=caller.tenant)
+        receipt = await session.send(text, sender=caller.sender, rights=caller.rights, mode="steer")
+        if receipt.run_id != run.id:
+            await session.withdraw(receipt.message_id, sender=caller.sender)
+            raise refused(f"{id} takes no more words of {caller.sender!r}: {receipt.why}", "input", "conflict")
+
+    async def _after(
+        self, caller: Caller, asked: ClientRequest, previous: str, idempotency: Idempotency | None
+    ) -> tuple[ResponseId, Record]:
+        id, found = await self._previous(caller, previous)
+        status = found.status(id.leg)
+        if status in ("queued", "in_progress"):
+            raise refused(
+                f"{previous} is still under way: wait for it, or cancel it", "previous_response_id", "conflict"
+            )
+        if found.view.status == "running":
+            if id.leg < found.leg:
+                raise refused(f"{previous} went on already", "previous_response_id", "conflict")
+            return await self.go_on(caller, asked, id, found, idempotency), found.record
+        if asked.said.outputs or asked.said.verdicts:
+            raise refused(f"nothing waits in {previous}", "input", "invalid_value")
+        self._check_agent(caller, asked, found.record.agent)
+        if not id.run:  # it has no session: one begins with all that it was about
+            key = new_key() if idempotency is None else idempotency.key
+            record = self._record(caller, asked, told_by(found.record, answer_of(found), found.view.met))
+            return await self._say(caller, asked, key, record, "followup", idempotency), record
+        record = self._record(caller, asked, found.record.before)
+        return await self._continue(caller, asked, id, record, idempotency), record
+
+    async def _previous(self, caller: Caller, previous: str) -> tuple[ResponseId, FoundRun]:
+        unknown = refused(
+            f"Previous response with id {previous[:200]!r} not found.", "previous_response_id", NO_PREVIOUS
+        )
+        id = response_id(previous)
+        if id is None:
+            raise unknown
+        try:
+            found = await self._finder.stored(caller.tenant, id)
+        except HttpError as error:
+            raise unknown if error.status == 404 else error from None
+        except RunNotFoundError:
+            raise unknown from None
+        if found is None:
+            raise refused(f"{previous} has not begun: wait for it, or cancel it", "previous_response_id", "conflict")
+        return id, found
+
+    async def _continue(
+        self, caller: Caller, asked: ClientRequest, id: ResponseId, record: Record, idempotency: Idempotency | None
+    ) -> ResponseId:
+        """The next run of the session, or where another response follows this one already, that of a fork of it (R10.20)."""
+        session = self._perdure.session(id.key, tenant=caller.tenant)
+        view = await session.show()
+        said_before = None if idempotency is None else _said_before(view, idempotency.message, caller.sender)
+        if said_before is not None:
+            # As it was said then: refused where it says something else now.
+            await self._say(caller, asked, id.key, record, "reject", idempotency)
+            return of_run(id.key, said_before)
+        if view.run_id is None and not view.queue and _last_run(view) == id.run_id(caller.tenant):
+            with suppress(MessageRefusedError):
+                new = await self._say(caller, asked, id.key, record, "reject", idempotency)
+                if new.number == id.number + 1:
+                    return new
+                with suppress(RunError):  # another was faster, and has ended: this is not the place for it
+                    await self._finder.run(caller.tenant, new).cancel()
+        key = new_key() if idempotency is None else key_of(idempotency.key, str(id))
+        with suppress(RunExistsError):
+            await session.fork(str(id.number), key)
+        return await self._say(caller, asked, key, record, "followup", idempotency)
+
+    async def _in_conversation(
+        self, caller: Caller, asked: ClientRequest, conversation: str, idempotency: Idempotency | None
+    ) -> tuple[ResponseId, Record]:
+        key = conversation_key(conversation)
+        if key is None:
+            raise _no_conversation(conversation)
+        id, found, agent = await self._latest(caller, key)
+        if found is not None and found.view.status == "running" and found.pauses:
+            id = ResponseId(key, id.run, found.leg)
+            return await self.go_on(caller, asked, id, found, idempotency), found.record
+        if asked.said.outputs or asked.said.verdicts:
+            raise refused("nothing waits in this conversation", "input", "invalid_value")
+        if id.run:  # it was begun, perhaps by another adapter
+            self._check_agent(caller, asked, agent)
+        record = self._record(caller, asked, () if found is None else found.record.before)
+        return await self._say(caller, asked, key, record, "followup", idempotency), record
+
+    async def _latest(self, caller: Caller, key: str) -> tuple[ResponseId, FoundRun | None, str]:
+        """The last run of a session, what it was asked here, and the agent that answers; without a run nothing was said yet.
+
+        Raises `HttpError` (404) where there is no such session.
+        """
+        try:
+            view = await self._perdure.session(key, tenant=caller.tenant).show()
+        except RunNotFoundError:
+            raise _no_conversation(f"conv_{key}") from None
+        if (last := view.run_id or _last_run(view)) is None:
+            return ResponseId(key), None, view.agent
+        id = of_run(key, last)
+        try:
+            return id, await self._finder.find(caller.tenant, id), view.agent
+        except HttpError as error:
+            if error.status != 404:
+                raise
+            return id, None, view.agent  # it was begun by another adapter
+
+    def _check_agent(self, caller: Caller, asked: ClientRequest, answers: str) -> None:
+        """Another agent than the one that `answers` takes the right to it (R10.9)."""
+        if answers != asked.model:
+            caller.check("agent", "have another agent answer in a conversation")
+
+    async def _say(
+        self,
+        caller: Caller,
+        asked: ClientRequest,
+        key: str,
+        record: Record,
+        mode: Mode,
+        idempotency: Idempotency | None,
+    ) -> ResponseId:
+        text = "\n\n".join(asked.said.texts)
+        if not text.strip():
+            raise refused("'input' has nothing to answer: it needs a user's message", "input", "invalid_value")
+        if text.strip() in COMMANDS:
+            raise refused(f"{text.strip()!r} is a command of sessions, and is not said here", "input", "invalid_value")
+        agent = self._agent(asked.model)
+        session: Session = self._perdure.session(key, tenant=caller.tenant, agent=agent)
+        if idempotency is not None:
+            await idempotency.owned.take()
+        try:
+            receipt = await session.send(
+                text,
+                sender=caller.sender,
+                rights=caller.rights,
+                id=None if idempotency is None else idempotency.message,
+                mode=mode,
+                settings=settings_of(agent.document(), self._changed(asked, record)),
+                request="" if idempotency is None else idempotency.body,
+            )
+        except MessageRefusedError:
+            if idempotency is not None and await session.knows(idempotency.message, sender=caller.sender):
+                raise reused() from None
+            raise
+        assert receipt.run_id is not None  # only a command takes no run
+        return of_run(key, receipt.run_id)
+
+    async def _waiting_for(self, caller: Caller, asked: ClientRequest) -> tuple[ResponseId, FoundRun] | None:
+        """The run that waits for the results that a history ends with, if it began with the same history."""
+        id = of_call(next(iter(asked.said.outputs)))
+        if id is None:
+            return None
+        try:
+            found = await self._finder.find(caller.tenant, id)
+        except (HttpError, RunNotFoundError):
+            return None
+        if found is None or not found.pauses or asked.model != found.record.agent:
+            return None
+        earlier = asked.said.earlier[: found.record.length]
+        waits = {id.call(ask.offer) for ask in found.asks(found.leg) if found.record.approval_tool or not ask.approval}
+        fits = digest(earlier) == found.record.history and waits == set(asked.said.outputs)
+        goes_on = fits and asked.changes.digest == found.record.changes
+        return (ResponseId(id.key, id.run, found.leg), found) if goes_on else None
+
+    def _record(self, caller: Caller, asked: ClientRequest, before: Sequence[JsonObject] = ()) -> Record:
+        approves = asked.approvals and caller.may("approve")
+        agent = self._agent(asked.model)
+        return new_record(
+            asked,
+            created=int(time.time()),
+            sender=caller.sender,
+            approves=approves,
+            source=self._gateway.client_source(caller, agent),
+            before=before,
+            must_call=agent.parsed.config.must_call,
+        )
+
+    def _changed(self, asked: ClientRequest, record: Record, *, alone: bool = False) -> JsonObject:
+        wait = self._gateway.settings.gateway_client_wait
+        document = self._agent(asked.model).document()
+        return changed_agent(document, asked.changes, record, alone=alone, client_wait=wait)
+
+    def _agent(self, name: str) -> Agent[Any]:
+        try:
+            return self._gateway.agents.get(name)
+        except HttpError as error:
+            if error.status != 404:
+                raise
+            raise refused(
+                f"The model {name[:200]!r} does not exist: {error.detail}", "model", "model_not_found", status=404
+            ) from None
+
+
+def _no_conversation(id: str) -> HttpError:
+    return refused(f"there is no conversation {id[:200]!r}", "conversation", "not_found", status=404)
+
+
+def _said_before(view: SessionView, message: str, sender: str) -> str | None:
+    """The run that took a message, if it was said already."""
+    said = (entry for entry in view.entries if entry.get("messageId") == message and entry.get("sender") == sender)
+    return next((str(entry["runId"]) for entry in said if entry.get("runId")), None)
+
+
+def _last_run(view: SessionView) -> str | None:
+    runs = (entry for entry in reversed(view.entries) if entry.get("type") == "run")
+    return next((str(entry["runId"]) for entry in runs), None)

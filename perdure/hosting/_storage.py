@@ -1,0 +1,100 @@
+"""Large values outside of Temporal's history: Temporal's external storage, with files or S3 (R6.9)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import (
+    ExternalStorage,
+    StorageDriver,
+    StorageDriverClaim,
+    StorageDriverRetrieveContext,
+    StorageDriverStoreContext,
+)
+
+from perdure.errors import SettingsError
+from perdure.hosting.settings import in_force
+
+STORAGE: Final = "PERDURE_STORAGE"
+"""A folder, or `s3://bucket`; client and workers need the same."""
+
+
+class FileStorage(StorageDriver):
+    """One file per value in a folder that client and workers share, named by the value's SHA-256: for one machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def name(self) -> str:
+        return "perdure.files"
+
+    async def store(self, context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> list[StorageDriverClaim]:
+        """Writes whole files or none: what is there under a name is that value."""
+        del context
+        return [await asyncio.to_thread(self._write, payload.SerializeToString()) for payload in payloads]
+
+    async def retrieve(
+        self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]
+    ) -> list[Payload]:
+        """Raises `ValueError` for what is no value of this folder's, or was damaged; `OSError` while the folder cannot be read."""
+        del context
+        return [await asyncio.to_thread(self._read, claim.claim_data.get("sha256", "")) for claim in claims]
+
+    def _write(self, data: bytes) -> StorageDriverClaim:
+        name = hashlib.sha256(data).hexdigest()
+        target = self._path(name)
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle, draft = tempfile.mkstemp(dir=target.parent)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, target)
+        return StorageDriverClaim({"sha256": name})
+
+    def _read(self, name: str) -> Payload:
+        # The name comes from a history, which others may write: it must not lead anywhere else.
+        if not re.fullmatch(r"[0-9a-f]{64}", name):
+            raise ValueError(f"{name!r} is no name of a stored value")
+        try:
+            data = self._path(name).read_bytes()
+        except FileNotFoundError:
+            if not self._folder.is_dir():
+                raise OSError(f"the folder of stored values {self._folder} is not there") from None
+            raise ValueError(f"there is no stored value {name}") from None
+        if hashlib.sha256(data).hexdigest() != name:
+            raise ValueError(f"the stored value {name} was damaged")
+        return Payload.FromString(data)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name[:2] / name
+
+
+def external_storage() -> ExternalStorage | None:
+    """Return the storage that `PERDURE_STORAGE` names; `None` if it is not set. Raises `SettingsError` if the storage cannot be used."""
+    settings = in_force()
+    place = settings.storage
+    if place is None:
+        return None
+    if "://" in place and not place.startswith("s3://"):  # as a folder it would be one on this machine alone
+        raise SettingsError(f"{STORAGE} {place!r} cannot be used: it is a folder, or s3://bucket")
+    driver = _s3(place.removeprefix("s3://")) if place.startswith("s3://") else FileStorage(Path(place))
+    return ExternalStorage(drivers=[driver], payload_size_threshold=settings.storage_threshold)
+
+
+def _s3(bucket: str) -> StorageDriver:
+    """The SDK's own driver, with the settings that AWS's own tools read: `AWS_…`, profiles, an endpoint of your own."""
+    try:
+        from perdure.hosting._s3 import s3_driver
+    except ImportError:
+        raise SettingsError(f"{STORAGE} names S3, which is not installed: pip install 'perdure[s3]'") from None
+    return s3_driver(bucket)

@@ -1,0 +1,527 @@
+"""Traces: spans by OpenTelemetry's conventions for generative AI, over continue-as-new.
+
+They are those of https://github.com/open-telemetry/semantic-conventions-genai at 002c8a6, which stand on v1.41.1 of the general ones. What
+has no name there begins with `perdure.`, or is as Temporal's own interceptors name it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Final, NoReturn
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from pydantic import ValidationError
+from temporalio import activity, client, worker, workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import PayloadConverter
+from temporalio.exceptions import ApplicationError, FailureError
+
+from perdure.activities.active_executions import TOLD, AttemptTrace
+from perdure.activities.secrets import masked_value
+from perdure.errors import PerdureError
+from perdure.models.requests import RequestInput, RequestResult
+from perdure.runs.wire import AGENT_WORKFLOW, REQUEST_ACTIVITY, RunResult
+from perdure.sessions.compaction import SUMMARY_ACTIVITY, SummaryResult
+from perdure.sessions.wire import SESSION_WORKFLOW
+from perdure.tools.invocation import ToolResult
+from perdure.values.json import JsonObject, dumps
+
+SCHEMA: Final = "https://opentelemetry.io/schemas/1.41.0"
+
+INVOKE_AGENT: Final = "invoke_agent"
+PLAN: Final = "plan"
+CHAT: Final = "chat"
+EXECUTE_TOOL: Final = "execute_tool"
+
+OPERATION: Final = "gen_ai.operation.name"
+PROVIDER: Final = "gen_ai.provider.name"
+AGENT: Final = "gen_ai.agent.name"
+CONVERSATION: Final = "gen_ai.conversation.id"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+RESPONSE_MODEL: Final = "gen_ai.response.model"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+CACHED_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
+TOOL: Final = "gen_ai.tool.name"
+TOOL_TYPE: Final = "gen_ai.tool.type"
+CALL: Final = "gen_ai.tool.call.id"
+ERROR: Final = "error.type"
+
+# Only with the setting `trace_content`.
+INPUT: Final = "gen_ai.input.messages"
+OUTPUT: Final = "gen_ai.output.messages"
+ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+RESULT: Final = "gen_ai.tool.call.result"
+
+WORKFLOW_ID: Final = "temporalWorkflowID"
+RUN_ID: Final = "temporalRunID"
+ACTIVITY_ID: Final = "temporalActivityID"
+ATTEMPT: Final = "perdure.attempt"
+"""1 for the first; above that the span is that of a retry."""
+REQUEST: Final = "perdure.request"
+"""The Request's number."""
+STOP: Final = "perdure.stop_reason"
+"""Why the run ended."""
+PROBLEM: Final = "perdure.problem"
+"""The code of what is wrong with an answer."""
+
+OPENAI: Final = "openai"
+"""The protocol that is spoken: whose models answer there, nobody can tell."""
+FUNCTION: Final = "function"
+"""The kind of every tool: Perdure carries it out itself."""
+
+
+HEADER: Final = "_tracer-data"
+"""Temporal's own interceptors have it under this name, in every SDK."""
+_PARENT: Final = "traceparent"
+_BEGAN: Final = "perdure-began"
+_FORM: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+Headers = Mapping[str, Payload]
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPlace:
+    """A span, as those below it know it."""
+
+    trace: int
+    span: int
+    """0: none, the trace's own beginning."""
+    sampled: bool = True
+    began: int | None = None
+    """Of a run that has gone on as new: when it began, in nanoseconds."""
+
+    def headers(self, headers: Headers) -> dict[str, Payload]:
+        """The headers with this place."""
+        carrier = {_PARENT: f"00-{self.trace:032x}-{self.span:016x}-{int(self.sampled):02x}"}
+        if self.began is not None:
+            carrier[_BEGAN] = str(self.began)
+        return {**headers, HEADER: PayloadConverter.default.to_payload(carrier)}
+
+
+def place_in(headers: Headers) -> SpanPlace | None:
+    """Return the place of a span from headers; `None` for unreadable headers, because anybody may have written them."""
+    try:
+        carrier: Any = PayloadConverter.default.from_payload(headers[HEADER])
+        found = _FORM.fullmatch(carrier[_PARENT])
+        if found is None or int(found[1], 16) == 0:
+            return None
+        began = carrier.get(_BEGAN)
+        return SpanPlace(
+            int(found[1], 16), int(found[2], 16), bool(int(found[3], 16) & 1), None if began is None else int(began)
+        )
+    except Exception:
+        return None
+
+
+def trace_id(of: str) -> int:
+    """The id of a trace that begins with what has this name."""
+    return int.from_bytes(sha256(f"trace {of}".encode()).digest()[:16]) or 1
+
+
+def span_id(of: str) -> int:
+    """The id of a span of what has this name."""
+    return int.from_bytes(sha256(f"span {of}".encode()).digest()[:8]) or 1
+
+
+Attributes = dict[str, str | int | bool | list[str]]
+_chosen: Final[ContextVar[tuple[int, int] | None]] = ContextVar("chosen", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedSpan:
+    """A span of a workflow, whole."""
+
+    name: str
+    place: SpanPlace
+    """Its own."""
+    parent: SpanPlace | None
+    began: int
+    """Nanoseconds, as `ended`."""
+    ended: int
+    attributes: Attributes = field(default_factory=dict)
+    error: str | None = None
+
+
+class Ids(IdGenerator):
+    """Computed ids where a workflow's span is made; else random ones."""
+
+    def __init__(self) -> None:
+        self._random = RandomIdGenerator()
+
+    def generate_trace_id(self) -> int:
+        chosen = _chosen.get()
+        return self._random.generate_trace_id() if chosen is None else chosen[0]
+
+    def generate_span_id(self) -> int:
+        chosen = _chosen.get()
+        return self._random.generate_span_id() if chosen is None else chosen[1]
+
+
+class SpanWriter:
+    """Spans of one provider, which was made with `Ids`. `content`: whether they tell what models and tools were told and said."""
+
+    def __init__(self, provider: TracerProvider, *, content: bool = False) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("perdure", schema_url=SCHEMA)
+        self.content = content
+
+    def sampled(self, trace_id: int, name: str) -> bool:
+        """Whether a trace that begins with such a span is kept."""
+        return self._provider.sampler.should_sample(None, trace_id, name).decision is not Decision.DROP
+
+    def end(self, span: EndedSpan) -> None:
+        """Tell of a span that has ended."""
+        token = _chosen.set((span.place.trace, span.place.span))
+        try:
+            made = self._tracer.start_span(
+                span.name, _below(span.parent), SpanKind.INTERNAL, attributes=span.attributes, start_time=span.began
+            )
+        finally:
+            _chosen.reset(token)
+        if span.error is not None:
+            failed(made, span.error)
+        made.end(span.ended)
+
+    @contextmanager
+    def under_way(self, name: str, parent: SpanPlace | None, kind: SpanKind, attributes: Attributes) -> Iterator[Span]:
+        """A span for as long as the context lasts; what is traced meanwhile, by a tool's own libraries too, stands below it."""
+        with self._tracer.start_as_current_span(
+            name, _below(parent), kind, attributes, record_exception=False, set_status_on_exception=False
+        ) as span:
+            yield span
+
+
+def failed(span: Span, kind: str) -> None:
+    """Record an error by its kind alone: its message may hold anything that runs are about."""
+    span.set_attribute(ERROR, kind)
+    span.set_status(Status(StatusCode.ERROR))
+
+
+def current() -> SpanPlace | None:
+    """The span in which the caller stands, if there is one."""
+    found = trace.get_current_span().get_span_context()
+    return SpanPlace(found.trace_id, found.span_id, found.trace_flags.sampled) if found.is_valid else None
+
+
+def _below(parent: SpanPlace | None) -> Context:
+    if parent is None or not parent.span:
+        return Context()
+    flags = TraceFlags(TraceFlags.SAMPLED if parent.sampled else TraceFlags.DEFAULT)
+    return trace.set_span_in_context(
+        NonRecordingSpan(SpanContext(parent.trace, parent.span, is_remote=True, trace_flags=flags)), Context()
+    )
+
+
+_OURS: Final = "perdure."
+"""How the names of the engine's own activities begin."""
+_ASKS: Final = (REQUEST_ACTIVITY, SUMMARY_ACTIVITY)
+
+
+class TracedActivity(worker.ActivityInboundInterceptor):
+    """Round each attempt of an activity."""
+
+    def __init__(self, next: worker.ActivityInboundInterceptor, spans: SpanWriter) -> None:
+        super().__init__(next)
+        self._spans = spans
+
+    async def execute_activity(self, input: worker.ExecuteActivityInput) -> Any:
+        info = activity.info()
+        asks = info.activity_type in _ASKS
+        if info.activity_type.startswith(_OURS) and not asks:
+            return await super().execute_activity(input)
+        request = next((each for each in input.args if isinstance(each, RequestInput)), None)
+        attributes: Attributes = {
+            OPERATION: CHAT if asks else EXECUTE_TOOL,
+            ACTIVITY_ID: info.activity_id,
+            WORKFLOW_ID: info.workflow_id or "",
+            RUN_ID: info.workflow_run_id or "",
+            ATTEMPT: info.attempt,
+        }
+        if asks:
+            attributes[PROVIDER] = OPENAI
+            if request is not None:
+                attributes |= {REQUEST_MODEL: request.model, REQUEST: request.number}
+            name, kind = CHAT if request is None else f"{CHAT} {request.model}", SpanKind.CLIENT
+        else:
+            name, kind = f"{EXECUTE_TOOL} {info.activity_type}", SpanKind.INTERNAL
+            attributes |= {
+                TOOL_TYPE: FUNCTION,
+                TOOL: info.activity_type,
+                CALL: info.activity_id,
+            }
+        told = AttemptTrace(content=self._spans.content)
+        token = TOLD.set(told)
+        try:
+            with self._spans.under_way(name, place_in(input.headers), kind, attributes) as span:
+                try:
+                    result = await super().execute_activity(input)
+                except BaseException as error:
+                    failed(span, _kind(error))
+                    raise
+                else:
+                    _tell_result(span, result, told)
+                    return result
+                finally:
+                    _tell_given(span, told, asks=asks)
+        finally:
+            TOLD.reset(token)
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError):
+        return "cancelled"
+    return (isinstance(error, ApplicationError) and error.type) or type(error).__name__
+
+
+def _tell_given(span: Span, told: AttemptTrace, *, asks: bool) -> None:
+    if told.tool is not None:
+        span.update_name(f"{EXECUTE_TOOL} {told.tool}")
+        span.set_attribute(TOOL, told.tool)
+    if told.finish_reason is not None:
+        span.set_attribute(FINISH_REASONS, [told.finish_reason])
+    if told.given is not None and asks:
+        said = [_message(str(each.get("role")), each.get("content") or "") for each in told.given]
+        span.set_attribute(INPUT, dumps(masked_value([*said])))
+    elif told.given is not None:
+        span.set_attribute(ARGUMENTS, dumps(masked_value(told.given)))
+
+
+def _tell_result(span: Span, result: Any, told: AttemptTrace) -> None:
+    if isinstance(result, RequestResult | SummaryResult):
+        used = result.usage
+        span.set_attribute(RESPONSE_MODEL, result.model)
+        span.set_attribute(INPUT_TOKENS, used.prompt_tokens)
+        span.set_attribute(OUTPUT_TOKENS, used.completion_tokens)
+        if used.cached_tokens:
+            span.set_attribute(CACHED_TOKENS, used.cached_tokens)
+        if used.reasoning_tokens:
+            span.set_attribute(REASONING_TOKENS, used.reasoning_tokens)
+    if isinstance(result, RequestResult):
+        if result.problem is not None:
+            span.set_attribute(PROBLEM, str(result.problem.get("code")))
+        if told.content:
+            answer = _message("assistant", result.text or {"calls": result.calls, "output": result.output})
+            span.set_attribute(OUTPUT, dumps(masked_value([answer | {"finish_reason": told.finish_reason or ""}])))
+    elif isinstance(result, ToolResult) and told.content:
+        span.set_attribute(RESULT, dumps(masked_value(result.value)))
+
+
+def _message(role: str, content: Any) -> JsonObject:
+    """A chat message in the conventions' form."""
+    text = content if isinstance(content, str) else dumps(content)
+    return {"role": role, "parts": [{"type": "text", "content": text}]}
+
+
+# A workflow's code runs again whenever it is replayed, so nothing here is made as it begins: ids are reckoned from the run's own, which is how those below know theirs, and a span is told of once, when it has ended and no replay is under way.
+
+END: Final = "__perdure_span"
+SAMPLED: Final = "__perdure_sampled"
+_ENDS: Final = (FailureError, PerdureError, ValidationError)
+"""What ends a run; anything else fails a task, which is tried again."""
+
+
+class _Trace:
+    """The trace of one execution: its place and its time."""
+
+    def __init__(self) -> None:
+        info = workflow.info()
+        functions = workflow.extern_functions()
+        self._end: Callable[[EndedSpan], None] = functions[END]
+        self._run = f"{info.workflow_id} {info.first_execution_run_id}"
+        self.parent = place_in(info.headers)
+        """A continued execution is told its own parent."""
+        self.agent = ""
+        self.late: list[EndedSpan] = []
+        """Of Requests that were cancelled: whether by the run, or only because this worker forgets it, shows when it goes on."""
+        self.here = self.parent
+        if info.workflow_type == AGENT_WORKFLOW:
+            own = span_id(f"{INVOKE_AGENT} {self._run}")
+            began = self.parent.began if self.parent is not None else None
+            self.began = began if began is not None else round(info.start_time.timestamp() * 1e9)
+            if self.parent is not None:
+                self.here = SpanPlace(self.parent.trace, own, self.parent.sampled)
+            else:
+                trace = trace_id(self._run)
+                self.here = SpanPlace(trace, own, functions[SAMPLED](trace, INVOKE_AGENT))
+        elif info.workflow_type == SESSION_WORKFLOW:
+            self.here = None  # it has no end: each of its runs is a trace of its own, and names the conversation
+
+    def at(self, what: str) -> SpanPlace | None:
+        """The place of something in this run."""
+        return (
+            None if self.here is None else SpanPlace(self.here.trace, span_id(f"{what} {self._run}"), self.here.sampled)
+        )
+
+    def going_on(self) -> SpanPlace | None:
+        """Return the place that the following execution continues from."""
+        if workflow.info().workflow_type != AGENT_WORKFLOW or self.here is None:
+            return self.here
+        return SpanPlace(
+            self.here.trace, self.parent.span if self.parent is not None else 0, self.here.sampled, self.began
+        )
+
+    def attributes(self, operation: str) -> Attributes:
+        info = workflow.info()
+        found: Attributes = {OPERATION: operation, WORKFLOW_ID: info.workflow_id, RUN_ID: info.run_id}
+        if self.agent:
+            found[AGENT] = self.agent
+        if info.root is not None and info.root.workflow_id.startswith("session-"):
+            found[CONVERSATION] = info.root.workflow_id
+        return found
+
+    def ended(self, span: EndedSpan) -> None:
+        if not workflow.unsafe.is_replaying():
+            for each in (*self.late, span):
+                self._end(each)
+        self.late.clear()
+
+
+class TracedWorkflow(worker.WorkflowInboundInterceptor):
+    """Round one execution."""
+
+    def init(self, outbound: worker.WorkflowOutboundInterceptor) -> None:
+        super().init(_Outbound(outbound, self))
+
+    @cached_property
+    def trace(self) -> _Trace:
+        """Return the trace of this execution. The workflow's id is unknown before it begins."""
+        return _Trace()
+
+    async def execute_workflow(self, input: worker.ExecuteWorkflowInput) -> Any:
+        if workflow.info().workflow_type != AGENT_WORKFLOW:
+            return await super().execute_workflow(input)
+        self.trace.agent = _agent(input.args)
+        try:
+            result = await super().execute_workflow(input)
+        except _ENDS as error:
+            self._ended(_failure(error), _result(error))
+            raise
+        except asyncio.CancelledError:
+            if workflow.cancellation_reason() is not None:  # else this worker only forgets it
+                self._ended("cancelled", None)
+            raise
+        self._ended(None, result if isinstance(result, RunResult) else None)
+        return result
+
+    def _ended(self, error: str | None, result: RunResult | None) -> None:
+        trace = self.trace
+        assert trace.here is not None
+        attributes = trace.attributes(INVOKE_AGENT)
+        if result is not None:
+            used = result.usage
+            attributes |= {INPUT_TOKENS: used.prompt_tokens, OUTPUT_TOKENS: used.completion_tokens}
+            attributes |= {CACHED_TOKENS: used.cached_tokens} if used.cached_tokens else {}
+            attributes |= {STOP: result.stop_reason} if result.stop_reason else {}
+        name = f"{INVOKE_AGENT} {trace.agent}".rstrip()
+        parent = trace.parent if trace.parent is not None and trace.parent.span else None
+        trace.ended(EndedSpan(name, trace.here, parent, trace.began, workflow.time_ns(), attributes, error))
+
+
+class _Outbound(worker.WorkflowOutboundInterceptor):
+    def __init__(self, next: worker.WorkflowOutboundInterceptor, above: TracedWorkflow) -> None:
+        super().__init__(next)
+        self._above = above
+
+    @property
+    def _trace(self) -> _Trace:
+        return self._above.trace
+
+    def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[Any]:
+        place = self._trace.here
+        if input.activity == REQUEST_ACTIVITY and place is not None:
+            place, began = self._trace.at(f"{PLAN} {input.activity_id}"), workflow.time_ns()
+            assert place is not None
+            input.headers = place.headers(input.headers)
+            handle = super().start_activity(input)
+            number = next((each.number for each in input.args if isinstance(each, RequestInput)), 0)
+            handle.add_done_callback(lambda done: self._planned(done, place, began, number))
+            return handle
+        if place is not None:
+            input.headers = place.headers(input.headers)
+        return super().start_activity(input)
+
+    def _planned(self, done: asyncio.Future[Any], place: SpanPlace, began: int, number: int) -> None:
+        trace = self._trace
+        attributes = trace.attributes(PLAN) | {REQUEST: number}
+        error = None if done.cancelled() else done.exception()
+        kind = "cancelled" if done.cancelled() else None if error is None else _failure(error)
+        name = f"{PLAN} {trace.agent}".rstrip()
+        span = EndedSpan(name, place, trace.here, began, workflow.time_ns(), attributes, kind)
+        if done.cancelled():
+            trace.late.append(span)
+        else:
+            trace.ended(span)
+
+    async def start_child_workflow(
+        self, input: worker.StartChildWorkflowInput
+    ) -> workflow.ChildWorkflowHandle[Any, Any]:
+        if self._trace.here is not None:
+            input.headers = self._trace.here.headers(input.headers)
+        return await super().start_child_workflow(input)
+
+    def continue_as_new(self, input: worker.ContinueAsNewInput) -> NoReturn:
+        if (place := self._trace.going_on()) is not None:
+            input.headers = place.headers(input.headers)
+        super().continue_as_new(input)
+
+
+def _agent(given: Any) -> str:
+    """The agent's name; empty where it comes later."""
+    try:
+        return str(given[0]["agent"]["name"])
+    except (LookupError, TypeError):
+        return ""
+
+
+def _failure(error: BaseException) -> str:
+    while not isinstance(error, ApplicationError) and isinstance(error.__cause__, FailureError):
+        error = error.__cause__
+    return (isinstance(error, ApplicationError) and error.type) or type(error).__name__
+
+
+def _result(error: BaseException) -> RunResult | None:
+    if not isinstance(error, ApplicationError) or not error.details:
+        return None
+    try:
+        return RunResult.model_validate(error.details[0])
+    except ValidationError:
+        return None
+
+
+class TracingInterceptor(client.Interceptor, worker.Interceptor):
+    """Spans by the names of `perdure.hosting._traces`. A run that is started within a span of the caller's own stands below it."""
+
+    def __init__(self, spans: SpanWriter) -> None:
+        self._spans = spans
+
+    def intercept_client(self, next: client.OutboundInterceptor) -> client.OutboundInterceptor:
+        return _InterceptorOutbound(next)
+
+    def intercept_activity(self, next: worker.ActivityInboundInterceptor) -> worker.ActivityInboundInterceptor:
+        return TracedActivity(next, self._spans)
+
+    def workflow_interceptor_class(self, input: worker.WorkflowInterceptorClassInput) -> type[TracedWorkflow]:
+        input.unsafe_extern_functions[END] = self._spans.end
+        input.unsafe_extern_functions[SAMPLED] = self._spans.sampled
+        return TracedWorkflow
+
+
+class _InterceptorOutbound(client.OutboundInterceptor):
+    async def start_workflow(self, input: client.StartWorkflowInput) -> client.WorkflowHandle[Any, Any]:
+        if (place := current()) is not None:
+            input.headers = place.headers(input.headers)
+        return await super().start_workflow(input)

@@ -1,0 +1,920 @@
+"""Calls of a script: arguments, names, and calls inside expressions."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import difflib
+import io
+import re
+import tokenize
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias, TypeGuard
+
+from perdure.errors import FormulaError, JsonError, clip
+from perdure.models.dialects.script_writer import CONSTANTS
+from perdure.models.requests import ReaderVocabulary
+from perdure.plan import IF, OWN_TOOLS
+from perdure.values.formulas import is_function, is_name, parse_formula, readable
+from perdure.values.json import Json, JsonObject, check
+from perdure.values.references import Reference
+from perdure.values.templates import EXPR
+
+Resolve: TypeAlias = Callable[[ast.Name], Reference]
+"""The reference that a name stands for: a result, an item of a loop, a kind of data."""
+
+_COMPUTES: Final = (
+    ast.BinOp,
+    ast.Compare,
+    ast.IfExp,
+    ast.JoinedStr,
+    ast.ListComp,
+    ast.GeneratorExp,
+    ast.DictComp,
+    ast.SetComp,
+    ast.Set,
+    ast.UnaryOp,
+    ast.Call,
+)
+
+
+def computes(node: ast.expr) -> bool:
+    """Whether the node is computed: neither a reference, nor references joined by `or` and `and`, which are looked up
+    (R3.3)."""
+    if isinstance(node, ast.BoolOp):
+        return any(computes(value) or isinstance(value, ast.Constant | ast.List | ast.Dict) for value in node.values)
+    if isinstance(node, ast.Subscript):
+        fixed = isinstance(node.slice, ast.Constant) and not isinstance(node.slice.value, float | bool)
+        return not fixed or computes(node.value)
+    if isinstance(node, ast.Attribute):
+        return computes(node.value)
+    if isinstance(node, ast.List | ast.Tuple):
+        return any(isinstance(item, ast.Starred) for item in node.elts)
+    if isinstance(node, ast.Dict):
+        return not all(isinstance(key, ast.Constant) and isinstance(key.value, str) for key in node.keys)
+    return isinstance(node, _COMPUTES)
+
+
+def formula_text(node: ast.expr, resolve: Resolve) -> str:
+    """Return the formula in its general notation: names that a script keeps results under are the state's."""
+    named: ast.expr = _Named(resolve).visit(node)
+    return ast.unparse(named)
+
+
+def path_node(reference: Reference, like: ast.AST) -> ast.expr:
+    """Return the path as a formula writes it: `state.profile`, `_pair[0]`."""
+    node: ast.expr = ast.Name(reference.kind, ast.Load())
+    for step in reference.path:
+        if isinstance(step, str) and step.isidentifier():
+            node = ast.Attribute(node, step, ast.Load())
+        else:
+            node = ast.Subscript(node, ast.Constant(step), ast.Load())
+    return ast.fix_missing_locations(ast.copy_location(node, like))
+
+
+class _Named(ast.NodeTransformer):
+    """A rewrite of `profile.age` to `state.profile.age`, unless a comprehension defines the name."""
+
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
+        self._bound: list[str] = []
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self._bound or node.id in ("true", "false", "null") or isinstance(node.ctx, ast.Store):
+            return node
+        return path_node(self._resolve(node), node)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if not isinstance(node.func, ast.Name):
+            node.func = self.visit(node.func)
+        node.args = [self.visit(each) for each in node.args]
+        for keyword in node.keywords:
+            # key=len names a function
+            named = isinstance(keyword.value, ast.Name) and is_function(keyword.value.id)
+            keyword.value = keyword.value if named else self.visit(keyword.value)
+        return node
+
+    def _scoped(self, node: Any) -> Any:
+        before = list(self._bound)
+        for generator in node.generators:
+            generator.iter = self.visit(generator.iter)
+            self._bound += [each.id for each in ast.walk(generator.target) if isinstance(each, ast.Name)]
+            generator.ifs = [self.visit(test) for test in generator.ifs]
+        for part in ("elt", "key", "value"):
+            if hasattr(node, part):
+                setattr(node, part, self.visit(getattr(node, part)))
+        self._bound = before
+        return node
+
+    visit_ListComp = visit_GeneratorExp = visit_DictComp = visit_SetComp = _scoped
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        before = list(self._bound)
+        self._bound += [each.arg for each in node.args.args]
+        node.body = self.visit(node.body)
+        self._bound = before
+        return node
+
+
+_ALLOWED: Final = "arguments are names, text, numbers, True, False, None, lists, dicts and expressions"
+_HINTS: Final[dict[type[ast.AST], str]] = {
+    ast.Lambda: "a lambda is not data",
+    ast.NamedExpr: "`:=` is not read: name results before `=` at the line's beginning",
+}
+_LONG: Final = 2000
+"""Characters from which a statement is searched before it is parsed."""
+_F_STRING: Final = re.compile(r"""[rR]?[fF][rR]?["']""")
+_LARGEST: Final = 1.7976931348623157e308
+"""The largest 64-bit float: other programs that read the JSON would fail on a larger one."""
+
+
+class NotAllowedError(Exception):
+    """An expression that a script cannot contain; `node` is where."""
+
+    def __init__(self, node: ast.AST, message: str) -> None:
+        super().__init__(message)
+        self.node = node
+        self.message = message
+
+    def position(self, lines: Sequence[str]) -> tuple[int, int]:
+        """Line and column from 1; `ast` counts bytes."""
+        number = min(getattr(self.node, "lineno", 1), len(lines))
+        before = lines[number - 1].encode(errors="replace")[: getattr(self.node, "col_offset", 0)]
+        return number, len(before.decode(errors="replace")) + 1
+
+
+def parse(source: str) -> list[ast.stmt]:
+    """Return the statements of a script's text. Raises `SyntaxError`, or `NotAllowedError` for a text that is too
+    costly to parse."""
+    # Python 3.11 reads an f-string in time that grows with the square of its length.
+    if len(source) > _LONG and (line := _long_f_string(source)):
+        message = f"a line with an f-string in it may have {_LONG:,} characters"
+        raise NotAllowedError(ast.Pass(lineno=line, col_offset=0), message)
+    return ast.parse(source).body
+
+
+def _long_f_string(source: str) -> int:
+    """Return the number of a logical line with an f-string that is too long; 0 for none."""
+    length, first, formats = 0, 0, False
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            first = first or token.start[0]
+            length += len(token.string) + 1
+            formats = formats or bool(_F_STRING.match(token.string))
+            if formats and length > _LONG:
+                return first
+            if token.type == tokenize.NEWLINE:
+                length, first, formats = 0, 0, False
+    except (tokenize.TokenError, SyntaxError):
+        return 0
+    return 0
+
+
+class ScriptValues:
+    """A translator of nodes into JSON. `resolve` returns the reference that a name stands for."""
+
+    def __init__(self, resolve: Resolve) -> None:
+        self._resolve = resolve
+
+    def value(self, node: ast.expr) -> Json:
+        """Return a node as JSON. Raises `NotAllowedError`."""
+        if isinstance(node, ast.Constant):
+            return self._constant(node)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            number = self._constant(node.operand)
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                return -number
+        if isinstance(node, ast.Name) and node.id in CONSTANTS:
+            return CONSTANTS[node.id]
+        if isinstance(node, ast.Dict):
+            self._check_keys(node)
+        if computes(node):
+            return {EXPR: self.formula(node)}
+        if isinstance(node, ast.List | ast.Tuple):
+            return [self.value(child) for child in node.elts]
+        if isinstance(node, ast.Dict):
+            keys = [str(key.value) for key in node.keys if isinstance(key, ast.Constant)]
+            return {key: self.value(child) for key, child in zip(keys, node.values, strict=True)}
+        return self._expression(node)
+
+    def formula(self, node: ast.expr) -> str:
+        """Return a computed expression as a formula's text (R16.3)."""
+        text = formula_text(copy.deepcopy(node), self._resolve)
+        try:
+            parse_formula(text)
+        except FormulaError as error:
+            raise NotAllowedError(node, error.message) from None
+        return text
+
+    def _constant(self, node: ast.Constant) -> Json:
+        value = node.value
+        if isinstance(value, str | bool) or value is None:
+            return value
+        if isinstance(value, int | float):
+            if abs(value) > _LARGEST:
+                raise NotAllowedError(node, "the number is outside the range of a 64-bit float")
+            return value
+        raise NotAllowedError(node, f"{type(value).__name__} is not JSON; {_ALLOWED}")
+
+    def _check_keys(self, node: ast.Dict) -> None:
+        for key in node.keys:
+            if isinstance(key, ast.Constant) and not isinstance(key.value, str):
+                raise NotAllowedError(key, "the keys of a dict are text")
+
+    def _expression(self, node: ast.expr) -> str:
+        """Return a name, or names joined by `or` and `and`, as an expression (R3.3)."""
+        if not isinstance(node, ast.BoolOp):
+            return str(self.reference(node))
+        word = " || " if isinstance(node.op, ast.Or) else " && "
+        parts = [self._expression(child) for child in node.values]
+        return word.join(
+            f"({part})" if isinstance(child, ast.BoolOp) and isinstance(child.op, ast.Or) else part
+            for child, part in zip(node.values, parts, strict=True)
+        )
+
+    def reference(self, node: ast.expr) -> Reference:
+        """Return `profile.items[0]["odd key"]` as `†state.profile.items[0]["odd key"]`."""
+        path: list[str | int] = []
+        start = node
+        while not isinstance(node, ast.Name):
+            if isinstance(node, ast.Attribute):
+                path.append(self._name(node.attr, node))
+                node = node.value
+            elif isinstance(node, ast.Subscript):
+                path.append(self._index(node))
+                node = node.value
+            else:
+                what = _HINTS.get(type(node), f"{words(node)} is not read here; {_ALLOWED}")
+                raise NotAllowedError(start if node is start else node, what)
+        self._name(node.id, node)
+        path.reverse()
+        root = self._resolve(node)
+        return Reference(root.kind, (*root.path, *path))
+
+    def output_path(self, targets: Sequence[ast.expr]) -> str:
+        """Return `a, error = b, error = f()` as `†state.a && †state.b || †state.error` (R4.3)."""
+        rows = [list(each.elts) if isinstance(each, ast.Tuple | ast.List) else [each] for each in targets]
+        if len({len(row) for row in rows}) != 1 or not rows[0]:
+            raise NotAllowedError(targets[-1], "every name before = needs as many alternatives as the first")
+        columns = zip(*rows, strict=True)
+        return " || ".join(" && ".join(dict.fromkeys(str(self._target(node)) for node in column)) for column in columns)
+
+    def _target(self, node: ast.expr) -> Reference:
+        if isinstance(node, ast.Starred):
+            raise NotAllowedError(node, "a * before a name is not read: take items by their place, rows[1:]")
+        reference = self.reference(node)
+        if reference.kind != "state" or not reference.path or (isinstance(node, ast.Name) and node.id in CONSTANTS):
+            raise NotAllowedError(node, f"results are kept in the state; write state.{reference.kind} = …")
+        return reference
+
+    def dotted(self, node: ast.expr) -> str:
+        """Return the called tool's name, as written."""
+        parts: list[str] = []
+        start = node
+        while isinstance(node, ast.Attribute):
+            parts.append(self._name(node.attr, node))
+            node = node.value
+        if not isinstance(node, ast.Name):
+            raise NotAllowedError(start, "what is called must be a tool's name")
+        return ".".join([self._name(node.id, node), *reversed(parts)])
+
+    def _index(self, node: ast.Subscript) -> str | int:
+        index = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        if isinstance(index, str) or (isinstance(index, int) and not isinstance(index, bool) and index < 10**9):
+            return index
+        raise NotAllowedError(node.slice, 'an index is a number from 0 or text: items[0], d["odd key"]')
+
+    @staticmethod
+    def _name(name: str, node: ast.expr) -> str:
+        if name.startswith("__"):
+            raise NotAllowedError(node, f"{name} is no name of this plan")
+        return name
+
+
+def _constant_text(node: ast.expr | None) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def words(node: ast.AST) -> str:
+    """Return a node's kind in words: `ListComp` is `list comp`."""
+    name = type(node).__name__
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
+
+
+BlockKind: TypeAlias = Literal["plan", "for", "while"]
+Adding: TypeAlias = Literal["item", "list", "pair"]
+"""The ways to add to a list or an object: `xs.append(v)`, `xs.extend(vs)`, `d[k] = v`."""
+_ITEM: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TAKEN: Final = frozenset({"state", "input", "output"})
+_WRITTEN: Final = re.compile(r"†state\.(\w+)")
+_PART_WRITTEN: Final = re.compile(r"†state\.(\w+)([.\[])?")
+_STATE: Final = re.compile(r"\bstate\.(\w+)")
+_NOT_IN_A_NAME: Final = re.compile(r"\W", re.ASCII)
+
+
+@dataclass
+class Counter:
+    """A counter for the names that a script's reader invents."""
+
+    last: int = 0
+
+    def name(self, stem: str) -> str:
+        self.last += 1
+        return f"_{_NOT_IN_A_NAME.sub('_', stem)}_{self.last}"
+
+
+@dataclass(frozen=True)
+class ScriptLoop:
+    """The values that a loop goes over, and the references of its names in the body."""
+
+    each: Json
+    item: str
+    names: Mapping[str, Reference]
+    place: str | None = None
+
+    def keys(self) -> JsonObject:
+        place: JsonObject = {} if self.place is None else {"_at": self.place}
+        return {"_each": self.each, "_as": self.item, **place}
+
+
+@dataclass
+class CollectedValue:
+    """A value that an iteration of a `for` adds to a list: kept under a name of its own until the loop is over."""
+
+    kept: str
+    how: Adding
+    guards: list[list[str]] = field(default_factory=list)
+    """The conditions of each place that adds to it."""
+
+    def excludes(self, guards: Sequence[str]) -> bool:
+        """Whether no place has added to it yet if these conditions hold."""
+        return all(
+            any(f"not ({each})" in guards for each in earlier) or any(f"not ({each})" in earlier for each in guards)
+            for earlier in self.guards
+        )
+
+
+class Block:
+    """The plan itself, or a loop's body: calls in order. A condition is no block: its calls stand beside the others,
+    under `guards`."""
+
+    def __init__(
+        self, kinds: Set[str], kind: BlockKind = "plan", parent: Block | None = None, loop: ScriptLoop | None = None
+    ) -> None:
+        self.kinds = kinds
+        self.kind = kind
+        self.calls: list[JsonObject] = []
+        self.guards: list[str] = []
+        """Formulas that have to hold for the current statement."""
+        self.written: set[str] = set()
+        self.versions: dict[str, list[set[str]]] = {}
+        """Name → the conditions of each call so far that writes it."""
+        self.partial: set[str] = set()
+        """Names that a call so far writes only a part of: who reads another part of one does not wait for that call."""
+        self.seen: dict[str, dict[str, int]] = {}
+        """Name → the versions of other names, by what each was made of, that had ended when it was written."""
+        self.collected: dict[str, CollectedValue] = {}
+        """The values that a `for` appends."""
+        self.values = ScriptValues(self.resolve)
+        self.counter: Counter = Counter() if parent is None else parent.counter
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self._effect: int | None = None
+        """The last call of a `while` that is made for its effect: later calls wait for it, as one waits between two
+        polls."""
+        self._parent = parent
+        self._read: set[str] = set()
+        self._items: dict[str, Reference] = {} if parent is None else dict(parent._items)
+        if loop is not None:
+            self._items.update(loop.names)
+
+    def inside(self, kind: BlockKind, loop: ScriptLoop | None = None) -> Block:
+        return Block(self.kinds, kind, self, loop)
+
+    def resolve(self, node: ast.Name) -> Reference:
+        """Return the reference of a name: a loop's item, a kind of data, or a result."""
+        reference = self._named(node)
+        if reference.kind == "state" and reference.path:
+            self._note(node.id, node)
+        return reference
+
+    def _named(self, node: ast.Name) -> Reference:
+        if node.id in self._items:
+            return self._items[node.id]
+        return Reference(node.id, ()) if node.id in self.kinds else Reference("state", (node.id,))
+
+    def values_with(self, kinds: Iterable[str]) -> ScriptValues:
+        """Return a translator that knows these kinds, too."""
+        known = frozenset(kinds)
+        return ScriptValues(lambda node: Reference(node.id, ()) if node.id in known else self.resolve(node))
+
+    def knows(self, name: str) -> bool:
+        """Whether the name was assigned above, or is a loop's."""
+        above = self._parent is not None and self._parent.knows(name)
+        return name in self.written or name in self._items or above
+
+    def _note(self, name: str, node: ast.AST) -> None:
+        if name in self.collected:
+            raise NotAllowedError(node, f"{name} is collected in this loop: read it after the loop")
+        if name not in self.written:
+            self._read.add(name)
+            if self._parent is not None:
+                self._parent._note(name, node)
+
+    def target(self, targets: list[ast.expr]) -> str:
+        """Return the output path of the names before `=`; they are written from here on."""
+        for target in targets:
+            for each in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
+                self.write(root(each), each)
+        return ScriptValues(self._named).output_path(targets)
+
+    def write(self, name: str, node: ast.AST) -> None:
+        if name in self._items:
+            raise NotAllowedError(node, f"{name} is the loop's item: give the result a name of its own")
+        if name not in self.written:
+            self.check_unread(name, node)
+        if name in self.collected:
+            raise NotAllowedError(node, f"{name} is collected in this loop: assign another name")
+        self.written.add(name)
+
+    def check_unread(self, name: str, node: ast.AST) -> None:
+        """Refuse a name that a `for` would carry from iteration to iteration."""
+        if self.kind == "for" and name in self._read:
+            raise NotAllowedError(
+                node,
+                f"{name} is read before it is assigned in this loop, whose rounds do not see each other: name what is made for "
+                f"each item, which is a list after the loop, and write {name} = sum(…) or the like there, or use while",
+            )
+
+    def emit(self, call: JsonObject, node: ast.AST, writes: Iterable[str] = ()) -> None:
+        """Add the call to the plan, under the conditions that hold here. `writes`: the names that a loop's body
+        assigns."""
+        own = [str(call[IF])] if isinstance(call.get(IF), str) else []
+        if self._effect is not None and "_after" not in call:
+            call = {**call, "_after": [f".{self._effect}"]}
+        if self.guards:
+            call = {**call, IF: conjunction([*self.guards, *own])}
+        elif self.kind == "while" and "_outputPath" not in call and call["_tool"] not in OWN_TOOLS:
+            self._effect = len(self.calls)
+        call = self._after_versions(call, [*_names_of(call.get("_outputPath")), *writes])
+        try:
+            check(call)
+        except JsonError as error:
+            raise NotAllowedError(node, str(error)) from None
+        self.calls.append(call)
+
+    def _after_versions(self, call: JsonObject, names: Iterable[str]) -> JsonObject:
+        """Return the call, ordered after the calls that assigned its names before, as Python's lines are (R5.14)."""
+        read = str({key: value for key, value in call.items() if key != "_outputPath"})
+        seen: dict[str, int] = {}
+        for name in dict.fromkeys(_STATE.findall(read)):
+            if name in self.partial and not re.search(rf"\bstate\.{name}(?![\w.\[])", read):
+                continue
+            for each, version in {**self.seen.get(name, {}), name: len(self.versions.get(name, ()))}.items():
+                seen[each] = max(version, seen.get(each, 0))
+        again, holds = [], _parts(call.get(IF))
+        for name in dict.fromkeys(names):
+            versions = self.versions.setdefault(name, [])
+            if not _excludes(versions, holds) and seen.get(name, 0) < len(versions):
+                again.append(f"ended †state.{name}")
+            versions.append(holds)
+            self.seen[name] = seen
+        self.partial |= {name for name, part in _PART_WRITTEN.findall(str(call.get("_outputPath", ""))) if part}
+        if not again:
+            return call
+        given = call.get("_after", [])
+        return {**call, "_after": list(dict.fromkeys([*(given if isinstance(given, list) else [given]), *again]))}
+
+    def let(self, name: str, value: Json, node: ast.AST) -> None:
+        """Keep a value under a name, with no tool."""
+        self.written.add(name)
+        self.emit({"_tool": "_let", "value": value, "_outputPath": f"†state.{name}"}, node)
+
+
+def _names_of(output_path: Json) -> list[str]:
+    """Return the names that an output path of a script begins with."""
+    return _WRITTEN.findall(output_path) if isinstance(output_path, str) else []
+
+
+def _parts(condition: Json) -> set[str]:
+    """Return the parts that have to hold for the condition to hold, each as a formula."""
+    source = readable(condition) if isinstance(condition, str) else None
+    if source is None:
+        return set()
+    node = ast.parse(source, mode="eval").body
+    return {ast.unparse(each) for each in (node.values if _is_all(node) else [node])}
+
+
+def _is_all(node: ast.expr) -> TypeGuard[ast.BoolOp]:
+    return isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And)
+
+
+def _excludes(before: Iterable[Set[str]], holds: Set[str]) -> bool:
+    """Whether the conditions here exclude those of all earlier writers."""
+    return all(
+        any(_negated(each) in holds for each in one) or any(_negated(each) in one for each in holds) for one in before
+    )
+
+
+def _negated(formula: str) -> str:
+    return ast.unparse(ast.parse(f"not ({formula})", mode="eval"))
+
+
+def conjunction(conditions: Iterable[str]) -> str:
+    """Return all conditions as one formula, with no more brackets than it needs."""
+    return ast.unparse(ast.parse(" and ".join(f"({part})" for part in conditions), mode="eval"))
+
+
+def root(node: ast.expr) -> str:
+    """Return the name that a target or a chain of keys begins with."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def bind(target: ast.expr, depth: int) -> tuple[str, dict[str, Reference]]:
+    """Return the kind under which a loop's item is read, and the references of the loop's names."""
+    if isinstance(target, ast.Name):
+        name = target.id
+        taken = name in _TAKEN or not is_name(name) or not _ITEM.fullmatch(name)
+        kind = f"_{_NOT_IN_A_NAME.sub('_', name)}" if taken else name
+        return kind, {name: Reference(kind, ())}
+    kind = f"_pair{depth}"
+    names: dict[str, Reference] = {}
+
+    def walk(node: ast.expr, path: tuple[int, ...]) -> None:
+        if isinstance(node, ast.Name):
+            names[node.id] = Reference(kind, path)
+        elif isinstance(node, ast.Tuple | ast.List):
+            for at, each in enumerate(node.elts):
+                walk(each, (*path, at))
+        else:
+            raise NotAllowedError(node, "a loop gives its items names: for host in hosts, for name, cpu in pairs")
+
+    walk(target, ())
+    return kind, names
+
+
+_INSTEAD: Final[dict[type[ast.AST], str]] = {
+    ast.FunctionDef: "nothing is defined here: write the calls where they are needed, in a for loop if for many",
+    ast.AsyncFunctionDef: "nothing is defined here: write the calls where they are needed, in a for loop if for many",
+    ast.ClassDef: "nothing is defined here: write calls, and objects as {'key': value}",
+    ast.Import: "nothing is imported: there are the tools, and in expressions len, sum, sorted, f-strings and the like",
+    ast.ImportFrom: "nothing is imported: there are the tools, and in expressions len, sum, sorted, f-strings and the like",
+    ast.Try: "there is no try: write result, error = tool(…); what reads error runs only where the call fails",
+    ast.With: "there is no with: only tools reach files and the like",
+    ast.AsyncWith: "there is no with: only tools reach files and the like",
+    ast.AsyncFor: "for is enough: what can, runs in parallel by itself",
+    ast.Return: "there is no return: output(value) is the answer",
+    ast.Raise: "there is no raise: output(…) can say what is wrong, under an if",
+    ast.Assert: "there is no assert: put what depends on it under an if",
+    ast.Delete: "there is no del: names stay what they are",
+    ast.Global: "there is no global: names assigned in a loop are lists after it",
+    ast.Nonlocal: "there is no nonlocal: names assigned in a loop are lists after it",
+    ast.Continue: "continue is only read as the last line of an if that stands directly in the loop: put the rest under `if not …:`",
+}
+if hasattr(ast, "Match"):
+    _INSTEAD[ast.Match] = "there is no match: write if … elif … else"
+
+NO_BREAK: Final = {
+    "for": "there is no break: take what is needed in the for line, such as `for x in [x for x in found if x.ok][:1]:`",
+    "while": "there is no break: the while line says how long, such as `while not status.ok:`",
+    "plan": "there is no break",
+}
+BY_ITSELF: Final = (
+    "{name} = … of {name} itself is not read: give the new value a name of its own; over a list it is an expression, such as "
+    "total = sum(x.n for x in xs)"
+)
+NOT_CHANGED: Final = "values are not changed in place: name a new one, such as {name}2 = [… for … in …] or {name}2 = {{k: v for k, v in rows}}"
+NO_PRINT: Final = "nothing is printed: a call's result without a name is shown to you, and output(…) is the answer"
+TWICE: Final = (
+    "output(…) stands alone on its line, once; under an if, once in each branch, with what follows under else"
+)
+
+
+def statement_hint(node: ast.stmt) -> str:
+    found = _INSTEAD.get(type(node))
+    return found or f"{words(node)!r} is no call; only calls can be planned: name = tool(key=value)"
+
+
+_KNOWN: Final = {
+    "asyncio.gather": "what can, runs in parallel by itself: write [tool(x) for x in xs]",
+    "asyncio.run": "what can, runs in parallel by itself: write the calls alone",
+    "time.sleep": "only a tool can wait, and _after=[name] orders what passes on no value",
+    "json.dumps": 'pass the value itself, or f"{value}" in a text',
+    "json.loads": "results are values already: read them as data.key",
+}
+
+
+def no_such_tool(name: str, names: Iterable[str]) -> str:
+    if name in _KNOWN:
+        return f"there is no {name}: {_KNOWN[name]}"
+    near = difflib.get_close_matches(name, list(names), 1) or difflib.get_close_matches(
+        name.split(".")[-1], list(names), 1
+    )
+    hint = (
+        f"did you mean {near[0]!r}"
+        if near
+        else "only the tools above can be called, and len, sum, sorted and the like in expressions"
+    )
+    return f"there is no tool {clip(name, 60)!r}: {hint}"
+
+
+_OF_A_LOOP: Final = frozenset({"_each", "_until", "_outputMethod", "_instance", "_after"})
+
+
+class Calls:
+    """A reader of calls and their arguments into a block's plan."""
+
+    def __init__(self, vocabulary: ReaderVocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    # Tools of calls.
+
+    def is_tool(self, node: ast.AST) -> bool:
+        """Whether the node calls a tool; other calls are functions and methods of values."""
+        if not isinstance(node, ast.Call):
+            return False
+        names = self._vocabulary.names
+        if isinstance(node.func, ast.Name):
+            name = node.func.id
+            return name in names or not (is_function(name) or (names and hasattr(builtins, name)))
+        written = _dotted(node.func)
+        return written is not None and (written in names or written.removeprefix("functions.") in names)
+
+    def has_calls(self, node: ast.AST) -> bool:
+        return any(map(self.is_tool, ast.walk(node)))
+
+    def raw(self, call: ast.Call, block: Block) -> JsonObject:
+        """Return the call of a tool for the plan; calls among its arguments are planned before it."""
+        written = block.values.dotted(call.func)
+        names = self._vocabulary.names
+        written = written if written in names else written.removeprefix("functions.")
+        tool = names.get(written, written)
+        if call.args and names and written not in names:
+            raise NotAllowedError(call, no_such_tool(written, names))
+        return {"_tool": tool, **self._arguments(call, tool, block)}
+
+    def _arguments(self, call: ast.Call, tool: str, block: Block) -> JsonObject:
+        """Return the arguments by name; positional ones are the tool's parameters in their order."""
+        parameters = self._vocabulary.parameters.get(tool, [])
+        if len(call.args) > len(parameters):
+            raise NotAllowedError(
+                call.args[len(parameters)], f"{tool} takes no more arguments by position; name them: key=value"
+            )
+        values = _with_item(call, block)
+        arguments = {
+            name: values.value(self.plain(node, block)) for name, node in zip(parameters, call.args, strict=False)
+        }
+        for name, value in self.keywords(call, block, values).items():
+            if name in arguments:
+                raise NotAllowedError(call, f"{tool} is given {name!r} twice")
+            # `from_` is `from`, which Python does not accept as a name.
+            wanted = name.removesuffix("_")
+            arguments[wanted if name not in parameters and wanted in parameters else name] = value
+        return arguments
+
+    def keywords(self, call: ast.Call, block: Block, values: ScriptValues | None = None) -> JsonObject:
+        values = block.values if values is None else values
+        found: JsonObject = {}
+        for argument in call.keywords:
+            node = self.plain(argument.value, block)
+            if argument.arg is None:
+                more = values.value(node)
+                if not isinstance(node, ast.Dict) or not isinstance(more, dict):
+                    raise NotAllowedError(argument.value, '** takes a dict that is written out: **{"odd key": value}')
+            elif argument.arg == "_until":
+                more = {argument.arg: block.values_with(["output"]).value(node)}
+            elif argument.arg == IF:
+                more = {argument.arg: _condition(node, block, values)}
+            else:
+                more = {argument.arg: (block.values if argument.arg == "_each" else values).value(node)}
+            for name, value in more.items():
+                if name in found:
+                    raise NotAllowedError(argument, f"{name!r} is given twice")
+                if name == "_tool" or name.startswith("__"):
+                    raise NotAllowedError(argument, f"{name!r} cannot be given")
+                found[name] = value
+        return found
+
+    # Calls inside expressions.
+
+    def plain(self, node: ast.expr, block: Block) -> ast.expr:
+        """Return the expression with a name in the place of each call of a tool in it, in the order in which Python
+        would make them."""
+        if not self.has_calls(node):
+            return node
+        if self.is_tool(node):
+            assert isinstance(node, ast.Call)
+            return self._kept(node, block)
+        if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp | ast.SetComp):
+            return _name(self.comprehension(node, block), node)
+        if isinstance(node, ast.BoolOp) and any(map(self.has_calls, node.values[1:])):
+            return self._in_turn(node, block)
+        if isinstance(node, ast.IfExp) and (self.has_calls(node.body) or self.has_calls(node.orelse)):
+            return self._either(node, block)
+        if isinstance(node, ast.NamedExpr):
+            block.write(node.target.id, node.target)
+            self.compute(node.target.id, node.value, block)
+            return _name(node.target.id, node)
+        if isinstance(node, ast.Lambda):
+            raise NotAllowedError(node, "a tool cannot be called in a lambda: call it in a list, [tool(x) for x in xs]")
+        for part, value in ast.iter_fields(node):
+            if isinstance(value, ast.expr):
+                setattr(node, part, self.plain(value, block))
+            elif isinstance(value, list):
+                setattr(node, part, [self._part(each, block) for each in value])
+        return node
+
+    def _part(self, node: Any, block: Block) -> Any:
+        if isinstance(node, ast.keyword):
+            node.value = self.plain(node.value, block)
+        return self.plain(node, block) if isinstance(node, ast.expr) else node
+
+    def _kept(self, call: ast.Call, block: Block) -> ast.Name:
+        raw = self.raw(call, block)
+        name = block.counter.name(str(raw["_tool"]))
+        block.written.add(name)
+        block.emit({**raw, "_outputPath": f"†state.{name}"}, call)
+        return _name(name, call)
+
+    def _in_turn(self, node: ast.BoolOp, block: Block) -> ast.Name:
+        """Plan `a and f(b).ok`: the later parts are only evaluated if the earlier ones do not decide."""
+        name = block.counter.name("and" if isinstance(node.op, ast.And) else "or")
+        first, *rest = node.values
+        self.compute(name, first, block)
+        for each in rest:
+            settled = f"state.{name}" if isinstance(node.op, ast.And) else f"not state.{name}"
+            with_it = self.condition(settled, block, node)
+            block.guards.append(with_it)
+            self.compute(name, each, block)
+            block.guards.pop()
+        return _name(name, node)
+
+    def _either(self, node: ast.IfExp, block: Block) -> ast.Name:
+        name = block.counter.name("if")
+        test = self.condition(block.values.formula(self.plain(node.test, block)), block, node)
+        for guard, value in ((test, node.body), (f"not ({test})", node.orelse)):
+            block.guards.append(guard)
+            self.compute(name, value, block)
+            block.guards.pop()
+        return _name(name, node)
+
+    def condition(self, text: str, block: Block, node: ast.AST) -> str:
+        """Return a name for a condition's present value: it does not change with later assignments."""
+        name = block.counter.name("is")
+        block.let(name, {EXPR: f"bool({text})"}, node)
+        return f"state.{name}"
+
+    def compute(self, name: str, node: ast.expr, block: Block) -> None:
+        """Keep the value of the expression under the name."""
+        if self.is_tool(node):
+            assert isinstance(node, ast.Call)
+            raw = self.raw(node, block)
+            block.written.add(name)
+            block.emit({**raw, "_outputPath": f"†state.{name}"}, node)
+        else:
+            block.let(name, block.values.value(self.plain(node, block)), node)
+
+    # Loops.
+
+    def loop(self, target: ast.expr, source: ast.expr, block: Block) -> ScriptLoop:
+        """Return the values that a `for` goes over, and its names."""
+        source = self.plain(source, block)
+        if (
+            isinstance(source, ast.Call)
+            and isinstance(source.func, ast.Name)
+            and source.func.id == "enumerate"
+            and len(source.args) == 1
+            and not source.keywords
+            and isinstance(target, ast.Tuple)
+            and len(target.elts) == 2
+            and isinstance(target.elts[0], ast.Name)
+        ):
+            place, at = bind(target.elts[0], block.depth)
+            item, names = bind(target.elts[1], block.depth)
+            return ScriptLoop(_listed(source.args[0], block), item, {**names, **at}, place)
+        item, names = bind(target, block.depth)
+        return ScriptLoop(_listed(source, block), item, names)
+
+    def end_loop(self, loop: ScriptLoop, inner: Block, block: Block, node: ast.AST) -> None:
+        """Plan the loop whose body was read. One plain call becomes a loop over itself."""
+        calls = inner.calls
+        if not calls:
+            return
+        plain = calls[0]["_tool"] not in OWN_TOOLS and not calls[0].keys() & _OF_A_LOOP
+        # A condition that reads no item would be the whole loop's.
+        asks = IF not in calls[0] or any(_reads(str(calls[0][IF]), name) for name in (loop.item, loop.place))
+        if len(calls) == 1 and plain and asks and not block.guards:
+            block.emit({**calls[0], **loop.keys()}, node)
+        else:
+            block.emit({"_tool": "_for", **loop.keys(), "_body": calls}, node, sorted(inner.written))
+        for name in sorted(inner.written):
+            block.write(name, node)
+
+    def comprehension(self, node: ast.expr, block: Block, name: str | None = None) -> str:
+        """Plan `[tool(x) for x in xs if …]` as a loop; return the name under which its list is kept."""
+        assert isinstance(node, ast.ListComp | ast.GeneratorExp | ast.DictComp | ast.SetComp)
+        name = name or block.counter.name("list")
+        loop, asked = self._over(node.generators, block)
+        inner = block.inside("for", loop)
+        keep = name
+        if asked or not isinstance(node, ast.ListComp | ast.GeneratorExp):
+            keep = block.counter.name("each")
+        if asked:
+            inner.guards.append(conjunction([inner.values.formula(self.plain(test, inner)) for test in asked]))
+        element = ast.Tuple([node.key, node.value], ast.Load()) if isinstance(node, ast.DictComp) else node.elt
+        self.compute(keep, ast.copy_location(element, node), inner)
+        self.end_loop(loop, inner, block, node)
+        if isinstance(node, ast.DictComp):
+            block.let(name, {EXPR: f"{{pair[0]: pair[1] for pair in state.{keep} if pair and len(pair) == 2}}"}, node)
+        elif isinstance(node, ast.SetComp):
+            block.let(name, {EXPR: f"{{x for x in state.{keep} if x is not None}}"}, node)
+        elif asked:
+            block.let(name, {EXPR: f"[x for x in state.{keep} if x is not None]"}, node)
+        return name
+
+    def _over(self, generators: Sequence[ast.comprehension], block: Block) -> tuple[ScriptLoop, list[ast.expr]]:
+        """Return the loop of a comprehension, and those of its conditions that call tools."""
+        first, *rest = generators
+        for each in generators:
+            if each.is_async:
+                raise NotAllowedError(each.iter, "for is enough: what can, runs in parallel by itself")
+        if any(self.has_calls(part) for each in rest for part in (each.iter, *each.ifs)):
+            raise NotAllowedError(rest[0].iter, "write this as for loops inside each other: their lines may call tools")
+        asked = [test for test in first.ifs if self.has_calls(test)]
+        first.ifs = [test for test in first.ifs if not self.has_calls(test)]
+        if not rest and not first.ifs:
+            return self.loop(first.target, first.iter, block), asked
+        first.iter = self.plain(first.iter, block)
+        if len(generators) == 1:
+            target = first.target
+        else:
+            found = {
+                node.id: node for each in generators for node in ast.walk(each.target) if isinstance(node, ast.Name)
+            }
+            target = ast.copy_location(ast.Tuple(list(found.values()), ast.Store()), first.target)
+        element = _loaded(target)
+        filtered = ast.copy_location(ast.ListComp(element, list(generators)), first.iter)
+        return self.loop(target, filtered, block), asked
+
+
+def _with_item(call: ast.Call, block: Block) -> ScriptValues:
+    """Return a translator for the values beside `_each`, which defines an item and its place."""
+    given = {each.arg: each.value for each in call.keywords}
+    if "_each" not in given and "_until" not in given:
+        return block.values
+    named = [
+        str(node.value) if isinstance(node := given.get(key), ast.Constant) else usual
+        for key, usual in (("_as", "item"), ("_at", "index"))
+    ]
+    return block.values_with(named)
+
+
+def _condition(node: ast.expr, block: Block, values: ScriptValues) -> str:
+    """Return a call's own `_if`: a formula, also if it is written as in the other dialects, as a text or as `{"_expr":
+    …}`."""
+    if isinstance(node, ast.Dict) and [getattr(key, "value", None) for key in node.keys] == [EXPR]:
+        node = node.values[0]
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        return values.formula(node)
+    if (source := readable(node.value)) is not None:
+        return values.formula(ast.parse(source, mode="eval").body)
+    if block.kind != "plan" or block.guards:
+        raise NotAllowedError(node, "a condition in a loop, or under an if, is an expression: _if=a.ok or b.ok")
+    return node.value
+
+
+def _reads(formula: str, name: str | None) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(ast.parse(formula, mode="eval")))
+
+
+def _listed(node: ast.expr, block: Block) -> Json:
+    """Return the values that a loop goes over: a reference, a list, or a formula for one."""
+    value = block.values.value(node)
+    plain = isinstance(value, list) or (isinstance(value, dict) and value.keys() == {EXPR})
+    if plain or (isinstance(value, str) and not isinstance(node, ast.Constant)):
+        return value
+    return {EXPR: block.values.formula(node)}
+
+
+def _loaded(target: ast.expr) -> ast.expr:
+    """Return the expression that reads a loop's item, from its names."""
+    if isinstance(target, ast.Tuple | ast.List):
+        return ast.copy_location(ast.Tuple([_loaded(each) for each in target.elts], ast.Load()), target)
+    if isinstance(target, ast.Name):
+        return _name(target.id, target)
+    raise NotAllowedError(target, "a loop gives its items names: for host in hosts, for name, cpu in pairs")
+
+
+def _name(name: str, like: ast.AST) -> ast.Name:
+    return ast.copy_location(ast.Name(name, ast.Load()), like)
+
+
+def _dotted(node: ast.expr) -> str | None:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None

@@ -1,0 +1,339 @@
+"""Conversations: a tenant's sessions, and one of them while its answer is written."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from markupsafe import escape
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from perdure.client.selection import WaitingRequest
+from perdure.client.session import Session
+from perdure.client.session_operations import first_line
+from perdure.errors import JsonError, PerdureError, RunNotFoundError
+from perdure.gateway.adapter import Gateway
+from perdure.gateway.callers import Caller, caller_of
+from perdure.gateway.errors import HttpError
+from perdure.gateway.streams import EventStream, frame
+from perdure.pages._decision_forms import Find, FormError, decide, fields_of
+from perdure.pages._live import with_pauses
+from perdure.pages._markdown import prepare_answers
+from perdure.pages._site import Site, path
+from perdure.runs.events import Event
+from perdure.sessions.wire import Done, SessionView, digest
+from perdure.values.json import JsonObject
+from perdure.values.messages import MODES, Mode
+
+MODE_WORDS: Final[Mapping[Mode, str]] = {
+    "steer": "change what it does now",
+    "followup": "answer when it has finished",
+    "collect": "answer with the other messages that wait",
+    "interrupt": "stop what it does now",
+    "reject": "do not send",
+}
+"""What a message does while the agent works, by its mode (R10.4)."""
+CALLS: Final = 30
+"""The newest calls of a run that are shown while it works."""
+AGAIN: Final = 1.0
+"""Seconds until it is asked again what waits, where nobody has answered."""
+_ENTRIES: Final = ("lifecycle", "message", "reply", "compaction")
+"""Topics that tell of something that the transcript may have now."""
+
+
+class ConversationFrames:
+    """Gives frames of a page's event stream, by the names that its parts listen to:
+
+    `entry` comes behind the transcript, `delta` behind the answer being written; `answer`, `calls`, `waiting` and `status` take the place of
+    what stood there.
+    """
+
+    def __init__(self, session: Session, site: Site, caller: Caller, csrf: str) -> None:
+        self._session = session
+        self._site = site
+        self._caller = caller
+        self._csrf = csrf
+        self._calls: dict[str, JsonObject] = {}
+        self._offered = ""
+        self._unsure = False
+        """Whether it could not be asked what waits."""
+
+    async def offers(self, view: SessionView) -> list[WaitingRequest]:
+        """Return the approval requests of the active run; none if nobody answers for it, as when it has just ended."""
+        try:
+            return await self._offers(view)
+        except PerdureError:
+            self._unsure = True
+            return []
+
+    async def _offers(self, view: SessionView) -> list[WaitingRequest]:
+        return [WaitingRequest(str(view.run_id), offer) for offer in await self._session.waiting(view)]
+
+    async def frames(self, after: int, offered: str, cursor: str | None) -> AsyncGenerator[str, None]:
+        """Yield the parts that are new: entries after `after`, approval requests other than `offered` (a digest of `named`), and what follows an
+        event's `cursor`.
+
+        Without a cursor they begin with what the active run has done so far.
+        """
+        view = await self._session.show()
+        await prepare_answers(answers_of(view))
+        self._offered = offered
+        for part, name in await self._waiting():
+            yield frame(part, event=name)
+        for part in self._entries(view, after):
+            yield part
+        after, skipped = max(after, last_entry(view)), None if cursor is not None else view.run_id
+        events = self._session.events(from_=cursor or ("now" if view.run_id is None else None))
+        async for event in with_pauses(events, lambda: AGAIN if self._unsure else None):
+            if event is None:
+                for part, name in await self._waiting():
+                    yield frame(part, event=name)
+                continue
+            if skipped is not None and event.run_id != skipped:
+                continue
+            skipped = None
+            for part, name in await self._parts(event):
+                yield frame(part, event=name, id=event.cursor)
+            if event.topic in _ENTRIES:
+                view = await self._session.show()
+                await prepare_answers(answers_of(view))
+                for part in self._entries(view, after):
+                    yield part
+                after = max(after, last_entry(view))
+                yield frame(self._site.part("status.html", view=view), event="status", id=event.cursor)
+
+    def _entries(self, view: SessionView, after: int) -> list[str]:
+        return [
+            frame(self._site.part("entry.html", entry=entry, me=self._caller.sender), event="entry")
+            for entry in view.entries
+            if int(entry.get("n", 0)) > after
+        ]
+
+    async def _parts(self, event: Event) -> list[tuple[str, str]]:
+        if event.topic == "assistant" and event.phase == "delta":
+            return [(str(escape(event.data["text"])), "delta")]
+        if event.topic == "assistant" and (event.phase == "superseded" or not event.data.get("accepted", True)):
+            return [(self._answer(), "answer")]
+        if event.topic == "lifecycle" and event.run_id:
+            self._calls.clear()
+            return [(self._answer(), "answer"), (self._running(), "calls"), *await self._waiting()]
+        if event.topic == "tool":
+            self._calls[str(event.data.get("call"))] = {**event.data, "phase": event.phase}
+            while len(self._calls) > CALLS:
+                del self._calls[next(iter(self._calls))]
+            return [(self._running(), "calls")]
+        if event.topic == "approval":
+            return await self._waiting()
+        return []
+
+    def _answer(self) -> str:
+        return self._site.part("answer.html")
+
+    def _running(self) -> str:
+        return self._site.part("calls.html", calls=list(self._calls.values()))
+
+    async def _waiting(self) -> list[tuple[str, str]]:
+        """Return the approval requests, if they differ from those on the page: somebody may be typing in their forms."""
+        try:
+            offers = await self._offers(await self._session.show())
+            self._unsure = False
+        except PerdureError:  # nobody answers now
+            self._unsure = True
+            return []
+        if named(offers) == self._offered:
+            return []
+        self._offered = named(offers)
+        given = {
+            "key": self._session.key,
+            "csrf": self._csrf,
+            "caller": self._caller,
+            "fields_of": fields_of,
+            "typed": {},
+        }
+        return [(self._site.part("offers.html", offers=offers, **given), "waiting")]
+
+
+def answers_of(view: SessionView) -> list[str]:
+    """The texts of a conversation that are Markdown."""
+    return [str(entry["text"]) for entry in view.entries if entry.get("type") == "reply" and entry.get("text")]
+
+
+def title_of(view: SessionView) -> str:
+    """The first line of the first message that a view has; empty: it has none."""
+    texts = (str(entry["text"]) for entry in view.entries if entry.get("type") == "message")
+    return first_line(next(texts, ""))
+
+
+def last_entry(view: SessionView) -> int:
+    """The number of the newest entry that a view has; 0: it has none."""
+    return int(view.entries[-1].get("n", 0)) if view.entries else 0
+
+
+def named(offers: list[WaitingRequest]) -> str:
+    """Return a digest of the approval requests, which changes when they change."""
+    return digest([[each.run_id, each.offer.call, each.offer.digest] for each in offers])
+
+
+RECEIPTS: Final[Mapping[Done, str]] = {
+    "started": "Sent: the agent has begun to work on it",
+    "steered": "Sent: the agent takes it into account in what it does now",
+    "queued": "Sent: the agent answers it after what it does now",
+    "collected": "Sent: the agent answers it together with the other messages that wait",
+    "interrupted": "Sent: the agent has stopped what it did, and answers it",
+    "stopped": "Stopped",
+    "new": "A new conversation has begun; the state stays",
+    "reset": "A new conversation has begun, with the state that the agent's file says",
+}
+"""What has become of a message, by its receipt."""
+LISTED: Final = 100
+"""Conversations on the page."""
+
+
+class Conversations:
+    """The pages below `/conversations`."""
+
+    def __init__(self, gateway: Gateway, site: Site, find: Find) -> None:
+        self._gateway = gateway
+        self._site = site
+        self._find = find
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route("/conversations", self._list),
+            Route("/conversations", self._begin, methods=["POST"]),
+            Route("/conversations/{key:path}", self._show),
+            Route("/conversations/{key:path}", self._send, methods=["POST"]),
+            Route("/decide/{key:path}", self._decide, methods=["POST"]),
+            Route("/live/conversations/{key:path}", self._live),
+        ]
+
+    async def _list(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check("read", "look at conversations")
+        page = request.query_params.get("page") or None
+        found = await self._gateway.perdure.page_of_sessions(tenant=caller.tenant, size=LISTED, page=page)
+        return self._site.page(
+            request,
+            "conversations.html",
+            sessions=found.rows,
+            more=urlencode({"page": found.following}) if found.following else "",
+            agents=self._gateway.agents.names(),
+            message_id=uuid.uuid4().hex,
+            tenants=await self._site.tenants(request, self._gateway.perdure),
+        )
+
+    async def _begin(self, request: Request) -> Response:
+        """A first message, to a new key or to one that is there. A form that is sent again says nothing twice: its id names both."""
+        caller = caller_of(request)
+        caller.check("send", "begin conversations")
+        form = await self._site.form(request)
+        id = form.get("id") or uuid.uuid4().hex
+        key = form.get("key", "").strip() or f"{form.get('agent', '')}-{id[:8]}"
+        session = self._gateway.session(caller, key, form.get("agent", ""))
+        await session.send(form.get("text", ""), sender=caller.sender, rights=caller.rights, id=id)
+        return self._site.go_to(request, f"/conversations/{path(key)}")
+
+    async def _show(self, request: Request, **more: Any) -> Response:
+        caller = caller_of(request)
+        caller.check("read", "look at conversations")
+        session = self._session(caller, request)
+        view = await session.show()
+        talk = ConversationFrames(session, self._site, caller, self._site.csrf(request))
+        offers = await talk.offers(view)
+        await prepare_answers(answers_of(view))
+        return self._site.page(
+            request,
+            "conversation.html",
+            **{
+                "key": session.key,
+                "title": title_of(view) or session.key,
+                "view": view,
+                "last": last_entry(view),
+                "offers": offers,
+                "modes": MODE_WORDS,
+                "said": self._site.said_of(request),
+                "live": urlencode({"after": last_entry(view), "offered": named(offers)}),
+                "message_id": uuid.uuid4().hex,
+                "typed": {},
+                "problem": "",
+                "fields_of": fields_of,
+                **more,
+            },
+        )
+
+    async def _live(self, request: Request) -> Response:
+        """Stream what happens, as parts of the page."""
+        caller = caller_of(request)
+        caller.check("read", "look at conversations")
+        session = self._session(caller, request)
+        await session.show()  # there has to be one, of this tenant
+        after = request.query_params.get("after", "")
+        if not after.isdecimal() or len(after) > 12:
+            raise HttpError(400, "after: the number of the last entry that the page shows")
+        talk = ConversationFrames(session, self._site, caller, self._site.csrf(request))
+        frames: AsyncGenerator[str, None] = talk.frames(
+            int(after), request.query_params.get("offered", ""), request.headers.get("last-event-id")
+        )
+        return self._site.guards.finish(request, EventStream(self._gateway, caller, frames))
+
+    async def _send(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check("send", "say something")
+        form = await self._site.form(request)
+        session = self._session(caller, request)
+        mode: Any = form.get("mode") or None
+        if mode is not None and mode not in MODES:
+            raise HttpError(422, f"mode is one of {', '.join(MODES)}")
+        text = form.get("command") or form.get("text", "")
+        try:
+            receipt = await session.send(
+                text, sender=caller.sender, rights=caller.rights, id=form.get("id") or None, mode=mode
+            )
+        except RunNotFoundError:
+            raise
+        except PerdureError as error:
+            return await self._refused(request, str(error), form)
+        said = RECEIPTS[receipt.done] + (f": {receipt.why}" if receipt.why else "")
+        if request.headers.get("hx-request"):
+            return self._composer(request, session.key, said=said)
+        return self._site.go_to(request, f"/conversations/{path(session.key)}?{self._site.said(request, said)}#end")
+
+    async def _refused(self, request: Request, problem: str, form: dict[str, str]) -> Response:
+        if request.headers.get("hx-request"):
+            return self._composer(request, self._key(request), typed=form, problem=problem, message_id=form.get("id"))
+        return await self._show(request, typed=form, problem=problem)
+
+    def _composer(self, request: Request, key: str, **more: Any) -> Response:
+        given = {"typed": {}, "problem": "", "said": "", "message_id": None} | more
+        given["message_id"] = given["message_id"] or uuid.uuid4().hex
+        caller = caller_of(request)
+        csrf = self._site.csrf(request)
+        return self._site.fragment(
+            request, "composer.html", key=key, modes=MODE_WORDS, csrf=csrf, caller=caller, **given
+        )
+
+    async def _decide(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check("approve", "decide what waits")
+        form = await self._site.form(request)
+        key = self._key(request)
+        try:
+            run = await self._find(caller, form.get("run", ""))
+            said = await decide(run, form, by=caller.sender)
+        except (PerdureError, FormError, JsonError) as error:
+            if request.headers.get("hx-request"):
+                raise HttpError(422, str(error)) from None
+            return await self._show(request, problem=str(error))
+        if request.headers.get("hx-request"):
+            return self._site.fragment(request, "said.html", said=said)
+        return self._site.go_to(request, f"/conversations/{path(key)}?{self._site.said(request, said)}#end")
+
+    def _key(self, request: Request) -> str:
+        return str(request.path_params["key"])
+
+    def _session(self, caller: Caller, request: Request) -> Session:
+        return self._gateway.session(caller, self._key(request))

@@ -1,0 +1,186 @@
+"""Forms for decisions: parameters as fields, and fields as a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeAlias
+
+from perdure.client.run import Run
+from perdure.client.selection import WaitingRequest
+from perdure.errors import JsonError, clip
+from perdure.gateway.callers import Caller
+from perdure.runs.diagrams import Drawing, draw_run, to_svg
+from perdure.runs.wire import RunView
+from perdure.values.json import Json, JsonObject, dumps, loads
+from perdure.values.templates import changes
+
+Kind: TypeAlias = Literal["text", "long", "integer", "number", "boolean", "choice", "json"]
+PREFIX: Final = "p:"
+"""Before a parameter's name in the form, so that none clashes with the form's own fields."""
+_LONG: Final = 80
+
+
+class FormError(Exception):
+    """A field that cannot be read; `str()` is one line."""
+
+
+@dataclass(frozen=True)
+class Field:
+    name: str
+    kind: Kind
+    text: str
+    """What stands in the field; of a choice the chosen option."""
+    required: bool
+    description: str = ""
+    options: Sequence[str] = ()
+    """Of a choice: JSON, for they need not be text."""
+    given: bool = False
+    value: Json = None
+    """What was shown, if anything was given: a field that is left alone stays exactly that."""
+
+
+def make_fields(schema: JsonObject, params: Mapping[str, Json]) -> list[Field]:
+    """One field for each parameter that the schema knows, and for what else is there."""
+    properties: JsonObject = schema.get("properties", {})
+    required = schema.get("required", [])
+    return [
+        _field(name, properties.get(name, {}), name in params, params.get(name), required=name in required)
+        for name in [*properties, *(name for name in params if name not in properties)]
+    ]
+
+
+def _field(name: str, schema: Any, given: bool, value: Json, *, required: bool) -> Field:
+    schema = schema if isinstance(schema, dict) else {}
+    description = str(schema.get("description", ""))
+    kind = _kind(schema, given, value)
+    if kind == "choice":
+        options = [dumps(option) for option in schema["enum"]]
+        return Field(name, kind, dumps(value) if given else "", required, description, options, given, value)
+    if not given:
+        text = ""
+    elif isinstance(value, str) and kind in ("text", "long"):
+        text = value
+    else:
+        text = dumps(value, indent=2 if kind == "json" and isinstance(value, dict | list) else None)
+    return Field(name, kind, text, required, description, given=given, value=value)
+
+
+def _kind(schema: JsonObject, given: bool, value: Json) -> Kind:
+    """JSON where the schema is no simple type, or the value is not of it."""
+    if isinstance(schema.get("enum"), list):
+        return "choice"
+    kind = schema.get("type")
+    text = value if given else ""
+    if kind == "string" and isinstance(text, str):
+        return "long" if len(text) > _LONG or "\n" in text else "text"
+    if kind == "boolean" and isinstance(value if given else True, bool):
+        return "boolean"
+    if kind in ("integer", "number") and (
+        not given or (isinstance(value, int | float) and not isinstance(value, bool))
+    ):
+        return "integer" if kind == "integer" else "number"
+    return "json"
+
+
+def read_fields(fields: Sequence[Field], form: Mapping[str, str]) -> JsonObject:
+    """The parameters as the form has them: an empty field that is not required is no parameter. Raises `FormError`."""
+    params: JsonObject = {}
+    for field in fields:
+        # A browser sends line ends as CR LF whatever was there before.
+        text = _plain(form.get(PREFIX + field.name, field.text))
+        if text == _plain(field.text):
+            if field.given:
+                params[field.name] = field.value
+        elif text == "" and (not field.required or field.kind not in ("text", "long")):
+            continue
+        elif field.kind in ("text", "long"):
+            params[field.name] = text
+        else:
+            try:
+                params[field.name] = loads(text, source=field.name)
+            except JsonError as error:
+                raise FormError(f"{error}; write JSON there") from None
+    return params
+
+
+def _plain(text: str) -> str:
+    return text.replace("\r\n", "\n")
+
+
+Find: TypeAlias = Callable[[Caller, str], Awaitable[Run]]
+"""A run by its id, for whoever may look at it. Raises `RunNotFoundError` for a run of another tenant as for none."""
+
+ACTIONS: Final = ("approve", "remember", "endorse", "answer", "replace", "reject")
+"""What a form's buttons say."""
+DECIDED: Final = {
+    "approve": "approved",
+    "reject": "rejected",
+    "edit": "approved with changes",
+    "replace": "replaced",
+    "answer": "answered",
+}
+
+
+async def decide(run: Run, form: Mapping[str, str], *, by: str | None) -> str:
+    """Have the run take it; what was done, in words. `by`: who it is; `None`: as they say themselves.
+
+    Raises `FormError` and `JsonError` for what cannot be read, `RunError` and `ServerError` as `Run.decide` does.
+    """
+    if lacking := [key for key in ("run", "call", "action") if not form.get(key)]:
+        raise FormError(f"the form lacks {', '.join(lacking)}: reload the page and try again")
+    if form["action"] not in ACTIONS:  # and nothing else is taken for a yes
+        raise FormError(f"an action is {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}, not {clip(form['action'], 40)!r}")
+    decision = await _decision(run, form)
+    done = await run.decide(decision if by is None else decision | {"by": by})
+    return f"{form['run']} {done['call']}: {DECIDED[done['decision']]}"
+
+
+async def offer_of(run: Run, call: str) -> WaitingRequest | None:
+    """Return the approval request of a call in full; `None`: it does not wait."""
+    return next((WaitingRequest(run.id, offer) for offer in await run.waiting(call)), None)
+
+
+async def _decision(run: Run, form: Mapping[str, str]) -> JsonObject:
+    decision: JsonObject = {key: form[key] for key in ("call", "digest", "by", "reason") if form.get(key)}
+    if form["action"] == "answer":
+        return decision | {"decision": "answer", "answer": form.get("answer", "")}
+    if form["action"] == "reject":
+        return decision | {"decision": "reject"}
+    if form["action"] == "replace":
+        return decision | {"decision": "replace", "with": loads(form.get("with", ""), source="the other call")}
+    if form["action"] == "endorse":
+        decision["endorse"] = True
+    if form["action"] == "remember":
+        decision["remember"] = True
+    chosen = await offer_of(run, form["call"])
+    if chosen is None:
+        return decision | {"decision": "approve"}  # the run itself says best what has become of it
+    if chosen.offer.calls is not None:
+        calls = loads(form.get("calls", dumps(chosen.offer.calls)), source="the calls")
+        return decision | (
+            {"decision": "approve"} if calls == chosen.offer.calls else {"decision": "edit", "calls": calls}
+        )
+    params = read_fields(make_fields(chosen.offer.parameters, chosen.offer.params), form)
+    changed = changes(chosen.offer.params, params)
+    return decision | ({"decision": "edit", "params": changed} if changed else {"decision": "approve"})
+
+
+def fields_of(chosen: WaitingRequest | None, typed: Mapping[str, str] | None) -> list[Field]:
+    """The form's fields, with what was typed where it could not be taken."""
+    if chosen is None or chosen.offer.calls is not None:
+        return []
+    fields = make_fields(chosen.offer.parameters, chosen.offer.params)
+    if typed is None:
+        return fields
+    return [replace(each, text=typed.get(PREFIX + each.name, each.text)) for each in fields]
+
+
+def request_drawing(view: RunView, call: str) -> str:
+    """The plan of the Request that a call belongs to as SVG, with the call lit."""
+    number = call.split(".")[0]
+    whole = draw_run(view)
+    nodes = [node for node in whole.nodes if node.id.split(".")[0] == number]
+    ids = {node.id for node in nodes}
+    edges = [edge for edge in whole.edges if edge[0] in ids and edge[1] in ids]
+    return to_svg(Drawing(nodes, edges), lit=call)

@@ -1,0 +1,241 @@
+"""The inbox: what waits for a person, and what its buttons do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping
+from html import escape
+from typing import Final, TypeAlias
+from urllib.parse import quote, unquote
+
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Receive, Scope, Send
+
+from perdure.client.perdure import Perdure
+from perdure.client.run import Run
+from perdure.client.selection import WaitingPage, WaitingRequest, WaitingRow
+from perdure.errors import JsonError, PerdureError, RunError, RunNotFoundError, ServerError
+from perdure.gateway.bounds import OpenStreams
+from perdure.gateway.callers import Caller
+from perdure.gateway.errors import HttpError, problem_of
+from perdure.gateway.guards import Guards, TooManyGuessesError
+from perdure.pages._decision_forms import Find, FormError, decide, fields_of, offer_of, request_drawing
+from perdure.pages._live import SHOWN, LiveApprovals
+from perdure.pages._sign_in import signing_in
+from perdure.pages._site import STATIC, Site
+from perdure.values.json import JsonObject
+
+_TRIED: Final = 5
+"""Of the list, whose index is a moment late: so many may have been decided already."""
+_LONGEST_NAME: Final = 200
+_LOOPBACK: Final = ["localhost", "127.0.0.1"]
+
+
+Streamed: TypeAlias = Callable[[Caller, AsyncGenerator[str, None]], Response]
+
+
+STREAMS: Final = 50
+"""Event streams at once of each caller of `perdure inbox`: pages that stand open."""
+
+
+class _BoundedStream(StreamingResponse):
+    """An event stream that counts as one of its caller's."""
+
+    def __init__(self, streams: OpenStreams, caller: Caller, events: AsyncGenerator[str, None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._streams, self._caller = streams, caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._streams.one_of(self._caller):
+            await super().__call__(scope, receive, send)
+
+
+class Inbox:
+    """The approval requests of a tenant's runs; with `everywhere` of the whole namespace, for callers with all rights."""
+
+    def __init__(
+        self, perdure: Perdure, site: Site, find: Find, *, streamed: Streamed, everywhere: bool = False
+    ) -> None:
+        """`find`: a run for whoever may see it. `streamed`: how events are answered with."""
+        self._perdure = perdure
+        self._site = site
+        self._find = find
+        self._streamed = streamed
+        self._everywhere = everywhere
+        self._live: dict[str | None, LiveApprovals] = {}
+
+    def routes(self, under: str = "") -> list[BaseRoute]:
+        """With this path before each."""
+        return [
+            Route(f"{under}/", self._show),
+            Route(f"{under}/list", self._list),
+            Route(f"{under}/events", self._events),
+            Route(f"{under}/decide", self._decide, methods=["POST"]),
+        ]
+
+    async def _show(self, request: Request) -> Response:
+        return await self._page(request, said=self._site.said_of(request))
+
+    async def _page(
+        self,
+        request: Request,
+        *,
+        said: str = "",
+        problem: str = "",
+        typed: dict[str, str] | None = None,
+        status: int = 200,
+    ) -> Response:
+        caller = self._site.guards.caller(request)
+        if caller is None:
+            return self._site.ask_for_token(request)
+        caller.check("read", "look at what waits")
+        found, chosen = WaitingPage([], 0, {}, None), None
+        try:
+            found = await self._live_of(caller).look(request.query_params.get("page"))
+            chosen = await self._chosen(caller, found.waiting, request.query_params if typed is None else typed)
+        except (RunError, ServerError) as error:
+            problem = problem or str(error)
+        return self._site.page(
+            request,
+            "inbox.html",
+            status=status,
+            found=found,
+            chosen=chosen,
+            asked=next(
+                (one for one in found.waiting if chosen and _key(one) == (chosen.run_id, chosen.offer.call)), None
+            ),
+            last_message=await self._last_message(chosen) if chosen else None,
+            everywhere=self._everywhere,
+            elsewhere=await self._elsewhere(request, caller),
+            fields=fields_of(chosen, typed),
+            drawing=Markup(await self._drawing(chosen)) if chosen else "",
+            gone=not chosen and "run" in request.query_params,
+            typed=typed or {},
+            by=(typed or {}).get("by", unquote(request.cookies.get("perdure_by", ""))),
+            said=said,
+            problem=problem,
+        )
+
+    async def _list(self, request: Request) -> Response:
+        """The list alone, for a page that is open."""
+        caller = self._site.guards.caller(request)
+        if caller is None:
+            return self._site.ask_for_token(request)
+        caller.check("read", "look at what waits")
+        try:
+            found = await self._live_of(caller).look(request.query_params.get("page"))
+            key = (request.query_params.get("run", ""), request.query_params.get("call", ""))
+            # What the page does not list may wait all the same. The run is not asked: a page that only stands open costs no Action.
+            listed = not key[0] or any(_key(one) == key for one in found.waiting)
+            gone = not listed and not await (await self._find(caller, key[0])).may_wait(key[1])
+        except (RunError, ServerError) as error:
+            status = 404 if isinstance(error, RunNotFoundError) else 503
+            return self._site.guards.finish(request, PlainTextResponse(str(error), status))
+        return self._site.fragment(request, "list.html", found=found, key=key, gone=gone, everywhere=self._everywhere)
+
+    async def _events(self, request: Request) -> Response:
+        caller = self._site.guards.caller(request)
+        if caller is None:
+            return self._site.ask_for_token(request)
+        caller.check("read", "look at what waits")
+        return self._site.guards.finish(request, self._streamed(caller, self._live_of(caller).events()))
+
+    async def _decide(self, request: Request) -> Response:
+        caller = self._site.guards.caller(request)
+        if caller is None:
+            return self._site.ask_for_token(request)
+        form = await self._site.form(request)
+        try:
+            caller.check("approve", "decide what waits")
+            run = await self._find(caller, form.get("run", ""))
+            said = await decide(run, form, by=None if self._everywhere else caller.sender)
+        except (RunError, ServerError, FormError, JsonError) as error:
+            return await self._page(request, problem=str(error), typed=form, status=422)
+        response = self._site.go_to(request, "./?" + self._site.said(request, said))
+        # A cookie holds Latin-1 at most, a name anything.
+        name = quote(form.get("by", "")[:_LONGEST_NAME])
+        response.set_cookie("perdure_by", name, httponly=True, samesite="strict", max_age=30_000_000)
+        return response
+
+    def _live_of(self, caller: Caller) -> LiveApprovals:
+        tenant = None if self._everywhere else caller.tenant
+        return self._live.setdefault(tenant, LiveApprovals(self._perdure, tenant))
+
+    async def _chosen(
+        self, caller: Caller, listed: list[WaitingRow], wanted: Mapping[str, str]
+    ) -> WaitingRequest | None:
+        """Return the approval request that is `wanted`, or by default the oldest one. Only its run is queried."""
+        if "run" in wanted:
+            return await offer_of(await self._find(caller, wanted["run"]), wanted.get("call", ""))
+        for one in listed[:_TRIED]:
+            run = self._perdure.get_run(one.run_id)  # the list has none but the tenant's
+            if (offered := await offer_of(run, one.entry.call)) is not None:
+                return offered
+        return None
+
+    async def _last_message(self, chosen: WaitingRequest) -> JsonObject | None:
+        """Return the last message of the conversation that a run belongs to; `None`: there is none, or nobody answers for it."""
+        try:
+            view = await self._perdure.session_of(chosen.run_id).show()
+        except PerdureError:
+            return None
+        return next((entry for entry in reversed(view.entries) if entry["type"] == "message"), None)
+
+    async def _elsewhere(self, request: Request, caller: Caller) -> dict[str, int]:
+        """Count the waiting runs by tenant, for a caller who may see all tenants and works in one of the others."""
+        if self._everywhere or not self._site.guards.sees_all_tenants(caller):
+            return {}
+        try:
+            found = await self._perdure.approvals(size=SHOWN)
+        except (RunError, ServerError):  # the page itself says it
+            return {}
+        counted = Counter(one.tenant or "" for one in found.waiting)
+        others = dict.fromkeys(await self._site.tenants(request, self._perdure), 0)
+        return {tenant: counted.get(tenant, 0) for tenant in others}
+
+    async def _drawing(self, chosen: WaitingRequest) -> str:
+        try:
+            view = await self._perdure.get_run(chosen.run_id).view()
+        except RunError as error:
+            return f"<p>{escape(str(error))}</p>"
+        return request_drawing(view, chosen.offer.call)
+
+
+def _key(one: WaitingRow) -> tuple[str, str]:
+    return one.run_id, one.entry.call
+
+
+def inbox_app(perdure: Perdure, guards: Guards) -> Starlette:
+    """The inbox alone, over the whole namespace: `perdure inbox`."""
+    site, streams = Site(guards, perdure.client.namespace, home=None), OpenStreams(STREAMS)
+
+    def streamed(caller: Caller, events: AsyncGenerator[str, None]) -> Response:
+        return _BoundedStream(streams, caller, events)
+
+    async def find(_: Caller, run_id: str) -> Run:
+        return perdure.get_run(run_id)
+
+    async def refused(request: Request, error: Exception) -> Response:
+        if isinstance(error, TooManyGuessesError):
+            error = error.as_problem()
+        problem = problem_of(error)
+        assert problem is not None
+        return site.problem(request, problem)
+
+    # A page of another site, under a name that leads here, would be read as ours: only our own names are answered.
+    hosts = _LOOPBACK if guards.open else ["*"]
+    return Starlette(
+        routes=[
+            *Inbox(perdure, site, find, streamed=streamed, everywhere=True).routes(),
+            *signing_in(site),
+            Mount("/static", STATIC),
+        ],
+        exception_handlers={HttpError: refused, TooManyGuessesError: refused},
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
+    )

@@ -1,0 +1,263 @@
+"""Runs: the list with its search, and one run with its graph, its calls, its timeline, and its cost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from datetime import datetime
+from html import escape
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+from markupsafe import escape as markupsafe_escape
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from perdure.client.run import Run
+from perdure.client.selection import STATUSES, RunOrigin, Selection
+from perdure.errors import PerdureError, RunError, ServerError
+from perdure.gateway.adapter import Gateway
+from perdure.gateway.callers import caller_of
+from perdure.gateway.errors import HttpError
+from perdure.gateway.streams import EventStream, frame
+from perdure.pages._decision_forms import Find
+from perdure.pages._live import with_pauses
+from perdure.pages._markdown import prepare_answers
+from perdure.pages._site import Site, path
+from perdure.runs.diagrams import COLOURS, draw_run, to_svg
+from perdure.runs.views import run_ways
+from perdure.runs.wire import RunView
+from perdure.values.json import JsonObject
+
+WIDTH: Final = 900
+_LABEL: Final = 260
+"""Pixels for what stands before the bars."""
+_ROW: Final = 22
+_LONGEST: Final = 30
+"""Characters of a label; all of it is the bar's tooltip."""
+
+
+class TimelineBar(NamedTuple):
+    """`begins`, `ends`: seconds since the first of them began."""
+
+    label: str
+    status: str
+    begins: float
+    ends: float
+
+
+def bars(view: RunView) -> list[TimelineBar]:
+    """Return a bar for each call that has begun. The bar of a running call ends with the last thing that is known of the run."""
+    begun = [(call, _seconds(call.started_at), call.ended_at) for call in view.calls if call.started_at is not None]
+    if not begun:
+        return []
+    first = min(start for _, start, _ in begun)
+    last = max([start for _, start, _ in begun] + [_seconds(end) for _, _, end in begun if end is not None])
+    return [
+        TimelineBar(
+            f"{call.id} {call.tool}", call.status, start - first, (last if end is None else _seconds(end)) - first
+        )
+        for call, start, end in begun
+    ]
+
+
+def timeline(view: RunView) -> str:
+    """An SVG document, coloured as the graph is; empty where nothing was begun."""
+    found = bars(view)
+    if not found:
+        return ""
+    whole = max(max(bar.ends for bar in found), 0.001)
+    height = _ROW * (len(found) + 1)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        'font-family="ui-monospace, monospace" font-size="13" role="img" aria-label="When the calls ran">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        *_rows(found, whole),
+        f'<text x="{_LABEL}" y="{height - 6}" fill="#444">0 s</text>',
+        f'<text x="{WIDTH - 4}" y="{height - 6}" fill="#444" text-anchor="end">{whole:.2f} s</text>',
+        "</svg>",
+    ]
+    return "\n".join(parts)
+
+
+def _rows(found: list[TimelineBar], whole: float) -> Iterator[str]:
+    scale = (WIDTH - _LABEL - 4) / whole
+    for number, bar in enumerate(found):
+        y = number * _ROW
+        fill, colour = COLOURS.get(bar.status, COLOURS["pending"])
+        x, width = _LABEL + bar.begins * scale, max(2.0, (bar.ends - bar.begins) * scale)
+        label = bar.label if len(bar.label) <= _LONGEST else bar.label[: _LONGEST - 1] + "…"
+        told = f"{bar.label}: {bar.begins:.2f}–{bar.ends:.2f} s, {bar.status}"
+        yield (
+            f'<g><title>{escape(told)}</title><text x="4" y="{y + 15}" fill="#222">{escape(label)}</text>'
+            f'<rect x="{x:.1f}" y="{y + 4}" width="{width:.1f}" height="{_ROW - 8}" rx="3" fill="{fill}" stroke="{colour}"/></g>'
+        )
+
+
+def _seconds(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
+
+
+SIZE: Final = 50
+"""Runs on a page of the list."""
+DRAWN: Final = 300
+"""Calls of a run that are drawn; more are a table alone."""
+PAUSE: Final = 0.5
+"""Seconds between two looks at a whole run, for a page that is open."""
+_SEARCH: Final = ("agent", "status", "sender", "since")
+
+
+class RunMessages(NamedTuple):
+    """The messages of its conversation that a run's page shows."""
+
+    messages: list[JsonObject]
+    """Those that the run has answered, or answers."""
+    fork: str
+    """Of which session it is a fork, and from where on; empty: it is none."""
+
+
+class RunPages:
+    """The pages below `/runs`."""
+
+    def __init__(self, gateway: Gateway, site: Site, find: Find) -> None:
+        self._gateway = gateway
+        self._site = site
+        self._find = find
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route("/runs", self._list),
+            Route("/runs/{id:path}", self._show),
+            Route("/cancel/{id:path}", self._cancel, methods=["POST"]),
+            Route("/live/runs/{id:path}", self._live),
+        ]
+
+    async def _list(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check("read", "look at runs")
+        asked = {name: value for name in _SEARCH if (value := request.query_params.get(name, "").strip())}
+        chosen: dict[str, Any] = dict(asked)
+        selection = Selection(**chosen, tenant=caller.tenant, waiting="waiting" in request.query_params)
+        rows, following, problem = [], None, ""
+        try:
+            found = await self._gateway.perdure.page_of_runs(
+                selection, size=SIZE, page=request.query_params.get("page") or None
+            )
+            rows, following = found.rows, found.following
+        except (RunError, ServerError) as error:
+            problem = str(error)
+        more = urlencode({**asked, "page": following}) if following else ""
+        return self._site.page(
+            request,
+            "runs.html",
+            rows=rows,
+            more=more,
+            asked=asked,
+            statuses=list(STATUSES),
+            problem=problem,
+            waiting=selection.waiting,
+            tenants=await self._site.tenants(request, self._gateway.perdure),
+            status=422 if problem else 200,
+        )
+
+    async def _show(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check("read", "look at runs")
+        run = await self._find(caller, self._id(request))
+        view, origin = await run.view(), await run.origin()
+        await _prepare(view)
+        return self._site.page(
+            request,
+            "run.html",
+            id=run.id,
+            may_stop=caller.may("stop"),
+            **shown(view, origin, await self._talk(run, origin)),
+        )
+
+    async def _talk(self, run: Run, origin: RunOrigin) -> RunMessages | None:
+        """The conversation that a run belongs to, as far as its page shows it; `None`: it is no session's, or nobody answers for it."""
+        if not origin.session:
+            return None
+        try:
+            view = await self._gateway.perdure.session_of(run.id).show()
+        except PerdureError:
+            return None
+        said = [entry for entry in view.entries if entry["type"] == "message" and entry.get("runId") == run.id]
+        forks = [entry for entry in view.entries if entry["type"] == "command" and entry.get("command") == "fork"]
+        return RunMessages(said, str(forks[-1].get("text", "")) if forks else "")
+
+    async def _cancel(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check("stop", "cancel runs")
+        await self._site.form(request)
+        run = await self._find(caller, self._id(request))
+        await run.cancel()
+        return self._site.go_to(request, f"/runs/{path(run.id)}")
+
+    async def _live(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check("read", "look at runs")
+        run = await self._find(caller, self._id(request))
+        return self._site.guards.finish(
+            request, EventStream(self._gateway, caller, self._frames(run, request.headers.get("last-event-id")))
+        )
+
+    async def _frames(self, run: Run, cursor: str | None) -> AsyncGenerator[str, None]:
+        """`run`: the page's body as it stands, at most every `PAUSE` seconds; `delta` and `answer` as in a conversation; `over` at its end."""
+        clock = asyncio.get_running_loop().time
+        stale, looked, at = True, -PAUSE, ""
+        origin = await run.origin()
+        talk = await self._talk(run, origin)
+
+        def pause() -> float | None:
+            return max(0.0, looked + PAUSE - clock()) if stale else None
+
+        async for event in with_pauses(self._gateway.perdure.events(run.id, cursor), pause):
+            if event is None:
+                stale, looked = False, clock()
+                yield frame(await self._body(run, origin, talk), event="run", id=at)
+                continue
+            at = event.cursor
+            if event.topic == "assistant":
+                written = event.phase == "delta"
+                part = str(markupsafe_escape(event.data["text"])) if written else self._site.part("answer.html")
+                yield frame(part, event="delta" if written else "answer", id=at)
+            elif event.topic != "reasoning":
+                stale = True
+        yield frame(await self._body(run, origin, talk), event="run", id=at)
+        yield frame("", event="over")
+
+    async def _body(self, run: Run, origin: RunOrigin, talk: RunMessages | None) -> str:
+        view = await run.view()
+        await _prepare(view)
+        return self._site.part("run_body.html", id=run.id, **shown(view, origin, talk))
+
+    def _id(self, request: Request) -> str:
+        id = str(request.path_params["id"])
+        if not id or len(id) > 1000:
+            raise HttpError(404, "there is no such run")
+        return id
+
+
+async def _prepare(view: RunView) -> None:
+    if isinstance(view.output, str):
+        await prepare_answers([view.output])
+
+
+def shown(view: RunView, origin: RunOrigin, talk: RunMessages | None) -> dict[str, Any]:
+    """Return the values that the run's template shows."""
+    drawn = 0 < len(view.calls) <= DRAWN
+    ways: dict[str, list[str]] = {}
+    for line in run_ways(view):
+        call, _, words = line.partition(" ")
+        ways.setdefault(call, []).append(words)
+    return {
+        "view": view,
+        "origin": origin,
+        "talk": talk,
+        "drawing": Markup(to_svg(draw_run(view))) if drawn else "",
+        "bars": Markup(timeline(view)) if drawn else "",
+        "ways": ways,
+    }

@@ -1,0 +1,186 @@
+"""Parts that all pages share: templates, callers, forms, and the way in which a page shows a refusal."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from perdure.client.perdure import Perdure
+from perdure.client.selection import age
+from perdure.errors import ServerError, clip
+from perdure.gateway.callers import Caller, caller_of
+from perdure.gateway.errors import HttpError
+from perdure.gateway.guards import Guards, TooManyGuessesError
+from perdure.pages._decision_forms import PREFIX
+from perdure.pages._markdown import render_markdown
+from perdure.values.json import dumps, shorten
+
+HERE: Final = Path(__file__).parent
+LARGEST_FORM: Final = 8_000_000
+"""Bytes: the largest parameters that a run takes, with three for a byte, as a form writes them."""
+STATIC: Final = StaticFiles(directory=HERE / "static")
+
+
+class Site:
+    """The pages of one server. `home`: the path below which they all stand; `None`: the inbox is all there is."""
+
+    def __init__(self, guards: Guards, namespace: str, *, home: str | None = "/", web_ui: str = "") -> None:
+        self.guards = guards
+        self.home = home
+        self._templates = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True)
+        self._templates.globals.update(
+            age=age,
+            dumps=dumps,
+            clip=clip,
+            shorten=shorten,
+            path=path,
+            markdown=render_markdown,
+            clock=clock,
+            spent=spent,
+            prefix=PREFIX,
+            namespace=namespace,
+            home=home,
+            web_ui=web_ui.rstrip("/"),
+            static="static" if home is None else "/static",
+        )
+
+    def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+        """A whole page, with the token that its forms carry."""
+        session, csrf = self.guards.csrf(request)
+        try:
+            caller = self.guards.caller(request)
+        except TooManyGuessesError:
+            caller = None
+        text = self._templates.get_template(template).render(
+            csrf=csrf,
+            caller=caller,
+            signed_in=self.guards.signed_in(request) is not None,
+            all_tenants=caller is not None and self.guards.sees_all_tenants(caller),
+            back=_here(request),
+            **{"tenants": [], **values},
+        )
+        return self.guards.finish(request, HTMLResponse(text, status), session)
+
+    def part(self, template: str, **values: Any) -> str:
+        """A part of a page, for one that is open."""
+        return self._templates.get_template(template).render(**values)
+
+    def fragment(self, request: Request, template: str, **values: Any) -> Response:
+        """Return a part of a page as a response."""
+        return self.guards.finish(request, HTMLResponse(self.part(template, **values)))
+
+    def csrf(self, request: Request) -> str:
+        """Return the CSRF token of this browser's forms."""
+        return self.guards.csrf(request)[1]
+
+    def go_to(self, request: Request, address: str) -> Response:
+        """Redirect the browser after a form was accepted."""
+        return self.guards.finish(request, RedirectResponse(address, 303))
+
+    def said(self, request: Request, words: str) -> str:
+        """A query by which the next page says these words."""
+        return urlencode({"said": words, "by": self.guards.sign_words(request, words)})
+
+    def said_of(self, request: Request) -> str:
+        """Return the words in such a query, if this server has signed them."""
+        query = request.query_params
+        return self.guards.own_words(request, query.get("said", ""), query.get("by", ""))
+
+    async def form(self, request: Request) -> dict[str, str]:
+        """The texts of a form that came from a page of ours. Raises `HttpError` where it did not, or is too large."""
+        form = await read_form(request)
+        if not self.guards.is_own_form(request, form.get("csrf", "")):
+            raise HttpError(
+                403, "This form did not come from this page. Reload the page and try again.", kind="foreign-form"
+            )
+        return form
+
+    def problem(self, request: Request, problem: HttpError) -> Response:
+        """A page that says why there is no page; for whoever has to sign in, the one to do that on."""
+        if problem.status == 401:
+            return self.ask_for_token(request)
+        if request.headers.get("hx-request"):
+            text = self.part("problem_part.html", problem=problem.detail)
+            response: Response = HTMLResponse(text, 200, {"HX-Retarget": "#problem", "HX-Reswap": "innerHTML"})
+            return self.guards.finish(request, response)
+        response = self.page(
+            request, "problem.html", status=problem.status, title=problem.title, problem=problem.detail
+        )
+        response.headers.update(problem.headers)
+        return response
+
+    def ask_for_token(self, request: Request, problem: str = "") -> Response:
+        """Return the page that asks for a token."""
+        return self.page(request, "sign_in.html", status=401, problem=problem)
+
+    def sign_in(self, request: Request, caller: Caller, back: str) -> Response:
+        """Go on, as somebody who has shown a token."""
+        response = self.go_to(request, _own(back, self.home or "./"))
+        self.guards.sign_in(request, response, caller)
+        return response
+
+    async def tenants(self, request: Request, perdure: Perdure) -> list[str]:
+        """The tenants that the caller may choose from; none for a caller who has one."""
+        caller = self.guards.caller(request)
+        if caller is None or not self.guards.sees_all_tenants(caller):
+            return []
+        try:
+            found = await perdure.list_tenants()
+        except ServerError:  # the page itself says it
+            return []
+        return [tenant for tenant in ["", *found] if tenant != caller.tenant] if found else []
+
+    async def choose_tenant(self, request: Request) -> Response:
+        """Show the tenant that a form names; 403 for a caller who may not see it."""
+        form = await self.form(request)
+        caller = caller_of(request)
+        if not self.guards.sees_all_tenants(caller):
+            raise HttpError(403, "a token shows its own tenant", kind="forbidden")
+        response = self.go_to(request, _own(form.get("back", ""), self.home or "./"))
+        self.guards.choose_tenant(request, response, form.get("tenant", ""))
+        return response
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """The form's texts. Refuses one that is too large before it is read."""
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal():
+        raise HTTPException(411)
+    if int(length) > LARGEST_FORM:
+        raise HTTPException(413)
+    form = await request.form(max_files=0, max_part_size=LARGEST_FORM)
+    return {key: value for key, value in form.items() if isinstance(value, str)}
+
+
+def clock(time: str) -> str:
+    """A time in ISO 8601 as people read it: the time of day, with its date where that is not today; UTC."""
+    when, now = datetime.fromisoformat(time), datetime.now(UTC)
+    return f"{when:%H:%M}" if when.date() == now.date() else f"{when:%Y-%m-%d %H:%M}"
+
+
+def spent(dollars: float | None, tokens: int | None, *, both: bool = False) -> str:
+    """Return a cost in words: dollars, or tokens if no price is known. `both`: the tokens are of other runs than the dollars."""
+    known = [] if dollars is None else [f"${dollars:.4f}"]
+    return " and ".join([*known, *([f"{tokens:,} tokens"] if tokens and (both or dollars is None) else [])])
+
+
+def path(text: str) -> str:
+    """A key or an id as a part of an address; a run's slashes stay."""
+    return quote(text, safe="/")
+
+
+def _here(request: Request) -> str:
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "") if request.method == "GET" else ""
+
+
+def _own(back: str, otherwise: str) -> str:
+    """A path of ours, and no other site's."""
+    return back if back.startswith("/") and not back.startswith(("//", "/\\")) else otherwise

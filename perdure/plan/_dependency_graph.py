@@ -1,0 +1,834 @@
+"""The dependency graph of a plan: readers and writers of each path, order without data, and cycles."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, insort
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
+
+import networkx as nx
+
+from perdure.errors import StateError, clip
+from perdure.plan._calls import Call, CallOrder
+from perdure.values.json import Json, shorten
+from perdure.values.limits import MAX_EDGES
+from perdure.values.provenance import Labels, Sources, join_all
+from perdure.values.references import MISSING, Missing, Path, Reference, get, overlaps
+from perdure.values.state import Write, is_prefix, replay, sources_of, stands_alone
+from perdure.values.templates import is_expression, parse_template
+
+T = TypeVar("T")
+
+
+class PathIndex(Generic[T]):
+    """Items filed under paths. Finds the items above and below a path, without looking at any other."""
+
+    def __init__(self) -> None:
+        self._root: _Node[T] = _Node()
+
+    def add(self, path: Path, item: T) -> None:
+        self.at(path).append(item)
+
+    def at(self, path: Path) -> list[T]:
+        """The items filed under exactly this path; a change to the list is kept."""
+        node = self._root
+        for part in path:
+            if node.children is None:
+                node.children = {}
+            key = str(part)
+            child = node.children.get(key)
+            if child is None:
+                child = node.children[key] = _Node()
+            node = child
+        if node.items is None:
+            node.items = []
+        return node.items
+
+    def above(self, path: Path) -> list[list[T]]:
+        """The items filed under each prefix of the path and under the path itself, shortest first."""
+        found: list[list[T]] = []
+        node = self._root
+        for part in path:
+            if node.items:
+                found.append(node.items)
+            child = None if node.children is None else node.children.get(str(part))
+            if child is None:
+                return found
+            node = child
+        if node.items:
+            found.append(node.items)
+        return found
+
+    def below(self, path: Path) -> list[list[T]]:
+        """The items filed under each extension of the path, not under the path itself."""
+        found: list[list[T]] = []
+        node = self._root
+        for part in path:
+            child = None if node.children is None else node.children.get(str(part))
+            if child is None:
+                return found
+            node = child
+        if node.children is None:
+            return found
+        stack = list(node.children.values())
+        while stack:
+            node = stack.pop()
+            if node.items:
+                found.append(node.items)
+            if node.children is not None:
+                stack.extend(node.children.values())
+        return found
+
+
+class _Node(Generic[T]):
+    # Most paths have one writer and nothing below: empty containers are not created.
+    __slots__ = ("children", "items")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[T]] | None = None
+        self.items: list[T] | None = None
+
+
+class WriterIndex:
+    """The writers of a plan by path, in the order of its list. A writer's key is its index in that list.
+
+    A writer *covers* a path when it sets it, or a prefix of it: no earlier value is visible behind it. Other writers
+    (of an extension, or by `merge`, `push`, …) only add to it.
+    """
+
+    def __init__(self) -> None:
+        self._setters: PathIndex[int] = PathIndex()
+        self._adders: PathIndex[int] = PathIndex()
+
+    def add(self, path: Path, index: int, *, sets: bool) -> None:
+        """File a writer. Indexes must come in rising order."""
+        (self._setters if sets else self._adders).add(path, index)
+
+    def move(self, index: int, old: Iterable[tuple[Path, bool]], new: Iterable[tuple[Path, bool]]) -> None:
+        """File a writer under its new paths: `old` and `new` are pairs of a path and whether it is set."""
+        for path, sets in old:
+            (self._setters if sets else self._adders).at(path).remove(index)
+        for path, sets in new:
+            insort((self._setters if sets else self._adders).at(path), index)
+
+    def before(self, path: Path, index: int) -> tuple[list[int], bool]:
+        """Return the writers that a reader at `index` binds to: back to the nearest that covers the path (R5.1).
+
+        The result is their indexes, rising, and whether the first of them covers.
+        """
+        nearest = -1
+        for items in self._setters.above(path):
+            if (at := bisect_left(items, index)) and items[at - 1] > nearest:
+                nearest = items[at - 1]
+        found = {
+            item
+            for items in self._adding(path)
+            for item in items[bisect_left(items, nearest + 1) : bisect_left(items, index)]
+        }
+        if nearest >= 0:
+            found.add(nearest)
+        return sorted(found), nearest >= 0
+
+    def after(self, path: Path, index: int) -> tuple[list[int], bool]:
+        """Return the mirror of `before`: forward to the nearest later writer that covers, which is the last of them."""
+        nearest = min(
+            (items[at] for items in self._setters.above(path) if (at := bisect_left(items, index + 1)) < len(items)),
+            default=-1,
+        )
+        found = {
+            item
+            for items in self._adding(path)
+            for item in items[bisect_left(items, index + 1) : bisect_left(items, nearest) if nearest >= 0 else None]
+        }
+        if nearest >= 0:
+            found.add(nearest)
+        return sorted(found), nearest >= 0
+
+    def _adding(self, path: Path) -> list[list[int]]:
+        return [*self._adders.above(path), *self._adders.below(path), *self._setters.below(path)]
+
+
+# A reader binds backward: to the nearest writer before it that covers its path, and to the writers in between that
+# add to it. If no writer stands before it and no value exists, it binds forward, by the same rule in the mirror. A
+# reader passes over a `set` that took another branch, and looks on to the next writers in the same direction. So two
+# exclusive branches can write one path and join again.
+
+Found: TypeAlias = Literal["value", "branch", "broken", "nowhere"]
+
+
+@dataclass(slots=True)
+class Binding:
+    reference: Reference
+    reader: int
+    """Index of the reading call in the plan."""
+    base: Json | Missing = MISSING
+    """The whole value of the reference's kind when the plan was made."""
+    writers: list[int] = field(default_factory=list)
+    covered: bool = False
+    """Whether one of the writers sets the path, so that the search ended there."""
+    forward: bool = False
+    """Bound to later writers, because nothing before offered a value."""
+    order: bool = False
+    """Whether only the end of the writers matters, not their values: a value from before the plan lets no call start
+    (R5.11)."""
+    any_end: bool = False
+    """Whether, for `order`, any end of the writers is enough."""
+    back: bool = False
+    """Whether only writers before the reader count: it writes the path itself."""
+    exhausted: bool = False
+    """Whether no further writers are left to replace those that took another branch."""
+    open: bool = False
+    """Whether the writers are not all known: a later call may yet arrive."""
+    first: list[int] = field(default_factory=list)
+    """The writers as the list alone gives them, before any was passed over. Cycles are those of the list, no matter
+    which call ended early."""
+    passed: int | None = None
+    """The last `set` that was passed over because it took another branch. A writer beyond it has to have written: the
+    reader never falls back to a value from before the plan."""
+
+    turned: set[int] = field(default_factory=set)
+    """All writers that were passed over because they took another branch."""
+    reach: int = field(init=False)
+    """The index that the search for writers has reached: the reader's own, then the indexes of the covering writers
+    found."""
+
+    def __post_init__(self) -> None:
+        self.reach = self.reader
+
+    def bind(self, writers: WriterIndex) -> None:
+        """Bind to the writers that are known when the reader arrives."""
+        if self.reference.kind != "state":
+            return
+        self.bind_backward(writers)
+        if not self.back and not self.writers and (self.order or get(self.base, self.reference.path) is MISSING):
+            self.forward = self.open = True
+
+    def bind_anew(self, writers: WriterIndex) -> None:
+        """Search again from the reader itself, in both directions: the writers have changed, and none was found so
+        far."""
+        self.reach, self.first, self.passed = self.reader, [], None
+        self.forward = self.open = False
+        self.bind(writers)
+        if self.open:
+            self.bind_forward(writers, final=False)
+
+    def lose(self, gone: Set[int], writers: WriterIndex, calls: Sequence[Call]) -> None:
+        """Replace writers that will never write by others; those that have ended stay.
+
+        If one of the lost writers would have set the path, no value from before it may be read.
+        """
+        if self.covered and self.writers[-1 if self.forward else 0] in gone:
+            self.base = MISSING
+        ended = [index for index in self.writers if index not in gone and calls[index].state.ended]
+        self.writers, self.covered = [], False
+        self.bind_anew(writers)
+        self.writers = sorted({*ended, *self.writers})
+
+    def bind_forward(self, writers: WriterIndex, *, final: bool) -> None:
+        """Search for later writers: settled once one covers the path, or when no call can arrive any more (`final`)."""
+        found, covered = writers.after(self.reference.path, self.reach)
+        if covered or final:
+            self.open = False
+            self.writers, self.covered = [*self.writers, *found], covered
+            self.reach = max(found, default=self.reach)
+            self.first = self.first or found
+
+    def bind_backward(self, writers: WriterIndex) -> None:
+        found, self.covered = writers.before(self.reference.path, self.reach)
+        self.writers = [*found, *self.writers]
+        self.reach = min(found, default=self.reach)
+        self.first = self.first or found
+
+    def looks_on(self, calls: Sequence[Call]) -> bool:
+        """Whether the covering writer, which has ended like all others, took another branch: the nearer writers may
+        need a value from beyond it."""
+        broken = not self.any_end and any(_broken(calls[index]) for index in self.writers)
+        if not self.covered or self.exhausted or broken:
+            return False
+        return not self._reached_by(calls[self.writers[-1 if self.forward else 0]])
+
+    def move_on(self, writers: WriterIndex, calls: Sequence[Call], *, final: bool) -> bool:
+        """Move past a `set` that took another branch to the next writers in the same direction. Return whether there
+        are, or may be, any."""
+        if not self.covered:
+            return False
+        for index in self.writers:
+            if self._sets(calls[index]) and not self._reached_by(calls[index]):
+                self._pass(index)
+        # Writers that have written nothing here are done with; the one to blame is remembered as `passed`.
+        self.writers = [index for index in self.writers if self._written_by(calls[index])]
+        kept = len(self.writers)
+        if self.forward:
+            self.open = True
+            self.bind_forward(writers, final=final)
+        else:
+            self.bind_backward(writers)
+        return self.open or len(self.writers) > kept
+
+    @property
+    def possible(self) -> bool:
+        """Whether any value can ever stand at the path, or could have (R5.5)."""
+        offered = self.open or bool(self.writers) or self.passed is not None
+        return offered or get(self.base, self.reference.path) is not MISSING
+
+    def find(self, calls: Sequence[Call], order: Mapping[int, int]) -> tuple[Found, Json | Missing]:
+        """Return the value at the path, now that every bound writer has ended.
+
+        `order` gives each call's place in the order of completion. Raises `StateError` when the bound writes do not fit
+        the value that existed when the plan was made.
+        """
+        if any(_broken(calls[index]) for index in self.writers):
+            return "broken", MISSING
+        if self._passes_over(calls):
+            return "branch", MISSING
+        if self.order and self.writers:
+            return ("value" if self._writes(calls, order) else "branch"), MISSING
+        writes = self._writes(calls, order)
+        value = replay(writes, self.reference.path, self.base)
+        if value is MISSING:
+            return ("branch" if self.writers and not writes else "nowhere"), value
+        return "value", value
+
+    def sources(self, calls: Sequence[Call], order: Mapping[int, int], base: Labels) -> Sources:
+        """Return the provenance of the value that `find` returns; `base` is the provenance of the kind's value when the
+        plan was made (R15.1)."""
+        return sources_of(self._writes(calls, order), self.reference.path, base)
+
+    def nearest(self, calls: Sequence[Call], order: Mapping[int, int]) -> tuple[Path, Json]:
+        """Return the longest beginning of the path that has a value, and that value, if the path itself has none
+        (R5.5)."""
+        writes = self._writes(calls, order)
+        for length in reversed(range(len(self.reference.path))):
+            start = self.reference.path[:length]
+            with suppress(StateError):
+                value = replay(writes, start, self.base)
+                if value is not MISSING:
+                    return start, value
+        return (), {}
+
+    def _passes_over(self, calls: Sequence[Call]) -> bool:
+        """Whether the nearest `set` took another branch, and so did all beyond it, as far as the reader is bound."""
+        # A `set` through an index needs the array from before it, so it does not cover; it is a `set` all the same.
+        setters = [index for index in self.writers if self._sets(calls[index])]
+        for index in setters if self.forward else reversed(setters):
+            if self._reached_by(calls[index]):
+                return False
+            self._pass(index)
+        if self.passed is None:
+            return False
+        beyond = [index for index in self.writers if (index > self.passed) == self.forward and index != self.passed]
+        return not any(self._written_by(calls[index]) for index in beyond)
+
+    def decided(self, calls: Sequence[Call]) -> Sources:
+        """Return the provenance of the conditions because of which other writers have not written here (R15.1)."""
+        return join_all(calls[index].inputs.decided for index in self.turned)
+
+    def _pass(self, index: int) -> None:
+        self.turned.add(index)
+        if self.passed is None or (index > self.passed) == self.forward:
+            self.passed = index
+
+    def _reached_by(self, call: Call) -> bool:
+        """Whether the call wrote the path itself, or a value that contains it."""
+        return any(is_prefix(write.path, self.reference.path) for write in call.state.writes)
+
+    def _sets(self, call: Call) -> bool:
+        return call.spec.method == "set" and any(
+            is_prefix(path, self.reference.path) for paths in call.spec.paths for path in paths
+        )
+
+    def _written_by(self, call: Call) -> list[Write]:
+        return [write for write in call.state.writes if overlaps(write.path, self.reference.path)]
+
+    def _writes(self, calls: Sequence[Call], order: Mapping[int, int]) -> list[Write]:
+        """Return the writes of the bound writers here, in the order of their ends."""
+        return [
+            write for index in sorted(self.writers, key=order.__getitem__) for write in self._written_by(calls[index])
+        ]
+
+
+def _broken(call: Call) -> bool:
+    """Whether the call ended without its promised result: it failed with no branch for that, was refused, or never ran
+    because of such a call."""
+    if call.state.status == "failed":
+        return not call.state.writes
+    return call.state.status in ("invalid", "rejected", "deferred") or (
+        call.state.status == "skipped" and not call.state.branch
+    )
+
+
+# An item is a call's id, `R.N`, or output paths: `†state.x`, or several joined as in a parameter. A path names the
+# calls that a reader of it would bind to (R5.1), as if no value stood there before the plan: the nearest writer
+# before the call and the adders after it, else the nearest later one. If the plan has no writer, an existing value is
+# enough; without one, the call is invalid. The call starts when all of them have ended. It is skipped if one did not
+# end well: a call named by its id was not `done`, or a path was not written. A path that another branch left out
+# counts as a branch not taken. With `ended ` before it, an item only requires that they have ended, in any way:
+# `ended 1.0`, `ended †state.x`.
+
+AFTER: Final = "_after"
+AFTER_ID: Final = "after"
+"""The name of an edge of order to a call named by its id; see `label`."""
+_ID: Final = re.compile(r"(0|[1-9]\d*)[.\d\[\]]*\.(0|[1-9]\d*)")
+_BESIDE: Final = re.compile(r"\.(0|[1-9]\d*)")
+"""A call of the same body, in the same iteration: `.0` (R16.5)."""
+
+
+_ENDED: Final = re.compile(r"\s*ended\s+(?=[†(.\d])(.*)", re.DOTALL)
+"""An item that only requires an end, of any kind."""
+
+
+def parse_after(value: Json, call_id: str, joined: Container[str] = ()) -> tuple[CallOrder, CallOrder, list[str]]:
+    """Return the calls that have to end well, those that only have to end, and what is wrong with `_after`. One item
+    needs no list.
+
+        `joined`: the calls of earlier Requests that are in the plan.
+    """
+    given = value if isinstance(value, list) else [value]
+    ended = [match[1] for item in given if isinstance(item, str) and (match := _ENDED.fullmatch(item))]
+    well = [item for item in given if not (isinstance(item, str) and _ENDED.fullmatch(item))]
+    first, problems = _parse_items(well, value, call_id, joined)
+    second, more = _parse_items(ended, value, call_id, joined)
+    return (CallOrder(), CallOrder(), problems + more) if problems or more else (first, second, [])
+
+
+def _parse_items(
+    given: Sequence[Json], value: Json, call_id: str, joined: Container[str]
+) -> tuple[CallOrder, list[str]]:
+    items: list[Json] = [f"{call_id.rpartition('.')[0]}{item}" if _in_body(item, call_id) else item for item in given]
+    ids = [item for item in items if isinstance(item, str) and _ID.fullmatch(item)]
+    paths = [item for item in items if not (isinstance(item, str) and _ID.fullmatch(item))]
+    template, malformed = parse_template(paths)
+    problems = [f"$._after: {problem.error}" for problem in malformed]
+    whole = all(isinstance(item, str) and is_expression(item) for item in paths)
+    if not whole or any(reference.kind != "state" for reference in template.references()):
+        problems.append(
+            f'$._after is {shorten(value, 80)}, but must be a list of output paths such as "†state.name", or ids of calls, each perhaps with "ended " before it'
+        )
+    for item in ids:
+        if item == call_id:
+            problems.append(f"$._after: {item} is the call itself")
+        elif item.rpartition(".")[0] != call_id.rpartition(".")[0] and item not in joined:
+            calls = ".0, .1, …" if "[" in call_id else f"{call_id.rpartition('.')[0]}.0, …"
+            problems.append(
+                f"$._after: {item} is no call of this {'body' if '[' in call_id else 'plan'}; its calls are {calls}"
+            )
+    return CallOrder(template, ids), problems
+
+
+def index_of(id: str) -> int:
+    """Return the place of a call in its Request's list, or in its body."""
+    return int(id.rpartition(".")[2])
+
+
+def _in_body(item: Json, call_id: str) -> bool:
+    return "[" in call_id and isinstance(item, str) and _BESIDE.fullmatch(item) is not None
+
+
+def request_of(id: str) -> int:
+    """Return the number of a call's Request."""
+    return int(id.split(".")[0])
+
+
+def is_order(edge: str) -> bool:
+    """Whether an edge carries order only, and no data."""
+    return all(each.startswith(AFTER_ID) for each in edge.split(", ")) if edge else False
+
+
+def label(reference: Reference) -> str:
+    """Return the name of an edge of order; an edge of data has its reference there."""
+    return f"after {reference}"
+
+
+Edge = tuple[int, int, Reference | str]
+"""Writer, reader, and the reference between them, by index in the plan; an edge of order has a name in place of the
+reference."""
+
+
+def has_cycle(edges: Iterable[Edge]) -> bool:
+    """Whether some calls wait for themselves. The search removes calls that wait for none, again and again."""
+    waits_for: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
+    for writer, reader, _ in edges:
+        readers.setdefault(writer, []).append(reader)
+        waits_for[reader] = waits_for.get(reader, 0) + 1
+    free = [writer for writer in readers if writer not in waits_for]
+    while free:
+        for reader in readers.get(free.pop(), ()):
+            waits_for[reader] -= 1
+            if not waits_for[reader]:
+                del waits_for[reader]
+                free.append(reader)
+    return bool(waits_for)
+
+
+def find_cycles(edges: Iterable[Edge]) -> dict[int, list[Edge]]:
+    """Return one cycle to show for each call on a cycle, by index; calls of one knot may share it."""
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    for writer, reader, reference in edges:
+        if not graph.has_edge(writer, reader):
+            graph.add_edge(writer, reader, reference=reference)
+    cycles: dict[int, list[Edge]] = {}
+    for knot in nx.strongly_connected_components(graph):
+        if len(knot) > 1:
+            # A knot is a set of ints: sorted, so that a replay shows the same cycle.
+            for member in sorted(knot):
+                if member not in cycles:
+                    cycle = _cycle_through(graph, member, knot)
+                    for writer, _, _ in cycle:
+                        cycles.setdefault(writer, cycle)
+    return dict(sorted(cycles.items()))
+
+
+def _cycle_through(graph: nx.DiGraph[int], start: int, knot: set[int]) -> list[Edge]:
+    """Return a shortest cycle through `start`, by breadth-first search within its knot."""
+    came_from: dict[int, int] = {}
+    frontier = [start]
+    while frontier:
+        following: list[int] = []
+        for node in frontier:
+            for successor in graph.successors(node):
+                if successor == start:
+                    back = [start]
+                    while node != start:
+                        back.append(node)
+                        node = came_from[node]
+                    ring = [start, *reversed(back)] if back[-1] != start else [start, *reversed(back[1:]), start]
+                    return [(a, b, graph.edges[a, b]["reference"]) for a, b in pairwise(ring)]
+                if successor in knot and successor not in came_from:
+                    came_from[successor] = node
+                    following.append(successor)
+        frontier = following
+    raise AssertionError("a member of a strongly connected component lies on a cycle")
+
+
+def show_cycle(cycle: Sequence[Edge], start: int, names: Sequence[str], limit: int = 8) -> str:
+    """Return the cycle as text from the call `start` on, `1.0 a -†state.a→ 1.1 b -†state.b→ 1.0 a`; a long one is cut
+    in the middle."""
+    first = next(at for at, (writer, _, _) in enumerate(cycle) if writer == start)
+    cycle = [*cycle[first:], *cycle[:first]]
+    steps = [f"{names[writer]} -{clip(str(reference), 100)}→ " for writer, _, reference in cycle]
+    if len(steps) > limit:
+        steps = [*steps[: limit - 2], f"… {len(steps) - limit + 1} more … → ", steps[-1]]
+    return "".join(steps) + names[cycle[-1][1]]
+
+
+@dataclass(slots=True, eq=False)
+class CallNode:
+    """A call with its dependencies and its readers."""
+
+    call: Call
+    bindings: dict[Reference, Binding] = field(default_factory=dict)
+    order: dict[Reference, Binding] = field(default_factory=dict)
+    """The paths that `_after` names (R5.11)."""
+    ends: dict[Reference, Binding] = field(default_factory=dict)
+    """The paths of it that only have to end, in any way."""
+    after: list[int] = field(default_factory=list)
+    """The calls that it names by id, by index."""
+    any_end: set[int] = field(default_factory=set)
+    """The calls of `after` that only have to end, in any way."""
+    absent: set[int] = field(default_factory=set)
+    """The calls of it that have not arrived."""
+    closed: bool = False
+    """Whether no call can arrive any more."""
+    waiting: set[int] = field(default_factory=set)
+    """Indexes of the bound writers that have not ended. Used for membership and emptiness only, never for its order."""
+    readers: list[int] = field(default_factory=list)
+    edges: int = 0
+    """The number of edges that lead to it."""
+    refused: bool = False
+    """Whether the call was invalid before anything of it ran, so that it never writes."""
+    crowded: bool = False
+    """Whether its edges exceeded the plan's room: then it has none."""
+    filed: list[tuple[Path, bool]] = field(default_factory=list)
+    """The paths under which it is filed, and whether it sets each."""
+    indexes: list[WriterIndex] = field(default_factory=list)
+    """The indexes in which it is filed: first that of its own Request, in which it searches back."""
+
+    @property
+    def open(self) -> bool:
+        """Whether a call that has not arrived may yet write a value that it reads or waits for."""
+        if self.absent and not self.closed:
+            return True
+        for binding in self.bindings.values():  # a loop: this runs each time that a call ends
+            if binding.open:
+                return True
+        return any(binding.open for binding in (*self.order.values(), *self.ends.values()))
+
+    @property
+    def blocked(self) -> bool:
+        return bool(self.waiting) or self.open
+
+    @property
+    def wired(self) -> bool:
+        """Whether it reads, or waits for, any value that a call of the same plan writes, or may write."""
+        return bool(self.after) or any(binding.writers or binding.open for binding in self.all_bindings())
+
+    def all_bindings(self) -> Iterator[Binding]:
+        """Yield the bindings of data, and those of order."""
+        yield from self.bindings.values()
+        yield from self.order.values()
+        yield from self.ends.values()
+
+
+class DependencyGraph:
+    """The nodes and edges of one plan; `base` is the value of each kind when the plan was made, or its last Request
+    began."""
+
+    def __init__(self, base: Mapping[str, Json], request: int) -> None:
+        self.nodes: list[CallNode] = []
+        self.base = base
+        self._writers = WriterIndex()
+        self._open: PathIndex[tuple[CallNode, Binding]] = PathIndex()
+        self._awaited: dict[int, list[CallNode]] = {}
+        """The nodes that wait, by `_after`, for the call of an index that has not arrived."""
+        self._final = False
+        self._edges = 0
+        self._begins = {request: 0}
+        """Request → the index of its first call."""
+
+    def begin(self, request: int, base: Mapping[str, Json]) -> None:
+        """Begin the list of the next Request. Its calls see `base`, and the earlier calls that run or were kept
+        (R10.5)."""
+        self._begins[request] = len(self.nodes)
+        self.base, self._final, self._writers = base, False, WriterIndex()
+        self._awaited.clear()  # calls that the last list never reached are not among these
+        live = [node for node in self.nodes if not node.call.state.ended]
+        self._edges = sum(node.edges for node in live)
+        for node in live:
+            if not node.call.hold.held:
+                self._file(node)
+
+    def _file(self, node: CallNode) -> None:
+        """File the call's writes, so that calls of the running Request can read them."""
+        if self._writers not in node.indexes:
+            self._writers.move(node.call.index, (), node.filed)
+            node.indexes.append(self._writers)
+
+    def keep(self, call: Call) -> list[CallNode]:
+        """Keep a held call under the running Request. Return the nodes that found no writer so far and are bound to it
+        now."""
+        node = self.nodes[call.index]
+        self._file(node)
+        return self._bind_open(node)
+
+    def forget(self, gone: Set[int]) -> None:
+        """Drop these calls. A reader of one that is not dropped itself searches for another writer."""
+        for node in self.nodes:
+            if node.call.state.ended or node.call.index in gone:
+                continue
+            for binding in node.all_bindings():
+                if not gone.isdisjoint(binding.writers):
+                    binding.lose(gone, self._writers, [each.call for each in self.nodes])
+                    self._note_open(node, binding)
+                    self._wait_for(node, binding.writers)
+            node.waiting -= set(gone).difference(node.after)
+
+    def id_of(self, node: CallNode, index: int) -> str:
+        """Return the id of a call in the list of the node's own Request, even if that list never reached it."""
+        request = request_of(node.call.id)
+        return f"{request}.{index - self._begins[request]}"
+
+    def place_of(self, id: str) -> int:
+        """Return the index of a call, even of one that has not arrived."""
+        return self._begins[request_of(id)] + index_of(id)
+
+    def add(self, call: Call) -> CallNode:
+        """Add the next call of the list, bound to the calls before it."""
+        node = CallNode(call)
+        self.nodes.append(node)
+        node.filed = _writes(call)
+        node.indexes.append(self._writers)
+        for path, sets in node.filed:
+            self._writers.add(path, call.index, sets=sets)
+        read = (
+            (node.bindings, call.spec.condition),
+            (node.bindings, call.spec.template),
+            (node.bindings, call.spec.soft),
+            (node.order, call.spec.after.paths),
+            (node.ends, call.spec.after_end.paths),
+        )
+        for bindings, template in read:
+            for reference in template.references():
+                if reference not in bindings:
+                    base = self.base.get(reference.kind, MISSING)
+                    ends = bindings is node.ends
+                    binding = Binding(reference, call.index, base, order=ends or bindings is node.order, any_end=ends)
+                    binding.back = template is call.spec.soft and _writes_at(node, reference)
+                    binding.bind(self._writers)
+                    bindings[reference] = binding
+                    self._note_open(node, binding)
+                    if not self._count(node, len(binding.writers)):
+                        return node
+        ids = [*call.spec.after.ids, *call.spec.after_end.ids]
+        if not self._count(node, len(ids)):
+            return node
+        node.any_end = {*map(self.place_of, call.spec.after_end.ids)}.difference(
+            map(self.place_of, call.spec.after.ids)
+        )
+        for index in dict.fromkeys(map(self.place_of, ids)):
+            node.after.append(index)
+            if index >= len(self.nodes):
+                node.absent.add(index)
+                self._awaited.setdefault(index, []).append(node)
+        self._wait_for_all(node)
+        return node
+
+    def _count(self, node: CallNode, more: int) -> bool:
+        """Add the edges of a node to the sum, if there is room. Else it loses those that it has (R18.5)."""
+        if self._edges + more <= MAX_EDGES:
+            self._edges, node.edges = self._edges + more, node.edges + more
+            return True
+        self._edges -= node.edges
+        for binding in node.all_bindings():
+            binding.open = False
+        for held in (node.bindings, node.order, node.ends, node.after, node.absent, node.waiting):
+            held.clear()
+        node.edges, node.crowded = 0, True
+        return False
+
+    def refile(self, call: Call) -> list[CallNode]:
+        """File the call's new writes after a person changed them. Return the nodes that found no writer so far and are
+        bound to it now."""
+        node = self.nodes[call.index]
+        before, node.filed = node.filed, _writes(call)
+        for writers in node.indexes:
+            writers.move(call.index, before, node.filed)
+        return self._bind_open(node) if self._writers in node.indexes else []
+
+    def _bind_open(self, node: CallNode) -> list[CallNode]:
+        bound: list[CallNode] = []
+        for path in _written_paths(node.call):
+            for reader, binding in [each for at in self._open_near(path) for each in at]:
+                if binding.open and not binding.writers and reader is not node:
+                    binding.bind_anew(self._writers)
+                    if not binding.open:
+                        self._wait_for(reader, binding.writers)
+                        bound.append(reader)
+        return bound
+
+    def _open_near(self, path: Path) -> list[list[tuple[CallNode, Binding]]]:
+        return [*self._open.above(path), *self._open.below(path)]
+
+    def rebind_open(self, writer: Call) -> list[CallNode]:
+        """Bind earlier readers that wait for a later writer to the new call. Return those that are bound by it."""
+        bound = self._awaited.pop(writer.index, [])
+        for node in bound:
+            node.absent.discard(writer.index)
+            self._wait_for(node, [writer.index])
+        if writer.spec.method != "set":
+            return bound
+        for path in _written_paths(writer):
+            for waiting in self._open_near(path):
+                for node, binding in waiting:
+                    if binding.open and node.call is not writer:
+                        before = len(binding.writers)
+                        binding.bind_forward(self._writers, final=False)
+                        if not binding.open:
+                            if self._count(node, len(binding.writers) - before):
+                                self._wait_for(node, binding.writers)
+                            bound.append(node)
+                waiting[:] = [(node, binding) for node, binding in waiting if binding.open]
+        return bound
+
+    def close(self) -> list[CallNode]:
+        """Close the list: no call will arrive any more. Return the nodes that were still open, now bound to the writers
+        there are."""
+        self._final = True
+        still_open = [node for node in self.nodes if node.open]
+        for node in still_open:
+            node.closed = True
+            for binding in [binding for binding in node.all_bindings() if binding.open]:
+                before = len(binding.writers)
+                binding.bind_forward(self._writers, final=True)
+                if not self._count(node, len(binding.writers) - before):
+                    break
+            self._wait_for_all(node)
+        return still_open
+
+    def end(self, call: Call) -> Iterator[CallNode]:
+        """Record that a call has ended; yield the readers that wait for nothing any more."""
+        for index in self.nodes[call.index].readers:
+            node = self.nodes[index]
+            node.waiting.discard(call.index)
+            if not node.blocked:
+                yield node
+
+    def move_on(self, node: CallNode, binding: Binding) -> bool:
+        """Bind to the next writers after one that took another branch. Return whether there are, or may be, any."""
+        # The writers behind it were planned with it; those still to come are the running Request's.
+        writers = self._writers if binding.forward else node.indexes[0]
+        moved = binding.move_on(writers, [node.call for node in self.nodes], final=self._final)
+        self._note_open(node, binding)
+        self._wait_for(node, binding.writers)
+        return moved
+
+    def binding_at_end(self, reference: Reference, calls: Sequence[Call]) -> Binding:
+        """Return how a call at the end of the list would be bound, once all calls have ended (R6.4)."""
+        binding = Binding(reference, len(self.nodes), self.base.get(reference.kind, MISSING))
+        if reference.kind == "state":
+            binding.bind_backward(self._writers)
+        while binding.looks_on(calls):
+            binding.exhausted = not binding.move_on(self._writers, calls, final=True)
+        return binding
+
+    def edges(self, *, first: bool = False) -> Iterator[Edge]:
+        """Yield writer, reader and the reference between them, or the name of the order, in the order of the readers;
+        with `first` before any was passed over."""
+        for node in self.nodes:
+            for reference, binding in node.bindings.items():
+                for writer in binding.first if first else binding.writers:
+                    yield writer, node.call.index, reference
+            for reference, binding in (*node.order.items(), *node.ends.items()):
+                past = first and binding.any_end
+                for writer in (
+                    self._past_refused(node, binding) if past else binding.first if first else binding.writers
+                ):
+                    yield writer, node.call.index, label(reference)
+            for index in node.after:
+                if index not in node.absent:
+                    yield index, node.call.index, AFTER_ID
+
+    def _past_refused(self, node: CallNode, binding: Binding) -> list[int]:
+        """Return the writers that have to end, according to the list; refused ones have ended, so those beyond them
+        count too."""
+        found, path = list(binding.first), binding.reference.path
+        covered = bool(found)
+        while covered and all(self.nodes[index].refused for index in found):
+            if binding.forward:
+                more, covered = self._writers.after(path, max(found))
+            else:
+                more, covered = node.indexes[0].before(path, min(found))
+            found += more
+        return found
+
+    def _note_open(self, node: CallNode, binding: Binding) -> None:
+        if binding.open:
+            self._open.add(binding.reference.path, (node, binding))
+
+    def _wait_for_all(self, node: CallNode) -> None:
+        for binding in node.all_bindings():
+            self._wait_for(node, binding.writers)
+        self._wait_for(node, [index for index in node.after if index not in node.absent])
+
+    def _wait_for(self, node: CallNode, writers: Iterable[int]) -> None:
+        for writer in writers:
+            if writer not in node.waiting and not self.nodes[writer].call.state.ended:
+                node.waiting.add(writer)
+                self.nodes[writer].readers.append(node.call.index)
+
+
+def _writes_at(node: CallNode, reference: Reference) -> bool:
+    return reference.kind == "state" and any(overlaps(path, reference.path) for path, _ in node.filed)
+
+
+def _writes(call: Call) -> list[tuple[Path, bool]]:
+    return [(path, stands_alone(call.spec.method, path)) for path in _written_paths(call)]
+
+
+def _written_paths(call: Call) -> list[Path]:
+    tallies = () if call.spec.loop is None else call.spec.loop.tallies
+    return list(dict.fromkeys([*(path for alternative in call.spec.paths for path in alternative), *tallies]))

@@ -1,0 +1,514 @@
+"""The scheduler: ready calls, skipped calls, and calls that may run side by side."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from perdure.errors import CallError, FormulaError, StateError, TooLargeError, clip
+from perdure.plan import _structural_errors as structural_errors
+from perdure.plan._calls import IF, Assumptions, Call, LoopForm, Status
+from perdure.plan._dependency_graph import Binding, CallNode, DependencyGraph, Found
+from perdure.plan._structural_errors import QUOTED, held_back, missing_inside, missing_path, state_shape, why_skipped
+from perdure.plan._validation import check_resolved
+from perdure.values.json import Json, json_path
+from perdure.values.limits import DECIDED, CheckBudget
+from perdure.values.provenance import (
+    NOWHERE,
+    USER,
+    KnownSources,
+    Origins,
+    Sources,
+    join,
+    join_all,
+    origins_of,
+    taken_by,
+)
+from perdure.values.references import MISSING, UNKNOWN, Expression, Missing, Path, Reference, evaluate, references
+from perdure.values.state import State, scope_path
+from perdure.values.templates import Template, TextBudget
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """The end of a call that does not run."""
+
+    status: Status
+    error: CallError | None = None
+    reason: str = ""
+    branch: bool = False
+    """Whether only a branch was not taken."""
+
+
+def judge(
+    node: CallNode,
+    calls: Sequence[Call],
+    order: Mapping[int, int],
+    missing: Callable[[Reference, str], CallError],
+    *,
+    dry: Assumptions | None,
+    checks: CheckBudget,
+    texts: TextBudget,
+    known: KnownSources,
+) -> Binding | CallEnd | None:
+    """Judge a call: `None` says that it is ready, with its parameters resolved.
+
+    A binding: its writers took another branch, so search for the next ones; without any it is `exhausted`, and the call
+    is judged again. `order` gives each call's place in the order of completion; `missing` explains a reference to
+    nothing.
+    """
+    return _Judging(node, calls, order, missing, dry, checks, texts, known).outcome()
+
+
+@dataclass(slots=True)
+class _Judging:
+    """The steps of `judge`: the call's reads, its condition, its parameters."""
+
+    node: CallNode
+    calls: Sequence[Call]
+    order: Mapping[int, int]
+    missing: Callable[[Reference, str], CallError]
+    dry: Assumptions | None
+    checks: CheckBudget
+    texts: TextBudget
+    known: KnownSources
+    found: dict[Reference, Json | Missing] = field(default_factory=dict)
+    why: dict[Reference, Found] = field(default_factory=dict)
+
+    def outcome(self) -> Binding | CallEnd | None:
+        call = self.node.call
+        call.inputs.decided = self.known.decided
+        outcome = self._outcome()
+        # the conditions that kept others from writing have kept it from being made
+        if isinstance(outcome, CallEnd) and outcome.branch:
+            bindings = (*self.node.bindings.values(), *self.node.order.values())
+            call.inputs.decided = join_all([call.inputs.decided, *(each.decided(self.calls) for each in bindings)])
+        return outcome
+
+    def _outcome(self) -> Binding | CallEnd | None:
+        read = self._read()
+        if read is not None:
+            return read
+        call = self.node.call
+        call.inputs.decided = join(call.inputs.decided, self._decided_by(call.spec.condition))
+        # The values for its parameters need not exist if the call is not made.
+        not_taken = self._condition() if call.spec.has_condition else None
+        if not_taken is not None:
+            return not_taken
+        call.inputs.origins = origins_of(
+            call.spec.template, call.inputs.origins.written, self.found.__getitem__, self._sources
+        )
+        call.inputs.origins = self._with_what_was_missed(call.spec.template, call.inputs.origins)
+        params = self._valued(call.spec.template, ())
+        if isinstance(params, CallEnd):
+            return params
+        if self.dry is not None:
+            return None if call.spec.loop is None else self._dry_loop(self.dry, call, call.spec.loop)
+        if call.spec.loop is not None:
+            call.inputs.items, call.inputs.outside = params.get("_each"), _outside(call, self.found)
+            call.inputs.outside_sources = {
+                each: _loop_sources(call, each, self._sources) for each in call.inputs.outside
+            }
+        else:
+            call.inputs.take_resolved(params)
+        return _invalid(check_resolved(call, self.checks))
+
+    def _read(self) -> Binding | CallEnd | None:
+        """Find the value of each reference."""
+        held = held_back(self.node, self.calls, self.order)
+        if isinstance(held, Binding):
+            return held
+        unreadable: CallError | None = None
+        for reference, binding in self.node.bindings.items():
+            if binding.looks_on(self.calls):
+                return binding
+            try:
+                self.why[reference], self.found[reference] = binding.find(self.calls, self.order)
+            except StateError as error:
+                words = f"{clip(str(reference), QUOTED)} cannot be read: {error}"
+                unreadable = unreadable or CallError.of("unreadable", [words])
+        if held is not None:
+            return CallEnd("skipped", reason=held[0], branch=held[1])
+        return _invalid(unreadable)
+
+    def _condition(self) -> CallEnd | None:
+        call, dry = self.node.call, self.dry
+        holds = self._valued(call.spec.condition, (IF,))
+        if dry is not None and holds is UNKNOWN:
+            holds = dry.holds.get(call.id, UNKNOWN)
+            holds = _guess(dry, call.spec.condition, call.spec.raw[IF], self.found) if holds is UNKNOWN else holds
+        if isinstance(holds, CallEnd):
+            return holds
+        if holds is UNKNOWN or holds:
+            return None
+        return CallEnd(
+            "skipped", reason=f"its condition does not hold: {clip(call.spec.condition_text, 200)}", branch=True
+        )
+
+    def _valued(self, template: Template, where: Path) -> Any:
+        # A `CallEnd`, or a value of the form of its template: of parameters an object.
+        for site in template.sites:
+            if evaluate(site.expression, self.found.__getitem__) is MISSING:
+                return self._unreadable(site.expression, json_path((*where, *site.path)))
+        if self.dry is not None:
+            return UNKNOWN
+        try:
+            value = template.resolve(self.found.__getitem__, self.texts)
+            self.texts.check_whole(value)
+        except TooLargeError as error:
+            return CallEnd("invalid", CallError("params_too_large", str(error)))
+        except FormulaError as error:
+            return CallEnd("invalid", CallError("invalid_expression", str(error)))
+        return value
+
+    def _dry_loop(self, dry: Assumptions, call: Call, loop: LoopForm) -> CallEnd | None:
+        call.inputs.outside = _outside(call, self.found)
+        items = UNKNOWN if loop.kind != "each" else _guess(dry, loop.each, call.spec.raw["_each"], self.found)
+        if isinstance(items, CallEnd):
+            return items
+        call.inputs.items = items if isinstance(items, list) else None
+        known_to_be_none = call.inputs.items is None and items is not UNKNOWN
+        return _invalid(check_resolved(call, self.checks) if known_to_be_none else None)
+
+    def _sources(self, reference: Reference) -> Sources:
+        value = self.found[reference]
+        if value is not MISSING and self.known.vouched(str(reference), value):
+            return USER
+        binding = self.node.bindings[reference]
+        sources = binding.sources(self.calls, self.order, self.known.of_kind(reference.kind))
+        return with_conditions(sources, binding.decided(self.calls), self.checks)
+
+    def _decided_by(self, condition: Template) -> Sources:
+        """Return the provenance of the values of a condition."""
+        sites = (site.expression for site in condition.sites)
+        return join_all(taken_by(each, self.found.__getitem__, self._sources) for each in sites)
+
+    def _with_what_was_missed(self, template: Template, origins: Origins) -> Origins:
+        """Return, for `a || b`, also the provenance of the conditions that have kept `a` from being written."""
+        params = dict(origins.params)
+        for site in template.sites:
+            name = str(site.path[0])
+            for reference in references(site.expression):
+                if self.found.get(reference) is MISSING:
+                    decided = self.node.bindings[reference].decided(self.calls)
+                    params[name] = with_conditions(params.get(name, NOWHERE), decided, self.checks)
+        return replace(origins, params=params)
+
+    def _unreadable(self, expression: Expression, where: str) -> CallEnd:
+        """Return the end of a call whose expression has no value: a writer is to blame, or the path is missing in what
+        was written (R5.4)."""
+        bindings = self.node.bindings
+        skipped = why_skipped(bindings, expression, f"{where} reads", self.why, self.calls)
+        if skipped is not None:
+            return CallEnd("skipped", reason=skipped[0], branch=skipped[1])
+        absent = next(reference for reference in references(expression) if self.why[reference] == "nowhere")
+        binding = bindings[absent]
+        if binding.writers:
+            return CallEnd("invalid", missing_inside(absent, where, binding, self.calls, self.order))
+        return CallEnd("invalid", self.missing(absent, where))
+
+
+def with_conditions(sources: Sources, decided: Sources, checks: CheckBudget) -> Sources:
+    """Return the provenance of a value, joined with that of the conditions that it depends on."""
+    return sources if decided <= sources or not checks.is_patched(DECIDED) else join(sources, decided)
+
+
+def _invalid(error: CallError | None) -> CallEnd | None:
+    return None if error is None else CallEnd("invalid", error)
+
+
+def _guess(
+    dry: Assumptions, template: Template, written: Json, found: Mapping[Reference, Json | Missing]
+) -> Json | CallEnd:
+    """Return what a dry run knows of a value, or `UNKNOWN`."""
+    try:
+        return dry.value(template, written, found.__getitem__)
+    except FormulaError as error:
+        return CallEnd("invalid", CallError("invalid_expression", str(error)))
+
+
+def _loop_sources(call: Call, reference: Reference, sources: Callable[[Reference], Sources]) -> Sources:
+    own = (
+        NOWHERE
+        if call.spec.instance is None
+        else sources(Reference("state", scope_path(reference.path, call.spec.instance)))
+    )
+    return join(own, sources(reference))
+
+
+def _outside(call: Call, found: Mapping[Reference, Json | Missing]) -> dict[Reference, Json]:
+    """Return the state that a loop's calls read, as far as it has values; an instance's own goes first (R8.8)."""
+    assert call.spec.loop is not None
+    outside: dict[Reference, Json] = {}
+    for reference in call.spec.loop.reads:
+        value: Json | Missing = MISSING
+        if call.spec.instance is not None:
+            value = found[Reference("state", scope_path(reference.path, call.spec.instance))]
+        value = found.get(reference, MISSING) if value is MISSING else value
+        if value is not MISSING:
+            outside[reference] = value
+    return outside
+
+
+News: TypeAlias = tuple[Call, Literal["began", "ended"]]
+"""A call that has ended, or a loop that has begun; the driver knows of other starts, because it takes the calls."""
+
+
+class Scheduler:
+    """The calls of one plan that may be ready, and the order in which calls have ended. Each call is settled or waits
+    for one that is not."""
+
+    def __init__(
+        self,
+        graph: DependencyGraph,
+        state: State,
+        checks: CheckBudget,
+        texts: TextBudget,
+        known: KnownSources,
+        *,
+        step: bool,
+        dry_run: bool,
+    ) -> None:
+        self.calls: list[Call] = []
+        self.done = 0
+        """Calls that ended well."""
+        self.ready: list[Call] = []
+        self.running = 0
+        self.step = step
+        """Whether calls that read results of the same plan are left for the next Request (R5.10)."""
+        self.closed = False
+        self._graph = graph
+        self._state = state
+        self._checks, self._texts = checks, texts
+        self._dry_run = dry_run
+        self.news: list[News] = []
+        """The news that nobody has taken yet."""
+        self.assumed = Assumptions()
+        """The assumptions of a dry run."""
+        self._sources = known
+        self._sources_then: list[KnownSources] = []
+        """The known provenance, for each call, when its Request began."""
+        self._completion: dict[int, int] = {}
+        self._queue: deque[CallNode] = deque()
+        self._known: Mapping[str, Json] | None = None
+
+    def add(self, call: Call) -> None:
+        """Add the next call of the list, bound to the calls before it, and bind the calls that have waited for it."""
+        self.calls.append(call)
+        self._sources_then.append(self._sources)
+        self._known = None
+        node = self._graph.add(call)
+        if call.state.ended:
+            self._completion[call.index] = len(self._completion)
+            self.news.append((call, "ended"))
+            node.refused = True
+        self._refuse_impossible(node)
+        self._queue.append(node)
+        self._queue.extend(self._graph.rebind_open(call))
+        self.go_on()
+
+    def close(self) -> None:
+        """Close the list: nodes that are still open are bound to the writers there are, or refused."""
+        self.closed = True
+        for node in self._graph.close():
+            self._refuse_impossible(node)
+        self._refuse_cycles(first=True)
+        for node in self._graph.nodes:
+            if self.step and node.call.state.status == "pending" and node.wired:
+                self.end(node.call, "deferred", reason="step mode: it reads what another call of this plan writes")
+        self._queue.extend(self._graph.nodes)
+
+    def binding_at_end(self, reference: Reference) -> Binding:
+        """Return how a call at the end of the list would read the reference, once all calls have ended (R6.4)."""
+        return self._graph.binding_at_end(reference, self.calls)
+
+    def read_at_end(self, reference: Reference) -> Json | Missing:
+        """Return what a call at the end of the list would read. Raises `StateError` as `Binding.find` does."""
+        return self.binding_at_end(reference).find(self.calls, self._completion)[1]
+
+    def sources_at_end(self, reference: Reference) -> Sources:
+        """Return the provenance of the value that `read_at_end` returns (R15.1)."""
+        base = self._sources.of_kind(reference.kind)
+        binding = self.binding_at_end(reference)
+        sources = binding.sources(self.calls, self._completion, base)
+        return with_conditions(sources, binding.decided(self.calls), self._checks)
+
+    def reopen(self, known: KnownSources | None = None) -> None:
+        """Reopen the list for more calls; with `known`, for those of another Request (R10.5)."""
+        self.closed, self._known, self._sources = False, None, known or self._sources
+
+    def refile(self, call: Call) -> None:
+        """File the call's new writes."""
+        self.look_at(self._graph.refile(call))
+        self.go_on()
+
+    def look_at(self, nodes: Iterable[CallNode]) -> None:
+        """Mark nodes whose dependencies have changed: they may be ready."""
+        self._queue.extend(nodes)
+
+    def give_up(self, call: Call, reason: str) -> None:
+        """End the call without running it, although it may be ready or wait for a person."""
+        if call.state.status == "waiting":
+            self.running -= 1
+        elif call in self.ready:
+            self.ready.remove(call)
+        self.end(call, "skipped", reason=reason)
+
+    @property
+    def held_back(self) -> bool:
+        """Whether calls may be ready that are only examined in the next task (R18.5)."""
+        return bool(self._queue)
+
+    @property
+    def settled(self) -> bool:
+        return self.closed and len(self._completion) == len(self.calls)
+
+    def go_on(self) -> None:
+        """Examine all calls that may be ready, as far as this task's time goes."""
+        while True:
+            while self._queue:
+                if self._checks.spent and not self._dry_run:
+                    return
+                node = self._queue.popleft()
+                if node.call.state.status == "pending" and not (self.step and node.wired):
+                    self._settle(node)
+            self._refuse_deadlock()
+            if not self._queue:
+                return
+
+    def end(
+        self, call: Call, status: Status, *, error: CallError | None = None, reason: str = "", branch: bool = False
+    ) -> None:
+        """End the call without a result."""
+        call.state.status, call.state.error, call.state.reason, call.state.branch = status, error, reason, branch
+        self.note_end(call)
+
+    def note_end(self, call: Call) -> None:
+        """Record that the call has ended and written: calls that waited for it may be ready."""
+        self.done += call.state.status == "done"
+        self._completion[call.index] = len(self._completion)
+        self.news.append((call, "ended"))
+        self._queue.extend(self._graph.end(call))
+
+    def _refuse_deadlock(self) -> None:
+        """Refuse readers that wait for each other, after they moved past a branch not taken (R5.4)."""
+        if self.closed and not self.running and not self.ready and not self.settled:
+            self._refuse_cycles()
+
+    def _settle(self, node: CallNode) -> None:
+        """Settle a call whose dependencies have all ended: it is ready, skipped or invalid."""
+        if node.crowded:
+            self._refuse_impossible(node)
+        if node.blocked or node.crowded:
+            return
+        verdict = judge(
+            node,
+            self.calls,
+            self._completion,
+            self._missing,
+            dry=self.assumed if self._dry_run else None,
+            checks=self._checks,
+            texts=self._texts,
+            known=self._sources_then[node.call.index],
+        )
+        if isinstance(verdict, Binding):
+            verdict.exhausted = not self._graph.move_on(node, verdict)
+            self._queue.append(node)
+        elif verdict is not None:
+            self.end(node.call, verdict.status, error=verdict.error, reason=verdict.reason, branch=verdict.branch)
+        else:
+            node.call.state.status = "ready"
+            self.ready.append(node.call)
+
+    def _refuse_impossible(self, node: CallNode) -> None:
+        """Refuse an expression that nothing can ever satisfy, as a structural error (R5.5)."""
+        crowded = structural_errors.refuse_crowded(node.call) if node.crowded else None
+        error = crowded or structural_errors.impossible_error(node, self._graph.id_of, self._missing)
+        if error is not None and node.call.state.ended:
+            node.call.state.error = error
+        elif error is not None:
+            node.refused = True
+            self.end(node.call, "invalid", error=error)
+
+    def _refuse_cycles(self, *, first: bool = False) -> None:
+        for index, error in list(structural_errors.cycle_errors(self._graph.edges(first=first), self.calls)):
+            self.end(self.calls[index], "invalid", error=error)
+
+    def _missing(self, reference: Reference, where: str) -> CallError:
+        if self._known is None:
+            self._known = {**self._graph.base, "state": state_shape(self._state.snapshot(), self.calls)}
+        return missing_path(reference, where, self._known)
+
+
+class Slots:
+    """The slots for calls that run at once: `parallel` of them (`None`: no limit), and never two of one exclusive tool
+    or group.
+
+        With `step`, only so many calls are started at all: the next Request decides about the rest.
+    """
+
+    def __init__(self, parallel: int | None = None, *, step: bool = False) -> None:
+        self._parallel = parallel
+        self._step = step
+        self.renew()
+        self._taken: dict[str, str | None] = {}
+        """The exclusive group of each running call, by the call's id."""
+
+    def renew(self) -> None:
+        """Renew the slots for another Request's calls."""
+        self._to_start = self._parallel if self._step else None
+
+    @property
+    def by_list(self) -> bool:
+        """Whether only the first calls of the list are started, so that later calls wait until those are known."""
+        return self._to_start is not None
+
+    def take_from(self, ready: list[Call], *, inside: bool = False) -> list[Call]:
+        """Return the calls that may start now, taken out of `ready`; if not all may, the first of the model's list go
+        first.
+
+                `inside`: they are a loop's, which has been started as a whole.
+        """
+        if self._parallel is not None or any(map(_group, ready)):
+            ready.sort(key=lambda call: call.index)
+        taken = []
+        # With `step` the first calls of the list are started: no later one takes the place of one that has no room
+        # yet.
+        for call in ready[: None if inside else self._to_start]:
+            if self.free(call):
+                self.take(call)
+                self._to_start = None if self._to_start is None else self._to_start - (not inside)
+                ready.remove(call)
+                taken.append(call)
+        return taken
+
+    def surplus(self, ready: list[Call]) -> list[Call]:
+        """Return the calls that will not be started in this Request."""
+        if self._to_start is None:
+            return []
+        return sorted(ready, key=lambda call: call.index)[self._to_start :]
+
+    def drain(self) -> None:
+        """Let everything run, one step after the other."""
+        self._to_start = None
+
+    def free(self, call: Call) -> bool:
+        """Whether the call may run now, or runs already."""
+        if call.id in self._taken:
+            return True
+        group = _group(call)
+        full = self._parallel is not None and len(self._taken) >= self._parallel
+        return not full and (group is None or group not in self._taken.values())
+
+    def take(self, call: Call) -> None:
+        self._taken[call.id] = _group(call)
+
+    def give_back(self, call: Call) -> None:
+        """Free the slot of a call that has ended, or waits for a person. A call without a slot frees none."""
+        self._taken.pop(call.id, None)
+
+
+def _group(call: Call) -> str | None:
+    return None if call.spec.tool is None else call.spec.tool.exclusive_group

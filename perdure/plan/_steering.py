@@ -1,0 +1,165 @@
+"""Held calls: the plan goes on under the next Request after a new message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from perdure.errors import CallError
+from perdure.plan._calls import BODY, EACH, UNTIL, WHILE, Call, Failed, Outcome, Returned
+from perdure.plan._dependency_graph import DependencyGraph
+from perdure.plan._loops import Loops
+from perdure.plan._scheduler import Scheduler, Slots
+from perdure.values.json import Json, dumps, shorten
+
+NOT_HELD: Final = "not_held"
+"""Code of a call of `keep` that names a call which cannot be kept."""
+_REPEATS: Final = frozenset({EACH, UNTIL, WHILE, BODY})
+
+
+class HeldCalls:
+    """The held calls of one plan. A loop is held, kept and dropped with its calls."""
+
+    def __init__(self, graph: DependencyGraph, scheduler: Scheduler, slots: Slots, loops: Loops) -> None:
+        self._graph, self._scheduler, self._slots, self._loops = graph, scheduler, slots, loops
+
+    @property
+    def held(self) -> list[Call]:
+        """Return the calls that no Request has kept so far, in the order of the plan."""
+        return [call for call in self._scheduler.calls if call.hold.held and not call.state.ended]
+
+    def put_aside(self, call: Call) -> None:
+        """Set aside a call that was taken and does not run yet. Others run meanwhile."""
+        call.state.status, call.state.started = "waiting", None
+        self._slots.give_back(call)
+
+    def hold_back(self) -> None:
+        """Hold every call that has not begun, because of a new message, until a Request keeps it or drops it."""
+        for call in self._scheduler.calls:
+            if call.state.status == "running" and call.hold.queued and not call.spec.safe:
+                self.put_aside(call)
+            for inner in self._inside(call):
+                inner.hold_back()
+            goes_on = call.state.status == "running" and not self._loops.runs(call)  # a held loop begins nothing more
+            call.hold.held = call.hold.held or not (call.state.ended or goes_on)
+
+    def decide(self, keep: Json, drop: Json) -> Outcome:
+        """Keep the first calls as they are, and mark the others to be dropped.
+
+        Running and done calls need no keeping. The outcome tells the model which calls cannot be kept, or dropped.
+        """
+        known = {call.id: call for call in self._scheduler.calls}
+        wrong: list[str] = []
+        kept: list[Json] = []
+        dropped: list[Json] = []
+        for id in drop if isinstance(drop, list) else []:
+            call = known.get(id) if isinstance(id, str) else None
+            if call is None or not call.hold.held or call.state.ended:
+                wrong.append(f"{shorten(id, 60)} is not held, so it cannot be dropped")
+            else:
+                call.hold.unwanted = True
+                dropped.append(call.id)
+        for id in keep if isinstance(keep, list) else [] if keep is None else [keep]:
+            call = known.get(id) if isinstance(id, str) else None
+            if call is None:
+                wrong.append(f"there is no call {shorten(id, 60)}")
+            elif call.state.ended and call.state.status != "done":
+                wrong.append(
+                    f"{call.title} has ended: {call.state.status}{f' ({call.state.reason})' if call.state.reason else ''}"
+                )
+            else:
+                kept.append(call.id)
+                self.release(call)
+        return (
+            Failed(CallError.of(NOT_HELD, wrong))
+            if wrong
+            else Returned({"kept": kept, **({"dropped": dropped} if dropped else {})})
+        )
+
+    def release(self, call: Call) -> None:
+        """Release a call: it belongs to the running Request's plan now."""
+        if call.hold.held and not call.state.ended:
+            call.hold.held = call.hold.unwanted = call.hold.pressed = False
+            self._scheduler.look_at(self._graph.keep(call))
+            for inner in self._inside(call):
+                for each in inner.held:
+                    inner.release(each)
+
+    def drop(self, reason: str, time: str, calls: Iterable[Call] | None = None) -> list[Call]:
+        """Drop these held calls, by default all, without running them. Return the calls dropped, those in loops
+        included.
+
+                A loop whose calls still run ends with them.
+        """
+        gone = self.held if calls is None else list(calls)
+        self._graph.forget({call.index for call in gone})
+        dropped: list[Call] = []
+        for call in gone:
+            call.hold.held = False
+            for inner in self._inside(call):
+                inner.hold_back()  # an iteration may have been opened since
+                dropped += inner.drop(reason, time)
+            if self._loops.end_early(call.index, reason):
+                continue
+            call.state.ended_at = time
+            self._scheduler.give_up(call, reason)
+            dropped.append(call)
+        return dropped
+
+    def break_off(self, reason: str, time: str) -> None:
+        """End the plan with the run. It is unknown whether running calls took effect (R10.6); the rest does not run."""
+        for call in self._scheduler.calls:
+            inside = list(self._inside(call))
+            for inner in inside:
+                inner.break_off(reason, time)
+            if call.state.ended:
+                continue
+            call.state.ended_at = time
+            runs = call.state.status == "running" and not call.hold.queued
+            words = f"{reason} while it ran" if runs else reason
+            unknown = (
+                any(inner.any_unknown for inner in inside)
+                if call.spec.loop is not None
+                else runs and not call.spec.safe
+            )
+            if unknown:
+                self._scheduler.end(call, "unknown", reason=f"{words}: whether it took effect is not known")
+            else:
+                self._scheduler.end(call, "skipped", reason=words)
+
+    @property
+    def any_unknown(self) -> bool:
+        """Whether it is unknown of any of them whether it took effect."""
+        return any(call.state.status == "unknown" for call in self._scheduler.calls)
+
+    def _inside(self, call: Call) -> Iterator[HeldCalls]:
+        for plan in self._loops.running_of(call) if call.spec.loop is not None else ():
+            yield plan.keeping
+
+
+def written_anew(held: Iterable[Call], calls: Iterable[Call]) -> list[Call]:
+    """Return the held calls that new calls replace: calls of the same tool with the same output path. Without one, the
+    same parameters count, and one call replaces one."""
+    paths = {(call.spec.tool_name, call.spec.paths) for call in calls if call.spec.paths}
+    left = [call for call in calls if not call.spec.paths]
+    found = []
+    for call in held:
+        same = None if call.spec.paths else next((each for each in left if _is_same(call, each)), None)
+        if same is not None:
+            left.remove(same)
+        if same is not None or (call.spec.tool_name, call.spec.paths) in paths:
+            found.append(call)
+    return found
+
+
+def _is_same(call: Call, other: Call) -> bool:
+    """Whether both call one tool with the same parameters, as written or as resolved."""
+    if call.spec.tool_name != other.spec.tool_name or _looped(call) != _looped(other):
+        return False
+    written = (dumps(each.spec.written_params, sort_keys=True) for each in (call, other))
+    resolved = (dumps(each.inputs.params, sort_keys=True) for each in (call, other))
+    return len({*written}) == 1 or len({*resolved}) == 1
+
+
+def _looped(call: Call) -> str:
+    return dumps({key: value for key, value in call.spec.raw.items() if key in _REPEATS}, sort_keys=True)

@@ -1,0 +1,159 @@
+"""The output of a run: validated against its schema, with its references resolved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from perdure.errors import FormulaError, JsonError, StateError, TooLargeError, clip
+from perdure.plan import QUOTED, missing_path
+from perdure.values.json import Json, JsonObject, check, json_path, loads_commented
+from perdure.values.limits import MAX_OUTPUT, MAX_OUTPUT_TEXTS, said
+from perdure.values.references import MISSING, Missing, Reference, evaluate, get, references
+from perdure.values.schemas import Schema
+from perdure.values.sizes import Sizes
+from perdure.values.templates import TextBudget, as_data, is_expression, parse_template
+
+StateReader: TypeAlias = Callable[[Reference], "Json | Missing"]
+_FENCE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedText:
+    """The meaning of a text for a schema.
+
+    `json`: a JSON document; `text`: the text itself is the output; `prose`: it is no output, and must be put into form.
+    """
+
+    kind: Literal["json", "text", "prose"]
+    value: Json = None
+
+
+class Outputs:
+    """A checker and reader of outputs of one schema; `True` and `{}` accept anything, `False` nothing."""
+
+    def __init__(self, schema: JsonObject | bool) -> None:
+        self.any = schema is True or schema == {}
+        self._schema = Schema(schema) if isinstance(schema, dict) else None
+        self._none = schema is False
+
+    def problems(self, output: Json, *, references: bool = False) -> list[str]:
+        """Return the problems of an output, one line each. With `references`, a reference passes for any value."""
+        if self._none:
+            return ["no output is allowed"]
+        return [] if self._schema is None else self._schema.errors(output, references=references)
+
+    def read_text(self, text: str, *, beside_calls: bool) -> ParsedText:
+        """Parse an answer in plain text (R6.4).
+
+        Beside calls it is a remark, unless it is a JSON document, or one reference, that fits the schema.
+        """
+        document = _document(text)
+        if document is MISSING:
+            is_text = not beside_calls and not self.problems(text, references=True)
+            return ParsedText("text", text) if is_text else ParsedText("prose")
+        structured = isinstance(document, dict | list) or is_expression(text)
+        if isinstance(document, dict) and set(document) == {"output"} and not self.any:
+            # How a structured answer is written; a schema that wants such an object itself goes first.
+            document = document if not self.problems(document, references=True) else document["output"]
+        fits = not self.problems(document, references=True)
+        if beside_calls:
+            return ParsedText("json", document) if structured and fits else ParsedText("prose")
+        if structured and (fits or not self.any):
+            return ParsedText("json", document)
+        if not self.problems(text, references=True):
+            return ParsedText("text", text)
+        return ParsedText("json", document) if fits else ParsedText("prose")
+
+
+def _document(text: str) -> Json | Missing:
+    """Return the JSON that the whole text is, without a fence around it; of a reference alone the text."""
+    if is_expression(text):
+        return text.strip()
+    fenced = _FENCE.fullmatch(text)
+    try:
+        return loads_commented((fenced.group(1) if fenced else text).strip("\ufeff \t\r\n"))
+    except JsonError:
+        return MISSING
+
+
+def resolve_output(
+    output: Json, values: Mapping[str, Json], texts: TextBudget, read: StateReader | None = None
+) -> tuple[Json, list[str]]:
+    """Return an output with its references replaced by the `values` of their kinds, and its problems (R6.4).
+
+    `read` reads references to the state in their place, as a call at the end of the list does. A reference may be a
+    whole text or embedded, at any depth. A call in an output, an object with `_tool`, is data. It keeps its references,
+    which are those of the graph that it belongs to (R5.8).
+    """
+    template, malformed = parse_template(_calls_as_data(output))
+
+    found: dict[Reference, Json | Missing] = {}
+
+    def lookup(reference: Reference) -> Json | Missing:
+        if reference not in found:
+            stands = read is None or reference.kind != "state"
+            known = stands and reference.kind in values
+            value = get(values[reference.kind], reference.path) if known else MISSING
+            found[reference] = read(reference) if read is not None and not stands else value
+        return found[reference]
+
+    wrong = [f"{json_path(each.path)}: {each.error}" for each in malformed]
+    try:
+        for site in template.sites:
+            if evaluate(site.expression, lookup) is MISSING:
+                blamed = next(each for each in references(site.expression) if lookup(each) is MISSING)
+                wrong.append(_missing(blamed, json_path(site.path), values))
+        return (None, wrong) if wrong else (template.resolve(lookup, texts), [])
+    except (TooLargeError, FormulaError, StateError) as error:
+        return None, [str(error)]
+
+
+def reads_alike(output: Json, state: Json, read: StateReader) -> bool:
+    """Whether all references of an output yield by `read` the values that stand in the `state`."""
+    template, _ = parse_template(_calls_as_data(output))
+    try:
+        return all(
+            read(reference) == get(state, reference.path)
+            for reference in dict.fromkeys(template.references())
+            if reference.kind == "state"
+        )
+    except StateError:
+        return False
+
+
+def _missing(reference: Reference, where: str, values: Mapping[str, Json]) -> str:
+    """Return why a reference has no value. The model may not be allowed to read the value from before the plan (R5.1)."""
+    if reference.kind not in values or get(values[reference.kind], reference.path) is MISSING:
+        return missing_path(reference, where, values).message
+    return (
+        f"{where}: {clip(str(reference), QUOTED)} was to be written by a call of this plan, which went another branch"
+    )
+
+
+def whole_output(
+    output: Json, values: Mapping[str, Json], max_payload: int, sizes: Sizes, read: StateReader | None = None
+) -> tuple[Json, list[str]]:
+    """Return an output as `resolve_output` does, and its problems; a value that is too large or too deep is a problem
+    too.
+    """
+    output, wrong = resolve_output(output, values, TextBudget(max_payload, sizes, total=MAX_OUTPUT_TEXTS), read)
+    most = max(MAX_OUTPUT, max_payload)
+    if not wrong and (size := sizes.of(output)) > most:  # one value may be read a thousand times
+        wrong = [f"it has {said(size)}, and {most:,} is the most"]
+    if not wrong:
+        try:
+            check(output, source="it")  # what was read may lie deep in what was written
+        except JsonError as error:
+            wrong = [str(error)]
+    return output, [f"the output cannot be made: {'; '.join(wrong[:5])}"] if wrong else []
+
+
+def _calls_as_data(output: Json) -> Json:
+    if isinstance(output, list):
+        return [_calls_as_data(item) for item in output]
+    if isinstance(output, dict):
+        return as_data(output) if "_tool" in output else {key: _calls_as_data(item) for key, item in output.items()}
+    return output

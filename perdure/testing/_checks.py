@@ -1,0 +1,165 @@
+"""A plan checked before anything runs: no server, no model, no tool."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from perdure.activities.registry import Registry, load_tools
+from perdure.agents.agent import Agent
+from perdure.agents.files import PlanLike, call_problems, output_problems, planned_for, read_plan
+from perdure.approvals.policy import Guard
+from perdure.errors import ToolDefinitionError
+from perdure.plan import Call, Plan, Simulation, simulate
+from perdure.runs.diagrams import draw_plan, to_mermaid
+from perdure.runs.views import plan_ways
+from perdure.tools.decorator import ToolFunction, open_tool, tool_function
+from perdure.values.json import Json, JsonObject
+from perdure.values.messages import ToolMessage
+from perdure.values.references import MISSING
+
+AgentLike: TypeAlias = "Agent[Any] | Mapping[str, Any] | Sequence[Any] | str | os.PathLike[str]"
+"""An agent in Python, an agent file's JSON, a list of messages, or an agent file by path or by name."""
+ToolLike: TypeAlias = "Callable[..., Any] | Mapping[str, Any] | str"
+"""A function decorated with `@tool`, a module of such functions by name, or a definition of a tool that is going to be faked."""
+
+
+def as_agent(agent: AgentLike) -> Agent[Any]:
+    """The agent, whatever it was given as. Raises `AgentError`, or `SettingsError` for a file that is not there."""
+    if isinstance(agent, Agent):
+        return agent
+    if isinstance(agent, str | os.PathLike):
+        return Agent.read(Path(agent))
+    return Agent.of(dict(agent) if isinstance(agent, Mapping) else list(agent), name="test")
+
+
+def functions_of(agent: Agent[Any] | None, tools: Iterable[ToolLike]) -> Registry:
+    """The agent's own functions, and these. Raises `ToolDefinitionError`."""
+    given = list(tools)
+    registry = load_tools(each for each in given if isinstance(each, str))
+    found: list[ToolFunction] = [] if agent is None else agent.functions
+    for each in given:
+        if isinstance(each, str):
+            continue
+        function = _without_code(dict(each)) if isinstance(each, Mapping) else tool_function(each)
+        if function is None:
+            raise ToolDefinitionError(f"{each!r} is no tool: decorate the function with @tool, or fake it by name")
+        found.append(function)
+    for function in found:
+        registry.add(function)
+    return registry
+
+
+def _without_code(definition: JsonObject) -> ToolFunction:
+    async def missing(**params: Any) -> None:
+        del params
+        raise AssertionError(f"there is no code for {definition.get('name')!r} here: fake it")
+
+    return open_tool(definition, missing)
+
+
+def inline_tools(agent: Agent[Any]) -> dict[str, JsonObject]:
+    """The definitions that stand in the agent itself, by name."""
+    messages = (message for message in agent.parsed.messages() if isinstance(message, ToolMessage))
+    found = (message.tool for message in messages if isinstance(message.tool, dict))
+    return {str(item.get("name")): item for item in found}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The facts about a plan that are known before it runs. Calls are named by their ids, `1.0`, `1.1`, … in the order in which they are written."""
+
+    problems: list[str]
+    """Everything that is wrong, one line each; empty for a plan that can run."""
+    levels: list[list[str]]
+    """What would run in parallel, in the order of the levels."""
+    approvals: dict[str, str]
+    """The calls that a person would be asked about, and why."""
+    sources: list[tuple[str, str]]
+    """Call id and way of each parameter that is not written out in the plan: `("1.1", "pay.iban ← †state.mail.iban ← read_mail (written
+    by others)")` (R15.7)."""
+    makespan: float
+    """Seconds from first start to last end, by the tools' `duration`s (1 s where none is known)."""
+    calls: list[JsonObject]
+    """As they were read, whatever the dialect."""
+    output: Json
+    """What the Solution gives beside its calls, references and all."""
+    plan: Plan
+    unknown: list[str]
+    """Tools of which only the name is known: their parameters were not checked."""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is wrong with it."""
+        return not self.problems
+
+    @property
+    def asks(self) -> list[str]:
+        """The tools that a person would be asked about, in the order of the calls."""
+        return [call.spec.tool_name for call in self.plan.written() if call.id in self.approvals]
+
+    def mermaid(self) -> str:
+        """The plan as a drawing, for a failure's message or a review."""
+        return to_mermaid(draw_plan(self.plan, paths=True))
+
+    def __str__(self) -> str:
+        lines = [*self.problems, *(f"level {n}: {', '.join(ids)}" for n, ids in enumerate(self.levels, 1))]
+        return "\n".join([*lines, *(f"{call} asks a person: {why}" for call, why in self.approvals.items())])
+
+
+def check(
+    agent: AgentLike,
+    plan: PlanLike,
+    *,
+    tools: Iterable[ToolLike] = (),
+    input: Any = MISSING,
+    state: Mapping[str, Any] | None = None,
+    durations: Mapping[str, float] | None = None,
+    assume: Mapping[str, str] | None = None,
+) -> Checked:
+    """Validate a plan of this agent, play it dry, and tell what a person would be asked about (R5.6).
+
+    `tools`: functions and modules that the agent names, beside those that it was given as functions; of others only the name is known.
+    `input`, `state`: the run's input, and what the state holds before. `durations`: seconds by tool. `assume`: call id → `failed`, or the
+    alternative of its output path that it takes. Raises `AgentError` or `InputError` for an agent or an input that no run would start with,
+    and `AgentError` for what is no plan in any dialect; what is wrong in a plan is in `problems`.
+    """
+    known = as_agent(agent)
+    named = functions_of(known, tools).definitions()
+    solution = read_plan(plan, planned_for(known.parsed, named, input, state))
+    planned = planned_for(known.parsed, named, input, state, solution.calls)
+    guard = Guard(known.parsed.config.approval)
+    played = planned.new_plan()
+    simulation = simulate(played, planned.calls, durations=durations, assume=assume, asks=guard.asks)
+    return Checked(
+        problems=[*call_problems(played), *output_problems(known.parsed, solution)],
+        levels=[[step.call.id for step in steps] for steps in simulation.levels().values()],
+        approvals=_approvals(simulation, guard),
+        sources=list(plan_ways(played)),
+        makespan=simulation.makespan,
+        calls=[call for call in solution.calls if isinstance(call, dict)],
+        output=solution.output,
+        plan=played,
+        unknown=planned.unknown,
+    )
+
+
+def _approvals(simulation: Simulation, guard: Guard) -> dict[str, str]:
+    """Conditions on parameters are judged where the parameters are known; else they count as if they held."""
+    found: dict[str, str] = {}
+    for step in simulation.steps:
+        found |= {} if step.inside is None else _approvals(step.inside, guard)
+        why = _why(step.call, guard) if step.asks else None
+        if why is not None:
+            found[step.call.id] = why
+    return found
+
+
+def _why(call: Call, guard: Guard) -> str | None:
+    assert call.spec.tool is not None
+    return guard.why(
+        call.spec.tool, call.inputs.params if call.spec.template.literal else None, origins=call.inputs.origins
+    )

@@ -1,0 +1,305 @@
+"""An agent run for real on this machine, inside a test: `run_locally` (R14.3, R14.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from openai import AsyncOpenAI
+from temporalio.client import Client, Interceptor, OutboundInterceptor, StartWorkflowInput, WorkflowHandle
+from temporalio.converter import DataConverter
+
+from perdure.activities.tools import ToolSettings, built_in
+from perdure.agents.agent import Agent
+from perdure.agents.options import ApprovalOptions
+from perdure.approvals.policy import Ask
+from perdure.client.perdure import Perdure
+from perdure.client.session import Session
+from perdure.errors import ToolDefinitionError
+from perdure.hooks.decorator import found_hooks
+from perdure.hosting.settings import Settings
+from perdure.hosting.worker import build_worker
+from perdure.hosting.worker_group import WorkerGroup
+from perdure.runs.wire import RunView
+from perdure.sessions.replies import RouteFunction, routes_of
+from perdure.testing._checks import AgentLike, ToolLike, as_agent, functions_of, inline_tools
+from perdure.testing._people import Duration, Person, seconds
+from perdure.testing._servers import Server, serve
+from perdure.testing._waits import Clock, LocalPerdure, LocalRun, TestRuns
+from perdure.testing.scripted_model import Script, ScriptedModel
+from perdure.testing.toolbox import FAST_HEARTBEAT, Execution, Kill, Toolbox, Workers, unlike_once
+from perdure.values.json import Json, JsonObject, dumps
+from perdure.values.references import MISSING
+
+Model: TypeAlias = "Script | ScriptedModel | AsyncOpenAI | None"
+"""Who answers: a script, a model with one, or a real one; `None`: whoever is asked fails the test."""
+
+_ALL = ToolSettings(files=Path(), http_hosts=["localhost"], commands=["true"])
+"""So that every built-in tool's definition is known to its fake."""
+_OFFERED = [tool.name for tool in built_in(ToolSettings.model_construct())]
+
+
+class Local:
+    """A server, a worker and a model, for as long as `run_locally` lasts."""
+
+    def __init__(
+        self,
+        agent: Agent[Any] | None,
+        client: Client,
+        model: ScriptedModel,
+        toolbox: Toolbox,
+        following: TestRuns,
+        task_queue: str,
+    ) -> None:
+        self.agent = agent
+        self.client = client
+        self.perdure: Perdure = LocalPerdure(client, task_queue, following)
+        """The Python API on this server: what a test waits for through it skips time, too."""
+        self.model = model
+        """The scripted model: what it was asked is in `model.requests`."""
+        self.task_queue = task_queue
+        self._toolbox = toolbox
+        self.following = following
+
+    async def start(
+        self,
+        input: Any = MISSING,
+        *,
+        agent: AgentLike | None = None,
+        id: str | None = None,
+        approval: ApprovalOptions | None = None,
+    ) -> LocalRun[Any]:
+        """Start a run of the agent, or of another one; time does not pass by itself until something is waited for.
+
+        Raises as `perdure.Perdure.start` does.
+        """
+        known = self.agent if agent is None else as_agent(agent)
+        assert known is not None, "no agent: give one to run_locally, or to start"
+        given = {} if input is MISSING else {"input": input}
+        sent = known
+        if self._toolbox.faults:
+            sent = Agent.of(_with_heartbeats(known.document(), self._toolbox.faults))
+        run = await self.perdure.start(sent, **given, id=id, approval=approval)
+        return LocalRun(run.client, run.id, known, self.following)
+
+    def session(self, key: str, *, agent: AgentLike | None = None, **more: Any) -> Session:
+        """A session of the agent, or of another one, by its key. `more`: as of `perdure.Perdure.session`.
+
+        While an answer is waited for by `reply` or `wait`, people decide and time passes.
+        """
+        return self.perdure.session(key, agent=self.agent if agent is None else as_agent(agent), **more)
+
+    async def settle(self) -> None:
+        """Wait until nothing happens any more by itself: every reply is delivered or given up, every retry and timer is over."""
+        await self.following.settle()
+
+    async def run(self, input: Any = MISSING, *, agent: AgentLike | None = None, id: str | None = None) -> RunView:
+        """Start a run and wait for its end. Raises `AssertionError`, with the reason, unless it completed."""
+        view = await (await self.start(input, agent=agent, id=id)).wait()
+        if view.status != "completed":
+            raise AssertionError(f"the run {view.run_id} is {view.status}: {view.error or view.stop_reason}")
+        return view
+
+    async def now(self) -> datetime:
+        """The server's time."""
+        return await self.following.clock.now()
+
+    async def skip(self, duration: Duration) -> None:
+        """Let time pass: what is due meanwhile happens."""
+        clock = self.following.clock
+        await clock.pass_time(await clock.now() + timedelta(seconds=seconds(duration)))
+
+    def executions(self, tool: str | None = None) -> list[Execution]:
+        """Each time that a tool's code ran, in the order of beginning."""
+        return [each for each in self._toolbox.executions if tool in (None, each.tool)]
+
+    def assert_once(self, tool: str, **params: Any) -> None:
+        """The tool's effect was made exactly once: for one idempotency key, however many attempts it took.
+
+        Where its code ran at more than one attempt, to its end or into an exception, it has to take a `ToolContext`: without its key it
+        cannot know that it did this before. `params` narrow it down to calls with these resolved parameters. Raises `AssertionError`.
+        """
+        if problem := unlike_once(tool, self._toolbox.executions, params):
+            raise AssertionError(problem)
+
+    def assert_never(self, tool: str, **params: Any) -> None:
+        """The tool's code did not run. Raises `AssertionError`."""
+        ran = [each for each in self.executions(tool) if all(each.params.get(key) == params[key] for key in params)]
+        if ran:
+            raise AssertionError(f"{tool} ran: {'; '.join(map(str, ran))}")
+
+    def check(self) -> None:
+        """Raises `AssertionError` for what was left over or went wrong unseen; the end of `run_locally` does so too."""
+        problems = [*self.following.troubles(), *self.following.left_over()]
+        problems += [f"{fault} never happened" for fault in self._toolbox.faults if not fault.happened]
+        problems += self.model.left_over() if self.model.strict else []
+        if problems:
+            raise AssertionError("; ".join(dict.fromkeys(problems)))
+
+
+@asynccontextmanager
+async def run_locally(
+    agent: AgentLike | None = None,
+    *,
+    model: Model = None,
+    tools: Iterable[ToolLike] = (),
+    fakes: Mapping[str, Any] | None = None,
+    hooks: Iterable[Callable[[Any], Any]] = (),
+    routes: Iterable[Callable[..., Any]] = (),
+    people: Iterable[Person] = (),
+    faults: Iterable[Kill] = (),
+    server: Server = "time-skipping",
+    agents: str | os.PathLike[str] | None = None,
+    functions: Collection[str] = (),
+    approval_floor: Ask = "never",
+    timeout: float = 30.0,
+    task_queue: str | None = None,
+    data_converter: DataConverter | None = None,
+    **worker: Any,
+) -> AsyncIterator[Local]:
+    """A Temporal server, a worker that has the agent's tools, and a model that answers from a script.
+
+    `model`: turns, a function that answers each request, or a `ScriptedModel`; an `AsyncOpenAI` asks a real one, which nothing else does.
+    `tools`: functions and modules with the tools that the agent names. `fakes`: by name what stands in for a tool: a function (sync or
+    async, with a parameter `context` it is given the `ToolContext`), a value to return, or an exception to raise; definition and policy stay
+    the real tool's. `hooks`: functions with `@hook`, beside those of the modules. `routes`: functions with
+    `@reply_route`, likewise. `people`: who decides (`approve`, …); `faults`: when the worker dies (`kill`). `server`: `time-skipping` lets no hour
+    take longer than a moment; `dev` keeps real time and lists runs; or one that is there already: its address, a client, or a
+    `WorkflowEnvironment`. `agents`: the folder of delegates.
+    `functions`: modules whose functions agent files name. `timeout`: real seconds that a wait may take. `worker`: further options of
+    `perdure.hosting.worker.build_worker`. No key, address, codec or storage is
+    taken from the environment.
+
+    At its end raises `AssertionError` for answers that nobody asked for, questions without an answer, people whom nobody asked, and
+    faults that never happened.
+    """
+    known = None if agent is None else as_agent(agent)
+    dying = list(faults)
+    async with AsyncExitStack() as stack:
+        environment = await serve(stack, server, data_converter)
+        client = _client(environment.client, dying)
+        clock = Clock(environment, client)
+        scripted, asking = await _model(stack, model)
+        queue = task_queue or f"test-{uuid.uuid4().hex[:8]}"
+        workers = Workers(client, mortal=bool(dying))
+        toolbox = Toolbox(workers.kill, functools.partial(_settled, client), dying)
+        real = functions_of(known, tools)
+        real.add_missing(each for each in built_in(_ALL) if each.name in _OFFERED or each.name in (fakes or {}))
+        registry = toolbox.registry(real, fakes or {}, {} if known is None else inline_tools(known))
+        for each in [*real.hooks, *found_hooks(hooks)]:
+            registry.hooks.add(each)
+        for route in [*real.routes, *(found for function in routes for found in _routes_of(function))]:
+            registry.routes.add(route)
+        scripted.bind(known, registry.definitions())
+        options: dict[str, Any] = {
+            "settings": Settings.model_construct(),
+            "grace": 0.0,  # what still runs when a test is over is not waited for
+            "agents": _folder(agents, known, stack),
+            "approval_floor": approval_floor,
+        }
+        # With faults a workflow goes to whichever worker lives, so none remembers it.
+        options |= {"functions": functions, "model": asking, **({"cached_workflows": 0} if dying else {}), **worker}
+        others = {str(found) for each in registry.definitions().values() if (found := _queue(each))} - {queue}
+
+        def build(client: Client) -> list[WorkerGroup]:
+            elsewhere = [
+                build_worker(client, registry, **{**options, "model": None, "task_queue": each, "tools_only": True})
+                for each in sorted(others)
+            ]
+            return [build_worker(client, registry, task_queue=queue, **options), *elsewhere]
+
+        def troubles() -> list[str]:
+            workers.check()
+            return [*(scripted.complaints if scripted.strict else ()), *toolbox.complaints]
+
+        await workers.start(build)
+        local = Local(known, client, scripted, toolbox, TestRuns(client, clock, list(people), timeout, troubles), queue)
+        try:
+            yield local
+        finally:
+            await toolbox.close()
+            await workers.close()
+        local.check()
+
+
+def _routes_of(function: Callable[..., Any]) -> list[RouteFunction]:
+    if not (found := routes_of(function)):
+        raise ToolDefinitionError(f"{function!r} is no route: decorate the function with @reply_route")
+    return found
+
+
+def _client(client: Client, faults: list[Kill]) -> Client:
+    """The clock says when time passes, not whoever waits for a result."""
+    quick = [_QuickTasks()] if faults else []
+    return Client(
+        client.service_client, namespace=client.namespace, data_converter=client.data_converter, interceptors=quick
+    )
+
+
+class _QuickTasks(Interceptor):
+    """A workflow task that a worker took along when it died is given to another one after two seconds, not after ten."""
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        class Outbound(OutboundInterceptor):
+            async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:
+                input.task_timeout = timedelta(seconds=2)
+                return await super().start_workflow(input)
+
+        return Outbound(next)
+
+
+async def _model(stack: AsyncExitStack, model: Model) -> tuple[ScriptedModel, AsyncOpenAI]:
+    scripted = model if isinstance(model, ScriptedModel) else ScriptedModel([])
+    if isinstance(model, AsyncOpenAI):
+        return scripted, model
+    if model is not None and not isinstance(model, ScriptedModel):
+        scripted = ScriptedModel(model)
+    await stack.enter_async_context(scripted)
+    return scripted, scripted.client()
+
+
+def _folder(agents: str | os.PathLike[str] | None, agent: Agent[Any] | None, stack: AsyncExitStack) -> Path | None:
+    """The folder of delegates, with those that the agent was given."""
+    given = {} if agent is None else agent.delegates()
+    if not given:
+        return None if agents is None else Path(agents)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    files = (
+        {} if agents is None else {path.stem: path.read_text(encoding="utf-8") for path in Path(agents).glob("*.json")}
+    )
+    for name, text in {**files, **{name: dumps(document) for name, document in given.items()}}.items():
+        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+    return folder
+
+
+async def _settled(client: Client, run_id: str, call_id: str) -> None:
+    """Return once the call's result is in the history."""
+    handle = client.get_workflow_handle(run_id)
+    while True:
+        pending = (await handle.describe()).raw_description.pending_activities
+        if all(each.activity_id != call_id for each in pending):
+            return
+        await asyncio.sleep(0.002)
+
+
+def _queue(definition: JsonObject) -> Json:
+    queue = definition.get("_taskQueue")
+    return queue.get("const") if isinstance(queue, dict) else queue
+
+
+def _with_heartbeats(document: JsonObject, faults: list[Kill]) -> JsonObject:
+    """The agent with a fast heartbeat for tools at which the worker dies, where it defines them itself."""
+    named = {fault.tool for fault in faults}
+    for message in document.get("context", []):
+        tool = message.get("tool") if isinstance(message, dict) else None
+        if isinstance(tool, dict) and tool.get("name") in named:
+            tool["_heartbeat"] = FAST_HEARTBEAT
+    return document

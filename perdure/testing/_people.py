@@ -1,0 +1,113 @@
+"""Scripted people: what they decide about what waits for a person, and when (R14.5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
+
+from perdure.approvals.requests import WaitingView
+from perdure.plan import Kind
+from perdure.values.json import Json, JsonObject
+
+Duration: TypeAlias = "float | timedelta | str"
+"""Seconds, a `timedelta`, or words such as `2h`, `30 min`, `2 days`."""
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_WORDS: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|d|w)(?:ec|in|r|our|ay|eek|econd|inute)?s?\s*", re.IGNORECASE)
+
+
+def seconds(duration: Duration) -> float:
+    """Raises `ValueError` for words that are no duration."""
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    if not isinstance(duration, str):
+        return float(duration)
+    found = _WORDS.fullmatch(duration)
+    if found is None:
+        raise ValueError(
+            f"{duration!r} is no duration: give seconds, or words such as '90 s', '30 min', '2h', '2 days'"
+        )
+    return float(found[1]) * _UNITS[found[2].lower()]
+
+
+@dataclass
+class Person:
+    """One who decides about the first offer that is meant, or about every one with `every`."""
+
+    tool: str | None
+    """Of the calls that are meant; `None`: whatever waits, a whole plan too."""
+    kind: Kind
+    after: float = 0.0
+    """Seconds from when it was offered."""
+    more: JsonObject = field(default_factory=dict)
+    """What the decision says beside its kind."""
+    every: bool = False
+    decided: int = 0
+
+    def means(self, offer: WaitingView) -> bool:
+        """Whether it decides about this offer."""
+        if offer.question != (self.kind == "answer") or (self.decided and not self.every):
+            return False
+        return self.tool in (None, offer.tool)
+
+    def decision(self, offer: WaitingView) -> JsonObject:
+        """Return the decision that this person sends, bound to what they were shown."""
+        return {"call": offer.call, "decision": self.kind, "digest": offer.digest, **self.more}
+
+    def __str__(self) -> str:
+        return f"{self.kind}({'' if self.tool is None else repr(self.tool)})"
+
+
+def approve(
+    tool: str | None = None,
+    *,
+    after: Duration = 0,
+    by: str = "",
+    remember: bool = False,
+    endorse: bool = False,
+    every: bool = False,
+) -> Person:
+    """Approve the first call of the tool that waits (of any tool, or a plan, without a name), `after` that long."""
+    more = _said(by) | ({"remember": True} if remember else {}) | ({"endorse": True} if endorse else {})
+    return Person(tool, "approve", seconds(after), more, every)
+
+
+def reject(
+    tool: str | None = None, reason: str = "", *, after: Duration = 0, by: str = "", every: bool = False
+) -> Person:
+    """Reject it, with a reason that the model is told."""
+    return Person(tool, "reject", seconds(after), {"reason": reason, **_said(by)}, every)
+
+
+def edit(
+    tool: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    *,
+    calls: Sequence[Mapping[str, Any]] | None = None,
+    after: Duration = 0,
+    by: str = "",
+    every: bool = False,
+) -> Person:
+    """Let it run with other parameters: those given change, the others stay. Of a plan: `calls`, all of them."""
+    changed: JsonObject = {} if params is None else {"params": dict(params)}
+    changed |= {} if calls is None else {"calls": [dict(call) for call in calls]}
+    return Person(tool, "edit", seconds(after), {**changed, **_said(by)}, every)
+
+
+def replace(
+    tool: str | None, call: Mapping[str, Any], *, after: Duration = 0, by: str = "", every: bool = False
+) -> Person:
+    """Let another call run in its place: `{"_tool": …}`."""
+    return Person(tool, "replace", seconds(after), {"with": dict(call), **_said(by)}, every)
+
+
+def answer(value: Json, *, after: Duration = 0, by: str = "", every: bool = False) -> Person:
+    """Answer the first question that `ask_person` asks."""
+    return Person(None, "answer", seconds(after), {"answer": value, **_said(by)}, every)
+
+
+def _said(by: str) -> JsonObject:
+    return {"by": by} if by else {}

@@ -1,0 +1,546 @@
+"""Waits for runs in a test: people decide, and time passes where nothing else happens."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from temporalio.api.common.v1 import RetryPolicy
+from temporalio.api.enums.v1 import EventType, PendingActivityState
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import WorkflowEnvironment
+from typing_extensions import TypeVar
+
+from perdure.agents.agent import Agent
+from perdure.approvals.requests import WaitingView
+from perdure.client.approvals import decide
+from perdure.client.perdure import Perdure
+from perdure.client.run import Run
+from perdure.client.run_operations import fetch_run
+from perdure.client.session import Session
+from perdure.client.session_operations import Address
+from perdure.errors import RunError, RunNotFoundError
+from perdure.runs.wire import WAITING_QUERY, CallView, RunView
+from perdure.sessions.wire import SESSION_PREFIX, Fate, Receipt
+from perdure.testing._people import Person
+
+_LOOK: Final = 0.01
+"""Seconds between looks while something runs; longer where a look itself takes longer."""
+_AT_ONCE: Final = 20
+"""Executions that are looked at at once."""
+_CLOSED: Final = frozenset(
+    {
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
+    }
+)
+
+
+@dataclass
+class WaitingState:
+    """The waits of some runs, and of those below them, at one moment."""
+
+    open: dict[str, int] = field(default_factory=dict)
+    """Workflow ids of those that have not ended, and how many events each has: another look with the same has seen the same."""
+    busy: bool = False
+    """Whether anything happens without time passing."""
+    wakes: list[datetime] = field(default_factory=list)
+    """When something happens by itself."""
+
+
+class Clock:
+    """The time of one server."""
+
+    def __init__(self, server: WorkflowEnvironment, client: Client) -> None:
+        self._server, self._client = server, client
+        self._ended: set[str] = set()
+        """Workflow ids of those that have ended, of which nobody takes another look."""
+        self._took = 0.0
+        """Seconds that the last look took."""
+
+    @property
+    def skips(self) -> bool:
+        """Whether the server skips time. Such a server lists and forgets no executions."""
+        return self._server.supports_time_skipping
+
+    async def now(self) -> datetime:
+        return await self._server.get_current_time()
+
+    async def pass_time(self, until: datetime) -> None:
+        """Let time pass: at once where the server skips, else as much of it as is worth a look."""
+        left = (until - await self.now()).total_seconds()
+        if self._server.supports_time_skipping:
+            await self._server.sleep(max(left, 0.001))
+        else:
+            await asyncio.sleep(min(max(left, 0.0), 0.05))
+
+    async def tick(self) -> None:
+        """A moment of real time, in which what runs goes on."""
+        await asyncio.sleep(max(_LOOK, self._took))
+
+    def expect(self, workflow_id: str) -> None:
+        """Look at this one, also where one of this id has ended before."""
+        self._ended.discard(workflow_id)
+
+    async def look(self, workflow_ids: Iterable[str]) -> WaitingState:
+        """Look at these and at those below them, as far as they have not ended: a look costs what is open."""
+        found, began = WaitingState(), time.monotonic()
+        slots = asyncio.Semaphore(_AT_ONCE)
+        known: set[str] = set()
+
+        async def take(workflow_id: str) -> None:
+            known.add(workflow_id)
+            async with slots:
+                below = await self._look_at(workflow_id, found)
+            await asyncio.gather(*(take(each) for each in below if each not in known))
+
+        await asyncio.gather(*(take(each) for each in dict.fromkeys(workflow_ids) if each not in self._ended))
+        self._took = time.monotonic() - began
+        return found
+
+    async def _look_at(self, workflow_id: str, found: WaitingState) -> list[str]:
+        """Take in what one execution waits for. Return its children."""
+        handle = self._client.get_workflow_handle(workflow_id)
+        try:
+            events = (await handle.fetch_history()).events
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+            found.busy = True  # a child of which the server has not heard yet
+            return []
+        pending = _Pending()
+        for event in events:
+            pending.take(event)
+        if pending.closed:
+            self._ended.add(workflow_id)
+            return []
+        found.open[workflow_id] = len(events)
+        found.wakes += pending.timers.values()
+        found.busy = found.busy or pending.deciding
+        if pending.activities:
+            await self._look_at_activities(workflow_id, pending, found)
+        return list(pending.children.values())
+
+    async def _look_at_activities(self, workflow_id: str, pending: _Pending, found: WaitingState) -> None:
+        description = (await self._client.get_workflow_handle(workflow_id).describe()).raw_description
+        now = await self.now()
+        found.busy = found.busy or not description.pending_activities
+        for activity in description.pending_activities:
+            due = _next_attempt(activity, pending.retries.get(activity.activity_id))
+            if due is not None and due > now:
+                found.wakes.append(due)
+            else:
+                found.busy = True
+
+
+def _next_attempt(activity: PendingActivityInfo, policy: RetryPolicy | None) -> datetime | None:
+    """When an activity that failed is tried again; `None` where it runs, or could."""
+    if activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
+        return _time(activity.scheduled_time)
+    # The skipping server calls started what waits for its next attempt.
+    failed = activity.last_attempt_complete_time
+    if activity.attempt <= 1 or not failed.seconds or _time(failed) < _time(activity.last_started_time):
+        return None
+    delay = activity.last_failure.application_failure_info.next_retry_delay.ToTimedelta().total_seconds()
+    if not delay and policy is not None:
+        longest = policy.maximum_interval.ToTimedelta().total_seconds() or math.inf
+        first = policy.initial_interval.ToTimedelta().total_seconds()
+        delay = min(first * (policy.backoff_coefficient or 2.0) ** (activity.attempt - 2), longest)
+    return _time(failed) + timedelta(seconds=delay)
+
+
+@dataclass
+class _Pending:
+    """The work that one execution's history has begun and not ended."""
+
+    timers: dict[int, datetime] = field(default_factory=dict)
+    activities: set[int] = field(default_factory=set)
+    retries: dict[str, RetryPolicy] = field(default_factory=dict)
+    """By activity id."""
+    children: dict[int, str] = field(default_factory=dict)
+    deciding: bool = False
+    """Whether a workflow task is under way, or is to come."""
+    closed: bool = False
+
+    def take(self, event: HistoryEvent) -> None:
+        kind: Any = event.event_type
+        if kind in _CLOSED:
+            self.closed = True
+        elif (
+            kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
+            or kind == EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED
+        ):
+            self.deciding = True
+        elif kind == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            self.deciding = False
+        elif kind == EventType.EVENT_TYPE_TIMER_STARTED:
+            length = event.timer_started_event_attributes.start_to_fire_timeout.ToTimedelta()
+            self.timers[event.event_id] = _time(event.event_time) + length
+        elif kind == EventType.EVENT_TYPE_TIMER_FIRED:
+            self.timers.pop(event.timer_fired_event_attributes.started_event_id, None)
+        elif kind == EventType.EVENT_TYPE_TIMER_CANCELED:
+            self.timers.pop(event.timer_canceled_event_attributes.started_event_id, None)
+        elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            self.activities.add(event.event_id)
+            scheduled = event.activity_task_scheduled_event_attributes
+            self.retries[scheduled.activity_id] = scheduled.retry_policy
+        elif kind == EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
+            started = event.start_child_workflow_execution_initiated_event_attributes
+            self.children[event.event_id] = started.workflow_id
+        else:
+            self._end(event)
+
+    def _end(self, event: HistoryEvent) -> None:
+        """Activities and children name the event with which they began."""
+        which = event.WhichOneof("attributes")
+        attributes: Any = getattr(event, which) if which else None
+        if which and which.startswith("activity_task_") and not which.startswith("activity_task_cancel_"):
+            if which != "activity_task_started_event_attributes":
+                self.activities.discard(attributes.scheduled_event_id)
+        elif which and "child_workflow_execution" in which and "started" not in which:
+            self.children.pop(getattr(attributes, "initiated_event_id", 0), None)
+
+
+def _time(stamp: Timestamp) -> datetime:
+    return stamp.ToDatetime(UTC)
+
+
+T = TypeVar("T")
+OutputT = TypeVar("OutputT", default=Any)
+_STILL: Final = 2
+"""Looks that see the same before time passes: what one execution tells another is seen in neither for a moment."""
+
+
+class LocalRun(Run[OutputT]):
+    """A run in a test, with all that a run of `perdure.Perdure` has. While it is waited for, people decide and time passes; else time
+    stands still. To wait for what never comes is an `AssertionError`."""
+
+    def __init__(self, client: Client, id: str, agent: Agent[OutputT] | None, following: TestRuns) -> None:
+        super().__init__(client, id, agent)
+        self._following = following
+
+    async def wait(self, timeout: float | None = None) -> RunView:
+        """Wait for its end; the whole run, however it ended. `timeout`: real seconds, by default those of `run_locally`."""
+
+        async def ended(look: WaitingState) -> RunView | None:
+            if self.id in look.open:
+                return None
+            try:
+                view = await self.view()
+            except RunNotFoundError:  # a session's that is about to start
+                if look.busy:
+                    return None
+                raise
+            return None if view.status == "running" else view
+
+        return await self._following.until(ended, timeout)
+
+    async def result(self, timeout: float | None = None) -> OutputT:
+        """Wait for its end; its output, as the type of its agent's. Raises `RunFailedError` where it ended without one."""
+        await self.wait(timeout)
+        return await super().result()
+
+    async def until_waiting(self, *calls: str) -> RunView:
+        """Wait until exactly these calls wait for a person, by id; without any, until something does."""
+
+        async def waiting(look: WaitingState) -> RunView | None:
+            if self.id not in look.open:
+                raise AssertionError(f"{self.id} has ended, and {', '.join(calls) or 'nothing'} waited")
+            found = [offer.call for offer in await offers_of(self.client, self.id)]
+            return await self.view() if (found == list(calls) if calls else found) else None
+
+        return await self._following.until(waiting)
+
+
+class LocalSession(Session):
+    """A session in a test, with all that a session of `perdure.Perdure` has. While an answer is waited for, people decide and time passes."""
+
+    def __init__(self, session: Session, following: TestRuns) -> None:
+        super().__init__(session._address, agent=session._agent, rules=session._rules, task_queue=session._task_queue)
+        self._following = following
+
+    async def send(self, text: str, *, sender: str, **how: Any) -> Receipt:
+        """Say something: as `perdure.client.session.Session.send`."""
+        receipt = await super().send(text, sender=sender, **how)
+        self._following.follow(self.id)
+        return receipt
+
+    async def run(self) -> LocalRun[Any] | None:
+        """The run that is under way, if one is; it can be waited for."""
+        found = await super().run()
+        return None if found is None else LocalRun(found.client, found.id, None, self._following)
+
+    async def _end_of(self, what: str, sender: str = "") -> Fate:
+        self._following.follow(self.id)
+
+        async def ended(_: WaitingState) -> Fate | None:
+            fate = await self._fate(what, sender)
+            if fate is None or fate.state not in ("ended", "withdrawn"):
+                return None
+            return fate if fate.status is not None else await self._archived(fate)
+
+        return await self._following.until(ended)
+
+    async def _forget(self) -> None:
+        """Have the server forget the session. One that skips time cannot: there the session has only ended."""
+        if not self._following.clock.skips:
+            await super()._forget()
+
+    def _sibling(self, address: Address) -> LocalSession:
+        self._following.follow(address.id)
+        return LocalSession(super()._sibling(address), self._following)
+
+
+class LocalPerdure(Perdure):
+    """The Python API on the server of a test: its runs and sessions are followed."""
+
+    def __init__(self, client: Client, task_queue: str, following: TestRuns) -> None:
+        super().__init__(client, task_queue=task_queue)
+        self._following = following
+
+    async def start(self, agent: Agent[OutputT], *args: Any, **more: Any) -> LocalRun[OutputT]:
+        """Start a run: as `perdure.Perdure.start`."""
+        run = await super().start(agent, *args, **more)
+        self._following.follow(run.id)
+        return LocalRun(run.client, run.id, agent, self._following)
+
+    def _run(self, id: str, agent: Agent[Any] | None = None) -> LocalRun[Any]:
+        return LocalRun(self.client, id, agent, self._following)
+
+    def _session(self, *given: Any, **more: Any) -> LocalSession:
+        return LocalSession(super()._session(*given, **more), self._following)
+
+
+@dataclass(eq=False)
+class _Waiter:
+    """One who waits: until `done` of a look gives something; without it until nothing happens any more."""
+
+    done: Callable[[WaitingState], Awaitable[Any]] | None
+    found: asyncio.Future[Any]
+
+
+@dataclass
+class TestRuns:
+    """The runs and sessions of one test, and the people in it.
+
+    One task serves all waits of the test: it reads the state, has people decide, and lets time pass. So nobody decides twice, and no time passes
+    before all waiters have seen the present state.
+    """
+
+    client: Client
+    clock: Clock
+    people: list[Person]
+    timeout: float
+    troubles: Callable[[], list[str]]
+    """What has gone wrong so far, for which no waiting helps."""
+    runs: list[str] = field(default_factory=list)
+    """Workflow ids: those below them are followed with them."""
+    meanwhile: Callable[[WaitingState], Awaitable[None]] | None = None
+    """Done at each look at which something has changed."""
+    _meant: dict[tuple[str, str, str, str], Person] = field(default_factory=dict)
+    """Run, call, digest and time of a request → who decides about it. One that is asked once more is another."""
+    _open: list[str] = field(default_factory=list)
+    """Those that the last look found open, with all below the `runs`."""
+    _offers: dict[str, tuple[int, list[WaitingView]]] = field(default_factory=dict)
+    """By run what waited in it when its history had so many events."""
+    _waiters: list[_Waiter] = field(default_factory=list)
+    _looking: asyncio.Task[None] | None = None
+
+    def follow(self, workflow_id: str) -> None:
+        """Follow a run or a session that was started."""
+        self.clock.expect(workflow_id)
+        if workflow_id not in self.runs:
+            self.runs.append(workflow_id)
+
+    def left_over(self) -> list[str]:
+        return [f"nobody asked for {person}" for person in self.people if not person.decided and not person.every]
+
+    async def until(self, done: Callable[[WaitingState], Awaitable[T | None]], timeout: float | None = None) -> T:
+        """Go on until there is something. Raises `AssertionError` where nothing can happen any more, or after `timeout` real seconds."""
+        found: T = await self._wait(done, timeout)
+        return found
+
+    async def settle(self, timeout: float | None = None) -> None:
+        """Go on until nothing happens any more by itself. Raises `AssertionError` after `timeout` real seconds."""
+        await self._wait(None, timeout)
+
+    async def _wait(self, done: Callable[[WaitingState], Awaitable[Any]] | None, timeout: float | None) -> Any:
+        timeout = self.timeout if timeout is None else timeout
+        waiter = _Waiter(done, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        try:
+            async with asyncio.timeout(timeout):
+                return await waiter.found
+        except TimeoutError:
+            raise AssertionError(f"no end after {timeout:g} s: {await self._running()}") from None
+        finally:
+            self._leave(waiter)
+            if not self._waiters and (looking := self._looking) is not None:
+                self._looking = None
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)
+
+    async def _look(self) -> None:
+        """Go on for as long as anybody waits; what goes wrong is told to all who do."""
+        try:
+            await self._go_on()
+        except Exception as error:
+            for waiter in list(self._waiters):
+                if not waiter.found.done():
+                    waiter.found.set_exception(error)
+
+    async def _go_on(self) -> None:
+        before: dict[str, int] | None = None
+        still = 0
+        while self._waiters:
+            look = await self.clock.look(self.runs)
+            self._open = list(look.open)
+            met = [await self._meet(waiter, look) for waiter in list(self._waiters)]
+            await self._raise_troubles()
+            changed, before = look.open != before, look.open
+            if self.meanwhile is not None and changed:
+                await self.meanwhile(look)
+            due = None if look.busy and not changed else await self._people_decide(look)
+            still = 0 if look.busy or changed or any(met) else still + 1
+            if still < _STILL:
+                await self.clock.tick()
+            elif next_ := min([*look.wakes, *([due] if due else [])], default=None):
+                await self.clock.pass_time(next_)
+                before, still = None, 0
+            else:
+                settled = [waiter for waiter in self._waiters if waiter.done is None]
+                if not settled:
+                    raise AssertionError(await self._stuck(look))
+                for waiter in settled:
+                    self._leave(waiter)
+                    waiter.found.set_result(None)
+                before, still = None, 0
+
+    async def _meet(self, waiter: _Waiter, look: WaitingState) -> bool:
+        """Whether it need not wait any longer."""
+        if waiter.done is None:
+            return False
+        try:
+            found = await waiter.done(look)
+        except Exception as error:
+            if not waiter.found.done():
+                waiter.found.set_exception(error)
+        else:
+            if found is None:
+                return False
+            # What went wrong unseen goes before what was waited for.
+            await self._raise_troubles()
+            if not waiter.found.done():
+                waiter.found.set_result(found)
+        self._leave(waiter)
+        return True
+
+    def _leave(self, waiter: _Waiter) -> None:
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+
+    async def _raise_troubles(self) -> None:
+        if problems := self.troubles():
+            # How the runs stand says why, e.g. why the model was asked once more.
+            raise AssertionError("; ".join([*problems, await self._running()]))
+
+    async def _people_decide(self, look: WaitingState) -> datetime | None:
+        """Let the people decide whose time has come; return the time of the next one."""
+        if not self.people:
+            return None
+        now, dues = await self.clock.now(), []
+        for run_id, events in look.open.items():
+            for offer in await self._offers_of(run_id, events):
+                person = self._person(run_id, offer)
+                if person is None:
+                    continue
+                due = datetime.fromisoformat(offer.requested_at) + timedelta(seconds=person.after)
+                if due > now:
+                    dues.append(due)
+                    continue
+                try:
+                    await decide(self.client, run_id, person.decision(offer))
+                except RunError as error:
+                    raise AssertionError(f"{person} was refused: {error}") from None
+                person.decided += 1
+        return min(dues, default=None)
+
+    async def _offers_of(self, run_id: str, events: int) -> list[WaitingView]:
+        """Return the approval requests of a run, queried once for each state of its history; none if the run cannot answer now."""
+        known = self._offers.get(run_id)
+        if known is None or known[0] != events:
+            try:
+                known = self._offers[run_id] = (events, await _ask_offers(self.client, run_id))
+            except (RPCError, WorkflowQueryFailedError):
+                return []
+        return known[1]
+
+    def _person(self, run_id: str, offer: WaitingView) -> Person | None:
+        key = (run_id, offer.call, offer.digest, offer.requested_at)
+        if key not in self._meant:
+            taken = [id(person) for person in self._meant.values()]
+            free = (each for each in self.people if each.every or (id(each) not in taken and not each.decided))
+            found = next((each for each in free if each.means(offer)), None)
+            if found is None:
+                return None
+            self._meant[key] = found
+        return self._meant[key]
+
+    async def _stuck(self, look: WaitingState) -> str:
+        waits = [
+            f"{offer.call} {offer.tool or 'the plan'} of {run_id} waits for a person ({offer.reason}), and nobody of `people` "
+            f"{'answers' if offer.question else 'decides'}"
+            for run_id in look.open
+            for offer in await offers_of(self.client, run_id)
+        ]
+        return "; ".join(waits) or f"nothing happens any more: {await self._running()}"
+
+    async def _running(self) -> str:
+        lines: list[str] = []
+        for run_id in dict.fromkeys([*self.runs, *self._open]):
+            if run_id.startswith(SESSION_PREFIX) and "/" not in run_id:  # its runs say more
+                continue
+            try:
+                view = await fetch_run(self.client, run_id)
+            except RunError as error:
+                lines.append(str(error))
+                continue
+            calls = [_unlike_done(call) for call in view.calls if call.status != "done"]
+            trouble = [each.trouble for each in view.log if each.trouble]
+            lines.append(f"{run_id} is {view.status}{': ' if calls or trouble else ''}{', '.join([*calls, *trouble])}")
+        return "; ".join(lines) or "no run is under way"
+
+
+def _unlike_done(call: CallView) -> str:
+    """A call that is not done, and why."""
+    why = (call.error or {}).get("message") or call.reason
+    return f"{call.id} {call.tool} {call.status}{f' ({why})' if why else ''}"
+
+
+async def offers_of(client: Client, run_id: str) -> list[WaitingView]:
+    """Return the approval requests of a run; none if the run cannot answer."""
+    try:
+        return await _ask_offers(client, run_id)
+    except (RPCError, WorkflowQueryFailedError):
+        return []
+
+
+async def _ask_offers(client: Client, run_id: str) -> list[WaitingView]:
+    found: list[WaitingView] = await client.get_workflow_handle(run_id).query(
+        WAITING_QUERY, None, result_type=list[WaitingView], rpc_timeout=timedelta(seconds=5)
+    )
+    return found
