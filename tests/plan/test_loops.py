@@ -180,7 +180,7 @@ def test_a_wrong_item_is_an_error_of_its_own() -> None:
         ({"_each": ["a"], "_until": "†output"}, "not both"),
         ({"_until": "†output.done", "_max": 501}, "from 1 to 500"),
         ({"_each": ["a"], "host": "†item."}, "malformed"),
-        ({"_each": ["a"], "odd": {"_expr": "1 +"}}, "no expression"),
+        ({"_each": ["a"], "odd": {"_expr": "1 +"}}, "the expression is not valid"),
         ({"_tool": "_for", "_each": [1]}, "$._body"),
         ({"_tool": "_for", "_body": [CHECK]}, "lacks '_each'"),
         ({"_tool": "_while", "_body": [CHECK]}, "'_while' or '_until'"),

@@ -12,8 +12,11 @@ from perdure.runs.rules import NEWEST, SINCE, follows
 from perdure.runs.wire import PreparedWorker
 from tests.support import ROOT
 
-MARKED = {"session_hooks.py": ["workflow.patched(SESSION_HOOKS_PATCH)"]}
-"""A session's first task decides on its hooks: that is no rule of a run."""
+MARKED = {
+    "resets.py": ["workflow.patched(FORMER_CHILDREN_END)"],
+    "session_hooks.py": ["workflow.patched(SESSION_HOOKS_PATCH)"],
+}
+"""Loops and sessions record no rules: a failed start after a reset, and a session's first task, have markers."""
 
 
 def test_r13_7_what_0_1_0_recorded_follows_no_newer_rule() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from perdure.errors import ToolDefinitionError
 from perdure.plan import Call
+from perdure.plan._calls import CallSpec
 from perdure.runs.events import is_silence
 from perdure.runs.records import added, sent_by, was_sent
 from perdure.runs.wire import CallView, RunResult
@@ -44,9 +45,9 @@ def digests(text: str, message: bool | str = True, **params: Any) -> list[str]:
     tool = parse_tool(
         {"name": "send", "properties": {}, "additionalProperties": True, "_message": message}, activities=["send"]
     )
-    made: Any = type("Made", (), {"tool": tool, "status": "done", "params": {"text": text, **params}})()
-    calls: list[Call] = [made]
-    return sent_by(calls)
+    call = Call.of("1.0", 0, CallSpec({"_tool": "send"}, tool, params={"text": text, **params}))
+    call.state.status = "done"
+    return sent_by([call])
 
 
 ROWS: list[tuple[str, RunResult, str | None, tuple[Any, ...], list[tuple[str, str]]]] = [

@@ -110,10 +110,10 @@ def test_r16_3_a_set_is_a_list_without_duplicates_in_one_order(text: str, is_: A
 @pytest.mark.parametrize(
     ("text", "where", "said"),
     [
-        ("1 +", (1, 4), "no expression"),
-        ("", (1, 1), "no expression"),
-        ("a := 3", (1, 3), "no expression"),
-        ("1 +\n2", (1, 4), "no expression"),
+        ("1 +", (1, 4), "the expression is not valid"),
+        ("", (1, 1), "the expression is not valid"),
+        ("a := 3", (1, 3), "the expression is not valid"),
+        ("1 +\n2", (1, 4), "the expression is not valid"),
         ("(1 +\n (x := 2))", (2, 3), "nothing is assigned"),
         ("foo(state.l)", (1, 1), "no function 'foo'"),
         ("maxx(state.l)", (1, 1), "did you mean 'max'"),
