@@ -35,7 +35,7 @@ from perdure.tools.decorator import Branch, ToolContext, ToolFunction
 from perdure.tools.definitions import with_own_names
 from perdure.tools.invocation import SpaceClaim, ToolInput, ToolReads, ToolResult, idempotency_key
 from perdure.values.json import Json, check, dumps
-from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, RESULT_TOO_LARGE, said
+from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
 
 
 class ToolActivity:
@@ -141,7 +141,7 @@ async def _claim(call: ToolInput, size: int) -> None:
     if not await ask_granted(call.call_id):
         raise ToolError(
             HISTORY_FULL,
-            f"the result of {call.tool} has {said(size)}, and the run's history has no room for it beside the others; "
+            f"the result of {call.tool} has {bytes_text(size)}, and the run's history has no room for it beside the others; "
             "return less, ask for fewer at once, or give the workers external storage (PERDURE_STORAGE)",
         )
 

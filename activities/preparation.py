@@ -39,7 +39,7 @@ from perdure.runs.wire import (
 from perdure.tools.invocation import Limited
 from perdure.tools.tool import Tool, resolve_tools
 from perdure.values.json import JsonObject, Packed, loads_commented, pack
-from perdure.values.limits import MAX_PAYLOAD, said
+from perdure.values.limits import MAX_PAYLOAD, bytes_text
 from perdure.values.problems import close_names
 
 
@@ -173,7 +173,7 @@ class PrepareActivity:
         )
         packed = pack(prepared, PREPARED_FORM)
         if len(packed.data) > self._max_payload:
-            message = f"the agent's tools and delegates have {said(len(packed.data))} packed; {self._max_payload:,} is the most"
+            message = f"the agent's tools and delegates have {bytes_text(len(packed.data))} packed; {self._max_payload:,} is the most"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
         return packed
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
 from pydantic_core import to_jsonable_python
@@ -16,6 +15,7 @@ from temporalio import worker
 from temporalio.exceptions import ApplicationError, CancelledError
 
 from perdure.activities.active_executions import said_begun
+from perdure.errors import causes_of
 from perdure.values.json import Json, dumps
 
 MASK: Final = "[masked]"
@@ -111,7 +111,7 @@ class _Outbound(worker.ActivityOutboundInterceptor):
 def masked_error(error: Exception) -> Exception:
     """Return the error if it holds no secret; else an equivalent one, without its causes and traceback."""
     story = "".join(traceback.format_exception(error))
-    if masked(story) == story and not any(map(_tells, _chain(error))):
+    if masked(story) == story and not any(map(_tells, causes_of(error))):
         return error
     message, type_name = str(error), type(error).__name__
     if isinstance(error, CancelledError):
@@ -126,15 +126,6 @@ def masked_error(error: Exception) -> Exception:
         next_retry_delay=error.next_retry_delay,
         category=error.category,
     )
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and its causes."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _tells(error: BaseException) -> bool:

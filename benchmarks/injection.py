@@ -347,7 +347,7 @@ class Play:
         named = _named(call.spec.tool_name, call.inputs.params)
         decision = "approve" if self.wanted[named] > 0 else "reject"
         self.wanted[named] -= decision == "approve"
-        desk = self.run.desk
+        desk = self.run.approval_queue
         verdict = desk.apply(desk.judge(parse_decision({"call": call.id, "decision": decision})))
         if verdict.outcome is None:
             loop.plan.resume(call, NOW)

@@ -35,7 +35,7 @@ model (R6.6).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -243,3 +243,12 @@ class CallError:
 
     def as_json(self) -> dict[str, Any]:
         return {"code": self.code, "message": self.message}
+
+
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error, its cause, the cause of that, and so on; each once."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

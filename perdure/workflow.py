@@ -31,7 +31,7 @@ from perdure.runs.agent import check_run_id
 from perdure.runs.views import summary
 from perdure.runs.wire import AGENT_WORKFLOW, RunInput, RunResult, RunStatus, RunView
 from perdure.values.json import JsonObject
-from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, said
+from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, bytes_text
 from perdure.values.references import MISSING
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ def _check(given: RunInput, run_id: str) -> None:
     """Raise `RunError` for a start that the server would reject: it would fail the workflow task again and again."""
     size = len(given.model_dump_json().encode())
     if size > MAX_PAYLOAD:
-        raise RunError(f"agent and input have {said(size)}, and {MAX_PAYLOAD:,} is the most")
+        raise RunError(f"agent and input have {bytes_text(size)}, and {MAX_PAYLOAD:,} is the most")
     check_run_id(run_id)
 
 

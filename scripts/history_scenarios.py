@@ -48,7 +48,7 @@ from tests.test_sessions import ECHO, HOLD, Gate, echo, idles
 if TYPE_CHECKING:
     from perdure.client.run_operations import AgentHandle
     from perdure.client.session import Session
-    from scripts.record_histories import Recorder
+    from scripts.history_recorder import Recorder
 
 EVERYBODY: Final[dict[str, Any]] = {"sender": "ann", "rights": ["*"]}
 NAMED: Final = "scripts.history_scenarios"

@@ -215,9 +215,12 @@ class RunDriver:
 
     async def _request(self, request: RequestInput) -> RequestResult:
         run = self.run
+
+        def has_released() -> bool:
+            return self.calls is not None and self.calls.loop.intake.received > 0
+
         try:
-            released = lambda: self.calls is not None and self.calls.loop.intake.received > 0  # noqa: E731
-            return await ask(run, request, released, self._rest)
+            return await ask(run, request, has_released, self._rest)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -271,7 +274,7 @@ class RunDriver:
 
 
 async def _given(plan: Sequence[Json]) -> RequestResult:
-    """A plan that nobody needs to be asked for (R5.9)."""
+    """Return the calls of a plan that was given at the start: no model is asked for it (R5.9)."""
     return RequestResult(calls=[*plan])
 
 
@@ -286,11 +289,11 @@ class AgentWorkflow:
     """
 
     def __init__(self) -> None:
-        desk = ApprovalQueue()
+        approval_queue = ApprovalQueue()
         self._notes = run_journal()
         self._children = ChildRuns()
-        self._display = RunDisplay(desk)
-        self._approvals = RunApprovals(desk, self._notes, self._children, self._display)
+        self._display = RunDisplay(approval_queue)
+        self._approvals = RunApprovals(approval_queue, self._notes, self._children, self._display)
         self._mailbox = Mailbox(self._approvals.refuse)
         self._hooks = ExecutionHooks(self._notes.hook)
         self._parent = ParentRun(self._raise_budget)

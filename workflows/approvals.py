@@ -15,7 +15,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 from perdure.workflows.arguments import only
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.dispatch import Dispatcher
-from perdure.workflows.display import RunDisplay, with_client
+from perdure.workflows.display import RunDisplay
 from perdure.workflows.failures import message_of
 from perdure.workflows.observability import tell
 from perdure.workflows.resets import Resets
@@ -56,8 +56,10 @@ _NOBODY: Final = {"timeout": "timeout", "policy": "policy"}
 class RunApprovals:
     """The decisions on one run's waiting requests, and the changes of its policy."""
 
-    def __init__(self, desk: ApprovalQueue, notes: RunJournal, children: ChildRuns, display: RunDisplay) -> None:
-        self.desk = desk
+    def __init__(
+        self, approval_queue: ApprovalQueue, notes: RunJournal, children: ChildRuns, display: RunDisplay
+    ) -> None:
+        self.approval_queue = approval_queue
         self.resets = Resets(self._ask_again)
         self._notes = notes
         self._children = children
@@ -69,7 +71,7 @@ class RunApprovals:
 
     def begin(self, guard: Guard, rules: int) -> None:
         """Go by this guard and these rules of the run. Decisions that came before wait for this."""
-        self.desk.guard, self._rules = guard, rules
+        self.approval_queue.guard, self._rules = guard, rules
         self.resets.begin(follows(rules, RESETS_COUNT))
 
     def verdict_of(self, offer: ApprovalRequest) -> asyncio.Future[ApprovalVerdict]:
@@ -81,7 +83,7 @@ class RunApprovals:
     def close(self, offer: ApprovalRequest) -> None:
         """Take the request out of the queue: nothing waits for a verdict on it any more."""
         del self._verdicts[offer.id]
-        self.desk.withdraw([offer])
+        self.approval_queue.withdraw([offer])
 
     def check(self, said: Sequence[Json]) -> None:
         """Refuse, before it is taken, what cannot be followed. Raises `DecisionError`.
@@ -109,14 +111,14 @@ class RunApprovals:
     def judge(self, raw: Json, kind: Kind | None = None) -> JudgedDecision:
         """Whether a decision can be followed; changes nothing. Raises `DecisionError`."""
         decision: Decision = parse_decision(raw, kind)
-        return self.desk.judge(decision)
+        return self.approval_queue.judge(decision)
 
     def decide(self, raw: Json, kind: Kind | None = None) -> JsonObject:
         """Follow a decision; `{"call", "decision"}`. Raises `DecisionError`, and then nothing has changed."""
         judged = self.judge(raw, kind)
         if judged.decision.remember:
-            self.desk.guard.by_provenance = follows(self._rules, REMEMBER_PROVENANCE)
-        self.verdict_of(judged.offer).set_result(self.desk.apply(judged))
+            self.approval_queue.guard.by_provenance = follows(self._rules, REMEMBER_PROVENANCE)
+        self.verdict_of(judged.offer).set_result(self.approval_queue.apply(judged))
         if judged.decision.remember:
             self._release()
         return {"call": judged.offer.id, "decision": judged.decision.decision}
@@ -127,8 +129,8 @@ class RunApprovals:
         What a client has carried out is its result after a reset, too: it would be carried out twice.
         """
         call = raw.get("call") if isinstance(raw, dict) else None
-        offer = self.desk.waiting.get(call) if isinstance(call, str) else None
-        if offer is None or not with_client(offer):
+        offer = self.approval_queue.waiting.get(call) if isinstance(call, str) else None
+        if offer is None or not offer.is_with_client:
             await self.resets.check(update_id)
         return raw
 
@@ -150,20 +152,20 @@ class RunApprovals:
 
     def change_policy(self, change: Policy) -> JsonObject:
         """Change the run's policy, and judge anew what waits (R7.7); the policy as it stands then."""
-        before = self.desk.guard.policy.timeout
-        self.desk.change_policy(change)
+        before = self.approval_queue.guard.policy.timeout
+        self.approval_queue.change_policy(change)
         self._children.tell(change.as_change())
         self._release()
-        if self.desk.guard.policy.timeout != before:
+        if self.approval_queue.guard.policy.timeout != before:
             told, self.timeout_changed = self.timeout_changed, asyncio.get_running_loop().create_future()
             told.set_result(None)
-        policy: JsonObject = self.desk.guard.policy.model_dump(mode="json")
+        policy: JsonObject = self.approval_queue.guard.policy.model_dump(mode="json")
         return policy
 
     async def counted_policy(self, raw: Json, update_id: str = "") -> Policy:
         """The change of policy, as `counted`; one that asks about more counts in any case, and at once."""
         change = parse_policy(raw)
-        if not self.desk.guard.only_tightens(change):
+        if not self.approval_queue.guard.only_tightens(change):
             await self.resets.check(update_id)
         return change
 
@@ -187,7 +189,7 @@ class RunApprovals:
         """Keep for `show` what changed nothing, and why."""
         tell(metrics.refused())
         shown = said[0] if len(said) == 1 else list(said)
-        self.desk.refuse(shown, str(error), workflow.now().isoformat(timespec="seconds"))
+        self.approval_queue.refuse(shown, str(error), workflow.now().isoformat(timespec="seconds"))
 
     def _ask_again(self) -> None:
         """The run was reset: what waits is asked once more, and whoever looks is told."""
@@ -195,14 +197,14 @@ class RunApprovals:
         tell(metrics.run_reset())
         if not self.resets.counted:
             return
-        for offer in self.desk.waiting.values():
-            if not with_client(offer):
+        for offer in self.approval_queue.waiting.values():
+            if not offer.is_with_client:
                 offer.renew(workflow.now().isoformat(timespec="milliseconds"))
                 self._notes.waits(offer)
         self._display.renew()
 
     def _release(self) -> None:
-        for offer in self.desk.released():
+        for offer in self.approval_queue.released():
             self.verdict_of(offer).set_result(ApprovalVerdict())
 
 
@@ -211,7 +213,7 @@ class ApprovalWaits:
 
     def __init__(self, run: Run, approvals: RunApprovals, display: RunDisplay, sender: Dispatcher) -> None:
         self._agent_run = run
-        self._desk = run.desk
+        self._approval_queue = run.approval_queue
         self._approvals = approvals
         self._display = display
         self._sender = sender
@@ -225,13 +227,13 @@ class ApprovalWaits:
         client_timeout = self._agent_run.agent.config.client_timeout
         try:
             while not decided.done():
-                for_client = with_client(offer) and client_timeout is not None
-                seconds = client_timeout if for_client else self._desk.guard.policy.timeout
+                for_client = offer.is_with_client and client_timeout is not None
+                seconds = client_timeout if for_client else self._approval_queue.guard.policy.timeout
                 events: list[asyncio.Future[Any]] = [decided, self._approvals.timeout_changed]
                 if seconds is not None and since + seconds <= workflow.time():
                     if for_client:
                         self._client_gone(seconds)
-                    return self._desk.time_out(offer, seconds)
+                    return self._approval_queue.time_out(offer, seconds)
                 ring = None if seconds is None else self._sender.alarm.at(since + seconds, "nobody has decided by then")
                 await workflow.wait([*events, ring] if ring else events, return_when=asyncio.FIRST_COMPLETED)
                 if ring is not None:
@@ -255,17 +257,17 @@ class ApprovalWaits:
     def _tell_waits(self, offer: ApprovalRequest) -> None:
         self._agent_run.notes.waits(offer)
         tool = "" if offer.call is None else metrics.tool_of(offer.call)
-        tell(metrics.waits(offer.id, tool, question=offer.question, client=with_client(offer)))
+        tell(metrics.waits(offer.id, tool, question=offer.question, client=offer.is_with_client))
 
     def _tell_decided(self, offer: ApprovalRequest, seconds: float) -> None:
         approval = offer.approval
-        by = "program" if approval.by == self._desk.guard.policy.approver else "person"
+        by = "program" if approval.by == self._approval_queue.guard.policy.approver else "person"
         by = approval.by if approval.decision == "dropped" else _NOBODY.get(approval.by, by)
         tell(metrics.decided(offer.id, approval.decision, by, seconds))
 
     async def _ask_program(self, offer: ApprovalRequest, decided: asyncio.Future[ApprovalVerdict]) -> None:
         """Let the policy's program decide first (R7.9). What fails, takes too long or is no decision is left to a person."""
-        approver = self._desk.guard.policy.approver
+        approver = self._approval_queue.guard.policy.approver
         if approver is None or offer.question:
             return
         self._display.hide(offer)
@@ -278,16 +280,16 @@ class ApprovalWaits:
                     retry_policy=RetryPolicy(maximum_attempts=1),
                     summary=line(f"{approver} on {offer.title}"),
                 )
-            judged = None if decided.done() else self._desk.judge_program(offer, said, approver)
+            judged = None if decided.done() else self._approval_queue.judge_program(offer, said, approver)
             if judged is not None:
-                decided.set_result(self._desk.apply(judged))
+                decided.set_result(self._approval_queue.apply(judged))
         except ActivityError as error:
             if is_cancelled_exception(error):
                 return  # somebody else has decided, or the run is cancelled: nobody waits for this
             problem = f"{approver} gave no answer, so a person is asked: {message_of(error)}"
-            self._desk.refuse({"call": offer.id}, problem, workflow.now().isoformat(timespec="seconds"))
+            self._approval_queue.refuse({"call": offer.id}, problem, workflow.now().isoformat(timespec="seconds"))
         except DecisionError as error:
-            self._desk.refuse({"call": offer.id}, str(error), workflow.now().isoformat(timespec="seconds"))
+            self._approval_queue.refuse({"call": offer.id}, str(error), workflow.now().isoformat(timespec="seconds"))
         finally:
             self._display.unhide(offer)
         self._display.report()
@@ -299,7 +301,7 @@ class ApprovalWaits:
         sizes, asked = self._sender.sizes, ApproveInput(approver=approver, call=offer.id)
         if sizes.of(offer.shown) <= INLINE:  # else it need not even be built
             run = self._agent_run
-            view = waiting_view(offer, run.agent.name, self._desk.guard, run.dry_plan)
+            view = waiting_view(offer, run.agent.name, self._approval_queue.guard, run.dry_plan)
             if (size := offer_size(view, sizes)) <= INLINE:
                 await self._sender.room(size)
                 asked.offer = view.as_json()

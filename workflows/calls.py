@@ -62,7 +62,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.tools.invocation import ToolReads
     from perdure.tools.tool import SLEEP_UNTIL, Existing, Tool
     from perdure.values.json import Json, JsonObject, check
-    from perdure.values.limits import MAX_AT_ONCE, MAX_ID, MAX_MESSAGE, SHORT_TASKS, said
+    from perdure.values.limits import MAX_AT_ONCE, MAX_ID, MAX_MESSAGE, SHORT_TASKS, bytes_text
 
 
 async def run_existing(
@@ -81,7 +81,7 @@ async def run_existing(
     given = existing.given(call.inputs.params)
     size = sum(map(sender.sizes.of, given))
     if size > sender.max_payload:
-        message = f"the parameters of {tool.name} have {said(size)} with their references resolved; {sender.max_payload:,} is the most"
+        message = f"the parameters of {tool.name} have {bytes_text(size)} with their references resolved; {sender.max_payload:,} is the most"
         return Failed(CallError("params_too_large", message))
     await sender.room(size)
     await begin(call)
@@ -423,7 +423,7 @@ class CallLoop:
         """Ask a person, where one has to decide; return the outcome, if there is one now."""
         verdict = None if offer is None else await self._waits.verdict(offer)
         if verdict is not None and verdict.outcome is None and is_answered(call):  # a question was put in its place
-            question = self._agent_run.desk.offer_question(self.loop.plan.home(call), call, _now())
+            question = self._agent_run.approval_queue.offer_question(self.loop.plan.home(call), call, _now())
             self._on_change()
             verdict = await self._waits.verdict(question)
         return None if verdict is None else verdict.outcome

@@ -22,7 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.wire import CLAIM, REFUSED, RunInput, RunResult
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
     from perdure.values.json import Json
-    from perdure.values.limits import HISTORY_FULL, RESULT_TOO_LARGE, said
+    from perdure.values.limits import HISTORY_FULL, RESULT_TOO_LARGE, bytes_text
 
 
 _ONE_ATTEMPT: Final = timedelta(minutes=2)
@@ -103,7 +103,7 @@ class ParentRun:
         size, most = run.sizes.of(run.output), run.prepared.max_payload
         if result.output is not run.output:
             why = (
-                f"its output has {said(size)}, and {most:,} is the most that it can return; whole: perdure show {result.run_id} "
+                f"its output has {bytes_text(size)}, and {most:,} is the most that it can return; whole: perdure show {result.run_id} "
                 "--value output; external storage (PERDURE_STORAGE) would carry it"
             )
             return why, RESULT_TOO_LARGE
@@ -125,6 +125,4 @@ class ParentRun:
             return None  # there is nobody any more who could be harmed
         if self._granted:
             return None
-        return (
-            f"its output has {said(size)}, and the history of the run above it has no room for that beside the others"
-        )
+        return f"its output has {bytes_text(size)}, and the history of the run above it has no room for that beside the others"

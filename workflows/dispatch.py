@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.tools.invocation import CallHookRefs, Limited, SpaceClaim, SpaceGrant, ToolInput, ToolReads, ToolResult
     from perdure.tools.tool import QUEUE_TIMEOUT, Tool
     from perdure.values.json import Json, JsonObject
-    from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, SHORT_TASKS, said
+    from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, SHORT_TASKS, bytes_text
     from perdure.values.sizes import HistoryRoom, QuickCalls, Sizes, TaskBudget, first_fitting, history_full
 
 
@@ -265,7 +265,7 @@ class Dispatcher:
         size = self._size_of(reads)
         if size > self.max_payload:
             what = "with their references resolved" + (" and what its scopes give it" if reads.messages else "")
-            message = f"the parameters of {tool.name} have {said(size)} {what}; {self.max_payload:,} is the most"
+            message = f"the parameters of {tool.name} have {bytes_text(size)} {what}; {self.max_payload:,} is the most"
             return Failed(CallError("params_too_large", message))
         patience = RetryState(tool.retries, tool.queue_timeout)
         while True:

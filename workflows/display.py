@@ -11,7 +11,7 @@ from temporalio.common import SearchAttributeKey
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.queue import ApprovalQueue
-    from perdure.approvals.requests import WAITS, ApprovalRequest, RunWaits, WaitingEntry, WaitingMemo, is_with_client
+    from perdure.approvals.requests import WAITS, ApprovalRequest, RunWaits, WaitingEntry, WaitingMemo
     from perdure.runs.rules import CLIENT_CALLS_UNLISTED, SESSION_KNOWS_WAITING
     from perdure.runs.run import Run
     from perdure.runs.views import details, waiting_entry
@@ -26,17 +26,17 @@ class RunDisplay:
     knowledge of them (R10.4).
     """
 
-    def __init__(self, desk: ApprovalQueue) -> None:
-        self._desk = desk
+    def __init__(self, approval_queue: ApprovalQueue) -> None:
+        self._approval_queue = approval_queue
         self._run: Run | None = None
         self._reporting = False
         self._with_program: set[str] = set()
         """Requests on which a program decides: nobody needs to look at them yet."""
         self._listed: tuple[int, list[WaitingEntry]] = (0, [])
-        """What visibility tells: how many wait, and the oldest of them."""
+        """The number of listed requests, and the oldest of them."""
         self._waited = 0
-        """How often the session was told whether the run waits for a person."""
-        self._telling: set[asyncio.Task[None]] = set()
+        """The number of signals to the session: each says whether the run waits for a person."""
+        self._signals: set[asyncio.Task[None]] = set()
 
     def begin(self, run: Run) -> None:
         """Show this run from now on."""
@@ -69,16 +69,16 @@ class RunDisplay:
         self.report()
 
     def _list(self, run: Run) -> None:
-        """Keep up to date what visibility tells of the run, so that lists ask no run.
+        """Keep the run's search attribute and memo up to date, so that lists query no run.
 
-        The memo also where nothing lists it: where a task had no commands, the SDK's core replays it together with the
-        next one, and hands out an update before what the task had taken in (sdk-rust #1606): a decision would be
-        refused because nothing waits yet.
+        The memo is kept also where no list reads it. Where a task had no commands, the SDK's core replays it together with the
+        next one, and delivers an update before the events of that task (sdk-rust #1606). A decision would then be
+        refused, because no request waits yet.
         """
         known = {entry.call: entry for entry in self._listed[1]}
-        waiting = [offer for offer in self._desk.waiting.values() if offer.id not in self._with_program]
-        if any(map(with_client, waiting)) and run.prepared.follows(CLIENT_CALLS_UNLISTED):
-            waiting = [offer for offer in waiting if not with_client(offer)]  # no person is asked
+        waiting = [offer for offer in self._approval_queue.waiting.values() if offer.id not in self._with_program]
+        if any(offer.is_with_client for offer in waiting) and run.prepared.follows(CLIENT_CALLS_UNLISTED):
+            waiting = [offer for offer in waiting if not offer.is_with_client]  # no person is asked
         oldest = islice(waiting, WAITING_NAMED)
         listed = (len(waiting), [known.get(offer.id) or waiting_entry(offer) for offer in oldest])
         if listed == self._listed:
@@ -100,15 +100,10 @@ class RunDisplay:
         self._waited += 1
         said = RunWaits(run_id=workflow.info().workflow_id, count=self._waited, waits=waits)
         session = workflow.get_external_workflow_handle(parent.workflow_id)
-        self._telling.add(task := asyncio.create_task(session.signal(WAITS, said)))
-        task.add_done_callback(self._told)
+        self._signals.add(task := asyncio.create_task(session.signal(WAITS, said)))
+        task.add_done_callback(self._forget)
 
-    def _told(self, task: asyncio.Task[None]) -> None:
-        self._telling.discard(task)
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._signals.discard(task)
         if not task.cancelled():
-            task.exception()  # a session that is gone needs not know
-
-
-def with_client(offer: ApprovalRequest) -> bool:
-    """Whether the program that has started the run carries out this call, so that no person is asked."""
-    return offer.call is not None and is_with_client(offer.call)
+            task.exception()  # the session may be gone

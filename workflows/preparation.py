@@ -100,12 +100,12 @@ async def _prepare(
     if run_input.snapshot is not None:
         given = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")
         _set_guard(people, agent, run_input, given.prepared, parse_policy(given.policy))
-        people.desk.guard.recall(given.remembered)
-        people.desk.vouched.known |= given.vouched
-        people.desk.refusals = [*given.refusals, *people.desk.refusals]
+        people.approval_queue.guard.recall(given.remembered)
+        people.approval_queue.vouched.known |= given.vouched
+        people.approval_queue.refusals = [*given.refusals, *people.approval_queue.refusals]
         hooking.hooks = Hooks(given.prepared.hooks)
         budget, sources = run_input.budget, run_input.sources
-        run = restore(agent, context, given, people.desk, budget=budget, sources=sources, notes=notes)
+        run = restore(agent, context, given, people.approval_queue, budget=budget, sources=sources, notes=notes)
         return run_input, run
     packed = run_input.prepared or await record(run_input)
     prepared = packed.read(PreparedWorker, PREPARED_FORM, "what the worker recorded at the run's start")
@@ -116,7 +116,7 @@ async def _prepare(
         agent, context, _ = _read(run_input)
     prepared = await bootstrap(hooking, run_input, agent.name, prepared)
     budget, sources = run_input.budget, run_input.sources
-    return run_input, Run(agent, context, prepared, people.desk, budget=budget, sources=sources, notes=notes)
+    return run_input, Run(agent, context, prepared, people.approval_queue, budget=budget, sources=sources, notes=notes)
 
 
 async def record(run_input: RunInput) -> Packed:
@@ -176,7 +176,7 @@ def _set_guard(
     guard = Guard(
         agent.config.approval,
         floor=stricter(prepared.floor, run_input.floor),
-        change=change.changed(people.desk.guard.change),
+        change=change.changed(people.approval_queue.guard.change),
         givers=run_input.givers,
         floor_flows=[*prepared.floor_flows, *run_input.floor_flows],
     )

@@ -49,7 +49,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.sessions.wire import AFTER_ACTIVITY, SAY_ACTIVITY, TURN_ACTIVITY, RunUpdate, RunUpdateResult
     from perdure.tools.invocation import runs_queue
     from perdure.values.json import JsonObject
-    from perdure.values.limits import INLINE_INPUT, MAX_PAYLOAD, MAX_STORED, said
+    from perdure.values.limits import INLINE_INPUT, MAX_PAYLOAD, MAX_STORED, bytes_text
     from perdure.values.sizes import Sizes
 
 
@@ -87,7 +87,7 @@ class ChildRun:
         """Run it, and return its result; its failure is a result too."""
         asks = self._size() > INLINE_INPUT
         if (size := self._size()) > MAX_PAYLOAD:
-            return self._without("failed", f"what it is given has {said(size)}, and {MAX_PAYLOAD:,} is the most")
+            return self._without("failed", f"what it is given has {bytes_text(size)}, and {MAX_PAYLOAD:,} is the most")
         try:
             try:
                 self._handle = await self._start(title, asks=asks)

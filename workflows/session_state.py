@@ -60,8 +60,7 @@ with workflow.unsafe.imports_passed_through():
         message_key,
     )
     from perdure.values.json import Json, JsonObject, WireModel, pack
-    from perdure.values.limits import CONTEXT_TOKENS, MAX_AGENT, MAX_STATE
-    from perdure.values.limits import said as bytes_said
+    from perdure.values.limits import CONTEXT_TOKENS, MAX_AGENT, MAX_STATE, bytes_text
     from perdure.values.problems import first_problem
     from perdure.values.sizes import Sizes
 
@@ -362,7 +361,7 @@ class SessionState:
             return
         size = Sizes().of(result.state)
         if size > MAX_STATE or any(line.startswith("state ") for line in result.cut):
-            words = f"its state is too large to be carried on ({bytes_said(MAX_STATE)} are the most): the session's is as it was before"
+            words = f"its state is too large to be carried on ({bytes_text(MAX_STATE)} are the most): the session's is as it was before"
             entry.error = f"{entry.error}; {words}" if entry.error else words
             return
         self.state = result.state

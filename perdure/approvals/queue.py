@@ -19,7 +19,6 @@ from perdure.approvals.requests import (
     JudgedDecision,
     asked_words,
     changed_words,
-    is_with_client,
     what_runs,
 )
 from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
@@ -163,7 +162,7 @@ class ApprovalQueue:
         if decision.decision not in ("answer", "reject"):
             raise DecisionError(f"{offer.title} asks a question: answer it, or reject it")
         assert offer.call is not None
-        is_answer = decision.decision == "answer" and not is_with_client(offer.call)
+        is_answer = decision.decision == "answer" and not offer.is_with_client
         problem = answer_problem(offer.call.inputs.params, decision.answer) if is_answer else None
         if problem is not None:
             raise DecisionError(f"{offer.title}: {problem}")

@@ -50,6 +50,11 @@ class ApprovalRequest:
         self.calls = [call for call in self.plan.calls if not (self.call is not None or self.plan.is_past(call))]
 
     @property
+    def is_with_client(self) -> bool:
+        """Whether the program that started the run carries this call out, so that no person is asked."""
+        return self.call is not None and is_with_client(self.call)
+
+    @property
     def shown(self) -> Any:
         """The value that the digest is of: of a call an object, the resolved parameters; of a plan a list, the calls as
         written, with their references marked."""

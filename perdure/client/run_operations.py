@@ -55,7 +55,7 @@ from perdure.runs.wire import (
 )
 from perdure.sessions.wire import WaitResult
 from perdure.values.json import Json, JsonObject, ValuePage
-from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, said
+from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, bytes_text
 from perdure.values.sizes import Sizes
 
 AgentHandle = WorkflowHandle[object, RunResult]
@@ -142,8 +142,12 @@ def _check_size(given: RunInput, limit: int) -> None:
     sizes = {"the input": Sizes().of(given.input), "the agent file": Sizes().of(given.agent)}
     sizes |= {"its delegates": Sizes().of(given.delegates)} if given.delegates else {}
     largest = max(sizes, key=lambda name: sizes[name])
-    both = " and ".join(f"{name} has {said(size)}" for name, size in sizes.items())
-    what = f"{largest} has {said(sizes[largest])}" if sizes[largest] > limit else f"together they are too large: {both}"
+    both = " and ".join(f"{name} has {bytes_text(size)}" for name, size in sizes.items())
+    what = (
+        f"{largest} has {bytes_text(sizes[largest])}"
+        if sizes[largest] > limit
+        else f"together they are too large: {both}"
+    )
     hint = (
         ""
         if limit == MAX_STORED

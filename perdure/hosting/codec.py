@@ -24,7 +24,7 @@ from temporalio.converter import PayloadConverter as BasePayloadConverter
 
 from perdure.activities.registry import import_named
 from perdure.activities.secrets import masked
-from perdure.errors import SettingsError
+from perdure.errors import SettingsError, causes_of
 from perdure.hosting.settings import in_force
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW
@@ -56,7 +56,8 @@ def payload_codec() -> PayloadCodec | None:
     return codec
 
 
-# What a payload claims must not fail a workflow's task: one signal that names nothing, or that a codec raises for, would fail it for ever. Such a payload becomes one that cannot be read: a signal, an update or a run's start with it is refused, as with any other argument that is none, and a result goes on failing its task until its value is back.
+# No payload may fail a workflow's task: the task would fail for ever, because of one signal that the codec raises for. Such a payload becomes
+# an unreadable one. A signal, an update or a run's start with it is refused. A result with it fails its task until the value is back.
 
 _ENCODING: Final = b"perdure/unreadable"
 _TAKE_ANYTHING: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW})
@@ -132,7 +133,7 @@ class GuardedCodec(PayloadCodec, WithSerializationContext):
         try:
             return _payloads(await work([payload]))
         except Exception as error:
-            if not mends or any(isinstance(each, _AWAY) for each in _chain(error)):
+            if not mends or any(isinstance(each, _AWAY) for each in causes_of(error)):
                 raise
             if (problem := await self._problem()) is not None:
                 raise problem from error
@@ -155,15 +156,6 @@ def _payloads(found: Sequence[Payload]) -> list[Payload]:
     if not found or not all(isinstance(each, Payload) for each in found):
         raise TypeError("the codec returns no list of payloads")
     return list(found)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        seen.append(error)
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 class GuardedConverter(BasePayloadConverter, WithSerializationContext):

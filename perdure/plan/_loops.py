@@ -29,7 +29,7 @@ from perdure.values.limits import (
     RESULT_TOO_LARGE,
     SHORT_TASKS,
     CheckBudget,
-    said,
+    bytes_text,
 )
 from perdure.values.provenance import NOWHERE, Labels, Sources, join, join_all
 from perdure.values.references import MISSING, Missing, Path, Reference, evaluate, get, overlaps
@@ -402,7 +402,7 @@ class RunningLoop:
         """Return the value if all results together have room for it, else its substitute (R18.4)."""
         size = self._sizes.of(value)
         if size > self._room:
-            message = f"its result has {said(size)}, and the loop's results have room for {self._room:,} more"
+            message = f"its result has {bytes_text(size)}, and the loop's results have room for {self._room:,} more"
             self._tell(number, CallError(RESULT_TOO_LARGE, message))
             return _error(number, RESULT_TOO_LARGE, message)
         self._room -= size if self.form.kind == "each" else 0

@@ -29,8 +29,8 @@ _TAKEN_BACK: Final = {RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED}
 _NOT_YET: Final = "not scheduled yet"
 """Server's words on an execution whose first task it delays, as of one that has just continued as new."""
 _PASSING: Final = ("[TMPRL1100]", "[TMPRL1101]")
-"""Words of a worker that received a query with a history which grew meanwhile, or that had no processor time for two
-seconds; also of a worker that cannot replay a workflow, or takes too long, each time.
+"""Words of a worker that had no processor time for two seconds, or whose history grew while it answered. A worker that
+cannot replay a workflow has the same words, each time.
 """
 _ENOUGH: Final = 3
 """Times that a worker has to repeat it."""
@@ -38,7 +38,7 @@ _ENOUGH: Final = 3
 
 @contextmanager
 def cancellable() -> Iterator[None]:
-    """Raise `CancelledError` where a caller cancels an update, or its time is over: the SDK blames the server for it."""
+    """Raise `CancelledError` where the caller cancels an update, or its time is over. The SDK raises an error of the server."""
     try:
         yield
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:

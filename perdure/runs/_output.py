@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 from perdure.errors import FormulaError, JsonError, StateError, TooLargeError, clip
 from perdure.plan import QUOTED, missing_path
 from perdure.values.json import Json, JsonObject, check, json_path, loads_commented
-from perdure.values.limits import MAX_OUTPUT, MAX_OUTPUT_TEXTS, said
+from perdure.values.limits import MAX_OUTPUT, MAX_OUTPUT_TEXTS, bytes_text
 from perdure.values.references import MISSING, Missing, Reference, evaluate, get, references
 from perdure.values.schemas import Schema
 from perdure.values.sizes import Sizes
@@ -142,7 +142,7 @@ def whole_output(
     output, wrong = resolve_output(output, values, TextBudget(max_payload, sizes, total=MAX_OUTPUT_TEXTS), read)
     most = max(MAX_OUTPUT, max_payload)
     if not wrong and (size := sizes.of(output)) > most:  # one value may be read a thousand times
-        wrong = [f"it has {said(size)}, and {most:,} is the most"]
+        wrong = [f"it has {bytes_text(size)}, and {most:,} is the most"]
     if not wrong:
         try:
             check(output, source="it")  # what was read may lie deep in what was written

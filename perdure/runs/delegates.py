@@ -204,7 +204,7 @@ class SpentBudget(WireModel):
 
 def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> RunInput | LoopInput | CallError:
     """Return the input of the workflow that runs a call's delegate, or all its iterations; `base` is the data by kind."""
-    tool, prepared, guard = call.spec.tool, run.prepared, run.desk.guard
+    tool, prepared, guard = call.spec.tool, run.prepared, run.approval_queue.guard
     assert tool is not None
     if call.spec.loop is not None:
         return _parts(call, call.spec.loop, base, run, budget)
@@ -249,7 +249,7 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
 
 def _parts(call: Call, form: LoopForm, base: Mapping[str, Json], run: Run, budget: Budget) -> LoopInput | CallError:
     """Return the input of a loop over a plain tool, or with a body, with more items than run inside the run (R16.1)."""
-    prepared, guard = run.prepared, run.desk.guard
+    prepared, guard = run.prepared, run.approval_queue.guard
     if (many := _too_many(call, most_items(prepared.max_payload) // (1 + len(form.writes)))) is not None:
         return many
     given = part_sources(call, {} if run.plan is None else run.plan.home(call).known.base)
@@ -285,7 +285,7 @@ def _below(
     run: Run, budget: Budget, approval: JsonObject, givers: Sequence[ToolOwner], sources: Mapping[str, list[str]]
 ) -> dict[str, Any]:
     """Return the values that every child workflow receives from its run."""
-    guard = run.desk.guard
+    guard = run.approval_queue.guard
     return {
         "approval": approval,
         "floor": guard.floor,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from perdure.approvals.requests import ApprovalRequest, IncomingMessage, is_with_client
+from perdure.approvals.requests import ApprovalRequest, IncomingMessage
 from perdure.models.dialects import output_text
 from perdure.models.requests import ModelWait, RequestResult, RequestView
 from perdure.plan import Call
@@ -417,7 +417,7 @@ class RunJournal:
             of=self.sizes,
             reason=offer.reason,
             question=offer.question or None,
-            client=(call is not None and is_with_client(call)) or None,
+            client=offer.is_with_client or None,
         )
 
     def waits_no_more(self, offer: ApprovalRequest) -> None:

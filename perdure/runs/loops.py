@@ -29,7 +29,7 @@ from perdure.runs.budget import ExpectedUsage
 from perdure.runs.limits import Budget
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, Packed, WireModel, shorten
-from perdure.values.limits import MAX_INSIDE, MAX_PAYLOAD, RESULT_TOO_LARGE, said
+from perdure.values.limits import MAX_INSIDE, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
 from perdure.values.provenance import NOWHERE, Labels, join_all, untrusted
 from perdure.values.references import Path, parse_output_path, show
 from perdure.values.sizes import Sizes, clipped
@@ -274,7 +274,9 @@ class LoopInput(WireModel):
                 each, size = values[number - first], sizes.of(values[number - first]) + 1
                 room = self.max_payload - _FRAME - state.size - _SLOT * left
                 if size > room:
-                    message = f"its result has {said(size)}, and the loop's results have room for {max(room, 0):,} more"
+                    message = (
+                        f"its result has {bytes_text(size)}, and the loop's results have room for {max(room, 0):,} more"
+                    )
                     each, size = state.fail(number, RESULT_TOO_LARGE, message), _SLOT
                 kept[number] = each
                 state.size += size
@@ -286,7 +288,7 @@ class LoopInput(WireModel):
         others = 0 if self.kind == "until" else state.size + _SLOT * (len(self.items) - state.done - 1)
         room = self.max_payload - _FRAME - others - 1
         if size > room:
-            message = f"its result has {said(size)}, and the loop's results have room for {max(room, 0):,} more"
+            message = f"its result has {bytes_text(size)}, and the loop's results have room for {max(room, 0):,} more"
             self.keep_error(index, RESULT_TOO_LARGE, message)
         else:
             self._put(index, value, size + 1)

@@ -16,7 +16,7 @@ from perdure.runs.provenance import HIDDEN
 from perdure.runs.run import Run
 from perdure.runs.views import is_earlier
 from perdure.values.json import Json, JsonObject, dumps
-from perdure.values.limits import MAX_KEPT, said
+from perdure.values.limits import MAX_KEPT, bytes_text
 from perdure.values.media import page_of, without_media
 from perdure.values.provenance import MODEL, Sources, join, join_all, tool_source
 from perdure.values.references import MISSING, Expression, evaluate, get, overlaps, parse_expression, references
@@ -87,7 +87,7 @@ def _call_sources(run: Run, id: str) -> Sources | None:
         return run.table.of(view.sources[""])
     # Others wrote nothing of it. Which tools a delegate's run has called is not kept, and a rule of flows may name one.
     made_by = run.tools.get(view.tool)
-    if made_by is None or made_by.delegate is not None or run.desk.guard.has_flows:
+    if made_by is None or made_by.delegate is not None or run.approval_queue.guard.has_flows:
         return None
     return join_all([MODEL, tool_source(view.tool, False), *map(run.table.of, view.sources.values())])
 
@@ -123,7 +123,7 @@ def _result(run: Run, what: str) -> str:
         return dumps(view.error or {"status": view.status, "reason": view.reason})
     kept = run.kept.whole(what)
     if kept is None:
-        raise RunError(f"{what} is not kept any more: the newest results are, {said(MAX_KEPT)} of them")
+        raise RunError(f"{what} is not kept any more: the newest results are, {bytes_text(MAX_KEPT)} of them")
     return _text(kept["result"])
 
 

@@ -131,7 +131,7 @@ class RequestLoop:
         self._is_patched = is_patched
         """Whether this execution follows a rule that may be newer than its history."""
         self._stage = RequestStage.STREAMING
-        self._shows_plan = run.desk.guard.policy.scope == "plan"
+        self._shows_plan = run.approval_queue.guard.policy.scope == "plan"
         self._left: deque[Event] = deque()
         self._plan_offer: ApprovalRequest | None = None
         self.intake = Intake(self.plan.request)
@@ -190,7 +190,7 @@ class RequestLoop:
     def go_on(self) -> None:
         """Go on with the run's plan, which has just begun another Request."""
         self._stage, self.steered, self.cut, self.limit = RequestStage.STREAMING, False, False, None
-        self._shows_plan = self._run.desk.guard.policy.scope == "plan"
+        self._shows_plan = self._run.approval_queue.guard.policy.scope == "plan"
         self.intake, self.result = Intake(self.plan.request), RequestResult()
 
     def may_begin(self, call: Call) -> bool:
@@ -211,7 +211,7 @@ class RequestLoop:
         Each call waits for a person, a delegate, a sleep or its turn, and the Request waits for its provider. The run's
         clock is derived from this, at each change.
         """
-        idle = {*self._run.desk.waiting, *self.resting}
+        idle = {*self._run.approval_queue.waiting, *self.resting}
         if self._run.plan is not None and self.stage is RequestStage.STREAMING:
             return self.model_away and self.running.keys() <= idle
         if self._run.plan is None or self.stage not in (RequestStage.ANSWERED, RequestStage.DRAINING):
@@ -256,12 +256,12 @@ class RequestLoop:
         if self._plan_offer is not None:
             starts.append(StartCall(None, self._plan_offer))
             self._plan_offer = None
-        desk = self._run.desk
+        approval_queue = self._run.approval_queue
         while self._may_start and (ready := self.plan.take_ready(now, only_safe=self.steered)):
             self._note_news()
             for call in ready:
                 home = self.plan.home(call)
-                if (refused := desk.refuse_flow(call)) is not None:
+                if (refused := approval_queue.refuse_flow(call)) is not None:
                     home.end(call, refused, now)
                     continue
                 assert call.spec.tool is not None
@@ -304,7 +304,7 @@ class RequestLoop:
         Return an outcome, an approval request, or `None`. With `decided` a person has edited the call: nobody is asked
         again, unless a hook has changed it since.
         """
-        desk, by = self._run.desk, ", ".join(answer.by)
+        approval_queue, by = self._run.approval_queue, ", ".join(answer.by)
         if answer.refused is not None:
             return Failed(CallError(REFUSED_BY_HOOK, answer.refused))
         if answer.changed is not None:
@@ -315,13 +315,13 @@ class RequestLoop:
                 words = f"the hook {by} gave {call.spec.tool_name} parameters that do not fit: {problem.message}"
                 return Failed(CallError(REFUSED_BY_HOOK, words))
             if call.inputs.changed != before:
-                desk.feedback.append(hook_feedback(call, by))
-            if (refused := desk.refuse_flow(call)) is not None:
+                approval_queue.feedback.append(hook_feedback(call, by))
+            if (refused := approval_queue.refuse_flow(call)) is not None:
                 return refused
         return None if decided and not call.inputs.changed else self._offer(call, now)
 
     def _offer(self, call: Call, now: str) -> ApprovalRequest | None:
-        offer_it = self._run.desk.offer_question if is_answered(call) else self._run.desk.offer_call
+        offer_it = self._run.approval_queue.offer_question if is_answered(call) else self._run.approval_queue.offer_call
         return offer_it(self.plan.home(call), call, now)
 
     def _is_hooked(self, call: Call) -> bool:
@@ -465,7 +465,7 @@ class RequestLoop:
         return len(pressed) < len(silent)
 
     def _asked_about(self) -> dict[str, Call]:
-        return {id: offer.call for id, offer in self._run.desk.waiting.items() if offer.call is not None}
+        return {id: offer.call for id, offer in self._run.approval_queue.waiting.items() if offer.call is not None}
 
     def _end_with_held(self, now: str) -> None:
         """End a plan of which only held calls are left. The next Request may still keep them; without one they do not
@@ -481,8 +481,8 @@ class RequestLoop:
 
     def _drop(self, reason: str, now: str, calls: Iterable[Call] | None = None, by: str = "model") -> None:
         for call in self.plan.keeping.drop(reason, now, calls):
-            if (offer := self._run.desk.waiting.get(call.id)) is not None:
-                self._run.desk.drop(offer, reason, by)
+            if (offer := self._run.approval_queue.waiting.get(call.id)) is not None:
+                self._run.approval_queue.drop(offer, reason, by)
             if self.running.pop(call.id, None) is not None:
                 self.forsaken.append(call.id)
 
@@ -491,7 +491,7 @@ class RequestLoop:
         if self._shows_plan and self.result.problem:
             self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", now)
         elif self._shows_plan:
-            self._plan_offer = self._run.desk.offer_plan(self.plan, now)
+            self._plan_offer = self._run.approval_queue.offer_plan(self.plan, now)
         return RequestStage.ANSWERED if self._plan_offer is not None else RequestStage.DRAINING
 
 

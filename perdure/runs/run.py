@@ -69,7 +69,7 @@ class Run(CallTallies):
         agent: Agent,
         context: Context,
         prepared: PreparedWorker,
-        desk: ApprovalQueue | None = None,
+        approval_queue: ApprovalQueue | None = None,
         *,
         budget: Budget | None = None,
         sources: Mapping[str, list[str]] | None = None,
@@ -83,7 +83,7 @@ class Run(CallTallies):
         self.lineage, self.whose = [agent.name], RunOwner()
         """The agents above, outermost first, and this one."""
         self.tools = {tool.name: tool for tool in prepared.tools}
-        self.desk = desk or ApprovalQueue()
+        self.approval_queue = approval_queue or ApprovalQueue()
         """Queue of requests that wait for a person."""
         state = context.state
         self.sizes = Sizes()
@@ -168,7 +168,7 @@ class Run(CallTallies):
         self.past.log.append(with_reasons(view, self.past.log, self.progress.messages))
         self.notes.asked(view)
         # A plan that is shown as a whole has to be whole: nothing of it is wanted before the answer's end (R7.6).
-        stream = self.agent.config.stream and self.desk.guard.policy.scope == "calls"
+        stream = self.agent.config.stream and self.approval_queue.guard.policy.scope == "calls"
         return RequestInput(number=number, model=choice.model, reason=choice.reason, stream=stream)
 
     def _offer_recall(self) -> None:
@@ -230,11 +230,11 @@ class Run(CallTallies):
     def open_plan(self, number: int) -> Plan:
         """Return the plan of a Request, now the running one: an empty plan, or the plan that goes on under the Request."""
         self._only_output = self.final
-        self.desk.new_plan = lambda: self._new_plan(number)
+        self.approval_queue.new_plan = lambda: self._new_plan(number)
         if self.plan is None:
             self.plan = self._new_plan(number)
         else:
-            known = self.reading.known(number, self.progress, self.desk.vouched.stands)
+            known = self.reading.known(number, self.progress, self.approval_queue.vouched.stands)
             self.plan.begin(number, self._telling.tools(self.tools), known)
         return self.plan
 
@@ -252,7 +252,7 @@ class Run(CallTallies):
             dry_run=dry_run,
             instances=self.context.instances,
             max_payload=self.prepared.max_payload,
-            known=self.reading.known(number, self.progress, self.desk.vouched.stands),
+            known=self.reading.known(number, self.progress, self.approval_queue.vouched.stands),
         )
 
     def close_request(
@@ -303,14 +303,14 @@ class Run(CallTallies):
             self._end(output, reason, result.thought)
         progress.cut += cut
         self.reading.note(plan, progress, turns=self._dialect.keeps_turns)
-        told = [*self.reading.shown_feedback(self.desk.feedback, plan), *problems]
+        told = [*self.reading.shown_feedback(self.approval_queue.feedback, plan), *problems]
         told += plan_notes(fresh, plan)
         told += [note(each) for each in ([CUT] if cut else []) + ([held] if held else [])]
         progress.messages += [*self._telling.turn(progress, plan, fresh, result, self.past.log), *told]
         if plan.settled:
             self._keep_past(plan)
             self.sizes.retain(self.carries())
-        self.desk.feedback.clear()
+        self.approval_queue.feedback.clear()
         progress.called = [
             CalledTool.of(call.spec.tool_name, call.spec.tool) for own in plan.own for call in own.written()
         ]
@@ -364,9 +364,9 @@ class Run(CallTallies):
         Where a decision in this Request set the tools, the Request's calls do not count: the model wrote them before
         it.
         """
-        progress, told = self.progress, self.desk.must_call
+        progress, told = self.progress, self.approval_queue.must_call
         if told is not None:
-            progress.must_call, self.desk.must_call = self._offered(told), None
+            progress.must_call, self.approval_queue.must_call = self._offered(told), None
         elif any(call.spec.tool_name in progress.must_call and call.state.status == "done" for call in fresh):
             progress.must_call = []
         if not progress.must_call or self.limit is not None:
@@ -469,10 +469,10 @@ def snapshot(run: Run) -> RunSnapshot:
         writes=run.state.writes,
         sets=table.as_json(),
         sources=numbers,
-        policy=run.desk.guard.change.as_change(),
-        remembered={name: sorted(sources) for name, sources in run.desk.guard.remembered.items()},
-        vouched=run.desk.vouched.known,
-        refusals=run.desk.refusals,
+        policy=run.approval_queue.guard.change.as_change(),
+        remembered={name: sorted(sources) for name, sources in run.approval_queue.guard.remembered.items()},
+        vouched=run.approval_queue.vouched.known,
+        refusals=run.approval_queue.refusals,
         past=run.past,
         events=run.notes.journal.carried(),
     )
@@ -482,14 +482,14 @@ def restore(
     agent: Agent,
     context: Context,
     snapshot: RunSnapshot,
-    desk: ApprovalQueue | None = None,
+    approval_queue: ApprovalQueue | None = None,
     *,
     budget: Budget | None = None,
     sources: Mapping[str, list[str]] | None = None,
     notes: RunJournal | None = None,
 ) -> Run:
     """Return the run that a `snapshot` holds."""
-    run = Run(agent, context, snapshot.prepared, desk, budget=budget, sources=sources, notes=notes)
+    run = Run(agent, context, snapshot.prepared, approval_queue, budget=budget, sources=sources, notes=notes)
     run.notes.journal.take_up(snapshot.events)
     table, numbers = SourceTable(snapshot.sets), snapshot.sources
     writes = [

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel
 
 from perdure.approvals.policy import Guard
-from perdure.approvals.requests import ApprovalRequest, WaitingEntry, WaitingView, is_with_client
+from perdure.approvals.requests import ApprovalRequest, WaitingEntry, WaitingView
 from perdure.errors import clip
 from perdure.models.requests import RequestView
 from perdure.plan import ENDED, Call, Plan, simulate
@@ -21,7 +21,7 @@ from perdure.runs.records import RECENT, plan_reads, plan_writes
 from perdure.runs.run import Run
 from perdure.runs.wire import CallView, RunInput, RunResult, RunView
 from perdure.values.json import Json, JsonObject, ValuePage, dumps, loads
-from perdure.values.limits import MAX_KEPT, MAX_PAYLOAD, MAX_VIEWED, MAX_VIEWED_EDGES, said
+from perdure.values.limits import MAX_KEPT, MAX_PAYLOAD, MAX_VIEWED, MAX_VIEWED_EDGES, bytes_text
 from perdure.values.media import first_without_media
 from perdure.values.provenance import MODEL, in_words, untrusted
 from perdure.values.references import MISSING, evaluate, get, parse_expression
@@ -104,7 +104,7 @@ def run_view(run: Run, run_id: str) -> RunView:
         left=run.reading.left(run.state, run.progress, run.table.sets, run.output_sources) if run.records else {},
         waiting=waiting_views(run),
         wait=run.wait,
-        refusals=run.desk.refusals,
+        refusals=run.approval_queue.refusals,
         log=past.log,
         reads=past.reads | plan_reads(newest),
         writes=past.writes | plan_writes(newest),
@@ -122,8 +122,8 @@ def waiting_views(run: Run, only: str | None = None, skip: int = 0) -> list[Wait
 
     With `only`, return that call's request, or that Request's plan, alone.
     """
-    offers = [offer for offer in run.desk.waiting.values() if only is None or offer.id == only][skip:]
-    return [waiting_view(offer, run.agent.name, run.desk.guard, run.dry_plan) for offer in offers]
+    offers = [offer for offer in run.approval_queue.waiting.values() if only is None or offer.id == only][skip:]
+    return [waiting_view(offer, run.agent.name, run.approval_queue.guard, run.dry_plan) for offer in offers]
 
 
 def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Callable[[int], Plan]) -> WaitingView:
@@ -144,7 +144,7 @@ def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Call
         view.tool, view.description = call.spec.tool_name, call.spec.tool.description
         view.params, view.parameters, view.items = call.inputs.params, call.spec.tool.parameters, call.inputs.items
         view.ways = [] if offer.question else ways(call)
-        view.client = is_with_client(call)
+        view.client = offer.is_with_client
         return view
     view.calls = offer.shown
     dry = simulate(dry_run(offer.plan.request), [each.spec.raw for each in offer.calls], asks=guard.asks)
@@ -257,7 +257,7 @@ def whole(run: Run, what: str) -> Json:
     for view in run.past.calls:
         if view.id == what:
             if (kept := run.kept.whole(what)) is None:
-                why = f"of the calls that have ended the newest are kept whole, {said(MAX_KEPT)} of them"
+                why = f"of the calls that have ended the newest are kept whole, {bytes_text(MAX_KEPT)} of them"
                 raise KeyError(f"{what} is only in the run's history now: {why}")
             return view.as_json() | kept
     plan, past = run.plan, run.past
@@ -265,7 +265,7 @@ def whole(run: Run, what: str) -> Json:
     parts: dict[str, Callable[[], Any]] = {  # lists of texts are JSON, too
         "output": lambda: run.output,
         "errors": lambda: run.errors,
-        "refusals": lambda: run.desk.refusals,
+        "refusals": lambda: run.approval_queue.refusals,
         "edges": lambda: [*past.edges, *(plan.named_edges() if plan is not None else ())],
         "reads": lambda: past.reads | plan_reads(made),
         "writes": lambda: past.writes | plan_writes(made),
@@ -394,7 +394,7 @@ def details(run: Run, run_id: str = "") -> str:
         lines += ["", f"Request {last.number}: {plain(last.model)} ({plain(last.reason)}), {last.status}"]
     if run.wait is not None:
         lines += ["", f"**{plain(run.wait.text())} UTC**"]
-    if waiting := run.desk.waiting:
+    if waiting := run.approval_queue.waiting:
         lines += [
             "",
             '**Waiting for a person.** Decide by a signal: `approve` with input `{"call": "…"}`, `reject`, …',
@@ -648,4 +648,4 @@ def _said(run_id: str, name: str, whole: Any, shown: Any, size: int, left_out: i
     # Of an output the first items are kept, and the last says how many more there are.
     what = f"the {end} {len(shown):,} of {len(whole) + left_out:,}" if counts and name != "output" else "in part"
     have = "have" if name[-1] == "s" else "has"
-    return f"{name} {have} {said(size)}, shown {what}; whole: perdure show {run_id} --value {name}"
+    return f"{name} {have} {bytes_text(size)}, shown {what}; whole: perdure show {run_id} --value {name}"

@@ -289,7 +289,7 @@ MAX_MCP_PROBLEMS: Final = 100
 """Log lines about one MCP server's tools; a list that changes may bring new ones for ever."""
 
 
-def said(size: int) -> str:
+def bytes_text(size: int) -> str:
     """Return a number of bytes in words: `2,000,000 bytes`."""
     return f"{size:,} bytes"
 

@@ -8,7 +8,7 @@ from typing import Final, overload
 
 from perdure.errors import RunError
 from perdure.values.json import Json, JsonObject, dumps
-from perdure.values.limits import MAX_RESULT, said
+from perdure.values.limits import MAX_RESULT, bytes_text
 from perdure.values.sizes import preview
 
 _BEGINNINGS: Final = {
@@ -200,7 +200,7 @@ def _read(value: Json, size: int, most: int, name: str) -> tuple[str, bool]:
 
 
 def _length(text: str, size: int, most: int) -> str:
-    return f"{len(text):,} characters" if size <= 4 * most else said(size)
+    return f"{len(text):,} characters" if size <= 4 * most else bytes_text(size)
 
 
 def page_of(what: str, text: str, page: int) -> JsonObject:

@@ -23,7 +23,7 @@ from perdure.values.limits import (
     NEAR,
     OVER,
     QUICK,
-    said,
+    bytes_text,
 )
 
 _KEPT: Final = 512
@@ -455,7 +455,7 @@ class HistoryRoom:
 def history_full(events: int, size: int, part: float = NEAR) -> str | None:
     """Return why a history can take no more than a last Request, in words; `None` while it can."""
     if size >= HISTORY_BYTES * part:
-        return f"the run's history has {said(size)}, and {said(HISTORY_BYTES)} is the most"
+        return f"the run's history has {bytes_text(size)}, and {bytes_text(HISTORY_BYTES)} is the most"
     if events >= HISTORY_EVENTS * part:
         return f"the run's history has {events:,} events, and {HISTORY_EVENTS:,} is the most"
     return None

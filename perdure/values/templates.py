@@ -12,7 +12,7 @@ from perdure.errors import FormulaError, ReferenceSyntaxError, TooLargeError, cl
 from perdure.values._formula_functions import EvaluationSteps
 from perdure.values.formulas import Formula, parse_formula
 from perdure.values.json import MAX_PASSED, Json, JsonObject, depth_of, dumps, shorten
-from perdure.values.limits import MAX_PAYLOAD, MAX_TEXT, MAX_TEXTS, MAX_TEXTS_KEPT, CheckBudget, said
+from perdure.values.limits import MAX_PAYLOAD, MAX_TEXT, MAX_TEXTS, MAX_TEXTS_KEPT, CheckBudget, bytes_text
 from perdure.values.references import (
     DAGGER,
     MISSING,
@@ -89,7 +89,7 @@ class TextBudget:
         times."""
         if (size := self._sizes.of(value)) > self._whole:
             raise TooLargeError(
-                f"the parameters have {said(size)} with their references resolved; {self._whole:,} is the most"
+                f"the parameters have {bytes_text(size)} with their references resolved; {self._whole:,} is the most"
             )
 
     def placed(self, value: Json, level: int) -> Json:
@@ -132,7 +132,7 @@ class TextBudget:
             raise FormulaError(f"{error.message}, in {clip(formula.text, 200)!r}", error.line, error.column) from None
         except TooManyBytesError:
             raise TooLargeError(
-                f"{clip(formula.text, 200)!r} gives a value of more than {said(self._whole)}, which is the most"
+                f"{clip(formula.text, 200)!r} gives a value of more than {bytes_text(self._whole)}, which is the most"
             ) from None
         finally:
             self._checks.taken += before - max(steps.left, 0)
@@ -147,11 +147,11 @@ class TextBudget:
     def _check(self, size: int) -> None:
         if size > self._most:
             raise TooLargeError(
-                f"a text would have {said(size)} with what is embedded in it, and {self._most:,} is the most"
+                f"a text would have {bytes_text(size)} with what is embedded in it, and {self._most:,} is the most"
             )
         if self._joined + size > self._total:
             raise TooLargeError(
-                f"the texts here that values are embedded in would have {said(self._joined + size)} together, and "
+                f"the texts here that values are embedded in would have {bytes_text(self._joined + size)} together, and "
                 f"{self._total:,} is the most"
             )
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
 from perdure.gateway.api.adapter import api
 from perdure.pages._site import LARGEST_FORM
 from perdure.pages.adapter import pages, sign_in
-from tests.gateway.support import bearer, gateway, some_name, write_agents, write_tokens
-from tests.gateway.test_api import until
-from tests.support import agent, harness
+from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
+from tests.gateway.test_api import pay, until
+from tests.patience import HANG
+from tests.support import Harness, agent, harness
 from tests.test_sessions import ECHO, echo
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -25,16 +29,30 @@ FORMS = ("/conversations", "/conversations/k", "/decide/k", "/cancel/r", "/inbox
 """Where every form of the pages goes that acts in its sender's name."""
 
 
-@tool(dangerous=True)
-def pay(euros: int) -> int:
-    """Pay."""
-    return euros
-
-
 def csrf_of(page: str) -> str:
     found = re.search(r'name="csrf" value="(\w+)"', page)
     assert found is not None
     return found[1]
+
+
+@asynccontextmanager
+async def payment_waits(client: Client, folder: Path, token: str) -> AsyncIterator[tuple[Served, Harness, str]]:
+    """Yield a gateway, its harness, and a run of this token's in which a payment waits for a person; the test cancels it."""
+    given: dict[str, Any] = {
+        "agents": write_agents(folder / "agents", agent("pay", name="payer")),
+        "gateway_tokens": folder / "tokens.json",
+    }
+    calls = {"calls": [{"_tool": "pay", "euros": 5, "_outputPath": "†state.paid"}], "output": None}
+    async with (
+        harness(client, [pay], lambda _: calls) as it,
+        gateway(client, [sign_in, api, pages], task_queue=it.task_queue, **given) as at,
+    ):
+        run = until(await at.http.post("/v1/runs", json={"agent": "payer"}, headers=bearer(token)), 201)["runId"]
+        await it.until_waiting(run, "1.0")
+        yield at, it, run
+        async with asyncio.timeout(HANG):  # other tests look at what waits in the whole namespace
+            while any(one.run_id == run for one in (await at.gateway.perdure.approvals()).waiting):
+                pass
 
 
 async def test_every_form_comes_from_a_page_that_this_browser_was_shown(
@@ -69,17 +87,7 @@ async def test_a_form_with_another_tenants_run_is_answered_as_one_with_none(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
     ann, eve = write_tokens(tmp_path / "tokens.json", ("acme", "ann", ["*"]), ("other", "eve", ["*"]))
-    given: dict[str, Any] = {
-        "agents": write_agents(tmp_path / "agents", agent("pay", name="payer")),
-        "gateway_tokens": tmp_path / "tokens.json",
-    }
-    calls = {"calls": [{"_tool": "pay", "euros": 5, "_outputPath": "†state.paid"}], "output": None}
-    async with (
-        harness(dev_server.client, [pay], lambda _: calls) as it,
-        gateway(dev_server.client, [sign_in, api, pages], task_queue=it.task_queue, **given) as at,
-    ):
-        run = until(await at.http.post("/v1/runs", json={"agent": "payer"}, headers=bearer(ann)), 201)["runId"]
-        await it.until_waiting(run, "1.0")
+    async with payment_waits(dev_server.client, tmp_path, ann) as (at, it, run):
         missing = some_name("payer")
         csrf = csrf_of((await at.http.get("/conversations", headers=bearer(eve))).text)
         for path in ("/decide/k", "/inbox/decide", "/cancel/{}"):
@@ -118,3 +126,19 @@ async def test_a_form_that_begins_a_conversation_and_is_sent_again_says_nothing_
         session = at.gateway.perdure.session(address.rpartition("/")[2], tenant="acme")
         entries = (await session.show()).entries
         assert [entry["text"] for entry in entries if entry["type"] == "message"] == ["hello"]
+
+
+@pytest.mark.parametrize("path", ["/inbox/decide", "/decide/k"])
+async def test_a_form_that_says_no_known_action_approves_nothing(
+    path: str, dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    [token] = write_tokens(tmp_path / "tokens.json", ("acme", "ann", ["*"]))
+    async with payment_waits(dev_server.client, tmp_path, token) as (at, _, run):
+        http, ann = at.http, bearer(token)
+        csrf = csrf_of((await http.get("/conversations", headers=ann)).text)
+        form = {"csrf": csrf, "run": run, "call": "1.0", "action": "deny"}
+        answer = await http.post(path, data=form, headers={**ann, "HX-Request": "true"})
+        assert "approve, remember, endorse, answer, replace or reject" in answer.text
+        waiting = until(await http.get(f"/v1/runs/{run}/waiting", headers=ann))["waiting"]
+        assert [offer["call"] for offer in waiting] == ["1.0"]
+        until(await http.post(f"/v1/runs/{run}/cancel", headers=ann), 202)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,8 @@ from perdure.pages.adapter import pages, sign_in
 from perdure.sessions.wire import session_id
 from tests.gateway.openai_support import SHOPPER, door
 from tests.gateway.support import bearer, gateway, some_name, write_agents, write_tokens
-from tests.gateway.test_api import pay, quoted, served, until
+from tests.gateway.test_api import quoted, served, until
 from tests.gateway.test_mcp_door import rpc, serving
-from tests.patience import HANG
-from tests.support import agent, harness
 from tests.test_sessions import ECHO, echo
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -179,33 +176,3 @@ async def test_pages_say_what_is_wrong_with_a_form_and_what_is_not_there(
         assert "Too many fields" in many.json()["detail"]
         gone = await at.http.get("/inbox/list?run=nope&call=1.0", headers=bearer(token))
         assert gone.status_code == 404
-
-
-@pytest.mark.parametrize("path", ["/inbox/decide", "/decide/k"])
-async def test_a_form_that_says_no_known_action_approves_nothing(
-    path: str, dev_server: WorkflowEnvironment, tmp_path: Path
-) -> None:
-    [token] = write_tokens(tmp_path / "tokens.json", ("acme", "ann", ["*"]))
-    given: dict[str, Any] = {
-        "agents": write_agents(tmp_path / "agents", agent("pay", name="payer")),
-        "gateway_tokens": tmp_path / "tokens.json",
-    }
-    calls = {"calls": [{"_tool": "pay", "euros": 5, "_outputPath": "†state.paid"}], "output": None}
-    async with (
-        harness(dev_server.client, [pay], lambda _: calls) as it,
-        gateway(dev_server.client, [sign_in, api, pages], task_queue=it.task_queue, **given) as at,
-    ):
-        http, ann = at.http, bearer(token)
-        run = until(await http.post("/v1/runs", json={"agent": "payer"}, headers=ann), 201)["runId"]
-        await it.until_waiting(run, "1.0")
-        found = re.search(r'name="csrf" value="(\w+)"', (await http.get("/conversations", headers=ann)).text)
-        assert found is not None
-        form = {"csrf": found[1], "run": run, "call": "1.0", "action": "deny"}
-        answer = await http.post(path, data=form, headers={**ann, "HX-Request": "true"})
-        assert "approve, remember, endorse, answer, replace or reject" in answer.text
-        waiting = until(await http.get(f"/v1/runs/{run}/waiting", headers=ann))["waiting"]
-        assert [offer["call"] for offer in waiting] == ["1.0"]
-        until(await http.post(f"/v1/runs/{run}/cancel", headers=ann), 202)
-        async with asyncio.timeout(HANG):  # other tests look at what waits in the whole namespace
-            while any(one.run_id == run for one in (await at.gateway.perdure.approvals()).waiting):
-                pass

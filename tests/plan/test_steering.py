@@ -48,7 +48,7 @@ class World:
         }
         agent = parse_agent(document)
         self.run = Run(agent, Context(agent), PreparedWorker(tools=TOOLS, models=Models()))
-        self.run.desk.guard.policy = agent.config.approval
+        self.run.approval_queue.guard.policy = agent.config.approval
         self.loop: RequestLoop
         self.written: list[Any] = []
         self.started: list[str] = []
@@ -115,7 +115,7 @@ class World:
 
     def approve(self, id: str) -> None:
         """A person does."""
-        desk = self.run.desk
+        desk = self.run.approval_queue
         assert desk.apply(desk.judge(parse_decision({"call": id, "decision": "approve"}))).outcome is None
 
     @property
@@ -200,7 +200,7 @@ def test_r10_5_what_a_plan_does_not_name_stays_held_and_is_asked_about_once(seco
     assert "a person is asked about it" in world.shown[-3]
     world.answer(see("b"), output={"early": True})
     assert (world.number, world.over, world.statuses["1.0"]) == (3, False, "held")
-    assert list(world.run.desk.waiting) == ["1.0", "2.0"]
+    assert list(world.run.approval_queue.waiting) == ["1.0", "2.0"]
     assert "did not say what is to become of 1.0." in world.shown[-1]
     world.answer(*{"kept": [keep("1.0")], "dropped": [keep(drop=["1.0"])], "silent": []}[second])
     assert world.number == 3
@@ -208,10 +208,18 @@ def test_r10_5_what_a_plan_does_not_name_stays_held_and_is_asked_about_once(seco
     assert call is not None
     assert call.approval is not None
     if second == "kept":
-        assert (call.standing, call.approval.decision, "1.0" in world.run.desk.waiting) == ("waiting", None, True)
+        assert (call.standing, call.approval.decision, "1.0" in world.run.approval_queue.waiting) == (
+            "waiting",
+            None,
+            True,
+        )
         return
     if second == "silent":
-        assert (call.standing, call.approval.decision, "1.0" in world.run.desk.waiting) == ("held", None, True)
+        assert (call.standing, call.approval.decision, "1.0" in world.run.approval_queue.waiting) == (
+            "held",
+            None,
+            True,
+        )
         world.approve("1.0")
         assert world.loop.may_begin(call)
         return
@@ -219,7 +227,7 @@ def test_r10_5_what_a_plan_does_not_name_stays_held_and_is_asked_about_once(seco
     assert (call.standing, call.state.reason) == ("skipped", reason)
     assert (call.approval.decision, call.approval.by, call.approval.reason) == ("dropped", "model", reason)
     with pytest.raises(DecisionError, match=r"1\.0 does not wait any more: dropped"):
-        world.run.desk.judge(parse_decision({"call": "1.0", "decision": "approve"}))
+        world.run.approval_queue.judge(parse_decision({"call": "1.0", "decision": "approve"}))
 
 
 @pytest.mark.parametrize("approved", ["before", "while asked", "after", "rejected"])
@@ -298,11 +306,11 @@ def test_r10_5_a_plan_that_is_shown_as_a_whole_shows_what_no_request_has_named()
         world = World(approval={"scope": "plan"})
         world.answer(act("a"))
         world.steer("m1")
-        world.run.desk.withdraw(list(world.run.desk.waiting.values()))
+        world.run.approval_queue.withdraw(list(world.run.approval_queue.waiting.values()))
         world.step()
         world.answer()
         world.answer(see("b"))
-        assert [call.id for call in world.run.desk.waiting["3"].calls] == ["1.0", "3.0"]
+        assert [call.id for call in world.run.approval_queue.waiting["3"].calls] == ["1.0", "3.0"]
         world.loop.report(PlanDecided(ApprovalVerdict(decided)))
         world.step()
         assert world.statuses["1.0"] == ("running" if decided is None else "rejected")
@@ -437,12 +445,12 @@ def test_r10_5_a_loop_is_held_kept_and_dropped_as_one() -> None:
 def test_r10_5_a_plan_that_is_shown_as_a_whole_is_shown_again() -> None:
     world = World(approval={"scope": "plan"})
     world.answer(act("a"), act("b"))
-    assert [offer.id for offer in world.run.desk.waiting.values()] == ["1"]
+    assert [offer.id for offer in world.run.approval_queue.waiting.values()] == ["1"]
     world.steer("m1")
-    world.run.desk.withdraw(list(world.run.desk.waiting.values()))
+    world.run.approval_queue.withdraw(list(world.run.approval_queue.waiting.values()))
     world.step()
     world.answer(keep("1.1", drop=["1.0"]), act("c"))
-    offer = world.run.desk.waiting["2"]
+    offer = world.run.approval_queue.waiting["2"]
     assert [call.id for call in offer.calls if not call.state.ended] == ["1.1", "2.1"]
     assert world.statuses == {"1.0": "skipped", "1.1": "ready", "2.0": "done", "2.1": "ready"}
 

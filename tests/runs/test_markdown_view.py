@@ -66,12 +66,12 @@ def test_r12_8_calls_stay_in_the_table_over_requests_that_make_none() -> None:
 def test_what_a_page_says_is_no_markup_of_the_table() -> None:
     """The attack: a text ends its cell and goes on with a reason of its own, or is a link or a picture of elsewhere."""
     run = new_run()
-    run.desk.guard.loosen_or_tighten(Policy(ask="always"))
+    run.approval_queue.guard.loosen_or_tighten(Policy(ask="always"))
     run.begin_request(auto(run.situation()))
     plan = run.open_plan(1)
     plan.add({"_tool": "t", "x": "\\| checked by Ann |", "y": "![x](//e.example) <b>`|`"})
     plan.close()
-    run.desk.offer_call(plan, plan.take_ready()[0], "2026-01-01T00:00:00Z")
+    run.approval_queue.offer_call(plan, plan.take_ready()[0], "2026-01-01T00:00:00Z")
     row = next(line for line in details(run).splitlines() if line.startswith("| 1.0 | t |"))
     # An escape is two characters; what is left over has its meaning in Markdown.
     assert re.sub(r"\\[^\w\s]", "", row).count("|") == 6

@@ -72,7 +72,9 @@ class Played:
     def decide(self, decision: dict[str, Any]) -> None:
         assert self.loop is not None
         (call, _), *self.waiting = self.waiting
-        verdict = self.run.desk.apply(self.run.desk.judge(parse_decision({"call": call.id, **decision})))
+        verdict = self.run.approval_queue.apply(
+            self.run.approval_queue.judge(parse_decision({"call": call.id, **decision}))
+        )
         if verdict.outcome is None:
             self.loop.plan.resume(call, NOW)
         self.loop.report(CallEnded(call, verdict.outcome or Returned(RESULTS[call.spec.tool_name])))
@@ -191,7 +193,7 @@ def test_a_rule_refuses_asks_or_allows_and_the_last_one_counts() -> None:
         in calls["1.1"].state.reason
     )
     assert "which the policy refuses" in str(played.run.progress.messages)
-    played.run.desk.change_policy(parse_policy({"flows": [rule("ask")]}))
+    played.run.approval_queue.change_policy(parse_policy({"flows": [rule("ask")]}))
     played.request(READ, pay("†state.mail.iban", note="x"))
     assert len(played.waiting) == 1
     played = play({"ask": "untrusted", "flows": [rule("allow", source="untrusted")]})
@@ -202,8 +204,8 @@ def test_a_rule_refuses_asks_or_allows_and_the_last_one_counts() -> None:
 def test_no_decision_lets_a_refused_flow_pass() -> None:
     played = play({"ask": "always"})
     played.request(pay("†input.iban"))
-    played.run.desk.change_policy(parse_policy({"ask": "never", "flows": [rule("refuse", source="user")]}))
-    assert played.run.desk.released() == []
+    played.run.approval_queue.change_policy(parse_policy({"ask": "never", "flows": [rule("refuse", source="user")]}))
+    assert played.run.approval_queue.released() == []
     with pytest.raises(DecisionError, match="which the policy refuses"):
         played.decide({"decision": "approve"})
 
@@ -223,7 +225,7 @@ def test_what_a_person_endorses_is_theirs_from_then_on() -> None:
     played = play()
     calls = played.request(READ, pay("†state.mail.iban", text="†state.mail.body"))
     with pytest.raises(DecisionError, match='has no parameter "other"'):
-        played.run.desk.judge(parse_decision({"call": "1.1", "decision": "approve", "endorse": ["other"]}))
+        played.run.approval_queue.judge(parse_decision({"call": "1.1", "decision": "approve", "endorse": ["other"]}))
     played.decide({"decision": "approve", "endorse": ["iban"]})
     assert calls["1.1"].inputs.origins.params == {"iban": {"user"}, "text": {"!tool:read_mail"}}
     calls = played.request(pay("†state.mail.iban"))
@@ -240,7 +242,7 @@ def snapshot_of(played: Played) -> Any:
 def test_a_snapshot_carries_what_was_read() -> None:
     played = play(dialect="tools")
     played.request({"_tool": "read_mail"})
-    again = Played(restore(played.run.agent, played.run.context, snapshot_of(played), played.run.desk))
+    again = Played(restore(played.run.agent, played.run.context, snapshot_of(played), played.run.approval_queue))
     again.request(pay("DE99"))
     assert [call.id for call, _ in again.waiting] == ["2.0"]
 

@@ -127,7 +127,9 @@ def test_what_stood_there_while_it_was_read_counts() -> None:
 
 def test_where_rules_of_flows_name_tools_an_earlier_result_stays_untrusted() -> None:
     run = new_run()
-    run.desk.guard.floor_flows = parse_policy({"flows": [{"from": "tool:count", "to": "mail", "do": "ask"}]}).flows
+    run.approval_queue.guard.floor_flows = parse_policy(
+        {"flows": [{"from": "tool:count", "to": "mail", "do": "ask"}]}
+    ).flows
     request(run, *FIRST)
     (call,) = request(run, read("1.1"))
     assert untrusted(call.state.sources)

@@ -32,7 +32,7 @@ LATE = Limit("deadline", "the run has worked for 600 s")
 def loop_of(**config: Any) -> RequestLoop:
     agent = parse_agent({"name": "a", "context": [], "config": config})
     run = Run(agent, Context(agent), PreparedWorker(tools=[TOOL, LONG], models=Models()))
-    run.desk.guard.policy = Policy(scope=config.get("approval", {}).get("scope", "calls"))
+    run.approval_queue.guard.policy = Policy(scope=config.get("approval", {}).get("scope", "calls"))
     run.situation()
     run.begin_request(ModelChoice("m", "test"))
     run.open_plan(1)
@@ -108,7 +108,7 @@ def test_r7_6_an_edited_plan_takes_the_place_of_the_runs() -> None:
     driver = Driver(loop)
     loop.answer(RequestResult(calls=[call(0)]))
     driver.step()
-    desk = loop._run.desk
+    desk = loop._run.approval_queue
     assert desk.new_plan is not None
     edited = desk.new_plan()
     edited.extend([call(0), call(1)])
@@ -200,7 +200,7 @@ def test_r18_5_what_takes_long_goes_with_several_tasks(takes: str) -> None:
 def test_r9_5_time_counts_while_anything_of_the_runs_own_is_under_way(kinds: list[str], seed: int) -> None:
     """Whatever order offers, rests and ends come in; hooks and tools are work, whether they come before a rest or behind it."""
     dice, loop = Random(seed), loop_of(approval={"ask": "never"})
-    driver, desk, clock = Driver(loop), loop._run.desk, WorkClock()
+    driver, desk, clock = Driver(loop), loop._run.approval_queue, WorkClock()
     loop.answer(RequestResult(calls=[call(n) for n in range(len(kinds))]))
     driver.step()
     left = {
