@@ -67,6 +67,16 @@ async def reset(server: WorkflowEnvironment, handle: AgentHandle, event: int, *m
     await temporal(server, "reset", *where, *more)
 
 
+async def until_asked(it: Harness, run_id: str, *calls: str) -> RunView:
+    """The run once exactly these wait for a person, and its Request has ended: a reset within a Request makes that one again."""
+    async with asyncio.timeout(HANG):
+        while True:
+            view = await it.until_waiting(run_id, *calls)
+            if view.log[-1].status == "done":
+                return view
+            await asyncio.sleep(0.02)
+
+
 async def task_before_decision(handle: AgentHandle) -> int:
     """The workflow task that ended last before anything was decided."""
     last = 0
@@ -97,7 +107,7 @@ async def test_r7_2_a_decision_of_before_a_reset_does_not_count_after_it(
     removed.clear()
     async with harness(dev_server.client, TOOLS, [*PLAN, DONE]) as it:
         handle = await it.start(agent("remove"))
-        await it.until_waiting(handle.id, "1.0")
+        await until_asked(it, handle.id, "1.0")
         said = ("--workflow-id", handle.id, "--name", "decide", "--input", json.dumps(decision))
         if way == "signal":
             await temporal(dev_server, "signal", *said)
@@ -131,7 +141,7 @@ async def test_r7_7_a_policy_of_before_a_reset_counts_after_it_only_where_it_ask
     removed.clear()
     async with harness(dev_server.client, TOOLS, TWO) as it:
         handle = await it.start(agent("remove"))
-        await it.until_waiting(handle.id, "1.0", "1.1")
+        await until_asked(it, handle.id, "1.0", "1.1")
         run = Run(it.client, handle.id)
         await run.reject("1.1")
         point = await task_before_decision(handle)
@@ -159,7 +169,7 @@ async def test_a_decision_that_is_refused_at_once_leaves_nothing_in_the_history(
 ) -> None:
     async with harness(dev_server.client, TOOLS, PLAN) as it:
         handle = await it.start(agent("remove"))
-        await it.until_waiting(handle.id, "1.0")
+        await until_asked(it, handle.id, "1.0")
         run = Run(it.client, handle.id)
         with pytest.raises(DecisionRefusedError, match=r"nothing waits for a decision as '1\.7'"):
             await run.approve("1.7")
@@ -185,7 +195,7 @@ async def test_decisions_that_come_together_while_somebody_looks_replay(
         asyncio.timeout(HANG),
     ):
         handle = await it.start(agent("remove"))
-        await it.until_waiting(handle.id, *MANY)
+        await until_asked(it, handle.id, *MANY)
         looks = [handle.query(RUN_QUERY) for _ in MANY]
         decisions = [{"call": call, "decision": "approve", "remember": True} for call in MANY]
         if way == "signal":
@@ -220,12 +230,12 @@ async def test_r10_14_who_reads_a_run_that_is_reset_goes_on_and_is_told(dev_serv
         handle = await it.start(agent("remove"))
         run = Run(it.client, handle.id)
         reading = asyncio.create_task(read(run))
-        await it.until_waiting(handle.id, "1.0", "1.1")
+        await until_asked(it, handle.id, "1.0", "1.1")
         await run.approve("1.0")
         await decided.wait()
         before = list(seen)
         await reset(dev_server, handle, await task_before_decision(handle))
-        await it.until_waiting(handle.id, "1.0", "1.1")
+        await until_asked(it, handle.id, "1.0", "1.1")
         await run.reject("1.0")
         await run.approve("1.1")
         await reading
@@ -257,14 +267,14 @@ async def test_who_waits_for_a_run_that_is_reset_waits_for_its_new_end(
     """The reset of a run that goes on terminates its execution: its waiters took that for the end."""
     async with harness(dev_server.client, TOOLS, [PLAN[0], *PLAN]) as it, asyncio.timeout(HANG):
         handle = await it.start(agent("remove"))
-        await it.until_waiting(handle.id, "1.0")
+        await until_asked(it, handle.id, "1.0")
         run: Run[Any] = Run(it.client, handle.id)
         output, viewing = asyncio.create_task(run.result()), asyncio.create_task(run.wait())
         done, _ = await asyncio.wait([output, viewing], timeout=0.5)
         assert not done
         where = ("--workflow-id", handle.id, "--type", "FirstWorkflowTask", "--reason", "try again")
         await temporal(dev_server, "reset", *where)
-        await it.until_waiting(handle.id, "1.0")
+        await until_asked(it, handle.id, "1.0")
         if ends:
             await run.approve("1.0")
         else:
@@ -282,7 +292,7 @@ async def test_r10_14_a_run_that_is_reset_to_its_start_is_read_anew(dev_server: 
     async with harness(dev_server.client, TOOLS, TWO) as it, asyncio.timeout(HANG):
         handle = await it.start(agent("remove"))
         run = Run(it.client, handle.id)
-        await it.until_waiting(handle.id, "1.0", "1.1")
+        await until_asked(it, handle.id, "1.0", "1.1")
         await run.reject("1.0")
         await run.reject("1.1")
         await handle.result()
@@ -317,7 +327,7 @@ async def test_r10_14_a_continued_execution_that_is_reset_to_its_start_is_read_f
         handle = await it.start(agent("remove"))
         run = Run(it.client, handle.id)
         for number in range(1, 4):
-            await it.until_waiting(handle.id, f"{number}.0")
+            await until_asked(it, handle.id, f"{number}.0")
             await run.approve(f"{number}.0")
         await handle.result()
         before = [event async for event in run.events()]
@@ -344,7 +354,7 @@ async def test_r7_2_a_run_is_reset_again_and_decided_by_temporals_own_program(de
     async with harness(dev_server.client, TOOLS, [*PLAN, DONE, DONE]) as it, asyncio.timeout(HANG):
         handle = await it.start(agent("remove"))
         for number in range(3):
-            await it.until_waiting(handle.id, "1.0")
+            await until_asked(it, handle.id, "1.0")
             assert len(removed) == number
             await temporal(dev_server, "signal", "--workflow-id", handle.id, *approve)
             again = it.client.get_workflow_handle(handle.id, result_type=RunResult)
@@ -386,7 +396,7 @@ async def test_a_session_that_is_reset_in_its_first_execution_goes_on_with_its_r
         session = client.session(f"reset-{it.task_queue}", agent=Agent.of(PAYS))
         receipt = await session.send("Remove it.", sender="ann")
         assert receipt.run_id is not None
-        await it.until_waiting(receipt.run_id, "1.0")
+        await until_asked(it, receipt.run_id, "1.0")
         await temporal(
             dev_server, "reset", "--workflow-id", session.id, "--type", "LastWorkflowTask", "--reason", "try again"
         )
@@ -443,12 +453,12 @@ async def test_r7_2_a_delegate_that_was_open_at_a_reset_is_ended_before_it_start
     async with harness(dev_server.client, TOOLS, model, agents=tmp_path) as it, asyncio.timeout(HANG):
         handle = await it.start(document)
         below = f"{handle.id}/1.0" + "/0" * loop
-        await it.until_waiting(below, "1.0")
+        await until_asked(it, below, "1.0")
         first = await execution_of(it, below)
         where = ("--workflow-id", handle.id, "--type", "FirstWorkflowTask", "--reason", "try again")
         await temporal(dev_server, "reset", *where)
         await until_replaced(it, below, first)
-        await it.until_waiting(below, "1.0")
+        await until_asked(it, below, "1.0")
         assert (removed, await status_of(it, below, first)) == ([], CANCELED)
         await Run(it.client, below).approve("1.0")
         again = it.client.get_workflow_handle(handle.id, result_type=RunResult)
@@ -467,11 +477,11 @@ async def test_r7_2_a_decision_on_a_delegate_that_a_reset_has_left_behind_does_n
     document, model = pays(tmp_path, {"_tool": "remove", "path": "/first"}, after)
     async with harness(dev_server.client, TOOLS, model, agents=tmp_path) as it, asyncio.timeout(HANG):
         handle = await it.start(document)
-        await it.until_waiting(handle.id, "1.0")
+        await until_asked(it, handle.id, "1.0")
         point = await newest_task(handle)
         await Run(it.client, handle.id).approve("1.0")
         below = f"{handle.id}/1.1"
-        await it.until_waiting(below, "1.0")
+        await until_asked(it, below, "1.0")
         first = await execution_of(it, below)
         await reset(dev_server, handle, point)
         with pytest.raises(DecisionRefusedError, match="the run above was reset"):
@@ -482,7 +492,7 @@ async def test_r7_2_a_decision_on_a_delegate_that_a_reset_has_left_behind_does_n
         await until_refused(it, handle.id, 1)
         await Run(it.client, handle.id).approve("1.0")
         await until_replaced(it, below, first)
-        await it.until_waiting(below, "1.0")
+        await until_asked(it, below, "1.0")
         assert [path for path, _ in removed] == ["/first", "/first"]
         await Run(it.client, below).approve("1.0")
         result = await it.client.get_workflow_handle(handle.id, result_type=RunResult).result()
@@ -498,8 +508,8 @@ async def test_a_delegate_that_began_before_the_point_of_a_reset_goes_on(
     async with harness(dev_server.client, TOOLS, model, agents=tmp_path) as it, asyncio.timeout(HANG):
         handle = await it.start(document)
         below = f"{handle.id}/1.1"
-        await it.until_waiting(below, "1.0")
-        await it.until_waiting(handle.id, "1.0")
+        await until_asked(it, below, "1.0")
+        await until_asked(it, handle.id, "1.0")
         first = await execution_of(it, below)
         point = await newest_task(handle)
         await Run(it.client, handle.id).reject("1.0")
@@ -528,7 +538,7 @@ async def test_a_session_that_is_reset_to_its_start_ends_its_open_run_and_asks_a
         session = client.session(f"reset-{it.task_queue}", agent=Agent.of(PAYS))
         receipt = await session.send("Remove it.", sender="ann", id="m-1")
         assert receipt.run_id is not None
-        await it.until_waiting(receipt.run_id, "1.0")
+        await until_asked(it, receipt.run_id, "1.0")
         first = await execution_of(it, receipt.run_id)
         await temporal(
             dev_server, "reset", "--workflow-id", session.id, "--type", "FirstWorkflowTask", "--reason", "try again"
@@ -536,7 +546,7 @@ async def test_a_session_that_is_reset_to_its_start_ends_its_open_run_and_asks_a
         again = await session.send("Remove it.", sender="ann", id="m-1")
         assert again.run_id == receipt.run_id
         await until_replaced(it, receipt.run_id, first)
-        await it.until_waiting(receipt.run_id, "1.0")
+        await until_asked(it, receipt.run_id, "1.0")
         assert (removed, await status_of(it, receipt.run_id, first)) == ([], CANCELED)
         await session.decide({"call": "1.0", "decision": "approve"}, sender="ann", rights=["approve"])
         result = await session.wait(again)
