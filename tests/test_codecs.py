@@ -233,3 +233,19 @@ async def test_a_codec_that_is_away_is_waited_for() -> None:
         await codec.decode([payload])
     inner.away = None
     assert (await codec.decode([payload]))[0].data == b"1"
+
+
+async def test_a_codec_that_hangs_is_given_up_for_this_task() -> None:
+    class Hanging(Strict):
+        async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+            if any(payload.data.endswith(b"hang") for payload in payloads):
+                await asyncio.Event().wait()
+            return await super().decode(payloads)
+
+    codec = GuardedCodec(Hanging(), within=0.05)
+    good, bad = await codec.encode(
+        [Payload(metadata={"encoding": b"json/plain"}, data=data) for data in (b"1", b"hang")]
+    )
+    with pytest.raises(TimeoutError, match=r"the codec has not answered within 0\.05 s"):
+        await asyncio.wait_for(codec.decode([good, bad]), HANG)
+    assert (await codec.decode([good]))[0].data == b"1"

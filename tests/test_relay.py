@@ -310,7 +310,9 @@ async def test_a_reader_is_told_in_lines_and_text_runs_on() -> None:
     tell("assistant", "delta", text="Yes.", start=0)
     tell("assistant", "end", text="Yes.", accepted=True)
     tell("tool", "end", call="1.0", tool="pay", status="failed", error={"code": "x", "message": "no money"})
-    tell("approval", "start", call="1.1", tool="pay", params={}, reason="it is dangerous")
+    tell("approval", "start", call="1.1", tool="pay", params={"amount": 5}, reason="it is dangerous")
+    tell("approval", "start", call="1.2", tool="ask_person", params={}, reason="Which one?", question=True)
+    tell("approval", "start", call="2", tool="", params={}, calls=[{}, {}], reason="ask")
     tell("lifecycle", "error", status="failed", error="it broke")
     at = "10:00:00.000"
     assert console.export_text().splitlines() == [
@@ -320,6 +322,8 @@ async def test_a_reader_is_told_in_lines_and_text_runs_on() -> None:
         f"{at} assistant does not count: attempt 2 writes anew",
         f"{at} assistant Yes.",
         f"{at} tool      1.0 pay failed: no money",
-        f"{at} approval  1.1 pay waits for a person: it is dangerous",
+        f"{at} approval  1.1 waits for a person: pay amount 5: it is dangerous",
+        f"{at} approval  1.2 waits for a person: Which one?",
+        f"{at} approval  2 waits for a person: run a plan of 2 calls: ask",
         f"{at} lifecycle r failed: it broke",
     ]

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from perdure.approvals.requests import ask_words, plan_words
 from perdure.cli._console import harmless, screen
 from perdure.cli._execute import connected
 from perdure.runs.events import Event
@@ -116,9 +117,22 @@ def _approval(phase: str, data: JsonObject, event: Event) -> str:
     del event
     call = f"{data.get('call')} {data.get('tool', '')}".rstrip()
     if phase == "start":
-        return f"{call} waits for {'its client' if data.get('client') else 'a person'}: {data.get('reason', '')}"
+        return f"{data.get('call')} waits for {'its client' if data.get('client') else 'a person'}: {_asks(data)}"
     by = f" by {data['by']}" if data.get("by") else ""
     return f"{call} {data.get('decision', 'waits no longer')}{by}{_because(data)}"
+
+
+def _asks(data: JsonObject) -> str:
+    """Return the sentence of a request for an approval, as the inbox has it."""
+    tool, params, reason, calls = (
+        str(data.get("tool", "")),
+        data.get("params"),
+        str(data.get("reason", "")),
+        data.get("calls"),
+    )
+    if not tool:
+        return plan_words(len(calls) if isinstance(calls, list) else None, reason)
+    return ask_words(tool, params if isinstance(params, dict) else {}, reason, question=bool(data.get("question")))
 
 
 def _compaction(phase: str, data: JsonObject, event: Event) -> str:

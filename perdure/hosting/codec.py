@@ -64,6 +64,8 @@ _TAKE_ANYTHING: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFL
 _GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "AccessDenied", "InvalidBucketName", "404", "403", "400"})
 """What S3 says where asking again would not help."""
 _PROBE: Final = Payload(metadata={"encoding": b"json/plain"}, data=b'"perdure"')
+_WITHIN: Final = 60.0
+"""Seconds for a call of the codec. One that hangs would hold a worker's slot for ever: its task is tried again in another."""
 _AWAY: Final = (ConnectionError, TimeoutError, socket.gaierror)
 """Errors of a service that a codec needs, not of a payload."""
 
@@ -101,13 +103,15 @@ class GuardedCodec(PayloadCodec, WithSerializationContext):
     cannot be encoded is an error too, but for what a workflow sends.
     """
 
-    def __init__(self, inner: PayloadCodec) -> None:
-        self._inner = inner
+    def __init__(self, inner: PayloadCodec, *, within: float = _WITHIN) -> None:
+        self._inner, self._within = inner, within
 
     def with_context(self, context: SerializationContext) -> GuardedCodec:
         """Return this codec with the user's for the values of one run."""
         inner = self._inner
-        return GuardedCodec(inner.with_context(context)) if isinstance(inner, WithSerializationContext) else self
+        if not isinstance(inner, WithSerializationContext):
+            return self
+        return GuardedCodec(inner.with_context(context), within=self._within)
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Encode the payloads. See `PayloadCodec`."""
@@ -120,9 +124,9 @@ class GuardedCodec(PayloadCodec, WithSerializationContext):
     async def _each(self, work: _Work, payloads: Sequence[Payload], *, mends: bool) -> list[Payload]:
         try:
             if not any(map(is_unreadable, payloads)):
-                return _payloads(await work(payloads))
-        except Exception:
-            if not mends:
+                return await self._timed(work, payloads)
+        except Exception as error:
+            if not mends or isinstance(error, TimeoutError):
                 raise
         done: list[Payload] = []
         for payload in payloads:
@@ -131,24 +135,40 @@ class GuardedCodec(PayloadCodec, WithSerializationContext):
 
     async def _one(self, work: _Work, payload: Payload, *, mends: bool) -> list[Payload]:
         try:
-            return _payloads(await work([payload]))
+            return await self._timed(work, [payload])
         except Exception as error:
-            if not mends or any(isinstance(each, _AWAY) for each in causes_of(error)):
+            if not mends or _is_away(error):
                 raise
             if (problem := await self._problem()) is not None:
                 raise problem from error
         try:
-            return _payloads(await work([payload]))
+            return await self._timed(work, [payload])
         except Exception as error:  # again, although the codec works
+            if _is_away(error):
+                raise
             return [unreadable(f"{type(error).__name__}: {error}")]
+
+    async def _timed(self, work: _Work, payloads: Sequence[Payload]) -> list[Payload]:
+        """Return what the codec makes of the payloads. Raises `TimeoutError` if it takes longer than `within`."""
+        try:
+            async with asyncio.timeout(self._within) as limit:
+                return _payloads(await work(payloads))
+        except TimeoutError:
+            if limit.expired():
+                raise TimeoutError(f"the codec has not answered within {self._within:g} s") from None
+            raise
 
     async def _problem(self) -> Exception | None:
         """Return why the codec does not decode what it encodes, or `None`."""
         try:
-            [found] = await self._inner.decode(await self._inner.encode([_PROBE]))
+            [found] = await self._timed(self._inner.decode, await self._timed(self._inner.encode, [_PROBE]))
         except Exception as error:
             return error
         return None if found.data == _PROBE.data else RuntimeError("the codec does not decode what it encodes")
+
+
+def _is_away(error: Exception) -> bool:
+    return any(isinstance(each, _AWAY) for each in causes_of(error))
 
 
 def _payloads(found: Sequence[Payload]) -> list[Payload]:

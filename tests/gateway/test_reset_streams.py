@@ -20,7 +20,7 @@ from tests.gateway.test_agui import SHOPPER, pay, played, text, user
 from tests.gateway.test_agui_telling import Client
 from tests.patience import HANG
 from tests.support import Harness
-from tests.test_resets import reset, task_before_decision
+from tests.test_resets import reset, task_before_decision, until_asked
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -35,13 +35,13 @@ async def reset_after_a_decision(server: WorkflowEnvironment, it: Harness, run_i
     """Decide one of two calls, have the run reset to before that, and decide both."""
     run: Run[Any] = Run(it.client, run_id)
     handle: AgentHandle = it.client.get_workflow_handle(run_id, result_type=RunResult)
-    await it.until_waiting(run_id, "1.0", "1.1")
+    await until_asked(it, run_id, "1.0", "1.1")
     await run.approve("1.0")
     async for event in run.events(topics=["tool"]):
         if event.phase == "end":
             break
     await reset(server, handle, await task_before_decision(handle))
-    await it.until_waiting(run_id, "1.0", "1.1")
+    await until_asked(it, run_id, "1.0", "1.1")
     await run.approve("1.0")
     await run.approve("1.1")
 
@@ -104,3 +104,28 @@ async def test_an_openai_stream_goes_on_over_a_reset(dev_server: WorkflowEnviron
     numbers = [event.sequence_number for event in events]
     assert numbers == sorted(set(numbers))
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == "paid 5, paid 6"
+
+
+async def test_a_stream_of_a_chat_completion_goes_on_over_a_reset(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    script = [{"calls": TWICE, "output": None}, LAST, LAST]
+    options: dict[str, Any] = {"agents": [SHOPPER], "functions": [pay], "who": WHO}
+    async with door(dev_server.client, tmp_path, script, **options) as it, asyncio.timeout(HANG):
+        completions = it.clients[1].chat.completions
+        parts: list[Any] = []
+
+        async def read() -> None:
+            said: Any = [{"role": "user", "content": "Pay."}]
+            async for part in await completions.create(model="shopper", messages=said, stream=True):
+                parts.append(part)
+
+        reading = asyncio.create_task(read())
+        while not (waiting := (await it.served.gateway.perdure.approvals(tenant=TENANT)).waiting):
+            pass
+        await reset_after_a_decision(dev_server, it.it, waiting[0].run_id)
+        await reading
+    written = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
+    ends = [part.choices[0].finish_reason for part in parts if part.choices and part.choices[0].finish_reason]
+    assert (written, ends) == ("paid 5, paid 6", ["stop"])
+    assert len({part.id for part in parts}) == 1
