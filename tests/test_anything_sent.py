@@ -3,21 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.api.sdk.v1 import WorkflowMetadata
+from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import ToolError, tool
+from perdure import Agent, Perdure, ToolError, tool
+from perdure.approvals.decisions import parse_decision
+from perdure.approvals.policy import parse_policy
+from perdure.approvals.requests import STEER, WITHDRAW, IncomingMessage
 from perdure.errors import AgentError
 from perdure.runs.agent import parse_agent
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW, CALLS_SIGNAL, DECIDE, POLICY, REFUSED
+from perdure.sessions.transcript import SEGMENT_WORKFLOW
+from perdure.sessions.wire import (
+    COMPACT,
+    DECIDE_IN_SESSION,
+    DESCRIBE,
+    END,
+    REDELIVER,
+    SEND,
+    SESSION_WORKFLOW,
+    Description,
+    Message,
+    MessageWithdrawal,
+    Redelivery,
+    SessionDecision,
+    SessionDeletion,
+)
+from perdure.sessions.wire import WITHDRAW as WITHDRAW_FROM_SESSION
 from perdure.testing.scripted_model import ChatRequest
 from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness
@@ -99,6 +122,87 @@ async def test_r18_6_a_workflow_started_with_anything(
     assert isinstance(cause, ApplicationError)
     assert (cause.type, failed) == (REFUSED, 0)
     assert cause.message.startswith("the input of the workflow is not valid: ")
+
+
+async def metadata(handle: WorkflowHandle[Any, Any]) -> WorkflowMetadata:
+    """What the Web UI and `temporal workflow metadata` show."""
+    found: WorkflowMetadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    return found
+
+
+@tool
+def note(text: str) -> str:
+    return text
+
+
+async def test_r18_6_a_session_is_sent_anything_by_each_of_its_handlers(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [note], [DONE, DONE]) as it:
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        session = perdure.session(f"odd-{uuid.uuid4().hex[:8]}", agent=Agent.of(agent("note")))
+        await session.reply(await session.send("hello", sender="ann"), HANG)
+        handle = it.client.get_workflow_handle(session.id)
+        definition = (await metadata(handle)).definition
+        signals = [each.name for each in definition.signal_definitions]
+        updates = [each.name for each in definition.update_definitions]
+        assert {"turn", "waits"} <= set(signals)
+        assert {SEND, END} <= set(updates)
+        for arguments in ODD:
+            for name in signals:
+                await handle.signal(name or "nothing of ours", args=arguments)
+            for name in updates:
+                if (name, arguments) != (DESCRIBE, [{}]):  # it describes the session by nothing
+                    with pytest.raises(WorkflowUpdateFailedError):
+                        await handle.execute_update(name, args=arguments)
+        reply = await session.reply(await session.send("and again", sender="ann"), HANG)
+        failed = await failed_tasks(it, session.id)
+    assert (reply is not None, failed) == (True, 0)
+
+
+FORMS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    AGENT_WORKFLOW: {
+        "approve": lambda sent: parse_decision(sent, "approve"),
+        "reject": lambda sent: parse_decision(sent, "reject"),
+        "edit": lambda sent: parse_decision(sent, "edit"),
+        "replace": lambda sent: parse_decision(sent, "replace"),
+        "answer": lambda sent: parse_decision(sent, "answer"),
+        DECIDE: parse_decision,
+        POLICY: parse_policy,
+        STEER: IncomingMessage.model_validate,
+        WITHDRAW: lambda sent: sent["id"],
+    },
+    LOOP_WORKFLOW: {POLICY: parse_policy},
+    SESSION_WORKFLOW: {
+        SEND: Message.model_validate,
+        WITHDRAW_FROM_SESSION: MessageWithdrawal.model_validate,
+        DECIDE_IN_SESSION: lambda sent: parse_decision(SessionDecision.model_validate(sent).decision),
+        COMPACT: SessionDeletion.model_validate,
+        REDELIVER: Redelivery.model_validate,
+        DESCRIBE: Description.model_validate,
+        END: SessionDeletion.model_validate,
+    },
+    SEGMENT_WORKFLOW: {},
+}
+"""How each workflow reads what people send it."""
+
+
+@pytest.mark.parametrize("workflow", FORMS)
+async def test_each_handler_is_described_with_an_example_that_it_accepts(
+    workflow: str, dev_server: WorkflowEnvironment
+) -> None:
+    async with harness(dev_server.client, [note], []) as it:
+        handle = await it.client.start_workflow(
+            workflow, id=f"described-{uuid.uuid4().hex[:8]}", task_queue=it.task_queue
+        )
+        with pytest.raises(WorkflowFailureError):
+            await asyncio.wait_for(handle.result(), HANG)
+        definition = (await metadata(handle)).definition
+    handlers = [*definition.signal_definitions, *definition.update_definitions, *definition.query_definitions]
+    ours = [each for each in handlers if not each.name.startswith("__")]
+    assert [each.name for each in ours if not each.description] == []
+    examples = {each.name: each.description[each.description.index("{") :] for each in ours if "{" in each.description}
+    assert examples.keys() == FORMS[workflow].keys()
+    for name, example in examples.items():
+        FORMS[workflow][name](json.loads(example))
 
 
 async def test_r6_7_a_delivery_after_the_request_was_closed_adds_nothing(dev_server: WorkflowEnvironment) -> None:

@@ -12,7 +12,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from perdure.workflows.approvals import LEFT, ApprovalWaits, RunApprovals
-from perdure.workflows.arguments import read_input, read_one
+from perdure.workflows.arguments import any_arguments, read_input, read_one
 from perdure.workflows.calls import CallLoop
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.claim_check import ParentRun, whole
@@ -28,8 +28,10 @@ from perdure.workflows.results import failure_of, result_of, spent_by, view_of
 from perdure.workflows.timers import watch
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.decisions import Decision
+    from perdure.approvals.policy import Policy
     from perdure.approvals.queue import ApprovalQueue
-    from perdure.approvals.requests import STEER, WITHDRAW, WaitingView
+    from perdure.approvals.requests import STEER, WITHDRAW, IncomingMessage, WaitingView
     from perdure.errors import PerdureError
     from perdure.hooks.events import HOOK_QUERY
     from perdure.models.requests import CallDelivery, RequestContext, RequestInput, RequestResult
@@ -63,9 +65,9 @@ with workflow.unsafe.imports_passed_through():
         RunResult,
         RunView,
     )
-    from perdure.tools.invocation import ToolReads
+    from perdure.tools.invocation import SpaceClaim, SpaceGrant, ToolReads
     from perdure.tools.tool import Tool
-    from perdure.values.json import Json, JsonObject, ValuePage
+    from perdure.values.json import Json, JsonObject, Sent, ValuePage
     from perdure.values.limits import NEAR
 
 
@@ -284,7 +286,7 @@ class AgentWorkflow:
     """One run of an agent: its parts, its start and end, and its handlers, each of which calls a part. `RunDriver` is
     its life in between.
 
-    Handlers take whatever anybody sends, any number of arguments of any kind, and the parts judge it: the SDK would fail
+    Handlers show the types that they expect, and accept whatever anybody sends: the parts judge it. The SDK would fail
     the workflow task, again and again, where the arguments do not match (R18.6).
     """
 
@@ -353,104 +355,123 @@ class AgentWorkflow:
     # Decisions and messages of people.
 
     @workflow.signal(name="approve", unfinished_policy=LEFT, description='Let a call that waits run: {"call": "1.0"}')
-    async def approve(self, *said: Json) -> None:
+    @any_arguments
+    async def approve(self, decision: Sent[Decision]) -> None:
         """`{"call": "1.0"}`, and if wanted `by`, `remember`, `digest` (R7.2). What cannot be followed shows in `show`."""
-        await self._approvals.note(said, "approve")
+        await self._approvals.note(decision, "approve")
 
     @workflow.signal(
         name="reject",
         unfinished_policy=LEFT,
         description='Do not let it run: {"call": "1.0", "reason": "still needed"}',
     )
-    async def reject(self, *said: Json) -> None:
+    @any_arguments
+    async def reject(self, decision: Sent[Decision]) -> None:
         """`{"call": "1.0", "reason": "still needed"}`."""
-        await self._approvals.note(said, "reject")
+        await self._approvals.note(decision, "reject")
 
     @workflow.signal(
         name="edit", unfinished_policy=LEFT, description='Run it with other parameters: {"call": "1.0", "params": {}}'
     )
-    async def edit(self, *said: Json) -> None:
+    @any_arguments
+    async def edit(self, decision: Sent[Decision]) -> None:
         """`{"call": "1.0", "params": {…}}`; of a plan `{"call": "1", "calls": […]}`."""
-        await self._approvals.note(said, "edit")
+        await self._approvals.note(decision, "edit")
 
     @workflow.signal(
         name="replace",
         unfinished_policy=LEFT,
         description='Run another call in its place: {"call": "1.0", "with": {"_tool": "name"}}',
     )
-    async def replace(self, *said: Json) -> None:
+    @any_arguments
+    async def replace(self, decision: Sent[Decision]) -> None:
         """`{"call": "1.0", "with": {"_tool": …}}`."""
-        await self._approvals.note(said, "replace")
+        await self._approvals.note(decision, "replace")
 
     @workflow.signal(
         name="answer", unfinished_policy=LEFT, description='Answer a question: {"call": "1.0", "answer": "yes"}'
     )
-    async def answer(self, *said: Json) -> None:
+    @any_arguments
+    async def answer(self, decision: Sent[Decision]) -> None:
         """`{"call": "1.0", "answer": …}`: the result of a call of `ask_person`."""
-        await self._approvals.note(said, "answer")
+        await self._approvals.note(decision, "answer")
 
     @workflow.signal(
         name=DECIDE, unfinished_policy=LEFT, description='Any decision: {"call": "1.0", "decision": "approve"}'
     )
-    async def decide(self, *said: Json) -> None:
+    @any_arguments
+    async def decide(self, decision: Sent[Decision]) -> None:
         """Any of them: `{"call": "1.0", "decision": "approve"}`."""
-        await self._approvals.note(said)
+        await self._approvals.note(decision)
 
-    @workflow.update(name=DECIDE, unfinished_policy=LEFT)
-    async def decide_now(self, *said: Json) -> JsonObject:
+    @workflow.update(
+        name=DECIDE, unfinished_policy=LEFT, description='Any decision: {"call": "1.0", "decision": "approve"}'
+    )
+    @any_arguments
+    async def decide_now(self, decision: Sent[Decision]) -> JsonObject:
         """Decide by update; return `{"call", "decision"}`, or the reason why nothing changed (R7.3)."""
-        return await self._approvals.decide_now(said)
+        return await self._approvals.decide_now(decision)
 
     @decide_now.validator
-    def _check_decision(self, *said: Json) -> None:
-        self._approvals.check(said)
+    @any_arguments
+    def _check_decision(self, decision: Sent[Decision]) -> None:
+        self._approvals.check(decision)
 
     @workflow.signal(
         name=POLICY, unfinished_policy=LEFT, description='What is asked about from now on: {"ask": "unsafe"}'
     )
-    async def change_policy(self, *said: Json) -> None:
+    @any_arguments
+    async def change_policy(self, change: Sent[Policy]) -> None:
         """The keys of `config.approval` that are to differ from now on: `{"ask": "unsafe"}` (R7.7)."""
-        await self._approvals.note_policy(said)
+        await self._approvals.note_policy(change)
 
-    @workflow.update(name=POLICY, unfinished_policy=LEFT)
-    async def change_policy_now(self, *said: Json) -> JsonObject:
+    @workflow.update(
+        name=POLICY, unfinished_policy=LEFT, description='What is asked about from now on: {"ask": "unsafe"}'
+    )
+    @any_arguments
+    async def change_policy_now(self, change: Sent[Policy]) -> JsonObject:
         """Change the policy by update; return the policy as it stands then, or the problem."""
-        return await self._approvals.change_policy_now(said)
+        return await self._approvals.change_policy_now(change)
 
     @change_policy_now.validator
-    def _check_policy(self, *said: Json) -> None:
-        self._approvals.check_policy(said)
+    @any_arguments
+    def _check_policy(self, change: Sent[Policy]) -> None:
+        self._approvals.check_policy(change)
 
     @workflow.signal(name=STEER, description='A new message for the run while it works: {"id": "m1", "text": "…"}')
-    def steer(self, *said: Json) -> None:
+    @any_arguments
+    def steer(self, message: Sent[IncomingMessage]) -> None:
         """Accept `{"id", "text", "sender"?, "at"?}` (R10.5). `show` prints invalid ones."""
-        self._mailbox.take(said, None if self._driver is None else self._driver.calls)
+        self._mailbox.take(message, None if self._driver is None else self._driver.calls)
 
-    @workflow.update(name=WITHDRAW)
-    async def withdraw(self, *said: Json) -> JsonObject:
+    @workflow.update(name=WITHDRAW, description='Take a message back that no Request holds yet: {"id": "m1"}')
+    @any_arguments
+    async def withdraw(self, message: Sent[str | JsonObject]) -> JsonObject:
         """Withdraw the message of this id; return `{"id", "withdrawn": true}`, or the reason why it cannot be withdrawn
         (R10.7).
         """
-        return self._mailbox.withdraw(said)
+        return self._mailbox.withdraw(message)
 
     @withdraw.validator
-    def _check_withdrawal(self, *said: Json) -> None:
-        self._mailbox.check_withdrawal(said)
+    @any_arguments
+    def _check_withdrawal(self, message: Sent[str | JsonObject]) -> None:
+        self._mailbox.check_withdrawal(message)
 
     # What the engine's own activities and runs send and ask.
 
-    @workflow.query(name=CONTEXT_QUERY)
+    @workflow.query(name=CONTEXT_QUERY, description="The engine's own: the context of a Request, by its number")
     def context(self, number: int) -> RequestContext:
         """Return the context of Request `number`. Its activity queries it, and the history does not record it (R6.8)."""
         return self._started.context(number, self._watchers.until)
 
     @workflow.signal(name=CALLS_SIGNAL, description="The engine's own: calls that have closed in the model's stream")
-    def deliver(self, *said: Json) -> None:
+    @any_arguments
+    def deliver(self, delivery: Sent[CallDelivery]) -> None:
         """Deliver calls that have closed while the model still writes; see `perdure.models.response_stream`."""
-        if self._driver is not None and (delivery := read_one(CallDelivery, said)) is not None:
-            self._driver.deliver(delivery)
+        if self._driver is not None and (calls := read_one(CallDelivery, delivery)) is not None:
+            self._driver.deliver(calls)
 
-    @workflow.query(name=PARAMETERS_QUERY)
+    @workflow.query(name=PARAMETERS_QUERY, description="The engine's own: large parameters of running calls, by ids")
     def parameters(self, call_ids: list[str]) -> dict[str, ToolReads | None]:
         """Return the inputs of running calls' tools that were too large to be sent, for their activities (R18.2).
 
@@ -459,28 +480,29 @@ class AgentWorkflow:
         calls = None if self._driver is None else self._driver.calls
         return dict.fromkeys(call_ids) if calls is None else calls.reads(call_ids)
 
-    @workflow.query(name=HOOK_QUERY)
-    def hook_given(self, *said: Json) -> JsonObject:
+    @workflow.query(name=HOOK_QUERY, description="The engine's own: what a hook is called with, by its key")
+    def hook_given(self, key: str) -> JsonObject:
         """Return the event of a point that is under way, by its key, for the hooks' activity (R18.2)."""
-        return self._hooks.given(said)
+        return self._hooks.given(key)
 
     @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
-    def claim(self, *said: Json) -> None:
+    @any_arguments
+    def claim(self, claim: Sent[SpaceClaim]) -> None:
         """Record the claim of an activity, or a child run, for a result above its share of the history (R18.4)."""
         if self._driver is not None:
-            self._driver.sender.claim(said)
+            self._driver.sender.claim(claim)
 
-    @workflow.query(name=CLAIM)
+    @workflow.query(name=CLAIM, description="The engine's own: which calls may return large results, by ids")
     def granted(self, call_ids: list[str]) -> dict[str, bool]:
         """Return whether these calls may return large results. A claim that has not arrived is left out."""
         return {} if self._driver is None else self._driver.sender.granted(call_ids)
 
-    @workflow.query(name=GIVEN_QUERY)
+    @workflow.query(name=GIVEN_QUERY, description="The engine's own: large inputs of child runs, by names")
     def given_below(self, names: list[str]) -> JsonObject:
         """Return the inputs of child runs that were too large to be sent (R18.2); `None` for one that does not run."""
         return dict.fromkeys(names) if self._driver is None else self._driver.sender.given(names)
 
-    @workflow.query(name=SPENT_QUERY)
+    @workflow.query(name=SPENT_QUERY, description="The usage of the run and its child runs so far")
     def spent(self) -> SpentBudget:
         """Return the usage of the run and its child runs so far, for a parent whose child was cancelled or failed
         (R9.6).
@@ -489,19 +511,22 @@ class AgentWorkflow:
         return SpentBudget(usage=RunUsage()) if driver is None else spent_by(driver.run, driver.clock)
 
     @workflow.signal(name=GRANTED, description="The engine's own: what the run above has decided of this one's output")
-    def granted_above(self, *answer: Json) -> None:
+    @any_arguments
+    def granted_above(self, grant: Sent[SpaceGrant]) -> None:
         """Record the answer to a claim of this run."""
-        self._parent.note_grant(answer)
+        self._parent.note_grant(grant)
 
     @workflow.signal(name=BUDGET, description="The engine's own: this run's share of the budget above is larger now")
-    def raise_budget(self, *said: Json) -> None:
+    @any_arguments
+    def raise_budget(self, budget: Sent[Budget]) -> None:
         """Raise this run's share of the budget: the parent's answer is complete, and fewer runs share the budget
         (R18.7).
         """
-        self._parent.note_budget(said)
+        self._parent.note_budget(budget)
 
     @workflow.signal(name=LATE, description="The engine's own: the time has passed that this run may work for")
-    def late(self, *_: Json) -> None:
+    @any_arguments
+    def late(self, _: Sent[None]) -> None:
         """Record that the deadline has come by the parent's time (R9.5). This run adds the time that it waited for
         people.
         """
@@ -509,12 +534,14 @@ class AgentWorkflow:
 
     # Views.
 
-    @workflow.query(name=RUN_QUERY)
+    @workflow.query(name=RUN_QUERY, description="The run as it stands: its status, calls, state and usage")
     def view(self) -> RunView:
         """Return the run as it stands, for `show` and `watch`."""
         return view_of(self._run)
 
-    @workflow.query(name=WAITING_QUERY)
+    @workflow.query(
+        name=WAITING_QUERY, description="What waits for a person; arguments, if any: a call's id, and how many to skip"
+    )
     def waiting(self, only: str | None = None, skip: int = 0) -> list[WaitingView]:
         """Return the requests that wait for a person, oldest first; with `only` that call's, or that Request's plan,
         alone.
@@ -524,27 +551,34 @@ class AgentWorkflow:
         run = self._run
         return [] if run is None else fit_waiting(waiting_views(run, only, skip), sizes=run.sizes)
 
-    @workflow.query(name=VALUE_QUERY)
+    @workflow.query(
+        name=VALUE_QUERY,
+        description="A page of a value: output, state, calls, errors, a reference or a call's id; and an offset",
+    )
     def value(self, what: str, offset: int = 0) -> ValuePage:
         """Return a page of a cut value: `output`, `state`, `calls`, `errors`, a reference or a call's id."""
         return self._pages.page(self._run, what, offset, self._given)
 
-    @workflow.query(name=RECALL_QUERY)
+    @workflow.query(
+        name=RECALL_QUERY,
+        description="A page of a value that the model was shown in part: its name, and the page's number",
+    )
     def recalled(self, what: str, page: int = 1) -> JsonObject | None:
         """Return a page of a value that the model is shown cut; `None`: the execution before this one has it."""
         return recall(self._started.run, what, max(1, page))
 
-    @workflow.query(name=EVENTS_QUERY)
-    def events(self, *said: Json) -> EventsPage:
+    @workflow.query(name=EVENTS_QUERY, description="Events: the number of the first, and how many at most")
+    def events(self, *numbers: int) -> EventsPage:
         """Return an `EventsPage` from a number on, with at most so many events, also after the run's end."""
-        return page_of(self._notes.journal, said)
+        return page_of(self._notes.journal, numbers)
 
     @workflow.signal(name=WATCHED, description="Somebody watches: what a model writes is told more often for a while")
-    def watched(self, *_: Json) -> None:
+    @any_arguments
+    def watched(self, _: Sent[None]) -> None:
         """Record that there are readers. They repeat the signal once a minute."""
         self._watchers.note()
 
-    @workflow.query(name=WATCHED)
+    @workflow.query(name=WATCHED, description="Until when somebody watches, in seconds since 1970; 0 for nobody")
     def watched_until(self, *_: Json) -> float:
         """Return until when somebody watches, in seconds since 1970; 0 for nobody."""
         return self._watchers.until

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 from temporalio import workflow
@@ -12,10 +14,38 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError, ProtocolError
     from perdure.runs.wire import REFUSED
-    from perdure.values.json import Json, UnreadArgument, WireModel, check
+    from perdure.values.json import Json, Sent, UnreadArgument, WireModel, check
     from perdure.values.problems import first_problem
 
 W = TypeVar("W", bound=WireModel)
+S = TypeVar("S")
+T = TypeVar("T")
+R = TypeVar("R")
+_NAMES: Final = ("__module__", "__name__", "__qualname__", "__doc__")
+
+
+def any_arguments(handler: Callable[[S, Sent[T]], R]) -> Callable[..., R]:
+    """Let Temporal call a handler of one `Sent` with any arguments: their number may be wrong, too (R18.6).
+
+    ```python
+    @workflow.signal(name="approve", description="…")
+    @any_arguments
+    def approve(self, decision: Sent[Decision]) -> None: ...
+    ```
+    """
+
+    def call(self: S, *sent: Json) -> R:
+        return handler(self, Sent(sent))
+
+    async def call_async(self: S, *sent: Json) -> Any:
+        found: Any = handler(self, Sent(sent))
+        return await found
+
+    wrapper: Any = call_async if inspect.iscoroutinefunction(handler) else call
+    # Without `__wrapped__`, from which the SDK would take one argument of this type as the only valid form.
+    functools.update_wrapper(wrapper, handler, assigned=_NAMES)
+    del wrapper.__wrapped__
+    return wrapper  # type: ignore[no-any-return]
 
 
 def only(said: Sequence[Json]) -> Json:
@@ -25,7 +55,7 @@ def only(said: Sequence[Json]) -> Json:
     return said[0]
 
 
-def read_one(kind: type[W], said: Sequence[Json]) -> W | None:
+def read_one(kind: type[W], said: Sent[W]) -> W | None:
     """Return the one argument of a handler that only the engine calls; `None` for one that the engine cannot have sent."""
     try:
         return kind.model_validate(said[0]) if len(said) == 1 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.run import Run
     from perdure.runs.wire import CLAIM, REFUSED, RunInput, RunResult
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
-    from perdure.values.json import Json
+    from perdure.values.json import Sent
     from perdure.values.limits import HISTORY_FULL, RESULT_TOO_LARGE, bytes_text
 
 
@@ -78,14 +78,14 @@ class ParentRun:
         self._raise_budget = raise_budget
         self._granted: bool | None = None
 
-    def note_grant(self, answer: Sequence[Json]) -> None:
+    def note_grant(self, grant: Sent[SpaceGrant]) -> None:
         """Record the decision on a claim of this run."""
-        if (grant := read_one(SpaceGrant, answer)) is not None:
-            self._granted = grant.granted
+        if (found := read_one(SpaceGrant, grant)) is not None:
+            self._granted = found.granted
 
-    def note_budget(self, said: Sequence[Json]) -> None:
+    def note_budget(self, raised: Sent[Budget]) -> None:
         """Raise this run's share: the parent's answer is complete, and fewer runs share its budget (R18.7)."""
-        if (budget := read_one(Budget, said)) is not None:
+        if (budget := read_one(Budget, raised)) is not None:
             self.raised = budget
             self._raise_budget(budget)
 

@@ -33,7 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.wire import GRANTED, LIMITED_ACTIVITY, NEXT_TASK_ACTIVITY, RunInput
     from perdure.tools.invocation import CallHookRefs, Limited, SpaceClaim, SpaceGrant, ToolInput, ToolReads, ToolResult
     from perdure.tools.tool import QUEUE_TIMEOUT, Tool
-    from perdure.values.json import Json, JsonObject
+    from perdure.values.json import Json, JsonObject, Sent
     from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, SHORT_TASKS, bytes_text
     from perdure.values.sizes import HistoryRoom, QuickCalls, Sizes, TaskBudget, first_fitting, history_full
 
@@ -189,13 +189,13 @@ class Dispatcher:
     def _size_of(self, reads: ToolReads) -> int:
         return sum(map(self.sizes.of, (reads.call, reads.params, reads.definition, reads.messages)))
 
-    def claim(self, said: Sequence[Json]) -> None:
+    def claim(self, claim: Sent[SpaceClaim]) -> None:
         """Record a `SpaceClaim` of an activity, or a child run, for a result above its share of the history (R18.4).
 
         It is decided when earlier results have arrived.
         """
-        if (claim := read_one(SpaceClaim, said)) is not None:
-            self._history.claim(claim.call_id, claim.size)
+        if (found := read_one(SpaceClaim, claim)) is not None:
+            self._history.claim(found.call_id, found.size)
             self._decide()
 
     def granted(self, call_ids: Iterable[str]) -> dict[str, bool]:

@@ -144,9 +144,9 @@ class ExecutionHooks:
             self._given.pop(key, None)
         return answer
 
-    def given(self, said: Sequence[Any]) -> JsonObject:
-        """Return the event under way by the key that a query names. Raise `ValueError` if there is none."""
-        event = self._given.get(str(said[0]) if said else "")
+    def given(self, key: str) -> JsonObject:
+        """Return the event under way by its key. Raise `ValueError` if there is none."""
+        event = self._given.get(key)
         if event is None:
             raise ValueError("no hook waits for this")
         return event.as_json()

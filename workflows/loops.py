@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from perdure.workflows.arguments import only, read_input
+from perdure.workflows.arguments import any_arguments, only, read_input
 from perdure.workflows.children import BudgetShare, ChildRuns
 from perdure.workflows.claim_check import ParentRun, whole
 from perdure.workflows.delegates import ChildHandle, run_iteration
@@ -28,7 +28,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.runs.records import added
     from perdure.runs.wire import CLAIM, GRANTED, POLICY, RunInput
-    from perdure.values.json import Json, JsonObject
+    from perdure.tools.invocation import SpaceClaim, SpaceGrant
+    from perdure.values.json import Json, JsonObject, Sent
     from perdure.values.limits import HISTORY_FULL, MAX_SHARED, NEAR
     from perdure.values.sizes import Sizes
 
@@ -57,38 +58,43 @@ class LoopWorkflow:
         if self._driver is not None:
             self._driver.raise_budget(raised)
 
-    @workflow.signal(name=POLICY)
-    def change_policy(self, *said: Any) -> None:
+    @workflow.signal(name=POLICY, description='What is asked about from now on: {"ask": "unsafe"}')
+    @any_arguments
+    def change_policy(self, change: Sent[Policy]) -> None:
         """Change the policy of iterations that run and of later ones (R7.7). An invalid change has no effect."""
-        self._policy.note(said)
+        self._policy.note(change)
 
     @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
-    def claim(self, *said: Any) -> None:
+    @any_arguments
+    def claim(self, claim: Sent[SpaceClaim]) -> None:
         """Record the claim of an iteration for a result above its share of the history."""
         if self._driver is not None:
-            self._driver.sender.claim(said)
+            self._driver.sender.claim(claim)
 
     @workflow.signal(name=GRANTED, description="The engine's own: what the run above has decided of this one's output")
-    def granted_above(self, *answer: Any) -> None:
+    @any_arguments
+    def granted_above(self, grant: Sent[SpaceGrant]) -> None:
         """Record the answer to a claim of this loop."""
-        self._parent.note_grant(answer)
+        self._parent.note_grant(grant)
 
     @workflow.signal(name=BUDGET, description="The engine's own: this run's share of the budget above is larger now")
-    def raise_budget(self, *said: Any) -> None:
+    @any_arguments
+    def raise_budget(self, budget: Sent[Budget]) -> None:
         """Raise this loop's share of the budget."""
-        self._parent.note_budget(said)
+        self._parent.note_budget(budget)
 
     @workflow.signal(name=LATE, description="The engine's own: the time has passed that this run may work for")
-    def late(self, *_: Any) -> None:
+    @any_arguments
+    def late(self, _: Sent[None]) -> None:
         """Record that the deadline has come by the parent's time."""
         self._parent.note_late()
 
-    @workflow.query(name=GIVEN_QUERY)
+    @workflow.query(name=GIVEN_QUERY, description="The engine's own: large inputs of iterations, by names")
     def given_below(self, names: list[str]) -> dict[str, Any]:
         """Return the inputs of iterations that were too large to be sent; `None` for one that does not run."""
         return dict.fromkeys(names) if self._driver is None else self._driver.sender.given(names)
 
-    @workflow.query(name=SPENT_QUERY)
+    @workflow.query(name=SPENT_QUERY, description="The usage of the iterations so far")
     def spent(self) -> SpentBudget:
         """Return the usage of the iterations so far (R9.6)."""
         state = LoopState() if self._driver is None else self._driver.state

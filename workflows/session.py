@@ -9,14 +9,14 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from perdure.workflows.arguments import read_input
+from perdure.workflows.arguments import any_arguments, read_input
 from perdure.workflows.observability import page_of
 from perdure.workflows.session_driver import SessionDriver
 from perdure.workflows.session_state import SessionState
 from perdure.workflows.session_updates import SessionUpdates
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.approvals.requests import WAITS
+    from perdure.approvals.requests import WAITS, RunWaits
     from perdure.errors import MessageRefusedError, PerdureError, ProtocolError, RunError
     from perdure.hooks.events import HOOK_QUERY
     from perdure.runs.delegates import GIVEN_QUERY
@@ -46,12 +46,18 @@ with workflow.unsafe.imports_passed_through():
         SHOW,
         TURN,
         WITHDRAW,
+        Description,
         Fate,
+        Message,
+        MessageWithdrawal,
+        Redelivery,
+        SessionDecision,
+        SessionDeletion,
         SessionInfo,
         SessionInput,
         SessionView,
     )
-    from perdure.values.json import Json, JsonObject
+    from perdure.values.json import Json, JsonObject, Sent
 
 
 @workflow.defn(name=SESSION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
@@ -109,138 +115,157 @@ class SessionWorkflow:
     # What people and programs send.
 
     @workflow.update(name=SEND, description='A message: {"messageId": "1", "sender": "ann", "text": "hello"}')
-    async def send(self, *said: Json) -> JsonObject:
+    @any_arguments
+    async def send(self, message: Sent[Message]) -> JsonObject:
         """Accept a `Message`; return its receipt, the same for the same message (R10.1)."""
-        return await self._updates.send(said)
+        return await self._updates.send(message)
 
     @send.validator
-    def _check_message(self, *said: Json) -> None:
-        self._updates.check_message(said)
+    @any_arguments
+    def _check_message(self, message: Sent[Message]) -> None:
+        self._updates.check_message(message)
 
     @workflow.update(name=WITHDRAW, description='Take a message back: {"messageId": "1", "sender": "ann"}')
-    async def withdraw(self, *said: Json) -> JsonObject:
+    @any_arguments
+    async def withdraw(self, withdrawal: Sent[MessageWithdrawal]) -> JsonObject:
         """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
-        return await self._updates.withdraw(said)
+        return await self._updates.withdraw(withdrawal)
 
     @withdraw.validator
-    def _check_withdrawal(self, *said: Json) -> None:
-        self._updates.check_withdrawal(said)
+    @any_arguments
+    def _check_withdrawal(self, withdrawal: Sent[MessageWithdrawal]) -> None:
+        self._updates.check_withdrawal(withdrawal)
 
-    @workflow.update(name=DECIDE_IN_SESSION, description="A decision on a call of the run under way")
-    async def decide(self, *said: Json) -> JsonObject:
+    @workflow.update(
+        name=DECIDE_IN_SESSION,
+        description='A decision: {"sender": "ann", "decision": {"call": "1.0", "decision": "approve"}}',
+    )
+    @any_arguments
+    async def decide(self, decision: Sent[SessionDecision]) -> JsonObject:
         """Decide with a `SessionDecision` of a sender with the right `approve`; return the run's answer, or its refusal
         (R10.9).
         """
-        return await self._updates.decide(said)
+        return await self._updates.decide(decision)
 
     @decide.validator
-    def _check_decision(self, *said: Json) -> None:
-        self._updates.check_decision(said)
+    @any_arguments
+    def _check_decision(self, decision: Sent[SessionDecision]) -> None:
+        self._updates.check_decision(decision)
 
     @workflow.update(name=COMPACT, description='Compact the conversation: {"sender": "ann", "rights": ["compact"]}')
-    async def compact(self, *said: Json) -> JsonObject:
+    @any_arguments
+    async def compact(self, wish: Sent[SessionDeletion]) -> JsonObject:
         """Compact: from now on a summary replaces all but the newest part (R10.11). Return the action in words."""
-        return await self._updates.compact(said)
+        return await self._updates.compact(wish)
 
     @compact.validator
-    def _check_compact(self, *said: Json) -> None:
-        self._updates.check_compact(said)
+    @any_arguments
+    def _check_compact(self, wish: Sent[SessionDeletion]) -> None:
+        self._updates.check_compact(wish)
 
     @workflow.update(name=REDELIVER, description='Deliver a reply again: {"delivery": "RUN/1", "sender": "ann"}')
-    def redeliver(self, *said: Json) -> JsonObject:
+    @any_arguments
+    def redeliver(self, redelivery: Sent[Redelivery]) -> JsonObject:
         """Deliver a reply whose arrival is unknown once more, under its key (R24.2). The argument is a `Redelivery`."""
-        return self._updates.redeliver(said)
+        return self._updates.redeliver(redelivery)
 
     @redeliver.validator
-    def _check_redelivery(self, *said: Json) -> None:
-        self._updates.check_redelivery(said)
+    @any_arguments
+    def _check_redelivery(self, redelivery: Sent[Redelivery]) -> None:
+        self._updates.check_redelivery(redelivery)
 
     @workflow.update(name=DESCRIBE, description='Metadata that is kept with it: {"metadata": {"topic": "shoes"}}')
-    def describe(self, *said: Json) -> JsonObject:
+    @any_arguments
+    def describe(self, description: Sent[Description]) -> JsonObject:
         """Replace the session's metadata by a `Description`; return its `SessionInfo`."""
-        return self._updates.describe(said)
+        return self._updates.describe(description)
 
     @describe.validator
-    def _check_description(self, *said: Json) -> None:
-        self._updates.check_description(said)
+    @any_arguments
+    def _check_description(self, description: Sent[Description]) -> None:
+        self._updates.check_description(description)
 
     @workflow.update(name=END, description='End the session: {"sender": "ann", "rights": ["delete"]}')
-    def end(self, *_: Json) -> JsonObject:
+    @any_arguments
+    def end(self, _: Sent[SessionDeletion]) -> JsonObject:
         """Cancel the active run, and end the session. The argument is a `SessionDeletion`."""
         return self._updates.end()
 
     @end.validator
-    def _check_end(self, *said: Json) -> None:
-        self._updates.check_end(said)
+    @any_arguments
+    def _check_end(self, deletion: Sent[SessionDeletion]) -> None:
+        self._updates.check_end(deletion)
 
     # What the engine's own activities and runs send and ask.
 
     @workflow.signal(name=TURN, description="The engine's own: a worker has room for this run")
-    def turn(self, *said: Json) -> None:
+    @any_arguments
+    def turn(self, run_id: Sent[str]) -> None:
         """Give a run its turn, where workers limit the number of active runs of sessions (R10.3)."""
         if self._session is not None:
-            self._session.take_turn(said)
+            self._session.take_turn(run_id)
 
     @workflow.signal(name=WAITS, description="The engine's own: whether the run waits for a person")
-    def run_waits(self, *said: Json) -> None:
+    @any_arguments
+    def run_waits(self, waits: Sent[RunWaits]) -> None:
         """Record the report of the session's run on whether it waits (R10.4)."""
         if self._session is not None:
-            self._session.note_waits(said)
+            self._session.note_waits(waits)
 
-    @workflow.signal(dynamic=True)
+    @workflow.signal(dynamic=True, description="Any other signal is ignored")
     def anything(self, _: str, __: Sequence[RawValue]) -> None:
         """Ignore a signal that is not the engine's. Its history is left behind when the session idles (R10.13)."""
         if self._session is not None:
             self._session.arrived()
 
-    @workflow.query(name=GIVEN_QUERY)
+    @workflow.query(name=GIVEN_QUERY, description="The engine's own: the large input of the active run, by its name")
     def given_below(self, names: list[str]) -> dict[str, RunInput | None]:
         """Return the active run's input, for a run whose input was too large to be sent (R18.2)."""
         return dict.fromkeys(names) if self._session is None else self._session.given_below(names)
 
-    @workflow.query(name=HOOK_QUERY)
-    def hook_given(self, *said: Json) -> JsonObject:
+    @workflow.query(name=HOOK_QUERY, description="The engine's own: what a hook is called with, by its key")
+    def hook_given(self, key: str) -> JsonObject:
         """Return the event of a point that is under way, by its key, for the hooks' activity (R18.2)."""
-        return self._readable.hooks.given(said)
+        return self._readable.hooks.given(key)
 
-    @workflow.query(name=SUMMARY_QUERY)
+    @workflow.query(name=SUMMARY_QUERY, description="The engine's own: the text to summarise, in so many characters")
     def summary_source(self, room: int) -> SummarySource:
         """Return the text to summarise, in `room` characters. The activity queries it, so that no history holds it."""
         return self._readable.transcripts.summary_source(room)
 
-    @workflow.query(name=SEGMENT_QUERY)
+    @workflow.query(name=SEGMENT_QUERY, description="The engine's own: entries to archive, by the segment's number")
     def segment_source(self, number: int) -> SegmentSource:
         """Return the entries to archive as the segment of a number."""
         return self._readable.transcripts.segment_source(number)
 
-    @workflow.query(name=ENTRIES_QUERY)
+    @workflow.query(name=ENTRIES_QUERY, description="The entries behind a number, and where the older ones are")
     def at_hand(self, after: int) -> HeldEntries:
         """Return the entries at hand behind a place, as many as one answer holds, and where the older ones are."""
         return self._readable.transcripts.at_hand(after)
 
     # Views.
 
-    @workflow.query(name=GIVEN_SESSION)
+    @workflow.query(name=GIVEN_SESSION, description="The input of a fork of this session, without its transcript")
     def given_session(self) -> SessionInput:
         """Return the input of a fork of this session, without its transcript (R10.20)."""
         return self._open.given
 
-    @workflow.query(name=DESCRIBE)
+    @workflow.query(name=DESCRIBE, description="The session's metadata, without its messages")
     def about(self) -> SessionInfo:
         """Return the session's metadata, without its messages."""
         return self._open.about
 
-    @workflow.query(name=SHOW)
+    @workflow.query(name=SHOW, description="The session as it stands: its queue, its entries and the active run")
     def view(self) -> SessionView:
         """Return the session as it stands."""
         return self._open.view()
 
-    @workflow.query(name=FATE)
+    @workflow.query(name=FATE, description="What became of a message, by its id and its sender, or of a run")
     def fate(self, what: str, sender: str = "") -> Fate:
         """Return the fate of a message, by its id and its sender, or of a run of this session."""
         return self._open.fate(what, sender)
 
-    @workflow.query(name=EVENTS_QUERY)
-    def events(self, *said: Json) -> EventsPage:
+    @workflow.query(name=EVENTS_QUERY, description="Events: the number of the first, and how many at most")
+    def events(self, *numbers: int) -> EventsPage:
         """Return an `EventsPage` from a number on, with at most so many events, also after deletion (R10.14)."""
-        return page_of(EventJournal() if self._session is None else self._session.kept.notes.journal, said)
+        return page_of(EventJournal() if self._session is None else self._session.kept.notes.journal, numbers)

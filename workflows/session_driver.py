@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -25,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.sessions.message_queue import ActiveRun, BeginRun, QueueIdle, RunCommand, WaitUntil
     from perdure.sessions.replies import Delivered, ReplyDelivery
     from perdure.sessions.wire import ENDED, SessionInput
-    from perdure.values.json import Json
+    from perdure.values.json import Sent
     from perdure.values.limits import MAX_PAYLOAD
 
 
@@ -66,17 +65,17 @@ class SessionDriver:
         """Record that something has come that may change the next step."""
         self._arrivals += 1
 
-    def take_turn(self, said: Sequence[Json]) -> None:
+    def take_turn(self, run_id: Sent[str]) -> None:
         """Give the run that a signal names its turn."""
         self.arrived()
-        if len(said) == 1 and isinstance(said[0], str):
-            self.turns.give(said[0])
+        if len(run_id) == 1 and isinstance(run_id[0], str):
+            self.turns.give(run_id[0])
 
-    def note_waits(self, said: Sequence[Json]) -> None:
+    def note_waits(self, waits: Sent[RunWaits]) -> None:
         """Record a `RunWaits`: whether the active run waits for a person."""
         self.arrived()
-        if (told := read_one(RunWaits, said)) is not None:
-            self.kept.lane.waits(told)
+        if (found := read_one(RunWaits, waits)) is not None:
+            self.kept.lane.waits(found)
 
     def end(self) -> None:
         """Cancel the active run, and end the session."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.sessions.entries import CompactionEntry
     from perdure.sessions.replies import ReplyDelivery
-    from perdure.values.json import Json, JsonObject, dumps
+    from perdure.values.json import JsonObject, dumps
     from perdure.values.limits import MAX_ADDITION
 
 
@@ -55,9 +55,9 @@ class SessionHooks:
         self._began = False
         self._hooking = ExecutionHooks(kept.notes.hooks(now))
 
-    def given(self, said: Sequence[Json]) -> JsonObject:
-        """Return the event under way by the key that a query names. Raise `ValueError` if there is none."""
-        return self._hooking.given(said)
+    def given(self, key: str) -> JsonObject:
+        """Return the event under way by its key. Raise `ValueError` if there is none."""
+        return self._hooking.given(key)
 
     def has_hooks(self) -> bool:
         """Whether this execution has hooks. A marker in the history records that; without hooks there is no marker.

@@ -15,7 +15,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
-from perdure.workflows.arguments import read_input
+from perdure.workflows.arguments import any_arguments, read_input
 from perdure.workflows.failures import message_of
 from perdure.workflows.session_hooks import SessionHooks
 from perdure.workflows.session_state import SessionState, now
@@ -55,7 +55,7 @@ with workflow.unsafe.imports_passed_through():
         Transcript,
         segment_of,
     )
-    from perdure.values.json import Json, JsonObject
+    from perdure.values.json import Json, JsonObject, Sent
     from perdure.values.limits import AT_HAND
 
 
@@ -227,21 +227,22 @@ class SegmentWorkflow:
         await workflow.wait_condition(lambda: self._deleted)
 
     @workflow.signal(name=SEGMENT_DELETE, description="The engine's own: its session was deleted")
-    def delete(self, *_: Json) -> None:
+    @any_arguments
+    def delete(self, _: Sent[None]) -> None:
         """End the segment: nobody needs it any more."""
         self._deleted = True
 
-    @workflow.query(name=SEGMENT_ENTRIES_QUERY)
+    @workflow.query(name=SEGMENT_ENTRIES_QUERY, description="All of its entries")
     def entries(self) -> EntryList:
         """Return all of its entries."""
         return EntryList(entries=self._open().read)
 
-    @workflow.query(name=SEGMENT_INDEX_QUERY)
+    @workflow.query(name=SEGMENT_INDEX_QUERY, description="The engine's own: the index of the messages that it knows")
     def index(self) -> str:
         """Return the index of the messages that it knows."""
         return self._open().index
 
-    @workflow.query(name=SEGMENT_FIND_QUERY)
+    @workflow.query(name=SEGMENT_FIND_QUERY, description="The numbers of segments that hold messages of an id")
     def find(self, message_id: str) -> list[int]:
         """Return the numbers of segments that hold messages of an id, newest first, as far as this segment knows."""
         return Index(self._open().index).find_all(message_id)

@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -27,6 +27,7 @@ else:
 JsonObject: TypeAlias = dict[str, Any]
 """An object whose reader knows its keys: a schema, or the code that wrote it, says what their values are."""
 PathPart: TypeAlias = str | int
+T = TypeVar("T")
 
 MAX_DIGITS = 4000
 """The most digits of an integer. Python parses at most 4,300, so a longer one could be written and not parsed again."""
@@ -222,6 +223,10 @@ class UnreadArgument(str):
 
     waits = False
     """A worker with other keys may be able to read it."""
+
+
+class Sent(tuple["Json", ...], Generic[T]):
+    """What somebody sent to a handler that expects one `T`: all arguments, decoded, and not judged yet."""
 
 
 class WireModel(BaseModel):
