@@ -29,6 +29,7 @@ from perdure.errors import (
     ServerError,
 )
 from perdure.hosting.server import embedded_server
+from perdure.runs.events import Event
 from perdure.runs.wire import RUN_QUERY, RunView
 from perdure.sessions.wire import COMPACT, SEND, SESSION_WORKFLOW, SHOW, Receipt, SessionView
 from perdure.testing.scripted_model import ChatRequest
@@ -699,6 +700,63 @@ async def test_r10_5_and_r10_7_a_steer_is_heard_or_taken_back_before_that(dev_se
         assert (entry["runId"], entry["request"]) == (first.run_id, 2)
         with pytest.raises(MessageRefusedError, match=r"Request 2 of .* holds 'heard' already"):
             await session.withdraw("heard", sender="ann")
+
+
+async def test_r19_2_a_message_is_asked_and_its_answer_streamed_and_nothing_else(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    gate = Gate()
+    async with desk(dev_server, gate.answer, HOLD, [gate.tool]) as (session, _), asyncio.timeout(HANG):
+        first = await session.send("hold", sender="ann")
+        await gate.asked.wait()
+        second = await session.send("second", sender="bob", mode="followup")
+        gone = await session.send("gone", sender="bob", mode="followup")
+        streams = [
+            asyncio.create_task(streamed(session, receipt, topics))
+            for receipt, topics in ((second, None), (gone, None), (first, ["lifecycle"]))
+        ]
+        await session.withdraw(gone.message_id, sender="bob")
+        gate.open.set()
+        of_second, of_gone, of_first = [await each for each in streams]
+        assert of_gone == []
+        assert {event.run_id for event in of_second} == {second.run_id}
+        text = "".join(
+            event.data["text"] for event in of_second if event.topic == "assistant" and event.phase == "delta"
+        )
+        assert "re: bob: second" in text
+        assert [f"{each.topic} {each.phase}" for each in of_first] == ["lifecycle start", "lifecycle end"]
+        again = await streamed(session, second, None)
+        noted = [[event.cursor for event in events if event.phase != "delta"] for events in (of_second, again)]
+        assert noted[0] == noted[1], "later it is the same"
+        assert await session.ask("third", sender="eve", mode="followup") == "re: eve: third"
+        assert await streamed(session, await session.stop(sender="eve"), None) == []
+
+
+async def test_r19_2_the_answer_of_a_message_that_joins_a_run_begins_with_it(dev_server: WorkflowEnvironment) -> None:
+    gate = Gate()
+
+    def answer(_: ChatRequest) -> dict[str, Any]:
+        if not gate.asked.is_set():
+            return {"calls": [{"_tool": "hold"}], "output": None}
+        return {"calls": [], "output": "done"}
+
+    async with desk(dev_server, answer, HOLD, [gate.tool]) as (session, _), asyncio.timeout(HANG):
+        first = await session.send("hold", sender="ann")
+        await gate.asked.wait()
+        joins = await session.send("hurry", sender="ann")
+        gate.open.set()
+        of_first, of_joins = [await streamed(session, each, ["tool", "request", "message"]) for each in (first, joins)]
+    assert (joins.done, joins.run_id) == ("steered", first.run_id)
+    numbers = [[each.data["number"] for each in of if each.topic == "request"] for of in (of_first, of_joins)]
+    assert (numbers[0][:2], numbers[1][0]) == ([1, 1], 2)
+    assert ("message", "accepted", joins.message_id) in [
+        (each.topic, each.phase, each.data.get("messageId")) for each in of_joins
+    ]
+    assert not [each for each in of_joins if each.topic == "tool" and each.phase == "start"]
+
+
+async def streamed(session: Session, receipt: Receipt, topics: list[str] | None) -> list[Event]:
+    return [event async for event in session.stream(receipt, topics)]
 
 
 async def test_r15_1_what_others_wrote_in_one_run_is_known_in_the_next(dev_server: WorkflowEnvironment) -> None:

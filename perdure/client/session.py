@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar
 
 from pydantic import ValidationError
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
+from typing_extensions import Unpack
 
 from perdure.agents.agent import Agent
 from perdure.approvals.requests import WaitingView
@@ -62,6 +63,17 @@ _SO_FAR: Final = 1.0
 """Seconds in which a session may say what it has of a message, where the caller's time is over."""
 _PAUSE: Final = 0.005
 """Seconds between two looks at a message whose run has not begun; twice as long after each, up to a second."""
+
+
+class MessageOptions(TypedDict, total=False):
+    """What `Session.send` takes beside text and sender."""
+
+    rights: Iterable[str]
+    id: str | None
+    mode: Mode | None
+    route: str
+    settings: JsonObject | None
+    request: str
 
 
 class Session:
@@ -181,6 +193,45 @@ class Session:
         if fate.status != "ok":
             raise RunError(f"{wanted!r} has no answer: {fate.error or 'its run did not end well'}")
         return fate.reply
+
+    async def ask(
+        self, text: str, *, sender: str, timeout: float | None = None, **options: Unpack[MessageOptions]
+    ) -> str | None:
+        """Send a message and return its reply: `send`, then `reply`, with what they take, return and raise (R19.2).
+
+        `timeout`: seconds, by default as long as it takes; it ends the waiting, not the run.
+
+            print(await session.ask("Where is my parcel?", sender="ann"))
+        """
+        return await self.reply(await self.send(text, sender=sender, **options), timeout)
+
+    async def stream(self, receipt: Receipt, topics: Iterable[str] | None = None) -> AsyncGenerator[Event, None]:
+        """Yield the events of the run that answers a message, from the message to the end of that run, and nothing else (R19.2).
+
+        A message that waits for its turn yields nothing until then; a command, or a message that was withdrawn, never does. `topics`: only these.
+        The reply as its reader gets it is `reply(receipt)`. Raises as `Run.events` does.
+
+            async for event in session.stream(receipt, topics=["assistant"]):
+                if event.phase == "delta":
+                    print(event.data["text"], end="", flush=True)
+        """
+        run_id, is_heard = "", False
+        since = receipt.accepted_at if receipt.done == "steered" else ""  # its run has begun before it
+        while receipt.run_id is not None:
+            fate = await self._until(receipt.message_id, receipt.sender, ("running", "ended", "withdrawn"))
+            if fate.run_id is None or fate.run_id == run_id:
+                return  # a message that one run has ended without taking is the next one's
+            run_id = fate.run_id
+            run, pause = Run(self._client, run_id), _PAUSE
+            while await self._look(run_id, Run.started_at) is None:
+                await asyncio.sleep(pause)
+                pause = min(1.0, 2 * pause)
+            async with aclosing(run.events(topics=topics)) as events:
+                async for event in events:
+                    # The time of a delta is that of its reader.
+                    is_heard = is_heard or (event.phase != "delta" and event.at >= since)
+                    if is_heard:
+                        yield event
 
     async def knows(self, id: str, *, sender: str) -> bool:
         """Whether it has taken a message of this id from this sender."""
@@ -363,13 +414,18 @@ class Session:
 
     async def _end_of(self, what: str, sender: str) -> Fate:
         """Return the fate of a message once it has ended."""
+        fate = await self._until(what, sender, ("ended", "withdrawn"))
+        return fate if fate.status is not None else await self._archived(fate)
+
+    async def _until(self, what: str, sender: str, states: Container[str]) -> Fate:
+        """Return the fate of a message once it is one of these, or an error where the session was ended from outside before that."""
         pause, over = _PAUSE, None
         while True:
             fate = await self._fate(what, sender)
             if fate is not None and over is not None and fate.state in ("queued", "running"):
                 return fate.model_copy(update={"status": "error", "error": f"the session was {over} from outside"})
-            if fate is not None and fate.state in ("ended", "withdrawn"):
-                return fate if fate.status is not None else await self._archived(fate)
+            if fate is not None and fate.state in states:
+                return fate
             run_id = None if fate is None else fate.run_id if fate.state == "running" else fate.under_way
             if run_id is not None:
                 await self._until_ended(run_id)
