@@ -711,6 +711,30 @@ async def record_waits(to: Recorder) -> None:
         await session.handle.execute_update(END, EVERYBODY)
 
 
+async def record_asking(to: Recorder) -> None:
+    """A session with two delegates that wait for a person: one is decided through the session, the other is terminated."""
+    call = {"_tool": "remove", "path": "/a", "_outputPath": "†state.out"}
+    plan = {"type": "plan", "plan": [call], "output": "†state.out"}
+    child = agent("remove", name="child", config={"start": "plan"}, context=[plan])
+    desk = agent({"name": "child", "_delegate": "child"}, name="desk")
+    script = [calls({"_tool": "child"}, {"_tool": "child"}), DONE]
+    with tempfile.TemporaryDirectory() as folder:
+        agents = Path(folder)
+        (agents / "child.json").write_text(json.dumps(child), encoding="utf-8")
+        async with to.conversation("session-asking", script, desk, [remove], most=3, agents=agents) as (session, it):
+            receipt = await session.send("remove it", id="1", **EVERYBODY)
+            below = [f"{receipt.run_id}/1.{n}" for n in range(2)]
+
+            async def all_wait() -> bool:
+                return len(await session.waiting_below()) == len(below)
+
+            await until(all_wait)
+            await it.client.get_workflow_handle(below[0]).terminate()
+            await session.decide({"call": "0.0", "decision": "approve"}, run=below[1], **EVERYBODY)
+            await session.wait("1", 60)
+            await idles(session)
+
+
 async def record_deliveries(to: Recorder) -> None:
     """Replies of which nobody knows whether they arrived, that a hook withholds, or that no route takes."""
 

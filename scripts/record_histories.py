@@ -686,6 +686,7 @@ async def main() -> int:
         "approvals": scenarios.record_approvals,
         "hooks": scenarios.record_hooks,
         "talks": scenarios.record_talks,
+        "asking": scenarios.record_asking,
     }
     parser = argparse.ArgumentParser(description=f"Record the histories of {current}.")
     parser.add_argument("part", nargs="*", help=f"all, or some of: {', '.join(parts)}")

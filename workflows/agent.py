@@ -321,6 +321,7 @@ class AgentWorkflow:
                 Routing(run),
                 self._notes.call_again,
                 lambda: run.prepared.follows(FORMER_CHILDREN_END),
+                self._display.report_closed,
             )
             driver = self._driver = RunDriver(
                 run, run_input, self._approvals, self._mailbox, self._hooks, self._parent, self._display, sender
@@ -329,8 +330,10 @@ class AgentWorkflow:
                 result = await driver.to_result()
             except (FailureError, asyncio.CancelledError) as error:
                 await tell_end(self._hooks, run, sender, error=error)
+                await self._display.settle()
                 raise
             await tell_end(self._hooks, run, sender, result)
+            await self._display.settle()
             return result
 
     @property

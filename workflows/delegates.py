@@ -138,6 +138,8 @@ async def _run(
     except NotStartedError as error:
         return Failed(CallError(error.code, str(error)))
     except ChildWorkflowError as failure:
+        if isinstance(failure.cause, TerminatedError | TimeoutError):
+            sender.report_closed(child.id)
         return Failed(_error(child, failure), _met(failure))
     if isinstance(result, LoopState):
         return result
@@ -196,6 +198,7 @@ async def _result(
         except WorkflowAlreadyStartedError:
             if not (sender.ends_former() and await end_former(child.id)):
                 raise
+            sender.report_closed(child.id)
             handle = await start()
         with sender.children.running(handle, told):
             sender.tell(child.name)

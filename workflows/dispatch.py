@@ -127,17 +127,20 @@ class Dispatcher:
         routing: Routing | None = None,
         on_retry: Callable[[Call, str], None] = lambda _call, _why: None,
         ends_former: Callable[[], bool] = ends_former,
+        report_closed: Callable[[str], None] = lambda _run_id: None,
     ) -> None:
         """Create the dispatcher.
 
         `routing`: of a run, whose calls may go to queues of their own. `on_retry` learns of a call's retry, and of the
         reason. `ends_former` returns whether a child of before a reset is ended where it holds an id.
+        `report_closed` learns of a child run that has ended and could not report anything.
         """
         self.sizes = sizes
         self._routing = routing
         self.children = children
         self.max_payload = max_payload
         self.ends_former = ends_former
+        self.report_closed = report_closed
         self._sending = TaskBudget()
         self._quick = QuickCalls()
         self._pause: asyncio.Task[None] | None = None

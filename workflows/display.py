@@ -12,7 +12,7 @@ from temporalio.common import SearchAttributeKey
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.queue import ApprovalQueue
     from perdure.approvals.requests import WAITS, ApprovalRequest, RunWaits, WaitingEntry, WaitingMemo
-    from perdure.runs.rules import CLIENT_CALLS_UNLISTED, SESSION_KNOWS_WAITING
+    from perdure.runs.rules import CLIENT_CALLS_UNLISTED, SESSION_KNOWS_DELEGATES, SESSION_KNOWS_WAITING
     from perdure.runs.run import Run
     from perdure.runs.views import details, waiting_entry
     from perdure.runs.wire import WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_NAMED
@@ -34,8 +34,10 @@ class RunDisplay:
         """Requests on which a program decides: nobody needs to look at them yet."""
         self._listed: tuple[int, list[WaitingEntry]] = (0, [])
         """The number of listed requests, and the oldest of them."""
-        self._waited = 0
-        """The number of signals to the session: each says whether the run waits for a person."""
+        self._reported = 0
+        """The number of the last report to the session, of whether the run waits for a person."""
+        self._waits = False
+        """That report."""
         self._signals: set[asyncio.Task[None]] = set()
 
     def begin(self, run: Run) -> None:
@@ -86,21 +88,47 @@ class RunDisplay:
         before, self._listed = self._listed[0], listed
         count, calls = listed
         if bool(before) != bool(count):
-            self._tell_session(run, waits=bool(count))
+            self._report_waiting(run, waits=bool(count))
         if run.prepared.searchable:
             workflow.upsert_search_attributes([_WAITING.value_set(count)])
         memo = WaitingMemo(agent=run.agent.name, calls=calls).as_json() if calls else None
         workflow.upsert_memo({WAITING_MEMO: memo})
 
-    def _tell_session(self, run: Run, *, waits: bool) -> None:
+    def report_closed(self, run_id: str) -> None:
+        """Report to the session that a run below this one has ended, and could not report it itself."""
+        if self._run is not None and self._run.prepared.follows(SESSION_KNOWS_DELEGATES):
+            self._signal_session(self._run, run_id, waits=False, closed=True)
+
+    async def settle(self) -> None:
+        """Report to the session above that this run, which ends now, waits no more.
+
+        A server sends no signal of a workflow that ends in the same task.
+        """
+        run = self._run
+        if run is None or run.records or not run.prepared.follows(SESSION_KNOWS_DELEGATES):
+            return  # a session knows itself when its own run has ended
+        if self._waits:
+            self._report_waiting(run, waits=False)
+        if self._signals:
+            await workflow.wait([*self._signals])
+
+    def _report_waiting(self, run: Run, *, waits: bool) -> None:
         """A session's next message follows a run that waits for a person, unless its mode says otherwise."""
-        parent = workflow.info().parent
-        if parent is None or not run.records or not run.prepared.follows(SESSION_KNOWS_WAITING):
+        rule = SESSION_KNOWS_WAITING if run.records else SESSION_KNOWS_DELEGATES
+        if run.prepared.follows(rule):
+            self._waits = waits
+            self._signal_session(run, workflow.info().workflow_id, waits=waits)
+
+    def _signal_session(self, run: Run, run_id: str, *, waits: bool, closed: bool = False) -> None:
+        """Signal the session that this run, or its outermost parent, belongs to. Where there is none, do nothing."""
+        info = workflow.info()
+        if info.parent is None or not (run.records or run.whose.session):
             return
-        self._waited += 1
-        said = RunWaits(run_id=workflow.info().workflow_id, count=self._waited, waits=waits)
-        session = workflow.get_external_workflow_handle(parent.workflow_id)
-        self._signals.add(task := asyncio.create_task(session.signal(WAITS, said)))
+        # The time also counts up where this run goes on as new, or is reset.
+        self._reported = max(self._reported + 1, int(workflow.time() * 1000))
+        report = RunWaits(run_id=run_id, count=self._reported, waits=waits, closed=closed)
+        session = workflow.get_external_workflow_handle(info.workflow_id.partition("/")[0])
+        self._signals.add(task := asyncio.create_task(session.signal(WAITS, report)))
         task.add_done_callback(self._forget)
 
     def _forget(self, task: asyncio.Task[None]) -> None:

@@ -72,7 +72,7 @@ class SessionDriver:
             self.turns.give(run_id[0])
 
     def note_waits(self, waits: Sent[RunWaits]) -> None:
-        """Record a `RunWaits`: whether the active run waits for a person."""
+        """Record a `RunWaits`: whether the active run, or a run below it, waits for a person."""
         self.arrived()
         if (found := read_one(RunWaits, waits)) is not None:
             self.kept.lane.waits(found)

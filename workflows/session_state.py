@@ -389,7 +389,7 @@ class SessionState:
     def view(self) -> SessionView:
         state = self.lane.state
         running = state.running is not None and state.running.begun
-        asks = state.running is not None and state.running.waits
+        asks = state.running is not None and state.running.is_asking
         waits = state.queue or state.running is not None
         return SessionView(
             session=self.key,
@@ -399,6 +399,7 @@ class SessionState:
             entries=[entry.as_json() for entry in self.transcript.entries],
             archived_through=self.transcript.archived_through,
             run_id=self.lane.run_id(state.running.number) if state.running is not None and running else None,
+            waiting_runs=[] if state.running is None else state.running.waiting_below,
         )
 
     def _waiting(self) -> list[Queued]:

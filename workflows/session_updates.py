@@ -147,9 +147,7 @@ class SessionUpdates:
         """Judge a `SessionDecision`."""
         asked = self._read(SessionDecision, said)
         check_right(asked.sender, asked.rights, "approve", "decide here")
-        running = self._kept.lane.state.running
-        if running is None or not running.begun:
-            raise MessageRefusedError("nothing runs that waits for a decision")
+        self._kept.lane.decided_run(asked.run)
 
     async def decide(self, said: Sequence[Json]) -> JsonObject:
         """Decide with a `SessionDecision` of a sender with the right `approve`; return the run's answer, or its refusal
@@ -157,11 +155,9 @@ class SessionUpdates:
         """
         self._session.arrived()
         kept, asked = self._kept, self._read(SessionDecision, said)
-        running = kept.lane.state.running
-        if running is None:
-            raise MessageRefusedError("nothing runs that waits for a decision")
+        run_id = kept.lane.decided_run(asked.run)
         decision = {**asked.decision, "by": asked.sender}
-        answered = await say(RunUpdate(run_id=kept.lane.run_id(running.number), update=DECIDE, argument=decision))
+        answered = await say(RunUpdate(run_id=run_id, update=DECIDE, argument=decision))
         if answered.refused is not None:
             raise MessageRefusedError(answered.refused)
         answer: JsonObject = answered.answer

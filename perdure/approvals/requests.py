@@ -415,18 +415,20 @@ LEFT_BEHIND: Final = "left-behind"
 STEER: Final = "steer"
 """Signal: a new message for the run while it works, a `Said` (R10.5)."""
 WAITS: Final = "waits"
-"""Signal, a `RunWaits`: a session's run has begun, or ceased, to wait for a person (R10.4)."""
+"""Signal, a `RunWaits`: a session's run, or a run below it, has begun, or ceased, to wait for a person (R10.4)."""
 WITHDRAW: Final = "withdraw"
 """Update: withdraw a message, by its id, while no Request holds it (R10.7)."""
 
 
 class RunWaits(WireModel):
-    """Whether a session's run waits for a person."""
+    """Whether a session's run, or a run below it, waits for a person."""
 
     run_id: str
     count: int
-    """The number of changes so far: signals may overtake each other."""
+    """Larger in each later report of a run: signals may overtake each other."""
     waits: bool
+    closed: bool = False
+    """Whether the run has ended without a report of its own, and so have the runs below it."""
 
 
 class ApproveInput(WireModel):

@@ -82,8 +82,9 @@ class Chat:
         if view.run_id is not None:
             self.picture.run_id = view.run_id
             self._watch(view.run_id)
-            for one in await self._session.waiting(view):
-                self._offer(PendingApproval(view.run_id, one.call, one.tool, one.reason, one.question, one))
+            for one in await self._session.waiting_below(view):
+                of = one.offer
+                self._offer(PendingApproval(one.run_id, of.call, of.tool, of.reason, of.question, of))
 
     async def listen(self) -> None:
         """Show what happens, until the session has ended; where nobody tells, ask again where it was left off."""

@@ -19,9 +19,10 @@ from perdure.approvals.requests import WaitingView
 from perdure.client import run_operations, session_operations
 from perdure.client._event_relay import relay_of, wanted
 from perdure.client._pending_activities import check_ends, failing, unanswered
-from perdure.client._run_lists import STATUS
+from perdure.client._run_lists import AT_ONCE, STATUS
 from perdure.client.errors import UNANSWERED, clear_errors, no_answer
 from perdure.client.run import Run
+from perdure.client.selection import WaitingRequest
 from perdure.errors import MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
 from perdure.queries import SessionReader, answer_of
 from perdure.runs.events import Event
@@ -277,6 +278,24 @@ class Session:
         seen: SessionView = await self._ask(SHOW, SessionView) if view is None else view
         return [] if seen.run_id is None else await self._look(seen.run_id, Run.waiting) or []
 
+    async def waiting_below(self, view: SessionView | None = None) -> list[WaitingRequest]:
+        """Return what waits for a person in the run under way and in the runs of its delegates, each with its run's id, the oldest first.
+
+        `view` and errors are those of `waiting`. `decide` takes the id as `run`.
+        """
+        seen: SessionView = await self._ask(SHOW, SessionView) if view is None else view
+        if seen.run_id is None:
+            return []
+        found = [WaitingRequest(seen.run_id, offer) for offer in await self.waiting(seen)]
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def below(run_id: str) -> list[WaitingRequest]:
+            async with limit:
+                return [WaitingRequest(run_id, offer) for offer in await Run(self._client, run_id).waiting()]
+
+        found += [one for each in await asyncio.gather(*map(below, seen.waiting_runs)) for one in each]
+        return sorted(found, key=lambda one: one.offer.requested_at)
+
     async def view_run(self, run_id: str) -> RunView | None:
         """Return a run of the session as it stands; `None`: the session has accepted it, and it has not begun.
 
@@ -333,12 +352,15 @@ class Session:
         """Begin a new conversation as `new` does, with the state of the agent's file. The same as the message `/reset`."""
         return await self.send("/reset", sender=sender, rights=rights)
 
-    async def decide(self, decision: JsonObject, *, sender: str, rights: Iterable[str] = ()) -> JsonObject:
-        """Decide on a call of the run under way, `{"call", "decision": "approve", …}`, with the right `approve` (R10.9).
+    async def decide(
+        self, decision: JsonObject, *, sender: str, rights: Iterable[str] = (), run: str | None = None
+    ) -> JsonObject:
+        """Decide on a call of the run under way, or of a delegate's run, `{"call", "decision": "approve", …}`, with the right `approve` (R10.9).
 
-        What was done, `{"call", "decision"}`.
+        `run`: the id of the call's run, as `waiting_below` gives it. By default it is the run under way where something waits in it, and else
+        the only run below it in which something waits. What was done, `{"call", "decision"}`.
         """
-        asked = SessionDecision(decision=decision, sender=sender, rights=list(rights))
+        asked = SessionDecision(decision=decision, sender=sender, rights=list(rights), run=run)
         answer: JsonObject = await self._update(DECIDE_IN_SESSION, asked)
         return answer
 

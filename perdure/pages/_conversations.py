@@ -71,7 +71,7 @@ class ConversationFrames:
             return []
 
     async def _offers(self, view: SessionView) -> list[WaitingRequest]:
-        return [WaitingRequest(str(view.run_id), offer) for offer in await self._session.waiting(view)]
+        return await self._session.waiting_below(view)
 
     async def frames(self, after: int, offered: str, cursor: str | None) -> AsyncGenerator[str, None]:
         """Yield the parts that are new: entries after `after`, approval requests other than `offered` (a digest of `named`), and what follows an

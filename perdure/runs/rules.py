@@ -37,6 +37,8 @@ REMEMBER_PROVENANCE: Final = "remember-provenance"
 """A decision that is remembered holds for calls of the same provenance."""
 RESETS_COUNT: Final = "resets-count"
 """Decisions of before a reset do not count (R7.3)."""
+SESSION_KNOWS_DELEGATES: Final = "session-knows-delegates"
+"""A delegate of a session's run tells the session when it begins, and when it ceases, to wait for a person (R10.4)."""
 SESSION_KNOWS_WAITING: Final = "session-knows-waiting"
 """A session's run tells it when it begins, and when it ceases, to wait for a person (R10.4)."""
 
@@ -58,6 +60,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
             RECALLED_SOURCES,
             REMEMBER_PROVENANCE,
             RESETS_COUNT,
+            SESSION_KNOWS_DELEGATES,
             SESSION_KNOWS_WAITING,
             SHORT_TASKS,
             SIZES_COUNTED,

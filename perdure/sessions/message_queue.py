@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from pydantic import Field
 
@@ -29,6 +29,9 @@ from perdure.values.json import JsonObject, WireModel
 from perdure.values.limits import MAX_AGENT, MAX_NAME, MAX_SAID, MAX_STEERED, MAX_WAITING_TEXT
 from perdure.values.messages import Mode, SessionRules
 from perdure.values.sizes import Sizes
+
+_NAMED: Final = 5
+"""Runs that a refusal names."""
 
 
 class Queued(WireModel):
@@ -77,6 +80,27 @@ class ActiveRun(WireModel):
     """Whether it waits for a person, by its last report."""
     told: int = 0
     """Number of that report."""
+    below: dict[str, RunWaits] = Field(default_factory=dict)
+    """Last reports of the runs below it, by their ids."""
+
+    @property
+    def waiting_below(self) -> list[str]:
+        """The ids of the runs below it that wait for a person."""
+        return sorted(run_id for run_id, report in self.below.items() if report.waits)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it, or a run below it, waits for a person."""
+        return self.waits or bool(self.waiting_below)
+
+    def report(self, told: RunWaits) -> None:
+        """Record the report of a run below it. An ended run leaves nothing that waits below it."""
+        before = self.below.get(told.run_id)
+        if before is None or told.count > before.count:
+            self.below[told.run_id] = told
+        if told.closed:
+            for run_id in [each for each in self.below if each.startswith(f"{told.run_id}/")]:
+                del self.below[run_id]
 
 
 class KnownMessage(WireModel):
@@ -326,7 +350,7 @@ class MessageQueue:
         """Whether the run waits for a person. The next message then follows it, and withdraws no approval request
         (R10.4).
         """
-        return self.state.running is not None and self.state.running.waits
+        return self.state.running is not None and self.state.running.is_asking
 
     def _steers(self, message: Message) -> tuple[bool, str | None]:
         """Return whether a message goes to the active run, and why it does not although its mode wants it."""
@@ -465,10 +489,46 @@ class MessageQueue:
         self.state.running.begun = True
 
     def waits(self, told: RunWaits) -> None:
-        """Record the run's report on whether it waits for a person."""
+        """Record the report of the run, or of a run below it, on whether it waits for a person."""
         running = self.state.running
-        if running is not None and self.run_id(running.number) == told.run_id and told.count > running.told:
+        if running is None:
+            return
+        own = self.run_id(running.number)
+        if told.run_id.startswith(f"{own}/"):
+            running.report(told)
+        elif told.run_id == own and told.count > running.told:
             running.waits, running.told = told.waits, told.count
+
+    def deciding(self) -> list[str]:
+        """Return the ids of the runs that wait for a person: the active run's own first."""
+        running = self.state.running
+        if running is None:
+            return []
+        return [*([self.run_id(running.number)] if running.waits else []), *running.waiting_below]
+
+    def decided_run(self, run_id: str | None = None) -> str:
+        """Return the id of the run that a decision is for: the named one, the active run, or the only one below it that
+        waits.
+
+        Raise `MessageRefusedError` where no such run waits, or several do.
+        """
+        running = self.state.running
+        if running is None or not running.begun:
+            raise MessageRefusedError("nothing runs that waits for a decision")
+        own, waiting = self.run_id(running.number), self.deciding()
+        names = ", ".join(waiting[:_NAMED]) + (", …" if len(waiting) > _NAMED else "")
+        if run_id is not None:
+            if run_id != own and run_id not in waiting:
+                where = f"something does in {names}" if waiting else "nor in another run of the session"
+                raise MessageRefusedError(f"nothing waits for a person in the run {run_id[:MAX_NAME]!r}, {where}")
+            return run_id
+        if running.waits or not waiting:  # an earlier version's run does not report
+            return own
+        if len(waiting) > 1:
+            raise MessageRefusedError(
+                f"something waits for a person in {len(waiting)} runs below {own}: name one as 'run': {names}"
+            )
+        return waiting[0]
 
     def ended(self, held: Mapping[str, int | None] | Collection[str] = ()) -> list[Queued]:
         """Record the run's end, with any outcome. Return the messages that no Request held.

@@ -190,9 +190,11 @@ class MessageWithdrawal(WireModel):
 
 
 class SessionDecision(WireModel):
-    """A decision on a call of the running run, by whoever has the right `approve` (R10.9)."""
+    """A decision on a call of the running run, or of one below it, by whoever has the right `approve` (R10.9)."""
 
     decision: JsonObject
+    run: str | None = None
+    """The id of the run that the call is of; `None`: the running one, or the only one below it that waits."""
     sender: SenderName
     rights: list[str] = Field(default_factory=list)
 
@@ -299,10 +301,12 @@ class SessionView(WireModel):
     """The number of the last entry that is in the archive and not in `entries`; 0: these are all."""
     run_id: str | None = None
     """The run under way; not part of `session show --json`."""
+    waiting_runs: list[str] = Field(default_factory=list)
+    """Ids of the runs below it that wait for a person; not part of `session show --json`."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json()
-        del plain["runId"]
+        del plain["runId"], plain["waitingRuns"]
         return plain
 
 

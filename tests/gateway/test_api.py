@@ -77,7 +77,7 @@ async def served(
     given.setdefault("gateway_rate", 60_000.0)
     tokens = write_tokens(folder / "tokens.json", *who)
     async with (
-        harness(server.client, list(tools), script) as it,
+        harness(server.client, list(tools), script, agents=given["agents"]) as it,
         gateway(
             server.client, [api], task_queue=it.task_queue, gateway_tokens=folder / "tokens.json", **given
         ) as front,
@@ -202,6 +202,38 @@ async def test_a_conversation(dev_server: WorkflowEnvironment, tmp_path: Path) -
         assert {each["session"] for each in found} == {key, forked}
         assert (await http.delete(at)).status_code == 204
         assert (await http.get(at)).status_code == 404
+
+
+async def test_r10_9_what_waits_in_a_delegate_of_a_session_is_decided_there(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    tenant, at = some_name("t"), f"/v1/sessions/{some_name()}"
+    paying = {
+        "type": "plan",
+        "plan": [{"_tool": "pay", "euros": 5, "_outputPath": "†state.paid"}],
+        "output": "†state.paid",
+    }
+    clerk = agent("pay", name="clerk", config={"start": "plan"}, context=[paying])
+    desk = agent({"name": "clerk", "_delegate": "clerk"}, name="desk")
+    script = [{"calls": [{"_tool": "clerk", "_outputPath": "†state.paid"}], "output": None}, DONE]
+    async with served(dev_server, tmp_path, script, desk, clerk, tools=[pay], who=[(tenant, "ann", ALL)]) as (
+        front,
+        _,
+        (ann,),
+    ):
+        http = front.http
+        http.headers.update(ann)
+        said = until(await http.post(f"{at}/messages", json={"text": "pay", "agent": "desk"}), 202)
+        async with asyncio.timeout(HANG):
+            while until(await http.get(at))["status"] != "waiting":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        decision = {"call": "0.0", "decision": "approve"}
+        refused = await http.post(f"{at}/decisions", json={**decision, "run": "elsewhere"})
+        below = f"{said['runId']}/1.0"
+        assert f"something does in {below}" in until(refused, 409)["detail"]
+        assert until(await http.post(f"{at}/decisions", json={**decision, "run": below})) == decision
+        reply = await http.get(f"{at}/messages/{said['messageId']}/reply")
+        assert until(reply)["reply"]
 
 
 async def test_r10_1_what_no_worker_answers_ends_in_time(

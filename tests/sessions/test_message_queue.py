@@ -84,6 +84,55 @@ def test_r10_4_what_is_said_while_the_run_waits_for_a_person_follows_it_unless_s
     assert say(ruled, "b").receipt.done == "steered"
 
 
+def test_r10_4_a_run_waits_for_a_person_while_a_run_below_it_does() -> None:
+    asking = lane()
+    say(asking, "a")
+    begin(asking)
+    own = asking.run_id(1)
+
+    def waits(below: str, count: int, now: bool, **more: Any) -> bool:
+        asking.waits(RunWaits(run_id=f"{own}{below}", count=count, waits=now, **more))
+        assert asking.state.running is not None
+        return asking.state.running.is_asking
+
+    assert not waits("0/1.0", 1, True)  # of another run
+    assert waits("/1.0", 5, True)
+    assert waits("/1.0/0.0", 1, True)
+    assert waits("/1.0", 6, False)
+    assert not waits("/1.0/0.0", 2, False)
+    assert not waits("/1.0/0.0", 1, True)  # overtaken
+    assert waits("/1.0/0.0", 3, True)
+    assert waits("/1.0/0", 1, True)
+    assert asking.deciding() == [f"{own}/1.0/0", f"{own}/1.0/0.0"]
+    assert waits("/1.0/0.0", 4, False, closed=True)
+    assert not waits("/1.0", 7, False, closed=True)
+    assert waits("", 1, True)
+    assert not waits("", 2, False)
+
+
+def test_r10_9_a_decision_is_for_the_run_that_waits() -> None:
+    asking = lane()
+    say(asking, "a")
+    begin(asking)
+    own = asking.run_id(1)
+
+    def waits(below: str, *, now: bool = True, count: int = 1) -> None:
+        asking.waits(RunWaits(run_id=f"{own}{below}", count=count, waits=now))
+
+    assert asking.decided_run() == own  # a run of an earlier version does not say whether it waits
+    waits("/1.0")
+    assert asking.decided_run() == asking.decided_run(f"{own}/1.0") == f"{own}/1.0"
+    assert asking.decided_run(own) == own
+    waits("/1.1")
+    with pytest.raises(MessageRefusedError, match="in 2 runs"):
+        asking.decided_run()
+    assert asking.decided_run(f"{own}/1.1") == f"{own}/1.1"
+    with pytest.raises(MessageRefusedError, match="nothing waits for a person in the run"):
+        asking.decided_run(f"{own}/1.2")
+    waits("")  # the session's own run comes first: a decision named no other before
+    assert asking.decided_run() == own
+
+
 def test_r10_2_a_session_is_named_by_tenant_and_key() -> None:
     assert session_id("acme", "desk") == session_id("acme", "desk")
     others = {

@@ -129,6 +129,14 @@ class DecisionBody(WireModel):
     answer: Any = None
 
 
+class SessionDecisionBody(DecisionBody):
+    """A decision on what waits in a session's run, or in a run of its delegates."""
+
+    run: str | None = Field(
+        default=None, max_length=1000, description="The call's run, where several below the session's run wait."
+    )
+
+
 class Redeliver(WireModel):
     """A reply of which nobody knows whether it arrived."""
 

@@ -10,7 +10,6 @@ from starlette.responses import Response
 from perdure.client.session import Session
 from perdure.errors import RunTimeoutError
 from perdure.gateway.api._forms import (
-    DecisionBody,
     Fork,
     ForkedSession,
     Paged,
@@ -18,6 +17,7 @@ from perdure.gateway.api._forms import (
     Redeliver,
     ReplyBody,
     SenderQuery,
+    SessionDecisionBody,
     SessionMessage,
     WaitsForMessage,
 )
@@ -82,9 +82,9 @@ async def withdraw(asked: ApiRequest[Paged, SenderQuery]) -> Response:
     return Response(status_code=204)
 
 
-async def decide(asked: ApiRequest[DecisionBody]) -> Response:
-    decision = asked.body.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return answered(await _session(asked).decide(decision, **_who(asked)))
+async def decide(asked: ApiRequest[SessionDecisionBody]) -> Response:
+    decision = asked.body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"run"})
+    return answered(await _session(asked).decide(decision, run=asked.body.run, **_who(asked)))
 
 
 async def redeliver(asked: ApiRequest[Redeliver]) -> Response:
@@ -170,7 +170,7 @@ SESSIONS: Final = (
         "Decide what waits in the run under way.",
         decide,
         APPROVE,
-        body=DecisionBody,
+        body=SessionDecisionBody,
         answers={200: OBJECT},
     ),
     Operation(
