@@ -85,10 +85,8 @@ class RunDriver:
         display: RunDisplay,
         sender: Dispatcher,
     ) -> None:
-        run.whose, run.records, run.reasons = run_input.whose, run_input.records, run_input.reasons
-        run.lineage = [*run_input.lineage, run.agent.name]
         if parent.raised is not None:
-            run.shares.raise_to(parent.raised)
+            run.limits.pool.raise_to(parent.raised)
         mailbox.open(run)
         display.begin(run)
         self.run = run
@@ -153,7 +151,7 @@ class RunDriver:
             self._check_limits(coming=run.progress.number + 1)
             choice = await self._choose()
             self._check_limits(coming=run.progress.number)  # choosing takes time too
-            last = run.limit is not None
+            last = run.limits.reached is not None
             if last and await self._ends_without_request():
                 return
             request = run.begin_request(choice)
@@ -161,30 +159,33 @@ class RunDriver:
                 return
             if last:
                 break
-            if run.limit is None:
+            if run.limits.reached is None:
                 self._continue_as_new()
-        assert run.limit is not None
-        words = f"{run.limit.words}, and the last answer was no output that fits the schema"
+        assert run.limits.reached is not None
+        words = f"{run.limits.reached.words}, and the last answer was no output that fits the schema"
         raise self._failure(words, LIMIT_REACHED)
 
     def _check_limits(self, *, coming: int) -> None:
         last_counts = self.run.prepared.follows(LAST_REQUEST_COUNTS)
-        self.run.check_limits(self.clock.worked(workflow.time()), coming=coming, last_counts=last_counts)
+        worked = self.clock.worked(workflow.time())
+        self.run.limits.check(self.run.progress, worked, coming=coming, last_counts=last_counts)
 
     async def _ends_without_request(self) -> bool:
         """At a limit, let the calls end; whether the run is over without a last Request. Fail where none is possible."""
-        run, limit = self.run, self.run.limit
+        run, limit = self.run, self.run.limits.reached
         assert limit is not None
         if run.plan is not None and self.calls is not None:
             await self.calls.come_to_end(limit)
             run.close_request(run.plan, RequestResult())  # what was left; the last Request is told
         if run.end_with_draft():
             return True
-        assert run.limit is not None
-        if run.asked_all and run.prepared.follows(LAST_REQUEST_COUNTS):
-            raise self._failure(f"{run.limit.words}, and none of its answers was its output", LIMIT_REACHED)
-        if run.shares.used_up(run.progress.usage):
-            raise self._failure(f"{run.limit.words}, and nothing of its share is left for a last answer", LIMIT_REACHED)
+        assert run.limits.reached is not None
+        if run.limits.exceeded(run.progress) and run.prepared.follows(LAST_REQUEST_COUNTS):
+            raise self._failure(f"{run.limits.reached.words}, and none of its answers was its output", LIMIT_REACHED)
+        if run.limits.pool.used_up(run.progress.usage):
+            raise self._failure(
+                f"{run.limits.reached.words}, and nothing of its share is left for a last answer", LIMIT_REACHED
+            )
         return False
 
     async def _run_calls(self, number: int, answer: Coroutine[Any, Any, RequestResult]) -> bool:
@@ -201,9 +202,9 @@ class RunDriver:
         over = run.close_request(loop.plan, result, cut=loop.cut, is_patched=run.prepared.follows)
         tell_request(run, number, result, self.calls.first_call)
         self._display.show()
-        if not over and run.limit is not None and run.limit.reason == "client_gone":
-            raise self._failure(run.limit.words, LIMIT_REACHED)
-        if result.refusal is not None and not over and run.is_refused:
+        if not over and run.limits.reached is not None and run.limits.reached.reason == "client_gone":
+            raise self._failure(run.limits.reached.words, LIMIT_REACHED)
+        if result.refusal is not None and not over and run.limits.refused(run.progress):
             raise self._failure(result.refusal, MODEL_REFUSED)
         return over
 
@@ -228,7 +229,7 @@ class RunDriver:
                 raise
             if run.progress.draft is not None:
                 return RequestResult(problem={"code": "not_refined", "message": message_of(error)})
-            log = run.past.log[-1]
+            log = run.records.past.log[-1]
             raise self._failure(
                 f"Request {log.number} to {log.model} failed: {message_of(error)}", MODEL_FAILED
             ) from None
@@ -241,7 +242,7 @@ class RunDriver:
             following = self._input.model_copy(update={"clocked": clocked})
             self._continuing.go_on(following, run, self.clock.worked(workflow.time()))
         if (words := full(NEAR)) is not None:
-            run.limit = Limit("history", f"{words}, and what the run carries on is too large for a new one")
+            run.limits.reached = Limit("history", f"{words}, and what the run carries on is too large for a new one")
 
     def _rests(self) -> bool:
         return self.calls is not None and self.calls.loop.waits
@@ -254,8 +255,8 @@ class RunDriver:
 
     def _at_deadline(self, limit: Limit) -> None:
         """Stop at the deadline: running calls are cancelled, and the model gives its best answer (R9.5)."""
-        if self.run.limit is None:
-            self.run.limit = limit
+        if self.run.limits.reached is None:
+            self.run.limits.reached = limit
             if self.calls is not None:
                 self.calls.stop(limit)
 
@@ -353,7 +354,7 @@ class AgentWorkflow:
 
     def _raise_budget(self, budget: Budget) -> None:
         if self._driver is not None:
-            self._driver.run.shares.raise_to(budget)
+            self._driver.run.limits.pool.raise_to(budget)
 
     # Decisions and messages of people.
 
@@ -573,7 +574,7 @@ class AgentWorkflow:
     @workflow.query(name=EVENTS_QUERY, description="Events: the number of the first, and how many at most")
     def events(self, *numbers: int) -> EventsPage:
         """Return an `EventsPage` from a number on, with at most so many events, also after the run's end."""
-        return page_of(self._notes.journal, numbers)
+        return page_of(self._notes.events, numbers)
 
     @workflow.signal(name=WATCHED, description="Somebody watches: what a model writes is told more often for a while")
     @any_arguments

@@ -243,7 +243,7 @@ class ApprovalWaits:
             program.cancel()
             self._approvals.close(offer)
             if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
-                self._agent_run.notes.waits_no_more(offer)
+                self._agent_run.journal.waits_no_more(offer)
             if offer.approval.decision is not None:
                 self._tell_decided(offer, workflow.time() - since)
 
@@ -252,10 +252,10 @@ class ApprovalWaits:
         have ended.
         """
         words = f"its client has not sent the results of its functions within {seconds:g} s"
-        self._agent_run.limit = self._agent_run.limit or Limit("client_gone", words)
+        self._agent_run.limits.reached = self._agent_run.limits.reached or Limit("client_gone", words)
 
     def _tell_waits(self, offer: ApprovalRequest) -> None:
-        self._agent_run.notes.waits(offer)
+        self._agent_run.journal.waits(offer)
         tool = "" if offer.call is None else metrics.tool_of(offer.call)
         tell(metrics.waits(offer.id, tool, question=offer.question, client=offer.is_with_client))
 

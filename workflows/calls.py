@@ -219,9 +219,9 @@ class CallLoop:
         self._forsaken: set[str] = set()
         """Cancelled tasks whose end is no fault."""
         self._purse = BudgetShare(
-            run.shares,
+            run.limits.pool,
             usage=lambda: run.progress.usage,
-            rivals=lambda: rivals(self.loop.plan, run.shares.takers) if self.loop.plan.closed else None,
+            rivals=lambda: rivals(self.loop.plan, run.limits.pool.takers) if self.loop.plan.closed else None,
             worked=lambda: clock.worked(workflow.time()),
         )
 
@@ -339,8 +339,8 @@ class CallLoop:
 
     def _why_stop(self) -> Limit | None:
         if self.loop.limit is None and (words := full()) is not None:
-            self._agent_run.limit = self._agent_run.limit or Limit("history", words)
-            return self._agent_run.limit
+            self._agent_run.limits.reached = self._agent_run.limits.reached or Limit("history", words)
+            return self._agent_run.limits.reached
         return self.loop.limit
 
     async def _cancel_all(self) -> None:
@@ -438,7 +438,7 @@ class CallLoop:
                 await held.enter_async_context(self._slots)
             await self._gate(call)
             if was_offered:
-                self._agent_run.notes.call_began(call)
+                self._agent_run.journal.call_began(call)
                 self._on_change()
             if call.spec.loop is not None:
                 return await self._run_delegate(call)

@@ -100,8 +100,8 @@ class ParentRun:
         """
         if workflow.info().parent is None:
             return None
-        size, most = run.sizes.of(run.output), run.prepared.max_payload
-        if result.output is not run.output:
+        size, most = run.sizes.of(run.output.value), run.prepared.max_payload
+        if result.output is not run.output.value:
             why = (
                 f"its output has {bytes_text(size)}, and {most:,} is the most that it can return; whole: perdure show {result.run_id} "
                 "--value output; external storage (PERDURE_STORAGE) would carry it"

@@ -105,7 +105,7 @@ class RunDisplay:
         A server sends no signal of a workflow that ends in the same task.
         """
         run = self._run
-        if run is None or run.records or not run.prepared.follows(SESSION_KNOWS_DELEGATES):
+        if run is None or run.identity.in_session or not run.prepared.follows(SESSION_KNOWS_DELEGATES):
             return  # a session knows itself when its own run has ended
         if self._waits:
             self._report_waiting(run, waits=False)
@@ -114,7 +114,7 @@ class RunDisplay:
 
     def _report_waiting(self, run: Run, *, waits: bool) -> None:
         """A session's next message follows a run that waits for a person, unless its mode says otherwise."""
-        rule = SESSION_KNOWS_WAITING if run.records else SESSION_KNOWS_DELEGATES
+        rule = SESSION_KNOWS_WAITING if run.identity.in_session else SESSION_KNOWS_DELEGATES
         if run.prepared.follows(rule):
             self._waits = waits
             self._signal_session(run, workflow.info().workflow_id, waits=waits)
@@ -122,7 +122,7 @@ class RunDisplay:
     def _signal_session(self, run: Run, run_id: str, *, waits: bool, closed: bool = False) -> None:
         """Signal the session that this run, or its outermost parent, belongs to. Where there is none, do nothing."""
         info = workflow.info()
-        if info.parent is None or not (run.records or run.whose.session):
+        if info.parent is None or not (run.identity.in_session or run.identity.owner.session):
             return
         # The time also counts up where this run goes on as new, or is reset.
         self._reported = max(self._reported + 1, int(workflow.time() * 1000))

@@ -232,13 +232,13 @@ async def tell_end(
     """Report a run's end, with its result or its error."""
     run_id, usage = workflow.info().workflow_id, run.progress.usage
     status = "completed" if error is None else "cancelled" if is_cancelled_exception(error) else "failed"
-    messages: list[JsonObject] = run.last_messages() if hooking.hooks.of(END) else []
+    messages: list[JsonObject] = run.conversation.last_messages() if hooking.hooks.of(END) else []
     if result is not None and result.output is not None:
         messages.append({"role": "assistant", "content": text_of(result.output)})
     await hooking.ask(
         END,
         lambda: AgentEnd(
-            **run.whose.model_dump(),
+            **run.identity.owner.model_dump(),
             key=f"{run_id}/{END}",
             at=_now(),
             run_id=run_id,
@@ -246,9 +246,9 @@ async def tell_end(
             above=run.lineage[:-1],
             status=status,
             output=None if result is None else result.output,
-            stop_reason=run.stop_reason if run.limit is None else run.limit.reason,
+            stop_reason=run.output.stop_reason if run.limits.reached is None else run.limits.reached.reason,
             error=error.message if isinstance(error, ApplicationError) and status == "failed" else None,
-            requests=len(run.past.log),
+            requests=len(run.records.past.log),
             tokens=usage.prompt_tokens + usage.completion_tokens,
             cost=usage.cost if usage.by_model else 0.0,
             messages=messages,
@@ -273,7 +273,7 @@ Ask: TypeAlias = "Callable[[Call, ApprovalRequest], Awaitable[Outcome | None]]"
 
 def of_run(run: Run) -> dict[str, str]:
     """Return the fields that every event has of its run."""
-    return {**run.whose.model_dump(), "agent": run.agent.name}
+    return {**run.identity.owner.model_dump(), "agent": run.agent.name}
 
 
 class CallHooks:
@@ -340,10 +340,13 @@ class CallHooks:
         run, hooks = self._agent_run, self._hooking.hooks
         if not hooks:
             return None
-        found = [*hooks.of(AFTER, known_as(tool)), *(hooks.of(PERSIST, known_as(tool)) if run.records else [])]
-        if not found and not run.records:
+        found = [
+            *hooks.of(AFTER, known_as(tool)),
+            *(hooks.of(PERSIST, known_as(tool)) if run.identity.in_session else []),
+        ]
+        if not found and not run.identity.in_session:
             return None
-        return CallHookRefs(hooks=found, of=of_run(run), records=run.records)
+        return CallHookRefs(hooks=found, of=of_run(run), records=run.identity.in_session)
 
     def unheard(self, call: Call, problems: Sequence[HookProblem]) -> None:
         """Record failures of hooks that the call's worker has ignored."""

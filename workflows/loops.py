@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.delegates import BUDGET, GIVEN_QUERY, LATE, SPENT_QUERY, SpentBudget
     from perdure.runs.limits import Budget, Limit
     from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
-    from perdure.runs.records import added
+    from perdure.runs.sent_texts import added
     from perdure.runs.wire import CLAIM, GRANTED, POLICY, RunInput
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
     from perdure.values.json import Json, JsonObject, Sent

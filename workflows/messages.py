@@ -12,7 +12,7 @@ from perdure.workflows.calls import CallLoop
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError
     from perdure.runs import context
-    from perdure.runs.records import RunProgress
+    from perdure.runs.progress import RunProgress
     from perdure.runs.run import Run
     from perdure.values.json import Json, JsonObject
 
@@ -49,12 +49,12 @@ class Mailbox:
             message = context.accept(self._run.progress, only(said))
             if message is None:
                 return
-            self._run.notes.heard(message)
+            self._run.journal.heard(message)
         except DecisionError as error:
             self._refuse(said, error)
             return
         self._came = workflow.time()
-        if self._run.limit is None and self._run.plan is not None and calls is not None:
+        if self._run.limits.reached is None and self._run.plan is not None and calls is not None:
             calls.steer()
 
     async def lull(self) -> None:
@@ -76,7 +76,7 @@ class Mailbox:
         """Withdraw the message of this id; return `{"id", "withdrawn": true}` (R10.7). Raise `DecisionError`."""
         taken = context.withdraw(self._progress, only(said))
         if self._run is not None:
-            self._run.notes.withdrawn(str(taken["id"]))
+            self._run.journal.withdrawn(str(taken["id"]))
         return taken
 
     @property

@@ -55,7 +55,7 @@ def tell(told: Observation) -> None:
 def tell_request(run: Run, number: int, result: RequestResult, first_call: float | None) -> None:
     """Count a closed Request; number 0 called no model. `first_call`: seconds until its first call started."""
     if number:
-        tell(request_ended(run.agent.name, run.past.log[-1], result, first_call))
+        tell(request_ended(run.agent.name, run.records.past.log[-1], result, first_call))
 
 
 def _bounded(labels: Labels) -> Labels:
@@ -105,7 +105,7 @@ def run_journal() -> RunJournal:
     if info.continued_run_id is None:
         notes.was_reset()
     else:  # its journal goes on from the one before, which comes with the snapshot
-        notes.journal.reset_at_start = now()
+        notes.events.reset_at_start = now()
     return notes
 
 
@@ -151,16 +151,16 @@ def end(run: Run, error: BaseException | None, *, below: bool) -> None:
         workflow.upsert_memo({USAGE_MEMO: cut_to(run.progress.usage.as_json(), MAX_MEMO)})
     reason: str | None
     if error is None:
-        status, reason = "completed", run.stop_reason
-        run.notes.run_ended(run.stop_reason, run.output)
+        status, reason = "completed", run.output.stop_reason
+        run.journal.run_ended(run.output.stop_reason, run.output.value)
     elif isinstance(error, ApplicationError):
         refused = error.type == MODEL_REFUSED
-        limit = None if run.limit is None or refused else run.limit.reason
+        limit = None if run.limits.reached is None or refused else run.limits.reached.reason
         status, reason = "refused" if refused else "failed", limit or error.type
-        run.notes.run_failed(status, error.message, limit)
+        run.journal.run_failed(status, error.message, limit)
     elif is_cancelled_exception(error):
         status, reason = "cancelled", None
-        run.notes.run_failed(status, None)
+        run.journal.run_failed(status, None)
     else:
         return  # it goes on as new, or has met a bug that a fixed worker gets past
     tell(run_ended(run.agent.name, status, reason))

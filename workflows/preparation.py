@@ -24,8 +24,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.agent import Agent, Context, check_task, parse_agent, parse_prompt
     from perdure.runs.event_journal import RunJournal
     from perdure.runs.loops import LoopInput
-    from perdure.runs.records import SNAPSHOT_FORM, RunSnapshot
-    from perdure.runs.run import Attempts, Run, carried, restore, snapshot
+    from perdure.runs.run import Run, RunIdentity
+    from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, RunSnapshot, carried, restore, snapshot
     from perdure.runs.wire import PREPARE_ACTIVITY, PREPARED_FORM, REFUSED, PreparedWorker, PrepareInput, RunInput
     from perdure.sessions.wire import SessionInput
     from perdure.values.json import Packed, pack
@@ -67,7 +67,7 @@ class ContinueAsNew:
             return
         run.progress.worked = worked
         following = run_input.model_copy(
-            update={"snapshot": pack(snapshot(run), SNAPSHOT_FORM), "budget": run.shares.share}
+            update={"snapshot": pack(snapshot(run), SNAPSHOT_FORM), "budget": run.limits.pool.share}
         )
         packed = len(following.model_dump_json().encode())
         if packed <= most:
@@ -76,25 +76,25 @@ class ContinueAsNew:
 
 
 async def prepare(
-    run_input: RunInput, people: RunApprovals, notes: RunJournal, hooking: ExecutionHooks
+    run_input: RunInput, people: RunApprovals, journal: RunJournal, hooking: ExecutionHooks
 ) -> tuple[RunInput, Run]:
     """Return the input, as hooks may have changed it, and the run, whether it begins or continues.
 
     Fail with `Refused` where it cannot run.
     """
     try:
-        run_input, run = await _prepare(run_input, people, notes, hooking)
+        run_input, run = await _prepare(run_input, people, journal, hooking)
     except ApplicationError as error:
         tell(metrics.run_ended("", "failed", error.type))
         raise
     if run_input.snapshot is None:
         tell(metrics.run_started(run.agent.name))
-        notes.run_began(run.agent.name)
+        journal.run_began(run.agent.name)
     return run_input, run
 
 
 async def _prepare(
-    run_input: RunInput, people: RunApprovals, notes: RunJournal, hooking: ExecutionHooks
+    run_input: RunInput, people: RunApprovals, journal: RunJournal, hooking: ExecutionHooks
 ) -> tuple[RunInput, Run]:
     agent, context, change = _read(run_input)
     if run_input.snapshot is not None:
@@ -104,8 +104,16 @@ async def _prepare(
         people.approval_queue.vouched.known |= given.vouched
         people.approval_queue.refusals = [*given.refusals, *people.approval_queue.refusals]
         hooking.hooks = Hooks(given.prepared.hooks)
-        budget, sources = run_input.budget, run_input.sources
-        run = restore(agent, context, given, people.approval_queue, budget=budget, sources=sources, notes=notes)
+        run = restore(
+            agent,
+            context,
+            given,
+            people.approval_queue,
+            identity=RunIdentity.of(run_input),
+            budget=run_input.budget,
+            sources=run_input.sources,
+            journal=journal,
+        )
         return run_input, run
     packed = run_input.prepared or await record(run_input)
     prepared = packed.read(PreparedWorker, PREPARED_FORM, "what the worker recorded at the run's start")
@@ -115,8 +123,17 @@ async def _prepare(
         run_input = changed
         agent, context, _ = _read(run_input)
     prepared = await bootstrap(hooking, run_input, agent.name, prepared)
-    budget, sources = run_input.budget, run_input.sources
-    return run_input, Run(agent, context, prepared, people.approval_queue, budget=budget, sources=sources, notes=notes)
+    run = Run(
+        agent,
+        context,
+        prepared,
+        people.approval_queue,
+        identity=RunIdentity.of(run_input),
+        budget=run_input.budget,
+        sources=run_input.sources,
+        journal=journal,
+    )
+    return run_input, run
 
 
 async def record(run_input: RunInput) -> Packed:

@@ -90,14 +90,14 @@ class Provider:
     async def wait(self) -> str | None:
         """Begin to wait for the model that was away first, as long as its server asks for; `None`: nothing is waited for any more."""
         run = self._agent_run
-        late = run.limit is not None and run.limit.reason == "deadline"
+        late = run.limits.reached is not None and run.limits.reached.reason == "deadline"
         if self._first is None or self.waits or late or not self.left or not run.prepared.follows(MODEL_PATIENCE):
             return None
         model, away = self._first
         self.waits = True
         run.wait = ModelWait(model=model, reason=away.reason, since=workflow.now().isoformat(timespec="seconds"))
-        run.notes.model_is_away(run.past.log[-1], run.wait)
-        tell(metrics.waits_for_model(run.agent.name, run.past.log[-1], away.reason))
+        run.journal.model_is_away(run.records.past.log[-1], run.wait)
+        tell(metrics.waits_for_model(run.agent.name, run.records.past.log[-1], away.reason))
         workflow.upsert_memo({MODEL_MEMO: run.wait.as_json()})
         self._resting(True)
         if away.pause:
@@ -123,7 +123,7 @@ async def ask(
     """
     fallbacks = [model for model in run.prepared.models.fallback if model != request.model]
     asked, before, routing, provider = 0, 0, Routing(run), Provider(run, resting)
-    tell(metrics.request_started(run.agent.name, run.past.log[-1]))
+    tell(metrics.request_started(run.agent.name, run.records.past.log[-1]))
     try:
         while True:
             limited = routing.model(request.model)
@@ -155,8 +155,8 @@ async def ask(
                         request = run.ask_again(ModelChoice(model, "the first that may come back: no fallback answers"))
                 else:
                     if run.progress.draft is None:  # else the run goes on without it
-                        tell(metrics.request_failed(run.agent.name, run.past.log[-1], kind))
-                    run.notes.unanswered(run.past.log[-1], message_of(error))
+                        tell(metrics.request_failed(run.agent.name, run.records.past.log[-1], kind))
+                    run.journal.unanswered(run.records.past.log[-1], message_of(error))
                     raise
     finally:
         if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
@@ -170,7 +170,7 @@ async def _ask_one(
 
     `before` counts the attempts of earlier activities, `attempts` is how many it may make, 0 for any number.
     """
-    late = run.limit is not None and run.limit.reason == "deadline"
+    late = run.limits.reached is not None and run.limits.reached.reason == "deadline"
     first_pause = WAITING_PAUSE if provider.waits else FIRST_PAUSE
     about = {
         "earlier_attempts": before,

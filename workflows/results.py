@@ -23,16 +23,16 @@ def view_of(run: Run | None) -> RunView:
     """Return the run as it stands, for `show` and `watch`."""
     if run is None:
         return RunView(run_id=workflow.info().workflow_id)
-    return fit(_whole_view(run), sizes=run.sizes, calls=run.count)
+    return fit(_whole_view(run), sizes=run.sizes, calls=run.records.count(run.plan))
 
 
 def _whole_view(run: Run) -> RunView:
     view = run_view(run, workflow.info().workflow_id)
-    view.resets = len(run.notes.journal.resets)
-    if run.records:  # of the calls that have ended it is said already
+    view.resets = len(run.journal.events.resets)
+    if run.identity.in_session:  # of the calls that have ended it is said already
         view.calls = [call.model_copy() for call in view.calls]
         newest = () if run.plan is None else [*islice(run.plan.made_last(), len(view.calls))][::-1]
-        record(view.calls, newest, run.sizes, run.reading.recorded)
+        record(view.calls, newest, run.sizes, run.provenance.recorded)
     return view
 
 
@@ -47,9 +47,9 @@ def result_of(run: Run, clock: WorkClock) -> RunResult:
     run.progress.worked = clock.worked(workflow.time())
     result = _whole_view(run).result()
     result.ended_at = now()
-    if workflow.info().parent is not None and not run.records:
+    if workflow.info().parent is not None and not run.identity.in_session:
         result = told_above(result, run.sizes)
-    count = run.count if result.calls else 0
+    count = run.records.count(run.plan) if result.calls else 0
     return fit(result, run.prepared.max_payload, run.sizes, calls=count)
 
 
@@ -58,10 +58,10 @@ def failure_of(run: Run, clock: WorkClock, message: str, kind: str) -> Applicati
     result = result_of(run, clock)
     if workflow.info().parent is not None:
         result.output = None
-        result.sources = run.reading.met(run.progress, run.table.sets)
+        result.sources = run.provenance.met(run.progress, run.records.table.sets)
     message = message[:MAX_MESSAGE]
     refused = kind == MODEL_REFUSED
     result.status, result.error = "refused" if refused else "failed", message
-    result.stop_reason = None if run.limit is None or refused else run.limit.reason
+    result.stop_reason = None if run.limits.reached is None or refused else run.limits.reached.reason
     details = result.model_dump(mode="json", by_alias=True)
     return ApplicationError(message, details, type=kind, non_retryable=True)

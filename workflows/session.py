@@ -268,4 +268,4 @@ class SessionWorkflow:
     @workflow.query(name=EVENTS_QUERY, description="Events: the number of the first, and how many at most")
     def events(self, *numbers: int) -> EventsPage:
         """Return an `EventsPage` from a number on, with at most so many events, also after deletion (R10.14)."""
-        return page_of(EventJournal() if self._session is None else self._session.kept.notes.journal, numbers)
+        return page_of(EventJournal() if self._session is None else self._session.kept.notes.events, numbers)

@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.agent import parse_agent
     from perdure.runs.event_journal import EventJournal
     from perdure.runs.provenance import CONVERSATION
-    from perdure.runs.records import was_sent
+    from perdure.runs.sent_texts import was_sent
     from perdure.runs.wire import RunResult
     from perdure.sessions.agent_file import input_name
     from perdure.sessions.entries import (
@@ -98,7 +98,7 @@ class SessionState:
         self.to_deliver: list[ReplyDelivery] = [] if snapshot is None else snapshot.replies
         """Replies on their way; the first may be under way."""
         self._read_agent()
-        if not self.notes.journal.count:
+        if not self.notes.events.count:
             self.notes.began(self.agent, at)
 
     def _by_sender(self, lane: QueueState) -> dict[str, KnownMessage]:
@@ -182,7 +182,7 @@ class SessionState:
             state=self.state,
             sources=self.sources,
             remembered=self.remembered.text,
-            events=self.notes.journal.carried(),
+            events=self.notes.events.carried(),
             replies=self.to_deliver,
         )
         return self._input.model_copy(update={"snapshot": pack(snapshot, SESSION_FORM)})

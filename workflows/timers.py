@@ -124,12 +124,12 @@ async def _follow(clock: WorkClock, waits: Callable[[], bool]) -> None:
 async def _until_late(
     run: Run, clock: WorkClock, on_reached: Callable[[Limit], None], told: Awaitable[None] | None
 ) -> None:
-    deadline = run.shares.budget.deadline
+    deadline = run.limits.pool.budget.deadline
     if deadline is None:
         return
     if told is not None:
         await told
-    while (limit := run.shares.budget.late(clock.worked(workflow.time()))) is None:
+    while (limit := run.limits.pool.budget.late(clock.worked(workflow.time()))) is None:
         await workflow.sleep(max(deadline - clock.worked(workflow.time()), SHORTEST), summary="deadline")
         # The wait may take days: one timer then, not one after another.
         await workflow.wait_condition(lambda: not clock.paused)

@@ -14,8 +14,8 @@ from perdure.models.dialects.common import Solution, ToolDelta
 from perdure.models.dialects.registry import DIALECTS
 from perdure.plan import Plan, simulate
 from perdure.runs.agent import Agent, Context, agent_document, parse_agent
+from perdure.runs.progress import RunProgress
 from perdure.runs.provenance import RunProvenance
-from perdure.runs.records import RunProgress
 from perdure.runs.views import plan_ways
 from perdure.tools.tool import READ_SKILL, Tool, parse_tool
 from perdure.values.json import Json, JsonObject, ReadOnlyJson, loads, loads_commented, shorten, without_comments

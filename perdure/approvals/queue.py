@@ -35,10 +35,7 @@ _STRICTEST: Final = ("fail", "reject", "approve")
 
 @dataclass
 class ApprovalQueue:
-    """The approval requests of one run that wait for a decision.
-
-    `new_plan` returns an empty plan for the running Request: an edited plan is validated in it as a whole.
-    """
+    """The approval requests of one run that wait for a decision."""
 
     guard: Guard = field(default_factory=Guard)
     waiting: dict[str, ApprovalRequest] = field(default_factory=dict)
@@ -51,7 +48,6 @@ class ApprovalQueue:
     set them."""
     vouched: Endorsements = field(default_factory=Endorsements)
     """The values that people endorse in this run (R15.6)."""
-    new_plan: Callable[[], Plan] | None = None
     digests: Digests = field(default_factory=Digests)
     """Digests of large values that are shown, each made once; kept while any request waits."""
     _decided: dict[str, Approval] = field(default_factory=dict)
@@ -74,7 +70,13 @@ class ApprovalQueue:
         reason = (reason or "its plan was approved as it was") + changed_words(call)
         call.approval = again(call.approval, time)
         offer = ApprovalRequest(
-            call.id, reason, plan, call.approval, call, floor=self.guard.floor_asks(call.spec.tool, call.inputs.origins)
+            call.id,
+            reason,
+            plan,
+            call.approval,
+            call,
+            floor=self.guard.floor_asks(call.spec.tool, call.inputs.origins),
+            digests=self.digests,
         )
         offer.reason += what_runs(offer)
         plan.hold(call)
@@ -93,23 +95,26 @@ class ApprovalQueue:
     def offer_question(self, plan: Plan, call: Call, time: str) -> ApprovalRequest:
         """Return a request for a call whose result is the answer of a person, or of a client program."""
         call.approval = again(call.approval, time)
-        offer = ApprovalRequest(call.id, asked_words(call), plan, call.approval, call, question=True)
+        offer = ApprovalRequest(
+            call.id, asked_words(call), plan, call.approval, call, question=True, digests=self.digests
+        )
         plan.hold(call)
         return self._put_out(offer)
 
-    def offer_plan(self, plan: Plan, time: str) -> ApprovalRequest | None:
+    def offer_plan(self, plan: Plan, time: str, new_plan: Callable[[], Plan]) -> ApprovalRequest | None:
         """Return an approval request for a complete plan, if plans need approval and one of its calls would run
-        (R7.6)."""
+        (R7.6). `new_plan` returns an empty plan, in which an edit of this one is validated as a whole."""
         if self.guard.policy.scope != "plan" or all(call.state.ended for call in plan.calls):
             return None
-        offer = ApprovalRequest(str(plan.request), PLAN_SCOPE, plan, Approval(requested_at=time))
+        offer = ApprovalRequest(
+            str(plan.request), PLAN_SCOPE, plan, Approval(requested_at=time), digests=self.digests, new_plan=new_plan
+        )
         offer.reason += what_runs(offer)
         for call in offer.calls:
             call.approval = None if call.state.ended else offer.approval
         return self._put_out(offer)
 
     def _put_out(self, offer: ApprovalRequest) -> ApprovalRequest:
-        offer.digests = self.digests
         self.waiting[offer.id] = offer
         return offer
 
@@ -310,10 +315,9 @@ class ApprovalQueue:
     def _revised_plan(self, offer: ApprovalRequest, decision: Decision) -> Plan | None:
         if decision.decision in ("approve", "reject"):
             return None
-        if decision.decision == "replace" or decision.calls is None:
+        if decision.decision == "replace" or decision.calls is None or offer.new_plan is None:
             raise DecisionError(f"{offer.title} is a plan: approve it, reject it, or edit it with 'calls'")
-        assert self.new_plan is not None
-        plan = self.new_plan()
+        plan = offer.new_plan()
         if len(decision.calls) > plan.max_calls:
             raise DecisionError(f"{offer.title} would be wrong: {surplus_words(plan.max_calls, len(decision.calls))}")
         offered = list(offer.plan.calls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,6 +41,8 @@ class ApprovalRequest:
     """Whether it is a question, whose answer is the call's result."""
     digests: Digests = field(default_factory=Digests)
     """The queue's cache of digests, so that a value in several requests is hashed once."""
+    new_plan: Callable[[], Plan] | None = None
+    """Returns an empty plan, in which a person's edit of the plan is validated as a whole; `None` for a call."""
     _digest: str | None = None
     calls: list[Call] = field(init=False)
     """The calls of the plan that were still to run when the request was made; a revised plan leaves out those that run

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from perdure.errors import FormulaError, JsonError, StateError, TooLargeError, clip
-from perdure.plan import QUOTED, missing_path
-from perdure.values.json import Json, JsonObject, check, json_path, loads_commented
+from perdure.models.requests import RequestResult
+from perdure.plan import QUOTED, Call, Plan, missing_path
+from perdure.runs.limits import StopReason
+from perdure.tools.tool import TASK_COMPLETE
+from perdure.values.json import Json, JsonObject, check, json_path, loads_commented, shorten
 from perdure.values.limits import MAX_OUTPUT, MAX_OUTPUT_TEXTS, bytes_text
+from perdure.values.provenance import NOWHERE, Sources
 from perdure.values.references import MISSING, Missing, Reference, evaluate, get, references
 from perdure.values.schemas import Schema
 from perdure.values.sizes import Sizes
@@ -157,3 +161,87 @@ def _calls_as_data(output: Json) -> Json:
     if isinstance(output, dict):
         return as_data(output) if "_tool" in output else {key: _calls_as_data(item) for key, item in output.items()}
     return output
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenOutput:
+    """An answer's output as the model wrote it, and the stop reason that belongs to its form."""
+
+    value: Json
+    reason: StopReason
+    needs_form: bool = False
+    """Whether the answer is prose, which the next Request must put into the schema's form."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedOutput:
+    """An answer's output with its references replaced, and why it does not count."""
+
+    value: Json
+    reason: StopReason
+    problems: Sequence[str] = ()
+    """Errors for the model."""
+    held: str | None = None
+    """Reason why no output of this answer counts, whatever it is."""
+
+    @property
+    def counts(self) -> bool:
+        return self.value is not None and not self.problems
+
+
+class RunOutput:
+    """The output of one run, and the reading of its model's answers.
+
+    `text_answers`: whether a plain text may be the answer. `reasoning`: whether the run's result has the model's last
+    reasoning.
+    """
+
+    def __init__(self, schema: JsonObject | bool, *, text_answers: bool, reasoning: bool = False) -> None:
+        self.value: Json = None
+        """The output, once the run is over."""
+        self.sources: Sources = NOWHERE
+        """Provenance of the last output that the model wrote."""
+        self.stop_reason: StopReason | None = None
+        self.reasoning = ""
+        """What the model thought before it gave the output."""
+        self._outputs = Outputs(schema)
+        self.text_answers, self._with_reasoning = text_answers, reasoning
+
+    def text(self, result: RequestResult) -> Json:
+        """Return the text or output of an answer as it was written; `None` if it has none."""
+        text = result.text if self.text_answers and result.text.strip() else None
+        return text if result.output is None else result.output
+
+    def is_given(self, plan: Plan, result: RequestResult) -> bool:
+        """Whether an answer holds an output in any form, so that no Request has to follow."""
+        return bool(_completions(plan.own)) or self.text(result) is not None
+
+    def read(self, written: Json, plan: Plan, fresh: list[Call], result: RequestResult) -> WrittenOutput:
+        """Return the output of an answer: `written`, the result of `task_complete`, or the text.
+
+        `fresh` are the calls that have ended since the last Request.
+        """
+        completed = _completions(fresh)
+        if written is None and completed:
+            return WrittenOutput(completed[-1].state.result, "task_complete")
+        if not self.text_answers or not result.text.strip() or result.problem is not None:
+            return WrittenOutput(written, "output")
+        parsed = self._outputs.read_text(result.text, beside_calls=bool(plan.own))
+        needs_form = parsed.kind == "prose" and not plan.own
+        return WrittenOutput(parsed.value, "answer" if parsed.kind == "text" else "output", needs_form)
+
+    def check(self, value: Json) -> list[str]:
+        """Return the problem of an output that breaks the schema."""
+        breaks = [] if value is None else self._outputs.problems(value)
+        return (
+            [f"the output breaks its schema: {'; '.join(breaks[:5])}. It was {shorten(value, 300)}"] if breaks else []
+        )
+
+    def end(self, value: Json, reason: StopReason, reasoning: str = "") -> None:
+        """Set the run's output: the run is over."""
+        self.value, self.stop_reason = value, reason
+        self.reasoning = reasoning if self._with_reasoning else ""
+
+
+def _completions(calls: Iterable[Call]) -> list[Call]:
+    return [call for call in calls if call.spec.tool_name == TASK_COMPLETE and call.state.status == "done"]

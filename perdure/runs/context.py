@@ -15,17 +15,17 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.models.provider_extras import server_of
 from perdure.models.requests import RequestContext, RequestResult, RequestView
 from perdure.plan import Call, Plan, errors_of
-from perdure.runs.agent import Agent, Context
+from perdure.runs.agent import Agent, Context, ModelChoice
 from perdure.runs.limits import Limit
+from perdure.runs.progress import RunProgress
 from perdure.runs.prompt_parts import fit_messages, summed
 from perdure.runs.prompts import Prompt, RevisedPlan
 from perdure.runs.provenance import RunProvenance
-from perdure.runs.records import RunProgress
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.engine import keep_tool
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, dumps
-from perdure.values.limits import MAX_INBOX, MAX_RESULT, MAX_SAID, MAX_UNHEARD
+from perdure.values.limits import MAX_INBOX, MAX_LAST_MESSAGES, MAX_RESULT, MAX_SAID, MAX_UNHEARD
 from perdure.values.media import excerpt
 from perdure.values.problems import first_problem
 from perdure.values.sizes import Sizes, preview
@@ -442,3 +442,63 @@ class ModelTurns:
         server = server_of(log[-1].model) if log else ""
         turn = turn_message(plan.own, result, progress.messages, self._sizes, self._reading, server, self._given)
         return [turn] if turn else []
+
+
+class Conversation:
+    """The conversation of one run with its models: its turns, and the context of the last Request begun."""
+
+    def __init__(
+        self, agent: Agent, context: Context, prepared: PreparedWorker, sizes: Sizes, provenance: RunProvenance
+    ) -> None:
+        dialect = DIALECTS[agent.config.dialect]
+        self.shows_turns = dialect.keeps_turns
+        """Whether the agent's dialect shows the model its earlier turns."""
+        self.turns = ModelTurns(sizes, provenance, context.call_ids, turns=dialect.keeps_turns)
+        self._contexts = Contexts(agent, context, prepared, sizes, provenance)
+        self._sampling, self._models = agent.config.sampling, prepared.models
+        self._sizes = sizes
+        self._last: tuple[int, RequestContext] | None = None
+
+    def begin(
+        self,
+        choice: ModelChoice,
+        tools: Mapping[str, Tool],
+        progress: RunProgress,
+        state: State,
+        plan: Plan | None,
+        limit: Limit | None,
+        *,
+        final: bool,
+    ) -> RequestContext:
+        """Return the context of the Request that begins, to this model."""
+        revision = self.turns.begin(progress.number, progress, plan, tools)
+        context = self._contexts.make(
+            self.turns.tools(tools),
+            progress,
+            state,
+            limit,
+            final=final,
+            server=server_of(choice.model),
+            revision=revision,
+        )
+        context.parameters = {**context.parameters, **self._sampling.of(choice.model, self._models)}
+        self._last = progress.number, context
+        return context
+
+    def context(self, number: int) -> RequestContext:
+        """Return the context of Request `number`. Raises `KeyError` once another Request has begun."""
+        last, context = (0, None) if self._last is None else self._last
+        if context is None or last != number:
+            raise KeyError(f"Request {number} is not running; the last one begun is {last}")
+        return context
+
+    def last_messages(self) -> list[JsonObject]:
+        """Return the messages of the last Request begun: the newest that have at most `MAX_LAST_MESSAGES` bytes."""
+        newest: list[JsonObject] = []
+        room = MAX_LAST_MESSAGES
+        for message in reversed([] if self._last is None else self._last[1].messages):
+            room -= self._sizes.of(message)
+            if room < 0:
+                break
+            newest.append(message)
+        return newest[::-1]

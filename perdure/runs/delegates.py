@@ -216,7 +216,7 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
     approval = guard.change.as_change()
     scoped_references = references_of(call.spec.scopes, base.get("state"))
     home = None if run.plan is None else run.plan.home(call)
-    sources = run.reading.given_below(call, scoped_references, None if home is None else home.sources_then)
+    sources = run.provenance.given_below(call, scoped_references, None if home is None else home.sources_then)
     sources |= {f"†input.{name}": sorted(call.inputs.item_sources) for name in call.inputs.item_values}
     givers = guard.given(given_tools(call.spec.scopes, run.tools))
     below = _below(run, budget, approval, givers, sources)
@@ -295,7 +295,7 @@ def _below(
         "delegates": run.prepared.delegates,
         "budget": budget,
         "sources": sources,
-        "whose": run.whose,
+        "whose": run.identity.owner,
     }
 
 

@@ -213,8 +213,8 @@ class RunJournal:
     UTC).
     """
 
-    def __init__(self, journal: EventJournal | None = None, now: Callable[[], str] = str, run_id: str = "") -> None:
-        self.journal = journal or EventJournal()
+    def __init__(self, events: EventJournal | None = None, now: Callable[[], str] = str, run_id: str = "") -> None:
+        self.events = events or EventJournal()
         self._now, self._run_id = now, run_id
         self.sizes = Sizes()
         """Sizes of the run's values."""
@@ -226,21 +226,21 @@ class RunJournal:
     # The run.
 
     def run_began(self, agent: str) -> None:
-        self.journal.note("lifecycle", "start", self._now(), agent=agent)
+        self.events.note("lifecycle", "start", self._now(), agent=agent)
 
     def was_reset(self) -> None:
         """Note that the run goes on from an earlier point of its history."""
-        self.journal.reset(self._now())
+        self.events.reset(self._now())
 
     def run_ended(self, reason: str | None, output: Json) -> None:
         """Note that the run ended with an output; `reason`: why it stopped."""
-        self.journal.note("lifecycle", "end", self._now(), status="completed", stopReason=reason, output=output)
+        self.events.note("lifecycle", "end", self._now(), status="completed", stopReason=reason, output=output)
         self._over = True
 
     def run_failed(self, status: str, error: str | None, reason: str | None = None) -> None:
         """Note that the run ended without an output; `reason`: the limit that it reached."""
         if not self._over:
-            self.journal.note("lifecycle", "error", self._now(), status=status, error=error, stopReason=reason)
+            self.events.note("lifecycle", "error", self._now(), status=status, error=error, stopReason=reason)
         self._over = True
 
     @contextmanager
@@ -255,14 +255,14 @@ class RunJournal:
             self.run_failed("failed", str(getattr(error, "message", error)))
             raise
         finally:
-            self.journal.ended = self._over
+            self.events.ended = self._over
 
     # Its Requests.
 
     def asked(self, view: RequestView) -> None:
         """Note that a model receives a Request, or receives it again."""
         again, self._asked = view.number == self._asked, view.number
-        self.journal.note(
+        self.events.note(
             "request",
             "update" if again else "start",
             self._now(),
@@ -278,7 +278,7 @@ class RunJournal:
         """
         self._saying = (view.number, result.attempt, result.anew) if says else None
         if result.reasoned:
-            self.journal.note(
+            self.events.note(
                 "reasoning",
                 "end",
                 self._now(),
@@ -289,7 +289,7 @@ class RunJournal:
         problem = CUT_BY_MESSAGE if cut else None
         if result.problem is not None:
             problem = f"{result.problem.get('code')}: {result.problem.get('message')}"
-        self.journal.note(
+        self.events.note(
             "request",
             "end",
             self._now(),
@@ -304,13 +304,13 @@ class RunJournal:
 
     def model_is_away(self, view: RequestView, wait: ModelWait) -> None:
         """Note that the provider of the Request's model is away, and that the run waits for it."""
-        self.journal.note(
+        self.events.note(
             "request", "update", self._now(), number=view.number, model=wait.model, reason=f"{wait.text()} UTC"
         )
 
     def unanswered(self, view: RequestView, problem: str) -> None:
         """Note that no model answered the Request."""
-        self.journal.note(
+        self.events.note(
             "request",
             "end",
             self._now(),
@@ -329,7 +329,7 @@ class RunJournal:
             return
         request, attempt, anew = self._saying
         self._saying = None
-        self.journal.note(
+        self.events.note(
             "assistant",
             "end",
             self._now(),
@@ -345,7 +345,7 @@ class RunJournal:
     def compacted(self, reason: str) -> None:
         """Note that the model sees a shortened context from now on."""
         for phase in ("start", "end"):
-            self.journal.note("compaction", phase, self._now(), reason=reason)
+            self.events.note("compaction", phase, self._now(), reason=reason)
 
     # Its calls.
 
@@ -357,7 +357,7 @@ class RunJournal:
             and call.spec.loop is None
             and not call.spec.repeats
         )
-        self.journal.note(
+        self.events.note(
             "tool",
             "start",
             self._now(),
@@ -370,7 +370,7 @@ class RunJournal:
 
     def call_again(self, call: Call, reason: str) -> None:
         """Note that a call is retried after a failure that was not the call's fault."""
-        self.journal.note(
+        self.events.note(
             "tool",
             "update",
             self._now(),
@@ -383,7 +383,7 @@ class RunJournal:
     def call_ended(self, call: Call) -> None:
         """Note that a call ended, with any status."""
         done = call.state.status == "done"
-        self.journal.note(
+        self.events.note(
             "tool",
             "end",
             self._now(),
@@ -399,14 +399,14 @@ class RunJournal:
 
     def hook(self, phase: str, event: str, hook: str, call: str, reason: str) -> None:
         """Note that a hook refused something, or that it failed and was ignored (R10.17)."""
-        self.journal.note("hook", phase, self._now(), event=event, hook=hook, call=call or None, reason=reason)
+        self.events.note("hook", phase, self._now(), event=event, hook=hook, call=call or None, reason=reason)
 
     # People.
 
     def waits(self, offer: ApprovalRequest) -> None:
         """Note that a request waits for a person, or for a client that executes the call."""
         call = offer.call
-        self.journal.note(
+        self.events.note(
             "approval",
             "start",
             self._now(),
@@ -424,7 +424,7 @@ class RunJournal:
         """Note that a request was decided, or needs no decision any more."""
         approval = offer.approval
         decided = approval.decision is not None
-        self.journal.note(
+        self.events.note(
             "approval",
             "end",
             self._now(),
@@ -437,15 +437,15 @@ class RunJournal:
 
     def heard(self, said: IncomingMessage) -> None:
         """Note that a message came while the run works."""
-        self.journal.note("message", "accepted", self._now(), messageId=said.id, sender=said.sender, text=said.text)
+        self.events.note("message", "accepted", self._now(), messageId=said.id, sender=said.sender, text=said.text)
 
     def taken(self, messages: Sequence[IncomingMessage], request: int) -> None:
         """Note that the Request that begins holds these messages."""
         for said in messages:
-            self.journal.note("message", "taken", self._now(), messageId=said.id, request=request)
+            self.events.note("message", "taken", self._now(), messageId=said.id, request=request)
 
     def withdrawn(self, message_id: str) -> None:
-        self.journal.note("message", "withdrawn", self._now(), messageId=message_id)
+        self.events.note("message", "withdrawn", self._now(), messageId=message_id)
 
 
 def why_not(result: RequestResult, wants: str) -> str | None:

@@ -17,6 +17,7 @@ from perdure.models.dialects.tools import function_names, turn_messages
 from perdure.plan import HELD
 from perdure.runs.agent import Context
 from perdure.runs.limits import Limit
+from perdure.runs.progress import RunProgress
 from perdure.runs.prompt_parts import (
     TIGHT,
     BootstrapFile,
@@ -31,7 +32,6 @@ from perdure.runs.prompt_parts import (
     user,
 )
 from perdure.runs.provenance import RunProvenance
-from perdure.runs.records import RunProgress
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.messages import ChatMessage, MergedMessages, PlanMessage, SystemMessage, TextMessage, newest
 from perdure.values.sizes import preview

@@ -9,8 +9,8 @@ from perdure.approvals.decisions import digest
 from perdure.errors import CallError, ReferenceSyntaxError, StateError
 from perdure.plan import Call, Plan
 from perdure.runs.agent import Context, output_schema
+from perdure.runs.progress import RunProgress
 from perdure.runs.prompt_parts import PromptParts
-from perdure.runs.records import RunProgress
 from perdure.runs.wire import CallView
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject
@@ -31,7 +31,7 @@ from perdure.values.provenance import (
     untrusted,
 )
 from perdure.values.references import Missing, Path, Reference, get, overlaps, parse_expression
-from perdure.values.sizes import preview
+from perdure.values.sizes import Sizes, preview
 from perdure.values.state import State, Write, kind_of, scope_path, state_key
 from perdure.values.templates import parse_template
 
@@ -91,6 +91,7 @@ class RunProvenance:
         given: Mapping[str, Collection[str]],
         show: Show,
         delegates: Mapping[str, JsonObject] | None = None,
+        sizes: Sizes | None = None,
     ) -> None:
         self._show = show
         self._delegates = delegates or {}
@@ -113,8 +114,8 @@ class RunProvenance:
         self._noted: set[str] = set()  # calls of a plan that goes on under another Request (R10.5)
         self._types: dict[str, JsonObject] = {}
         """Known result type by call, for calls whose results are hidden."""
-        self.state: State | None = None
-        """The run's state, once it has one."""
+        self.state = State(self.first_writes(context.initial_state), sizes or Sizes())
+        """The run's state, with the provenance of each write."""
         self.asked: Sources = NOWHERE
         """Untrusted sources of what the running Request's model has read."""
 
@@ -231,8 +232,9 @@ class RunProvenance:
         schema = self._delegates.get(tool.delegate, {}).get("schema")
         return output_schema(schema) if isinstance(schema, dict) else None
 
-    def take_up(self, calls: Iterable[CallView], tools: Mapping[str, Tool]) -> None:
-        """Continue from the calls of an earlier execution."""
+    def restore(self, state: State, calls: Iterable[CallView], tools: Mapping[str, Tool]) -> None:
+        """Continue from the state and the calls of an earlier execution."""
+        self.state = state
         for call in calls if self.tells_shapes else ():
             self.note_type(call.id, tools.get(call.tool))
 
@@ -356,9 +358,9 @@ class RunProvenance:
         paths += [each.path for each in read if each.kind == "state"]
         if call.spec.instance is not None:
             paths += [scope_path(path, call.spec.instance) for path in paths]
-        writes = () if self.state is None else self.state.writes
         return join(
-            found, join_all(each.sources for each in writes if any(overlaps(each.path, path) for path in paths))
+            found,
+            join_all(each.sources for each in self.state.writes if any(overlaps(each.path, path) for path in paths)),
         )
 
     def recorded(self, call: Call) -> tuple[Json, JsonObject]:

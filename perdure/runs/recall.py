@@ -80,16 +80,16 @@ def _call_sources(run: Run, id: str) -> Sources | None:
     for call in run.plan.made() if run.plan is not None else ():
         if call.id == id:
             return call.state.sources if call.state.status == "done" else None
-    view = next((view for view in run.past.calls if view.id == id), None)
+    view = next((view for view in run.records.past.calls if view.id == id), None)
     if view is None or view.status != "done":
         return None
     if "" in view.sources:
-        return run.table.of(view.sources[""])
+        return run.records.table.of(view.sources[""])
     # Others wrote nothing of it. Which tools a delegate's run has called is not kept, and a rule of flows may name one.
     made_by = run.tools.get(view.tool)
     if made_by is None or made_by.delegate is not None or run.approval_queue.guard.has_flows:
         return None
-    return join_all([MODEL, tool_source(view.tool, False), *map(run.table.of, view.sources.values())])
+    return join_all([MODEL, tool_source(view.tool, False), *map(run.records.table.of, view.sources.values())])
 
 
 def _expression(what: str) -> Expression:
@@ -103,7 +103,7 @@ def _state_value(run: Run, what: str) -> Json:
         raise RunError(f"{what} cannot be read: {error}") from None
     if any(reference.kind != "state" for reference in references(expression)):
         raise RunError(f"{what} is not in the state: name a value of it, such as state.report")
-    state = run.reading.readable_state(run.state)
+    state = run.provenance.readable_state(run.state)
     found = evaluate(expression, lambda reference: get(state, reference.path))
     if found is MISSING:
         raise RunError(f"{what} does not exist")
@@ -114,14 +114,14 @@ def _result(run: Run, what: str) -> str:
     for call in run.plan.made() if run.plan is not None else ():
         if call.id == what:
             return _of_call(run, call)
-    view = next((view for view in run.past.calls if view.id == what), None)
+    view = next((view for view in run.records.past.calls if view.id == what), None)
     if view is None:
         raise RunError(f"the run has no call {what}")
-    if run.reading.hides(run.table.of(view.sources.get("", -1))):
+    if run.provenance.hides(run.records.table.of(view.sources.get("", -1))):
         raise RunError(f"the result of {what} is {HIDDEN}")
     if view.status != "done":
         return dumps(view.error or {"status": view.status, "reason": view.reason})
-    kept = run.kept.whole(what)
+    kept = run.records.kept.whole(what)
     if kept is None:
         raise RunError(f"{what} is not kept any more: the newest results are, {bytes_text(MAX_KEPT)} of them")
     return _text(kept["result"])
@@ -129,10 +129,10 @@ def _result(run: Run, what: str) -> str:
 
 def _of_call(run: Run, call: Call) -> str:
     if isinstance(call.state.error, CallError):
-        return dumps(run.reading.shown_error(call, call.state.error))
+        return dumps(run.provenance.shown_error(call, call.state.error))
     if call.state.status != "done":
         return dumps({"status": call.standing, "reason": call.state.reason})
-    _, value = run.reading.shown_result(call)
+    _, value = run.provenance.shown_result(call)
     return _text(value)
 
 

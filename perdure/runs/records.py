@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import Field
 
-from perdure.approvals.requests import IncomingMessage, MessageFate
-from perdure.models.requests import RequestResult, RequestView
-from perdure.models.usage import Price, RunUsage
+from perdure.models.requests import RequestView
 from perdure.plan import Call, Plan
-from perdure.runs.agent import CalledTool
-from perdure.runs.budget import ExpectedUsage
-from perdure.runs.events import CarriedEvents, clipped
-from perdure.runs.wire import CallView, PreparedWorker
+from perdure.runs.events import clipped
+from perdure.runs.wire import CallView
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_KEPT, MAX_RECORDED, SHOWN_PARAMS
 from perdure.values.media import beginning_without_media, first_without_media, result_text, without_media
 from perdure.values.provenance import MODEL, SourceTable, untrusted
 from perdure.values.sizes import Sizes, cut_to, preview
-from perdure.values.state import State, Write, WriteRecord
+from perdure.values.state import WriteRecord
 
 SHOWN_RESULT: Final = 160
 """Characters of a result that `show` prints."""
@@ -164,61 +157,6 @@ class KeptValues:
                 self._bytes -= size
 
 
-MOST: Final = 1_000
-"""Digests that a run keeps: the newest."""
-_NAMES: Final = ("text", "message", "content", "body")
-"""Parameters that may hold the sent text, where the tool does not name one."""
-_WORD: Final = re.compile(r"\w+")
-_PARAGRAPHS: Final = re.compile(r"\n\s*\n")
-
-
-def sent_by(calls: Iterable[Call]) -> list[str]:
-    """Return the digests of what successful calls of message tools have sent."""
-    return [
-        each
-        for call in calls
-        if call.spec.tool is not None and call.spec.tool.message and call.state.status == "done"
-        for each in _digests(_text(call.inputs.params, call.spec.tool.message))
-    ]
-
-
-def added(before: list[str], more: Iterable[str]) -> list[str]:
-    """Return both lists, each digest once, the newest `MOST`."""
-    return list(dict.fromkeys([*before, *more]))[-MOST:]
-
-
-def was_sent(text: str, sent: Collection[str]) -> bool:
-    """Whether a text holds nothing new: it was sent as a whole, or each of its paragraphs was.
-
-    Case, blanks and signs do not count.
-    """
-    return bool(sent) and (_digest(text) in sent or all(each in sent for each in _paragraphs(text)))
-
-
-def _text(params: dict[str, Json], named: bool | str) -> str:
-    """Return the text that a call sends."""
-    if isinstance(named, str):
-        found = params.get(named)
-        return found if isinstance(found, str) else ""
-    texts = {name: value for name, value in params.items() if isinstance(value, str)}
-    known = next((texts[name] for name in _NAMES if name in texts), None)
-    return known if known is not None else max(texts.values(), key=len, default="")
-
-
-def _digests(text: str) -> list[str]:
-    return [] if not text.strip() else [_digest(text), *_paragraphs(text)]
-
-
-def _paragraphs(text: str) -> Iterator[str]:
-    return (_digest(each) for each in _PARAGRAPHS.split(text) if each.strip())
-
-
-def _digest(text: str) -> str:
-    plain = unicodedata.normalize("NFKC", text).casefold()
-    words = " ".join(_WORD.findall(plain)) or plain.strip()
-    return hashlib.sha256(words.encode(errors="replace")).hexdigest()[:16]
-
-
 class PastRequests(WireModel):
     """The records of Requests that are over, for readers of the run."""
 
@@ -231,159 +169,74 @@ class PastRequests(WireModel):
     writes: dict[str, str] = Field(default_factory=dict)
 
 
-class RunProgress(WireModel):
-    """The progress of a run, beside its state."""
-
-    number: int = 0
-    """Number of the last Request begun; 0 is a plan that came with the agent (R5.9)."""
-    results: JsonObject = Field(default_factory=dict)
-    """Results that were written to no path, by call id (R4.4)."""
-    messages: list[JsonObject] = Field(default_factory=list)
-    """Error, feedback and turn messages in their order."""
-    plan_message: JsonObject | None = None
-    after_error: bool = False
-    usage: RunUsage = Field(default_factory=RunUsage)
-    called: list[CalledTool] = Field(default_factory=list)
-    """Tools that the last answer called."""
-    answers: list[str] = Field(default_factory=list)
-    """Fingerprints of the last answers."""
-    told_to_vary: int = 0
-    """Number of the last Request that told the model that its answers repeat (R9.8)."""
-    worked: float = 0.0
-    expected: ExpectedUsage = Field(default_factory=ExpectedUsage)
-    """Estimated usage of a delegate (R18.7)."""
-    told: list[str] = Field(default_factory=list)
-    """Names of untrusted sources that its messages and results hold (R15.3)."""
-    planned: list[str] = Field(default_factory=list)
-    """Digests of calls that trusted Requests planned and that were not made."""
-    wants: Literal["plan", "structured", "refined"] = "plan"
-    """Purpose of the next Request; `structured` and `refined` only want an output."""
-    must_call: list[str] = Field(default_factory=list)
-    """Tools of which the model must call one before an output counts (R6.5); empty once it has."""
-    draft: Json = None
-    """Output that is to be refined."""
-    inbox: list[IncomingMessage] = Field(default_factory=list)
-    """Messages that no Request holds so far."""
-    heard: list[MessageFate] = Field(default_factory=list)
-    """Messages that a Request holds."""
-    cut: int = 0
-    """Requests that a message ended before their answer: they do not count as made."""
-    sent: list[str] = Field(default_factory=list)
-    """Digests of what message tools have sent (R10.16)."""
-    refusals: int = 0
-    """Requests in a row that the model refused, up to the last one (R20.2)."""
-    has_cut: bool = False
-    """Whether the model has seen only the beginning of a value, so that `recall` is offered (R10.18)."""
-    tight: bool = False
-    """Whether the context was too long for the model, and is shortened since (R9.7)."""
-
-    def include(self, usage: RunUsage, sent: Sequence[str]) -> None:
-        """Add the usage of a child run, and the digests of what its message tools have sent."""
-        self.usage.include(usage)
-        self.sent = added(self.sent, sent)
-
-
-SNAPSHOT_FORM: Final = 3
-"""Form of a `RunSnapshot`. A worker that does not know a snapshot's form fails the run with that reason."""
-
-
-class RunSnapshot(WireModel):
-    """A snapshot of a run between two Requests, from which a new execution continues (R6.8)."""
-
-    prepared: PreparedWorker
-    progress: RunProgress
-    writes: list[Write]
-    sets: list[list[str]] = Field(default_factory=list)
-    sources: list[int] = Field(default_factory=list)
-    """Sources of each write's value, as an index into `sets` (R15.1)."""
-    policy: JsonObject = Field(default_factory=dict)
-    """Changes of the run's own approval policy against the agent file's (R7.7)."""
-    remembered: dict[str, list[str]] | list[str] = Field(default_factory=dict)
-    """Untrusted sources of the calls that a person has seen, by tool. A list, as 0.1.0 wrote it, holds for any source.
-    """
-    vouched: dict[str, str] = Field(default_factory=dict)
-    """Endorsed values: the digest of each value by reference (R15.6)."""
-    refusals: list[JsonObject] = Field(default_factory=list)
-    past: PastRequests
-    events: CarriedEvents = Field(default_factory=CarriedEvents)
-    """Events that a snapshot carries (R10.14)."""
-
-
-SHOWN_TEXT: Final = 300
-"""Characters of the model's text that `show` prints."""
-
-
-def count_answer(
-    request: RequestView,
-    result: RequestResult,
-    progress: RunProgress,
-    prices: Mapping[str, Price],
-    *,
-    text_answers: bool,
-) -> None:
-    """Count the Request's complete answer. `text_answers`: the model's text may be its answer."""
-    if request.status == "done":
-        return
-    request.status, request.usage, request.text = "done", result.usage, result.text[:SHOWN_TEXT]
-    if not (text_answers or result.problem):
-        request.text = ""  # it is all in the calls and the output
-    request.cost = result.usage.cost_at(prices.get(request.model))
-    progress.usage.count(request.model, result.usage, prices)
-    progress.expected.note_request(result.usage, request.cost)
-
-
 RECENT: Final = 40
 """Calls that stay whole for the live table. The table is made anew at every event; its cost must not grow with the run.
 """
 
 
-class CallTallies:
-    """Tallies of a run's calls: those that are over and those of the plan that runs."""
+class RunRecords:
+    """The records of a run: its Requests that are over, and the views and values of their calls."""
 
-    state: State
-    progress: RunProgress
-    past: PastRequests
-    plan: Plan | None
-    _recent: list[Call]
-    _views: dict[str, CallView]
-    """Views of calls in iterations that have ended, by id."""
-    sizes: Sizes
-    table: SourceTable
-    _done: int
+    def __init__(self, sizes: Sizes, recorded: Callable[[Call], tuple[Json, JsonObject]] | None = None) -> None:
+        self.past = PastRequests()
+        self.size = 0
+        """Bytes of the views of past calls, more or less."""
+        self.kept = KeptValues()
+        """Parameters and results of this execution's calls."""
+        self.table = SourceTable()
+        """Sets of sources that the views name by number."""
+        self.restored_at = 0
+        """Number of the last Request of the execution that this one continues."""
+        self._sizes = sizes
+        self._recorded = recorded
+        """Returns what a model may see of a call's result, for a session's transcript; `None` outside of sessions."""
+        self._recent: list[Call] = []
+        self._views: dict[str, CallView] = {}
+        """Views of calls in iterations that have ended, by id."""
+        self._done = 0
 
-    def carries(self) -> Iterator[Json]:
-        """Yield the values that continue-as-new carries on, as far as they grow with the run."""
-        yield from (write.value for write in self.state.writes)
-        yield from self.progress.results.values()
-        yield from self.progress.messages
-        yield from (self.progress.plan_message, self.progress.draft)
+    def add(self, plan: Plan) -> None:
+        """Add the calls of a plan that has settled."""
+        past, calls = self.past, list(plan.made())
+        begin = len(past.calls)
+        for call in calls:
+            past.calls.append(self.view(call))
+            self.kept.add(call, self._sizes)
+        if self._recorded is not None:
+            record(past.calls, calls, self._sizes, self._recorded)
+        self.size += sum(weight(view, self._sizes) for view in past.calls[begin:])
+        past.edges.extend(plan.named_edges())
+        past.reads |= plan_reads(calls)
+        past.writes |= plan_writes(calls)
+        self._recent = [*self._recent, *calls][-RECENT:]
+        self._done += plan.done
+        self._views = {}
 
-    @property
-    def errors(self) -> list[JsonObject]:
-        """Return the error messages that the model has received so far."""
-        return [message for message in self.progress.messages if message["type"] == "error"]
+    def restore(self, past: PastRequests, number: int) -> None:
+        """Continue from the records of an earlier execution, whose last Request had this number (R6.8)."""
+        self.past, self.restored_at, self.table = past, number, SourceTable(past.sets)
+        self.size = sum(weight(view, self._sizes) for view in past.calls)
+        self._done = sum(call.status == "done" for call in past.calls)
 
-    @property
-    def count(self) -> int:
-        """The number of calls so far, of any status."""
-        return len(self.past.calls) + (self.plan.count if self.plan is not None else 0)
+    def count(self, plan: Plan | None) -> int:
+        """Return the number of calls so far, of any status; `plan` is the running one."""
+        return len(self.past.calls) + (plan.count if plan is not None else 0)
 
-    @property
-    def done(self) -> int:
-        """The number of calls that have succeeded so far."""
-        return self._done + (self.plan.done if self.plan is not None else 0)
+    def done(self, plan: Plan | None) -> int:
+        """Return the number of calls that have succeeded so far; `plan` is the running one."""
+        return self._done + (plan.done if plan is not None else 0)
 
-    def call_view(self, call: Call) -> CallView:
+    def view(self, call: Call) -> CallView:
         """Return the call as it is shown. The view of a call in an ended iteration is made once (R16.6)."""
         known = self._views.get(call.id)
-        return call_view(call, self.sizes, self.table) if known is None else known
+        return call_view(call, self._sizes, self.table) if known is None else known
 
-    def fold(self) -> None:
-        """Make the views of calls in ended iterations: nothing of them changes any more."""
-        for call in self.plan.take_folded() if self.plan is not None else ():
-            self._views[call.id] = call_view(call, self.sizes, self.table)
+    def fold(self, plan: Plan) -> None:
+        """Make the views of calls in the plan's ended iterations: nothing of them changes any more."""
+        for call in plan.take_folded():
+            self._views[call.id] = call_view(call, self._sizes, self.table)
 
-    def last_calls(self) -> list[Call]:
-        """Return the newest calls, `RECENT` at most, in their order."""
-        newest = [] if self.plan is None else [*islice(self.plan.made_last(), RECENT)][::-1]
+    def newest(self, plan: Plan | None) -> list[Call]:
+        """Return the newest calls, `RECENT` at most, in their order; `plan` is the running one."""
+        newest = [] if plan is None else [*islice(plan.made_last(), RECENT)][::-1]
         return [*self._recent, *newest][-RECENT:]

@@ -280,7 +280,7 @@ class RequestLoop:
                     self.running[call.id] = call
                     starts.append(StartCall(call, offer))
                     if offer is None and not hooked:
-                        self._run.notes.call_began(call)
+                        self._run.journal.call_began(call)
         if not starts:
             self._end_with_held(now)
         self._note_news()
@@ -290,11 +290,11 @@ class RequestLoop:
         """Note the ends of calls, whatever has ended them."""
         for call, what in self.plan.take_news():
             if what == "began":
-                self._run.notes.call_began(call)
+                self._run.journal.call_began(call)
             else:
-                self._run.notes.call_ended(call)
+                self._run.journal.call_ended(call)
                 self.ended.append(call)
-        self._run.fold()
+        self._run.records.fold(self.plan)
 
     def let_pass(
         self, call: Call, answer: HookAnswer, now: str, *, decided: bool = False
@@ -474,7 +474,7 @@ class RequestLoop:
         idle = not self.running and not self.behind and self.stage is RequestStage.DRAINING
         if not idle or not self.plan.closed or not self.plan.keeping.held:
             return
-        if self._run.gives_output(self.plan, self.result):
+        if self._run.output.is_given(self.plan, self.result):
             self._drop(f"not run: Request {self.plan.request} gave the output, and none has kept it", now)
         else:
             self._stage = RequestStage.REVISED
@@ -491,7 +491,9 @@ class RequestLoop:
         if self._shows_plan and self.result.problem:
             self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", now)
         elif self._shows_plan:
-            self._plan_offer = self._run.approval_queue.offer_plan(self.plan, now)
+            self._plan_offer = self._run.approval_queue.offer_plan(
+                self.plan, now, lambda: self._run.new_plan(self.plan.request)
+            )
         return RequestStage.ANSWERED if self._plan_offer is not None else RequestStage.DRAINING
 
 

@@ -79,37 +79,39 @@ _SHOWN_IN_LISTS: Final = 300
 
 def run_view(run: Run, run_id: str) -> RunView:
     """Return the run as it stands, with its newest `MAX_VIEWED` calls."""
-    plan, past = run.plan, run.past
+    plan, past = run.plan, run.records.past
     newest = [] if plan is None else [*islice(plan.made_last(), MAX_VIEWED)][::-1]
     edges = [] if plan is None else plan.newest_edges(MAX_VIEWED_EDGES)
     earlier = past.calls[max(0, len(past.calls) + len(newest) - MAX_VIEWED) :]
     return RunView(
         run_id=run_id,
         agent=run.agent.name,
-        status="running" if run.stop_reason is None else "completed",
-        output=run.output,
-        stop_reason=run.stop_reason,
+        status="running" if run.output.stop_reason is None else "completed",
+        output=run.output.value,
+        stop_reason=run.output.stop_reason,
         requests=len(past.log),
         usage=run.progress.usage,
-        errors=run.errors,
-        calls=[*earlier, *map(run.call_view, newest)],
+        errors=run.progress.errors,
+        calls=[*earlier, *map(run.records.view, newest)],
         state=run.state.snapshot(),
         messages=heard(run.progress),
         worked=run.progress.worked,
         context_tokens=past.log[-1].usage.tokens if past.log else 0,
         sent=run.progress.sent,
-        reasoning=run.thought,
+        reasoning=run.output.reasoning,
         tight=run.progress.tight,
-        sources=sorted(run.output_sources),
-        left=run.reading.left(run.state, run.progress, run.table.sets, run.output_sources) if run.records else {},
+        sources=sorted(run.output.sources),
+        left=run.provenance.left(run.state, run.progress, run.records.table.sets, run.output.sources)
+        if run.identity.in_session
+        else {},
         waiting=waiting_views(run),
         wait=run.wait,
         refusals=run.approval_queue.refusals,
         log=past.log,
         reads=past.reads | plan_reads(newest),
         writes=past.writes | plan_writes(newest),
-        sets=run.table.as_json(),
-        met=run.reading.met(run.progress, run.table.sets),
+        sets=run.records.table.as_json(),
+        met=run.provenance.met(run.progress, run.records.table.sets),
         edges=[*past.edges, *edges],
         cut=[f"edges: the newest of loops are shown; whole: perdure show {run_id} --value edges"]
         if len(edges) >= MAX_VIEWED_EDGES
@@ -213,9 +215,9 @@ def _pieces(run: Run, what: str) -> Iterator[str]:
     if what != "calls":
         yield dumps(whole(run, what))
         return
-    calls = [*run.past.calls, *(run.plan.made() if run.plan is not None else ())]
+    calls = [*run.records.past.calls, *(run.plan.made() if run.plan is not None else ())]
     for number, call in enumerate(calls):
-        view = run.call_view(call) if isinstance(call, Call) else call
+        view = run.records.view(call) if isinstance(call, Call) else call
         yield f"{',' if number else '['}{dumps(view.as_json())}"
     yield "]" if calls else "[]"
 
@@ -223,8 +225,8 @@ def _pieces(run: Run, what: str) -> Iterator[str]:
 def is_earlier(run: Run, what: str) -> bool:
     """Whether this is a call of an earlier execution of the run. That execution knows the whole call."""
     number = what.partition(".")[0]
-    known = run.restored_at and number.isdecimal() and int(number) <= run.restored_at
-    return bool(known) and any(call.id == what for call in run.past.calls)
+    known = run.records.restored_at and number.isdecimal() and int(number) <= run.records.restored_at
+    return bool(known) and any(call.id == what for call in run.records.past.calls)
 
 
 def before_start(given: RunInput | None, what: str) -> Json:
@@ -253,18 +255,18 @@ def whole(run: Run, what: str) -> Json:
         return found
     for call in run.plan.made() if run.plan is not None else ():
         if call.id == what:
-            return run.call_view(call).as_json() | {"params": call.inputs.params, "result": call.state.result}
-    for view in run.past.calls:
+            return run.records.view(call).as_json() | {"params": call.inputs.params, "result": call.state.result}
+    for view in run.records.past.calls:
         if view.id == what:
-            if (kept := run.kept.whole(what)) is None:
+            if (kept := run.records.kept.whole(what)) is None:
                 why = f"of the calls that have ended the newest are kept whole, {bytes_text(MAX_KEPT)} of them"
                 raise KeyError(f"{what} is only in the run's history now: {why}")
             return view.as_json() | kept
-    plan, past = run.plan, run.past
+    plan, past = run.plan, run.records.past
     made = list(plan.made()) if plan is not None else []
     parts: dict[str, Callable[[], Any]] = {  # lists of texts are JSON, too
-        "output": lambda: run.output,
-        "errors": lambda: run.errors,
+        "output": lambda: run.output.value,
+        "errors": lambda: run.progress.errors,
         "refusals": lambda: run.approval_queue.refusals,
         "edges": lambda: [*past.edges, *(plan.named_edges() if plan is not None else ())],
         "reads": lambda: past.reads | plan_reads(made),
@@ -386,11 +388,13 @@ def details(run: Run, run_id: str = "") -> str:
 
     `run_id` makes the link to the run's page.
     """
-    lines = [f"**{plain(run.agent.name)}**: {len(run.past.log)} Requests, {run.done} of {run.count} calls done"]
+    lines = [
+        f"**{plain(run.agent.name)}**: {len(run.records.past.log)} Requests, {run.records.done(run.plan)} of {run.records.count(run.plan)} calls done"
+    ]
     if run.prepared.pages:
         lines[0] += f" · [its page]({run.prepared.pages.rstrip('/')}/runs/{_in_address(run_id)})"
-    if run.past.log:
-        last = run.past.log[-1]
+    if run.records.past.log:
+        last = run.records.past.log[-1]
         lines += ["", f"Request {last.number}: {plain(last.model)} ({plain(last.reason)}), {last.status}"]
     if run.wait is not None:
         lines += ["", f"**{plain(run.wait.text())} UTC**"]
@@ -404,14 +408,14 @@ def details(run: Run, run_id: str = "") -> str:
         lines += [_waiting(offer) for offer in islice(waiting.values(), RECENT)]
         if len(waiting) > RECENT:
             lines += ["", f"{len(waiting) - RECENT} more wait."]
-    if calls := run.last_calls():
+    if calls := run.records.newest(run.plan):
         lines += ["", "| call | status | tool | parameters | writes |", "|---|---|---|---|---|", *map(_row, calls)]
-        if run.count > len(calls):
-            lines += ["", f"{run.count - len(calls)} earlier calls are not shown."]
+        if run.records.count(run.plan) > len(calls):
+            lines += ["", f"{run.records.count(run.plan) - len(calls)} earlier calls are not shown."]
         if notes := [note for call in calls if (note := _note(call))]:
             lines += ["", *notes]
-    if run.output is not None:
-        lines += ["", f"Output: {_code(preview(first_without_media(run.output, 300)[0], 300))}"]
+    if run.output.value is not None:
+        lines += ["", f"Output: {_code(preview(first_without_media(run.output.value, 300)[0], 300))}"]
     return "\n".join(lines)
 
 

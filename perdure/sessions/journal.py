@@ -15,30 +15,30 @@ from perdure.sessions.wire import Receipt
 class SessionJournal:
     """The session's own journal. A run's journal holds its events; the session reports only its start and its end."""
 
-    def __init__(self, journal: EventJournal) -> None:
-        self.journal = journal
+    def __init__(self, events: EventJournal) -> None:
+        self.events = events
 
     def began(self, agent: str, at: str) -> None:
         """Note that the session exists, and that this agent answers in it."""
-        self.journal.note("lifecycle", "start", at, agent=agent)
+        self.events.note("lifecycle", "start", at, agent=agent)
 
     def ended(self, at: str) -> None:
         """Note that the session was deleted."""
-        self.journal.note("lifecycle", "end", at, status="deleted")
-        self.journal.ended = True
+        self.events.note("lifecycle", "end", at, status="deleted")
+        self.events.ended = True
 
     def hooks(self, now: Callable[[], str]) -> Callable[[str, str, str, str, str], None]:
         """Return a function that notes a hook's refusal, or an ignored failure (R10.17)."""
 
         def note(phase: str, event: str, hook: str, call: str, reason: str) -> None:
-            self.journal.note("hook", phase, now(), event=event, hook=hook, call=call or None, reason=reason)
+            self.events.note("hook", phase, now(), event=event, hook=hook, call=call or None, reason=reason)
 
         return note
 
     def accepted(self, queued: Queued, receipt: Receipt) -> None:
         """Note that a message, or a command, was accepted; `/stop` takes effect with that."""
         at = receipt.accepted_at
-        self.journal.note(
+        self.events.note(
             "message",
             "accepted",
             at,
@@ -55,23 +55,23 @@ class SessionJournal:
 
     def carried_out(self, command: Queued, at: str) -> None:
         """Note that a command is executed."""
-        self.journal.note("message", "taken", at, messageId=command.message_id, command=command.text)
+        self.events.note("message", "taken", at, messageId=command.message_id, command=command.text)
 
     def withdrawn(self, message_ids: Iterable[str], reason: str, at: str) -> None:
         """Note that no run will take these messages."""
         for message_id in message_ids:
-            self.journal.note("message", "withdrawn", at, messageId=message_id, reason=reason)
+            self.events.note("message", "withdrawn", at, messageId=message_id, reason=reason)
 
     def run_began(self, running: ActiveRun, run_id: str, agent: str, at: str) -> None:
         """Note that a run begins, with its messages."""
-        self.journal.note("lifecycle", "start", at, run_id, agent=agent, number=running.number)
+        self.events.note("lifecycle", "start", at, run_id, agent=agent, number=running.number)
         for message in running.messages:
-            self.journal.note("message", "taken", at, run_id, messageId=message.message_id, runId=run_id, request=1)
+            self.events.note("message", "taken", at, run_id, messageId=message.message_id, runId=run_id, request=1)
 
     def run_ended(self, running: ActiveRun, run_id: str, result: RunResult, why: str | None, at: str) -> None:
         """Note a run's end, also where the run could not note it itself; `why`: the reason for no output."""
         well = result.status == "completed"
-        self.journal.note(
+        self.events.note(
             "lifecycle",
             "end" if well else "error",
             at,
@@ -85,7 +85,7 @@ class SessionJournal:
 
     def delivered(self, delivery: ReplyDelivery, became: Delivered, at: str) -> None:
         """Note the outcome of a reply's delivery."""
-        self.journal.note(
+        self.events.note(
             "reply",
             "delivery",
             at,
@@ -99,15 +99,15 @@ class SessionJournal:
 
     def replied(self, run_id: str, text: str | None, why: str | None, at: str) -> None:
         """Note the run's reply; `why`: the reason for none."""
-        self.journal.note("reply", "end", at, run_id, text=text, reason=why)
+        self.events.note("reply", "end", at, run_id, text=text, reason=why)
 
     def compacts(self, why: str, before: int, at: str) -> None:
         """Note that a summary of `before` tokens is being written."""
-        self.journal.note("compaction", "start", at, reason=why, before=before)
+        self.events.note("compaction", "start", at, reason=why, before=before)
 
     def compacted(self, why: str, before: int, entry: CompactionEntry | None, at: str) -> None:
         """Note the end of a compaction; `None`: it would have saved nothing."""
-        self.journal.note(
+        self.events.note(
             "compaction",
             "end",
             at,

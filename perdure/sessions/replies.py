@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 from pydantic import Field
 
 from perdure.errors import ToolDefinitionError
-from perdure.runs.records import was_sent
+from perdure.runs.sent_texts import was_sent
 from perdure.runs.wire import CallView, RunResult
 from perdure.sessions.message_queue import ActiveRun, Queued
 from perdure.values.json import WireModel, shorten

@@ -75,14 +75,13 @@ def test_nothing_runs_below_the_floor(
     def new_plan() -> Plan:
         return Plan(1, tools=offered, state=State())
 
-    desk.new_plan = new_plan
     plan = new_plan()
     plan.add({"_tool": "t", "x": 1, "_outputPath": "†state.a"})
     values: list[Json] = ["†state.a", 2, {"_expr": "1 + 1"}]
     plan.add({"_tool": "u", "x": data.draw(st.sampled_from(values))})
     plan.close()
     seen: dict[str, Any] = {}
-    if (whole := desk.offer_plan(plan, TIME)) is not None:
+    if (whole := desk.offer_plan(plan, TIME, new_plan)) is not None:
         plan = decide_plan(data, desk, plan, seen)
         if whole.id in desk.waiting:
             return
@@ -198,7 +197,7 @@ def test_an_offer_names_the_code_behind_a_harmless_name() -> None:
     for name in ("read", *(f"t{n}" for n in range(5))):
         plan.add({"_tool": name})
     plan.close()
-    whole = ApprovalQueue(Guard(Policy(scope="plan"))).offer_plan(plan, TIME)
+    whole = ApprovalQueue(Guard(Policy(scope="plan"))).offer_plan(plan, TIME, lambda: plan)
     assert whole is not None
     assert len(whole.runs) == 6
     assert whole.reason.endswith("; t3 runs wipe; and 1 more")
@@ -211,12 +210,12 @@ def test_a_formula_in_an_approved_plan_is_not_seen_before_it_is_computed() -> No
     def new_plan() -> Plan:
         return Plan(1, tools=tools, state=State())
 
-    desk, plan = ApprovalQueue(Guard(Policy(scope="plan"), floor="dangerous"), new_plan=new_plan), new_plan()
+    desk, plan = ApprovalQueue(Guard(Policy(scope="plan"), floor="dangerous")), new_plan()
     values: list[Json] = [{"_expr": "'/'.join(['', 'etc'])"}, "/tmp"]
     for value in values:
         plan.add({"_tool": "wipe", "x": value})
     plan.close()
-    desk.offer_plan(plan, TIME)
+    desk.offer_plan(plan, TIME, new_plan)
     desk.apply(desk.judge(parse_decision({"call": "1", "decision": "approve"})))
     offers = [desk.offer_call(plan, call, TIME) for call in plan.take_ready()]
     assert [offer and offer.shown for offer in offers] == [{"x": "/etc"}, None]

@@ -106,13 +106,13 @@ def test_r7_2_a_replacement_that_others_read_writes_as_they_read_it() -> None:
 @pytest.mark.parametrize("drain", [True, False])
 def test_r6_4_an_edited_plan_beside_an_output_runs_to_its_end(decision: str, drain: bool) -> None:
     calls: list[Any] = [{"_tool": "a", "_outputPath": "†state.a"}, {"_tool": "read", "p": {"_ref": "†state.a"}}]
-    desk = ApprovalQueue(Guard(Policy(scope="plan")), new_plan=lambda: new_plan(execution="step"))
+    desk = ApprovalQueue(Guard(Policy(scope="plan")))
     plan = new_plan(execution="step")
     reads: JsonObject = {"_tool": "read", "p": "†state.a"}
     for raw in (calls[0], reads):
         plan.add(raw)
     plan.close(drain=drain)
-    assert desk.offer_plan(plan, "") is not None
+    assert desk.offer_plan(plan, "", lambda: new_plan(execution="step")) is not None
     sent: JsonObject = {"call": "1", "decision": decision} | ({"calls": calls} if decision == "edit" else {})
     plan = desk.apply(desk.judge(parse_decision(sent))).plan or plan
     for _ in calls:
@@ -125,10 +125,10 @@ def test_r6_8_an_edit_of_a_plan_to_too_many_calls_is_refused_at_once() -> None:
     def limited() -> Plan:
         return new_plan(max_calls=3)
 
-    desk, plan = ApprovalQueue(Guard(Policy(scope="plan")), new_plan=limited), limited()
+    desk, plan = ApprovalQueue(Guard(Policy(scope="plan"))), limited()
     plan.add({"_tool": "a"})
     plan.close()
-    assert desk.offer_plan(plan, "") is not None
+    assert desk.offer_plan(plan, "", limited) is not None
     with pytest.raises(DecisionError, match=r"Request 1 would be wrong: .* 3 calls at most, and this one has 4"):
         desk.judge(parse_decision({"call": "1", "decision": "edit", "calls": [{}] * 4}))
     with pytest.raises(DecisionError, match=r"an edit may have 10,000 calls at most, and this one has 300,000"):

@@ -21,7 +21,7 @@ from perdure.plan import Call, Failed, Plan, Rejected, Returned, written_anew
 from perdure.runs import context as context_module
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit
-from perdure.runs.records import RunProgress
+from perdure.runs.progress import RunProgress
 from perdure.runs.request_loop import CallEnded, PlanDecided, RequestLoop, RequestStage
 from perdure.runs.run import Run
 from perdure.runs.views import run_view
@@ -166,7 +166,9 @@ def test_r10_5_what_is_held_is_kept_changed_or_dropped(dialect: str) -> None:
         "2.1": "done",
     }
     assert world.statuses == done
-    assert {call.reason for call in world.run.past.calls if call.status == "skipped"} == {"dropped by Request 2"}
+    assert {call.reason for call in world.run.records.past.calls if call.status == "skipped"} == {
+        "dropped by Request 2"
+    }
     assert [(each.id, each.request) for each in context_module.heard(world.run.progress)] == [("m1", 2)]
 
 
@@ -261,7 +263,7 @@ def test_r10_5_what_the_model_never_names_waits_for_its_person_and_the_run_with_
         world.run.plan.home(call).resume(call, "now")
         assert call.standing == "running"
         world.end("1.0")
-    ended = {call.id: (call.status, call.reason) for call in world.run.past.calls}
+    ended = {call.id: (call.status, call.reason) for call in world.run.records.past.calls}
     assert ended["1.0"][0] == ("rejected" if approved == "rejected" else "done")
     assert ended["1.1"][0] == "skipped"
     if approved != "rejected":  # nobody was asked about the other
@@ -405,7 +407,7 @@ def test_r10_5_a_failure_meanwhile_reaches_the_model_once_and_its_readers_are_sk
     world.end("1.0", error=True)
     world.answer(keep("1.1", "1.2"), output={"x": 1})
     world.end("1.2")
-    codes = [error["error"]["code"] for error in world.run.errors]
+    codes = [error["error"]["code"] for error in world.run.progress.errors]
     assert sorted(codes) == ["bad", "not_held"]
     assert (world.over, world.statuses["1.1"]) == (False, "skipped")
 
@@ -419,7 +421,7 @@ def test_r10_5_an_output_beside_calls_that_go_on_is_not_the_runs() -> None:
     assert any("Your output was not returned" in text for text in world.shown)
     world.answer(output={"late": True})
     world.end("1.0")
-    assert (world.over, world.run.output) == (True, {"late": True})
+    assert (world.over, world.run.output.value) == (True, {"late": True})
 
 
 def test_r10_5_a_loop_is_held_kept_and_dropped_as_one() -> None:
@@ -438,7 +440,7 @@ def test_r10_5_a_loop_is_held_kept_and_dropped_as_one() -> None:
             assert world.end("1.0[2]") == ["1.1"]
             assert world.loop.running["1.1"].inputs.params == {"x": ["of 1.0[0]", "of 1.0[1]", "of 1.0[2]"]}
         else:
-            reason = next(call.reason for call in world.run.past.calls if call.id == "1.0")
+            reason = next(call.reason for call in world.run.records.past.calls if call.id == "1.0")
             assert reason == "dropped by Request 2 after 1 of 3 iterations"
 
 
@@ -555,10 +557,12 @@ def test_r10_5_whatever_happens_nothing_starts_unasked_is_lost_or_ends_twice(see
     heard = context_module.heard(world.run.progress)
     assert [each.id for each in heard] == [f"m{n}" for n in range(sent)]
     assert all(each.request for each in heard)
-    ids = [call.id for call in world.run.past.calls]
+    ids = [call.id for call in world.run.records.past.calls]
     assert len(ids) == len(set(ids))
     assert set(world.started) <= set(ids)
-    assert all(call.status in ("done", "failed") for call in world.run.past.calls if call.id in set(world.started))
+    assert all(
+        call.status in ("done", "failed") for call in world.run.records.past.calls if call.id in set(world.started)
+    )
 
 
 def _tool(world: World, id: str) -> str:

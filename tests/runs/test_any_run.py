@@ -12,7 +12,8 @@ from perdure.errors import CallError
 from perdure.models.requests import RequestResult
 from perdure.plan import Failed, Outcome, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
-from perdure.runs.run import Run, carried, restore, snapshot
+from perdure.runs.run import Run
+from perdure.runs.snapshot import carried, restore, snapshot
 from perdure.runs.views import fit, run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
@@ -88,7 +89,11 @@ def test_r18_3_any_run_tells_carries_on_and_fails_within_its_limits(
     size = len(made.model_dump_json(exclude_defaults=True).encode())
     assert size <= 1.3 * weighed + 40_000, "what a snapshot holds is known before it is made"
     again = restore(run.agent, run.context, type(made).model_validate_json(made.model_dump_json()))
-    assert (again.state.snapshot(), again.progress, again.past) == (run.state.snapshot(), run.progress, run.past)
+    assert (again.state.snapshot(), again.progress, again.records.past) == (
+        run.state.snapshot(),
+        run.progress,
+        run.records.past,
+    )
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1), st.integers(1, 5000))

@@ -142,7 +142,7 @@ def test_conversions_and_races_are_told_to_the_model_once_and_hold_no_output_bac
     assert "1.0 typed: $.n was" in told[0]
     assert "1.0 typed and 1.1 typed both set" in told[1]
     assert play(2, 5, "3")
-    assert run.output == 5
+    assert run.output.value == 5
 
 
 @pytest.mark.parametrize("dialect", ["solution", "script"])

@@ -287,11 +287,11 @@ def check_signals(offered: list[Any], signals: list[tuple[str, Any]], scope: str
         return Plan(1, tools=TOOLS, state=State([Write(path=("a",), value={"b": 1})]), data={"input": {"x": 1}})
 
     plan, intake, time = new_plan(), Intake(1), "2026-01-01T00:00:00Z"
-    desk = ApprovalQueue(Guard(parse_policy({"ask": "always", "scope": scope})), new_plan=new_plan)
+    desk = ApprovalQueue(Guard(parse_policy({"ask": "always", "scope": scope})))
     for call in offered:
         plan.add(call)
     plan.close()
-    offers = [desk.offer_plan(plan, time), *(desk.offer_call(plan, call, time) for call in plan.take_ready())]
+    offers = [desk.offer_plan(plan, time, new_plan), *(desk.offer_call(plan, call, time) for call in plan.take_ready())]
     for name, said in signals:
         before = set(desk.waiting)
         try:

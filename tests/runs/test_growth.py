@@ -10,8 +10,8 @@ import pytest
 from perdure.models.requests import RequestResult
 from perdure.plan import Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
-from perdure.runs.records import SNAPSHOT_FORM
-from perdure.runs.run import Attempts, Run, carried, snapshot
+from perdure.runs.run import Run
+from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, carried, snapshot
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.json import pack

@@ -76,5 +76,5 @@ def test_what_a_page_says_is_no_markup_of_the_table() -> None:
     # An escape is two characters; what is left over has its meaning in Markdown.
     assert re.sub(r"\\[^\w\s]", "", row).count("|") == 6
     assert not set("[<`") & set(re.sub(r"\\[^\w\s]", "", row))
-    run.output = "``` ![x](//e.example)"
+    run.output.value = "``` ![x](//e.example)"
     assert details(run).endswith('Output: ```` "``` ![x](//e.example)" ````')

@@ -16,7 +16,8 @@ from perdure.models.requests import RequestResult
 from perdure.plan import Call, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage
-from perdure.runs.run import Run, restore, snapshot
+from perdure.runs.run import Run, RunIdentity
+from perdure.runs.snapshot import restore, snapshot
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.sessions.entries import run_entry
@@ -94,6 +95,7 @@ def play(
     show: Any = "values",
     sources: dict[str, list[str]] | None = None,
     context: list[Any] | None = None,
+    identity: RunIdentity | None = None,
     **guard: Any,
 ) -> Played:
     agent = parse_agent(
@@ -112,7 +114,14 @@ def play(
     prepared = PreparedWorker(tools=tools, models=Models(fast="m", smart="m"))
     desk = ApprovalQueue(Guard(agent.config.approval, **guard))
     return Played(
-        Run(agent, Context(agent, {"iban": "DE01", "list": ["b"]}, has_input=True), prepared, desk, sources=sources)
+        Run(
+            agent,
+            Context(agent, {"iban": "DE01", "list": ["b"]}, has_input=True),
+            prepared,
+            desk,
+            identity=identity,
+            sources=sources,
+        )
     )
 
 
@@ -140,7 +149,7 @@ def test_what_a_clean_request_has_planned_stays_clean_but_is_made_once() -> None
     played = play({"ask": "untrusted", "tools": {"note": "always"}})
     played.request(READ, pay("DE01", _after=["1.2"]), {"_tool": "note"})
     played.decide({"decision": "reject"})
-    assert played.run.past.calls[1].status == "skipped"
+    assert played.run.records.past.calls[1].status == "skipped"
     calls = played.request(pay("DE01"), pay("DE01"))
     assert [call.state.status for call in calls.values()] == ["done", "waiting"]
 
@@ -158,7 +167,7 @@ def test_results_without_a_path_are_read_too(dialect: str) -> None:
 def test_by_its_shape_nobody_reads_it_and_what_the_model_writes_is_its_own(dialect: str) -> None:
     played = play(dialect=dialect, show="shape")
     played.request(READ, {"_tool": "read_mail"}, {"_tool": "note", "x": {"_expr": "state.mail.body + 1"}})
-    assert played.run.past.calls[2].error is not None
+    assert played.run.records.past.calls[2].error is not None
     calls = played.request(pay("DE01"), pay("†state.mail.iban"))
     assert INJECTION not in played.prompt
     assert "DE99" not in played.prompt
@@ -270,10 +279,9 @@ def test_a_delegate_is_told_where_what_it_is_given_comes_from() -> None:
     [("†state.mail.subject", {"!tool:read_mail"}), ("words", {"model"}), ("{†input.iban}", {"user", "model"})],
 )
 def test_an_output_has_the_sources_of_what_it_is_made_of(output: Any, expected: set[str]) -> None:
-    played = play()
-    played.run.lineage = ["above", "clerk"]
+    played = play(identity=RunIdentity(parents=("above",)))
     played.request(READ, output=output)
-    assert played.run.output_sources == expected
+    assert played.run.output.sources == expected
 
 
 def test_the_iterations_of_a_loop_have_the_sources_of_what_they_go_through_and_read() -> None:
@@ -328,7 +336,7 @@ def test_a_clean_plan_does_not_lend_its_name_to_what_it_did_not_say() -> None:
         pay("DE01", _if={"_expr": "false"}),
     )
     played.decide({"decision": "reject"})
-    assert [call.status for call in played.run.past.calls[1:]] == ["rejected", "skipped", "skipped"]
+    assert [call.status for call in played.run.records.past.calls[1:]] == ["rejected", "skipped", "skipped"]
     played.request({**loop, "_body": [pay("DE99")]}, pay("DE01"))
     assert {call.id for call, _ in played.waiting} == {"2.0[0].0", "2.1"}
 
@@ -348,7 +356,7 @@ def test_a_clean_plan_does_not_lend_its_name_to_what_it_did_not_say() -> None:
 def test_no_words_of_an_error_tell_what_is_shown_by_its_shape(call: dict[str, Any]) -> None:
     played = play(show="shape")
     played.request({**READ, "_tool": "read_mail"}, {"_tool": "note", **call})
-    assert played.run.past.calls[1].error is not None
+    assert played.run.records.past.calls[1].error is not None
     played.request()
     assert INJECTION not in played.prompt
 
@@ -374,19 +382,22 @@ def test_keys_that_were_merged_are_shown_where_they_are_names(path: str, monkeyp
 def after(played: Played, **more: Any) -> Played:
     """The next run of a session, by what this one leaves."""
     view = run_view(played.run, "s/1")
-    return play(sources=view.left, context=[{"type": "state", "state": view.state}], **more)
+    return play(
+        sources=view.left,
+        identity=RunIdentity(in_session=True),
+        context=[{"type": "state", "state": view.state}],
+        **more,
+    )
 
 
 @pytest.mark.parametrize("path", [{}, {"_outputPath": "†state.mail"}])
 def test_a_session_s_next_run_knows_what_others_wrote_of_the_conversation_and_the_state(path: dict[str, str]) -> None:
-    played = play(dialect="tools")
-    played.run.records = True
+    played = play(dialect="tools", identity=RunIdentity(in_session=True))
     played.request({"_tool": "read_mail", **path}, {"_tool": "note", "_outputPath": '†state["my own"]'})
     left = run_view(played.run, "s/1").left
     assert left["†conversation"] == ["!tool:read_mail"]
     assert left['†state["my own"]'] == ["tool:note"]
     again = after(played)
-    again.run.records = True
     again.request(pay("DE99"), pay("†input.iban"))
     assert [call.id for call, _ in again.waiting] == ["1.0", "1.1"]
     assert run_view(again.run, "s/2").left["†conversation"] == ["!tool:read_mail"]
@@ -394,8 +405,7 @@ def test_a_session_s_next_run_knows_what_others_wrote_of_the_conversation_and_th
 
 
 def test_a_session_s_transcript_tells_shapes_where_the_model_is_shown_them() -> None:
-    played = play(show="shape")
-    played.run.records = True
+    played = play(show="shape", identity=RunIdentity(in_session=True))
     played.request(
         READ,
         {"_tool": "note", "text": "†state.mail.body", "n": 1},
@@ -412,9 +422,7 @@ def test_a_session_s_transcript_tells_shapes_where_the_model_is_shown_them() -> 
     again.request(pay("DE01"), pay("†state.mail.iban"))
     assert [call.id for call, _ in again.waiting] == ["1.1"]
     assert INJECTION not in again.prompt
-    again.run.records = True
     again = after(played, show="shape")
-    again.run.records = True
     again.request(output="†state.mail.body")
     assert run_view(again.run, "s/2").left["†conversation"] == ["!tool:read_mail"]  # an answer is told as it is
 
@@ -440,7 +448,7 @@ def test_a_code_that_is_no_name_is_not_shown_either() -> None:
     call = played.waiting[0][0]
     call.state.sources = frozenset({"!tool:read_mail"})
     shown = [
-        played.run.reading.shown_error(call, CallError(code, INJECTION))["code"] for code in (INJECTION, "no_mail")
+        played.run.provenance.shown_error(call, CallError(code, INJECTION))["code"] for code in (INJECTION, "no_mail")
     ]
     assert shown == ["error", "no_mail"]
 
@@ -448,4 +456,4 @@ def test_a_code_that_is_no_name_is_not_shown_either() -> None:
 def test_what_a_failed_run_has_met_is_told_above() -> None:
     played = play(show="shape")
     played.request(READ)
-    assert played.run.reading.met(played.run.progress, played.run.table.sets) == ["!tool:read_mail"]
+    assert played.run.provenance.met(played.run.progress, played.run.records.table.sets) == ["!tool:read_mail"]

@@ -11,7 +11,8 @@ from perdure.models.requests import RequestResult
 from perdure.plan import Call, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.recall import with_sources
-from perdure.runs.run import Run, restore, snapshot
+from perdure.runs.run import Run
+from perdure.runs.snapshot import restore, snapshot
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json

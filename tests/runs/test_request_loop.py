@@ -108,9 +108,9 @@ def test_r7_6_an_edited_plan_takes_the_place_of_the_runs() -> None:
     driver = Driver(loop)
     loop.answer(RequestResult(calls=[call(0)]))
     driver.step()
-    desk = loop._run.approval_queue
-    assert desk.new_plan is not None
-    edited = desk.new_plan()
+    (offer,) = loop._run.approval_queue.waiting.values()
+    assert offer.new_plan is not None
+    edited = offer.new_plan()
     edited.extend([call(0), call(1)])
     edited.close()
     loop.report(PlanDecided(ApprovalVerdict(plan=edited)))
@@ -253,14 +253,14 @@ def test_r16_6_rounds_and_looks_at_them_take_a_small_part_of_a_task() -> None:
             tasks.append(cpu.laps())
             if task % 20 == 0:
                 cpu = Cpu()
-                fit(run_view(loop._run, "run"), sizes=loop._run.sizes, calls=loop._run.count)
+                fit(run_view(loop._run, "run"), sizes=loop._run.sizes, calls=loop._run.records.count(loop._run.plan))
                 looks.append(cpu.laps())
             if not loop.behind:
                 break
     finally:
         gc.unfreeze()
     assert loop.stage is RequestStage.SETTLED
-    assert loop._run.count == 5_051
+    assert loop._run.records.count(loop._run.plan) == 5_051
     assert max(tasks) < 25, "half of what a task may take"
     assert max(looks) < 25
     assert sum(tasks) < 400
@@ -282,7 +282,7 @@ def test_r16_6_the_calls_of_all_rounds_have_one_bound_and_looks_at_them_stay_sho
     assert loop.stage is RequestStage.SETTLED
     ended = [call for call in loop.plan.made() if call.state.error is not None]
     assert "too_many_iterations" in {call.state.error.code for call in ended if call.state.error is not None}
-    assert 9_900 < loop._run.count <= 10_001
+    assert 9_900 < loop._run.records.count(loop._run.plan) <= 10_001
     cpu = Cpu()
-    fit(run_view(loop._run, "run"), sizes=loop._run.sizes, calls=loop._run.count)
+    fit(run_view(loop._run, "run"), sizes=loop._run.sizes, calls=loop._run.records.count(loop._run.plan))
     assert cpu.laps() < 25, "half of what a task may take"

@@ -17,13 +17,14 @@ from perdure.plan import Failed, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.events import JournalEntry
 from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage
-from perdure.runs.run import Run, restore, snapshot
+from perdure.runs.run import Run
+from perdure.runs.snapshot import restore, snapshot
 from perdure.runs.wire import PreparedWorker
 from tests.runs.test_request_loop import LATE, TOOL, delivered, loop_of
 
 
 def noted(run: Run) -> list[JournalEntry]:
-    return run.notes.journal.page().events
+    return run.journal.events.page().events
 
 
 def calls_of(run: Run, phase: str) -> list[str]:
@@ -204,9 +205,9 @@ def test_a_run_that_goes_on_elsewhere_goes_on_with_its_numbers() -> None:
         answered(run, RequestResult(output=1))
     made = snapshot(run)
     again = restore(run.agent, run.context, type(made).model_validate_json(made.model_dump_json(exclude_defaults=True)))
-    before = run.notes.journal.page()
-    assert again.notes.journal.page().events == before.events
+    before = run.journal.events.page()
+    assert again.journal.events.page().events == before.events
     answered(again, RequestResult(output="done"))
-    after = again.notes.journal.page(before.next)
+    after = again.journal.events.page(before.next)
     assert (after.first, after.count) == (before.count, before.count + 3)
     assert [name for name, _ in rows(again)][-3:] == ["request start", "request end", "assistant end"]

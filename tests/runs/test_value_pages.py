@@ -13,7 +13,8 @@ from perdure.runs import views
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.recall import recall
 from perdure.runs.records import KeptValues
-from perdure.runs.run import Run, restore, snapshot
+from perdure.runs.run import Run
+from perdure.runs.snapshot import restore, snapshot
 from perdure.runs.views import Pages, fit, run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
@@ -67,13 +68,13 @@ def test_r18_3_a_call_that_has_ended_is_read_whole() -> None:
 
 def test_r16_6_a_view_holds_the_newest_calls_and_pages_all() -> None:
     run = run_of("x")
-    (call,) = run.past.calls
-    run.past.calls = [call.model_copy(update={"id": f"1.{n}"}) for n in range(MAX_VIEWED + 500)]
-    view = fit(run_view(run, "r"), calls=run.count)
+    (call,) = run.records.past.calls
+    run.records.past.calls = [call.model_copy(update={"id": f"1.{n}"}) for n in range(MAX_VIEWED + 500)]
+    view = fit(run_view(run, "r"), calls=run.records.count(run.plan))
     assert [call.id for call in view.calls] == [f"1.{n}" for n in range(500, MAX_VIEWED + 500)]
     assert view.cut == ["calls: the last 2,000 of 2,500 are shown; whole: perdure show r --value calls"]
     assert [call["id"] for call in read(run, "calls", Pages())] == [f"1.{n}" for n in range(MAX_VIEWED + 500)]
-    fitted = fit(run_view(run, "r"), 50_000, calls=run.count)
+    fitted = fit(run_view(run, "r"), 50_000, calls=run.records.count(run.plan))
     assert any(words.startswith("calls have") and "of 2,500;" in words for words in fitted.cut)
 
 
@@ -102,9 +103,9 @@ def test_r18_3_of_an_execution_before_the_execution_before_is_asked() -> None:
 
 
 def test_r18_3_ended_calls_are_kept_within_a_bound_and_a_value_counts_once() -> None:
-    plan = run_of("v")
+    run = run_of("v")
     sizes, kept = Sizes(), KeptValues(most=1_000_000)
-    call = plan.last_calls()[0]
+    call = run.records.newest(run.plan)[0]
     large = "x" * 600_000
     for n in range(20):
         call.id, call.inputs.params, call.state.result = f"1.{n}", {"x": large, "n": n}, large

@@ -10,7 +10,7 @@ from perdure.errors import ToolDefinitionError
 from perdure.plan import Call
 from perdure.plan._calls import CallSpec
 from perdure.runs.events import is_silence
-from perdure.runs.records import added, sent_by, was_sent
+from perdure.runs.sent_texts import added, sent_by, was_sent
 from perdure.runs.wire import CallView, RunResult
 from perdure.sessions.message_queue import ActiveRun, Queued
 from perdure.sessions.replies import (

@@ -126,8 +126,8 @@ def test_in_every_dialect_through_results_answers_delegates_and_outputs(
         for call in ready:
             plan.end(call, play(call))
     assert [call.state.status for call in plan.calls] == ["done"] * len(CALLS)
-    assert run.close_request(plan, result), run.errors
-    assert run.output == {
+    assert run.close_request(plan, result), run.progress.errors
+    assert run.output.value == {
         "all": [{"x": {"x": answer, "y": {"k": sent}}}],
         "part": f"so {answer}",
         "in": [given_text, word],

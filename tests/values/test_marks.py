@@ -165,8 +165,8 @@ def whole(raw: Any, state: Any = None) -> tuple[ApprovalQueue, ApprovalRequest]:
     plan = new_plan()
     plan.add(raw)
     plan.close()
-    desk = ApprovalQueue(Guard(Policy(scope="plan")), new_plan=new_plan)
-    offer = desk.offer_plan(plan, "2026-01-01T00:00:00Z")
+    desk = ApprovalQueue(Guard(Policy(scope="plan")))
+    offer = desk.offer_plan(plan, "2026-01-01T00:00:00Z", new_plan)
     assert offer is not None
     return desk, offer
 

@@ -1,0 +1,127 @@
+"""The snapshot of a run between two Requests, from which a new execution continues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import Field
+
+from perdure.approvals.queue import ApprovalQueue
+from perdure.runs.agent import Agent, Context
+from perdure.runs.event_journal import RunJournal
+from perdure.runs.events import CarriedEvents
+from perdure.runs.limits import Budget
+from perdure.runs.progress import RunProgress
+from perdure.runs.records import PastRequests
+from perdure.runs.run import Run, RunIdentity
+from perdure.runs.wire import PreparedWorker
+from perdure.values.json import JsonObject, WireModel
+from perdure.values.limits import MAX_CARRIED
+from perdure.values.provenance import SourceTable
+from perdure.values.state import State, Write
+
+SNAPSHOT_FORM: Final = 3
+"""Form of a `RunSnapshot`. A worker that does not know a snapshot's form fails the run with that reason."""
+
+
+class RunSnapshot(WireModel):
+    """A snapshot of a run between two Requests, from which a new execution continues (R6.8)."""
+
+    prepared: PreparedWorker
+    progress: RunProgress
+    writes: list[Write]
+    sets: list[list[str]] = Field(default_factory=list)
+    sources: list[int] = Field(default_factory=list)
+    """Sources of each write's value, as an index into `sets` (R15.1)."""
+    policy: JsonObject = Field(default_factory=dict)
+    """Changes of the run's own approval policy against the agent file's (R7.7)."""
+    remembered: dict[str, list[str]] | list[str] = Field(default_factory=dict)
+    """Untrusted sources of the calls that a person has seen, by tool. A list, as 0.1.0 wrote it, holds for any source.
+    """
+    vouched: dict[str, str] = Field(default_factory=dict)
+    """Endorsed values: the digest of each value by reference (R15.6)."""
+    refusals: list[JsonObject] = Field(default_factory=list)
+    past: PastRequests
+    events: CarriedEvents = Field(default_factory=CarriedEvents)
+    """Events that a snapshot carries (R10.14)."""
+
+
+_WRITE: Final = 150
+"""Bytes of a write beside its value, more or less."""
+
+
+def snapshot(run: Run) -> RunSnapshot:
+    """Return all that the next Request, a watcher and the result need."""
+    run.state.compact()
+    run.records.past.sets = run.records.table.as_json()
+    table = SourceTable()
+    numbers = [table.number(write.sources) for write in run.state.writes]
+    return RunSnapshot(
+        prepared=run.prepared,
+        progress=run.progress,
+        writes=run.state.writes,
+        sets=table.as_json(),
+        sources=numbers,
+        policy=run.approval_queue.guard.change.as_change(),
+        remembered={name: sorted(sources) for name, sources in run.approval_queue.guard.remembered.items()},
+        vouched=run.approval_queue.vouched.known,
+        refusals=run.approval_queue.refusals,
+        past=run.records.past,
+        events=run.journal.events.carried(),
+    )
+
+
+def restore(
+    agent: Agent,
+    context: Context,
+    snapshot: RunSnapshot,
+    approval_queue: ApprovalQueue | None = None,
+    *,
+    identity: RunIdentity | None = None,
+    budget: Budget | None = None,
+    sources: Mapping[str, list[str]] | None = None,
+    journal: RunJournal | None = None,
+) -> Run:
+    """Return the run that a `snapshot` holds."""
+    run = Run(
+        agent,
+        context,
+        snapshot.prepared,
+        approval_queue,
+        identity=identity,
+        budget=budget,
+        sources=sources,
+        journal=journal,
+    )
+    run.journal.events.take_up(snapshot.events)
+    table, numbers = SourceTable(snapshot.sets), snapshot.sources
+    writes = [
+        write.model_copy(update={"sources": table.of(number)})
+        for write, number in zip(snapshot.writes, numbers or [-1] * len(snapshot.writes), strict=True)
+    ]
+    run.restore(snapshot.progress, snapshot.past, State(writes, run.sizes))
+    return run
+
+
+def carried(run: Run) -> int:
+    """Return the bytes of a snapshot, more or less. Values are measured once, and nothing is encoded."""
+    run.state.compact()
+    return sum(map(run.sizes.of, run.values())) + _WRITE * len(run.state.writes) + run.records.size
+
+
+class Attempts:
+    """The record of snapshots that were too large. To make one costs what it holds, also where it is too large (R18.5)."""
+
+    def __init__(self) -> None:
+        self._failed: tuple[int, int] | None = None
+
+    def worth(self, size: int, most: int) -> bool:
+        """Whether a snapshot of about `size` bytes may have at most `most` when packed, judged by earlier ones."""
+        if size > MAX_CARRIED:
+            return False
+        return self._failed is None or size * self._failed[1] <= most * self._failed[0]
+
+    def note(self, size: int, packed: int) -> None:
+        """Record that a snapshot of about `size` bytes had `packed` bytes, which was too much."""
+        self._failed = size, packed
