@@ -96,7 +96,7 @@ class Chat:
                     async for event in events:
                         self._from, pause = event.cursor or self._from, 0.2
                         before = set(self.picture.waits)
-                        for line in self.picture.take(event):
+                        for line in self.picture.fold(event):
                             self.say(line)
                         if event.topic == "lifecycle" and event.phase == "start" and event.run_id:
                             self._watch(event.run_id)

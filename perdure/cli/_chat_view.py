@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from rich.text import Text
 from perdure.approvals.requests import WaitingView, ask_words, plan_words
 from perdure.cli._console import harmless
 from perdure.cli._run_view import STYLE
+from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import Event
 from perdure.values.json import JsonObject, shorten
 from perdure.values.media import without_media
@@ -58,8 +59,8 @@ class _Writing:
 
 
 @dataclass
-class ChatView:
-    """Takes one event after the other."""
+class ChatView(EventAdapter[Text, None]):
+    """The lasting lines of a chat, and below them what changes."""
 
     reasoning: bool = False
     """Whether to show what a model thinks."""
@@ -80,17 +81,16 @@ class ChatView:
     def works(self) -> bool:
         return bool(self.run_id)
 
-    def take(self, event: Event) -> list[Text]:
-        """Return the lasting lines for an event."""
+    def fold(self, event: Event) -> Iterator[Text]:
+        """Yield the lasting lines for an event."""
         self.trouble = ""
-        take: Callable[[Event], Iterator[Text]] | None = getattr(self, f"_{event.topic}", None)
-        return [] if take is None else list(take(event))
+        return super().fold(event)
 
     def decided(self, waits: PendingApproval) -> None:
         """Remove an approval request that has been decided."""
         self.waits.pop((waits.run_id, waits.call), None)
 
-    def _lifecycle(self, event: Event) -> Iterator[Text]:
+    def on_lifecycle(self, event: Event) -> Iterator[Text]:
         if event.phase == "snapshot":
             yield Text("… what happened meanwhile is not kept any more", style="yellow")
         elif event.phase == "reset":
@@ -107,7 +107,7 @@ class ChatView:
             if event.phase == "error":
                 self._writing = _Writing()
 
-    def _request(self, event: Event) -> Iterator[Text]:
+    def on_request(self, event: Event) -> Iterator[Text]:
         data = event.data
         if event.phase == "start":
             self._asking = f"{data.get('model', 'the model')} is asked"
@@ -118,7 +118,7 @@ class ChatView:
             if data.get("problem"):
                 yield _line(f"  {_problem(data['problem'])}", "yellow")
 
-    def _assistant(self, event: Event) -> Iterator[Text]:
+    def on_assistant(self, event: Event) -> Iterator[Text]:
         data = event.data
         if event.phase == "delta":
             self._asking = ""
@@ -131,7 +131,7 @@ class ChatView:
             if beside and str(data.get("text", "")).strip():
                 yield Text(harmless(str(data["text"])).strip(), style="dim")
 
-    def _reasoning(self, event: Event) -> Iterator[Text]:
+    def on_reasoning(self, event: Event) -> Iterator[Text]:
         data = event.data
         if event.phase == "delta" and self.reasoning:
             self._writing.thought += str(data.get("text", ""))
@@ -139,7 +139,7 @@ class ChatView:
             self._writing.thought = ""
         yield from ()
 
-    def _tool(self, event: Event) -> Iterator[Text]:
+    def on_tool(self, event: Event) -> Iterator[Text]:
         data = event.data
         call, name = str(data.get("call", "")), str(data.get("tool", ""))
         if event.phase == "start":
@@ -155,7 +155,7 @@ class ChatView:
             line.append(*_ending(str(data.get("status", "")), data))
             yield line
 
-    def _approval(self, event: Event) -> Iterator[Text]:
+    def on_approval(self, event: Event) -> Iterator[Text]:
         data = event.data
         key = (event.run_id, str(data.get("call", "")))
         if event.phase == "start" and not data.get("client"):
@@ -176,7 +176,7 @@ class ChatView:
             elif decision in _PASSED:  # of any other the call's own end says it
                 yield _line(f"  {waits.title} {_PASSED[decision]}{by}", "magenta")
 
-    def _compaction(self, event: Event) -> Iterator[Text]:
+    def on_compaction(self, event: Event) -> Iterator[Text]:
         data = event.data
         if event.phase == "start":
             self._asking = "what was said is told in short"
@@ -185,14 +185,14 @@ class ChatView:
             sizes = f"told in short: {data.get('before')} tokens before, {data.get('after', '?')} after"
             yield _line(f"  {sizes if 'before' in data else data.get('reason', '')}", "dim")
 
-    def _message(self, event: Event) -> Iterator[Text]:
+    def on_message(self, event: Event) -> Iterator[Text]:
         data = event.data
         if event.phase == "accepted" and data.get("messageId") not in self.own:
             yield _line(f"{data.get('sender', '')}: {data.get('text', '')}", "bold")
         elif event.phase == "withdrawn" and data.get("messageId") in self.own:
             yield _line(f"  taken back{': ' + str(data['reason']) if data.get('reason') else ''}", "yellow")
 
-    def _reply(self, event: Event) -> Iterator[Text]:
+    def on_reply(self, event: Event) -> Iterator[Text]:
         data = event.data
         self._writing, self._asking = _Writing(), ""
         if data.get("text"):

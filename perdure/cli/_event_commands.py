@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,6 +14,7 @@ from rich.text import Text
 from perdure.approvals.requests import ask_words, plan_words
 from perdure.cli._console import harmless, screen
 from perdure.cli._execute import connected
+from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import Event
 from perdure.values.json import JsonObject, dumps, shorten
 
@@ -37,8 +38,7 @@ class EventPrinter:
             self._write(event)
             return
         self.rest()
-        words = _words(event)
-        if words:
+        for words in filter(None, _WORDS.fold(event)):
             style = _STYLES.get(event.phase, "")
             head = (f"{event.at[11:23]} {event.topic:<9} ", "dim")
             line = Text.assemble(head, (harmless(words).replace("\n", " "), style))
@@ -62,123 +62,98 @@ class EventPrinter:
 _STYLES: Final = {"error": "red", "superseded": "yellow", "snapshot": "yellow", "reset": "yellow", "update": "yellow"}
 
 
-def _words(event: Event) -> str:
-    """Return a line about an event; empty if the text above it has the same content."""
-    tell: Callable[[str, JsonObject, Event], str] = _TOLD[event.topic]
-    return tell(event.phase, event.data, event)
+class EventWords(EventAdapter[str, None]):
+    """A line about each event, but for those that the text above them has said."""
+
+    def on_lifecycle(self, event: Event) -> Iterator[str]:
+        data, whose = event.data, event.run_id or "the session"
+        if event.phase == "start":
+            yield f"{whose} begins: {data.get('agent', '')}"
+        elif event.phase == "reset":
+            yield f"{whose} was reset: what was told of it after the point from which it goes on does not count"
+        elif event.phase == "snapshot":
+            missed = f"events {data['first']} to {data['next'] - 1} of {whose}"
+            yield f"what happened before is not kept any more: {missed}"
+        else:
+            why = data.get("error") or data.get("stopReason")
+            yield f"{whose} {data.get('status', event.phase)}{f': {why}' if why and why != 'output' else ''}"
+
+    def on_request(self, event: Event) -> Iterator[str]:
+        data, about = event.data, f"Request {event.data.get('number', '')}"
+        if event.phase == "start":
+            yield f"{about} asks {data.get('model', '')} ({data.get('reason', '')})"
+        elif event.phase == "update":
+            yield f"{about} is asked again: {data.get('reason', '')}"
+        else:
+            usage: Any = data.get("usage") or {}
+            used = f"{usage.get('promptTokens', 0)} tokens in, {usage.get('completionTokens', 0)} out"
+            yield f"{about} is answered: {data.get('problem') or used}"
+
+    def on_assistant(self, event: Event) -> Iterator[str]:
+        if event.phase == "superseded" or event.data.get("accepted") is False:
+            yield f"does not count: {event.data.get('reason', '')}"
+
+    on_reasoning = on_assistant
+
+    def on_tool(self, event: Event) -> Iterator[str]:
+        data, call = event.data, f"{event.data.get('call')} {event.data.get('tool', '')}"
+        if event.phase == "start":
+            yield f"{call}({shorten(data.get('params') or {}, _SHOWN)})"
+        elif event.phase == "update":
+            yield f"{call}: {data.get('reason') or data.get('progress') or ''}"
+        else:
+            error: Any = data.get("error") or {}
+            why = error.get("message") or data.get("reason")
+            result = f" → {shorten(data['result'], _SHOWN)}" if "result" in data else ""
+            yield f"{call} {data.get('status')}{f': {why}' if why else result}"
+
+    def on_approval(self, event: Event) -> Iterator[str]:
+        data, call = event.data, f"{event.data.get('call')} {event.data.get('tool', '')}".rstrip()
+        by = f" by {data['by']}" if data.get("by") else ""
+        if event.phase == "start":
+            whom = "its client" if data.get("client") else "a person"
+            yield f"{data.get('call')} waits for {whom}: {_request_words(data)}"
+        else:
+            yield f"{call} {data.get('decision', 'waits no longer')}{by}{_because(data)}"
+
+    def on_compaction(self, event: Event) -> Iterator[str]:
+        data, reason = event.data, str(event.data.get("reason", ""))
+        if event.phase == "start":
+            yield f"what was said is told in short: {reason}"
+        else:
+            sizes = f"{data.get('before')} tokens before, {data.get('after', '?')} after"
+            yield sizes if "before" in data else reason
+
+    def on_message(self, event: Event) -> Iterator[str]:
+        data, phase, about = event.data, event.phase, str(event.data.get("messageId", ""))
+        if phase == "accepted":
+            text = shorten(data.get("text", ""), _SHOWN)
+            yield f"{data.get('sender', '')}: {text} ({about}, {data.get('done', phase)})"
+        else:
+            yield f"{about} {phase}{_because(data)}"
+
+    def on_reply(self, event: Event) -> Iterator[str]:
+        yield str(event.data["text"]) if event.data.get("text") else f"no reply{_because(event.data)}"
+
+    def on_hook(self, event: Event) -> Iterator[str]:
+        data, call = event.data, f" {event.data['call']}" if event.data.get("call") else ""
+        yield f"{data.get('hook', '')} at {data.get('event', '')}{call}: {event.phase}{_because(data)}"
 
 
-def _lifecycle(phase: str, data: JsonObject, event: Event) -> str:
-    whose = event.run_id or "the session"
-    if phase == "start":
-        return f"{whose} begins: {data.get('agent', '')}"
-    if phase == "reset":
-        return f"{whose} was reset: what was told of it after the point from which it goes on does not count"
-    if phase == "snapshot":
-        return f"what happened before is not kept any more: events {data['first']} to {data['next'] - 1} of {whose}"
-    why = data.get("error") or data.get("stopReason")
-    why = "" if why == "output" else why
-    return f"{whose} {data.get('status', phase)}{f': {why}' if why else ''}"
-
-
-def _request(phase: str, data: JsonObject, event: Event) -> str:
-    del event
-    about = f"Request {data.get('number', '')}"
-    if phase == "start":
-        return f"{about} asks {data.get('model', '')} ({data.get('reason', '')})"
-    if phase == "update":
-        return f"{about} is asked again: {data.get('reason', '')}"
-    usage: Any = data.get("usage") or {}
-    used = f"{usage.get('promptTokens', 0)} tokens in, {usage.get('completionTokens', 0)} out"
-    return f"{about} is answered: {data['problem']}" if data.get("problem") else f"{about} is answered: {used}"
-
-
-def _text(phase: str, data: JsonObject, event: Event) -> str:
-    del event
-    if phase == "superseded" or data.get("accepted") is False:
-        return f"does not count: {data.get('reason', '')}"
-    return ""
-
-
-def _tool(phase: str, data: JsonObject, event: Event) -> str:
-    del event
-    call = f"{data.get('call')} {data.get('tool', '')}"
-    if phase == "start":
-        return f"{call}({shorten(data.get('params') or {}, _SHOWN)})"
-    if phase == "update":
-        return f"{call}: {data.get('reason') or data.get('progress') or ''}"
-    error: Any = data.get("error") or {}
-    why = error.get("message") or data.get("reason")
-    result = f" → {shorten(data['result'], _SHOWN)}" if "result" in data else ""
-    return f"{call} {data.get('status')}{f': {why}' if why else result}"
-
-
-def _approval(phase: str, data: JsonObject, event: Event) -> str:
-    del event
-    call = f"{data.get('call')} {data.get('tool', '')}".rstrip()
-    if phase == "start":
-        return f"{data.get('call')} waits for {'its client' if data.get('client') else 'a person'}: {_asks(data)}"
-    by = f" by {data['by']}" if data.get("by") else ""
-    return f"{call} {data.get('decision', 'waits no longer')}{by}{_because(data)}"
-
-
-def _asks(data: JsonObject) -> str:
+def _request_words(data: JsonObject) -> str:
     """Return the sentence of a request for an approval, as the inbox has it."""
-    tool, params, reason, calls = (
-        str(data.get("tool", "")),
-        data.get("params"),
-        str(data.get("reason", "")),
-        data.get("calls"),
-    )
+    tool, params, reason, calls = data.get("tool"), data.get("params"), str(data.get("reason", "")), data.get("calls")
     if not tool:
         return plan_words(len(calls) if isinstance(calls, list) else None, reason)
-    return ask_words(tool, params if isinstance(params, dict) else {}, reason, question=bool(data.get("question")))
-
-
-def _compaction(phase: str, data: JsonObject, event: Event) -> str:
-    del event
-    if phase == "start":
-        return f"what was said is told in short: {data.get('reason', '')}"
-    if "before" not in data:
-        return str(data.get("reason", ""))
-    return f"{data.get('before', '?')} tokens before, {data.get('after', '?')} after"
-
-
-def _message(phase: str, data: JsonObject, event: Event) -> str:
-    del event
-    about = str(data.get("messageId", ""))
-    if phase == "accepted":
-        return f"{data.get('sender', '')}: {shorten(data.get('text', ''), _SHOWN)} ({about}, {data.get('done', phase)})"
-    return f"{about} {phase}{_because(data)}"
-
-
-def _reply(phase: str, data: JsonObject, event: Event) -> str:
-    del phase, event
-    return str(data["text"]) if data.get("text") else f"no reply{_because(data)}"
-
-
-def _hook(phase: str, data: JsonObject, event: Event) -> str:
-    del event
-    call = f" {data['call']}" if data.get("call") else ""
-    return f"{data.get('hook', '')} at {data.get('event', '')}{call}: {phase}{_because(data)}"
+    question = bool(data.get("question"))
+    return ask_words(str(tool), params if isinstance(params, dict) else {}, reason, question=question)
 
 
 def _because(data: JsonObject) -> str:
     return f": {data['reason']}" if data.get("reason") else ""
 
 
-_TOLD: Final[dict[str, Callable[[str, JsonObject, Event], str]]] = {
-    "lifecycle": _lifecycle,
-    "request": _request,
-    "assistant": _text,
-    "reasoning": _text,
-    "tool": _tool,
-    "approval": _approval,
-    "compaction": _compaction,
-    "message": _message,
-    "reply": _reply,
-    "hook": _hook,
-}
+_WORDS: Final = EventWords()
 
 
 events_app = typer.Typer()

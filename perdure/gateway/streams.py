@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any, Final
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -15,6 +16,8 @@ from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError, problem_of
 from perdure.runs.events import Event
 from perdure.values.json import dumps
+
+T = TypeVar("T")
 
 KEEP_ALIVE: Final = 15.0
 """Seconds after which a silent stream says that it is there; then also whether its token is still let in is looked at."""
@@ -35,34 +38,46 @@ def frame(data: str, *, event: str = "", id: str = "") -> str:
     return head + "".join(f"data: {line}\n" for line in lines) + "\n"
 
 
-async def or_silence(
+NO_PAUSE: Final = (math.inf, math.inf)
+"""For `with_pauses`: wait for the next event, however long that takes."""
+
+
+async def with_pauses(
     events: AsyncGenerator[Event, None], pauses: Callable[[], tuple[float, float]]
 ) -> AsyncGenerator[Event | None, None]:
-    """Yield the events, and `None` after each pause without one.
+    """Yield the events, and `None` after each pause without one. Close `events` at the end.
 
     `pauses` returns the seconds of the first pause after an event, and of the longest: each is twice the one before.
     """
-    coming: asyncio.Future[Event] | None = None
-    pause = pauses()[0]
+    coming: asyncio.Future[Event | None] | None = None
+    pause = 0.0
     try:
         while True:
-            coming = coming or asyncio.ensure_future(anext(events))
+            coming = coming or asyncio.ensure_future(anext(events, None))
+            first, longest = pauses()
+            pause = min(2 * pause, longest) if pause else first
             await asyncio.wait([coming], timeout=pause)
             if not coming.done():
-                pause = min(2 * pause, pauses()[1])
                 yield None
                 continue
-            try:
-                event = coming.result()
-            except StopAsyncIteration:
+            if (event := coming.result()) is None:
                 return
-            coming, pause = None, pauses()[0]
+            coming, pause = None, 0.0
             yield event
     finally:
         if coming is not None:
             coming.cancel()
             await asyncio.gather(coming, return_exceptions=True)
         await events.aclose()
+
+
+async def poll(look: Callable[[], Awaitable[T | None]]) -> T:
+    """Return what `look` returns once that is not `None`. Each pause between two looks is twice the one before."""
+    pause = 0.02
+    while (found := await look()) is None:
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, 1.0)
+    return found
 
 
 class EventStream(Response):
@@ -159,7 +174,7 @@ class _Coming:
         error = self.next.exception()
         if isinstance(error, StopAsyncIteration):
             return None
-        text = self.next.result() if error is None else frame(dumps(_told(error).as_json()), event="error")
+        text = self.next.result() if error is None else frame(dumps(stream_problem(error).as_json()), event="error")
         self.next = asyncio.ensure_future(anext(self._frames))
         return text
 
@@ -169,7 +184,8 @@ class _Coming:
         await self._frames.aclose()
 
 
-def _told(error: BaseException) -> HttpError:
+def stream_problem(error: BaseException) -> HttpError:
+    """Return what a client is told of an error that breaks its stream; the log has the rest."""
     problem = problem_of(error) if isinstance(error, Exception) else None
     if problem is None:
         _log.error("a stream broke down", exc_info=error)

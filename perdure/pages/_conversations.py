@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -19,11 +19,11 @@ from perdure.errors import JsonError, PerdureError, RunNotFoundError
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.callers import Caller, caller_of
 from perdure.gateway.errors import HttpError
-from perdure.gateway.streams import EventStream, frame
+from perdure.gateway.streams import NO_PAUSE, EventStream, frame, with_pauses
 from perdure.pages._decision_forms import Find, FormError, decide, fields_of
-from perdure.pages._live import with_pauses
 from perdure.pages._markdown import prepare_answers
 from perdure.pages._site import Site, path
+from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import Event
 from perdure.sessions.wire import Done, SessionView, digest
 from perdure.values.json import JsonObject
@@ -39,10 +39,42 @@ MODE_WORDS: Final[Mapping[Mode, str]] = {
 """What a message does while the agent works, by its mode (R10.4)."""
 CALLS: Final = 30
 """The newest calls of a run that are shown while it works."""
-AGAIN: Final = 1.0
-"""Seconds until it is asked again what waits, where nobody has answered."""
+AGAIN: Final = (1.0, 1.0)
+"""Seconds until it is asked again what waits, where nobody has answered: the first pause, and the longest."""
 _ENTRIES: Final = ("lifecycle", "message", "reply", "compaction")
 """Topics that tell of something that the transcript may have now."""
+
+
+class ConversationParts(EventAdapter[tuple[str, str], None]):
+    """The parts of a page that events change, each with the name that the page listens to."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._calls: dict[str, JsonObject] = {}
+
+    def on_lifecycle(self, event: Event) -> Iterator[tuple[str, str]]:
+        if event.run_id:
+            self._calls.clear()
+            yield self._answer()
+            yield self._running()
+
+    def on_assistant(self, event: Event) -> Iterator[tuple[str, str]]:
+        if event.phase == "delta":
+            yield str(escape(event.data["text"])), "delta"
+        elif event.phase == "superseded" or not event.data.get("accepted", True):
+            yield self._answer()
+
+    def on_tool(self, event: Event) -> Iterator[tuple[str, str]]:
+        self._calls[str(event.data.get("call"))] = {**event.data, "phase": event.phase}
+        while len(self._calls) > CALLS:
+            del self._calls[next(iter(self._calls))]
+        yield self._running()
+
+    def _answer(self) -> tuple[str, str]:
+        return self._site.part("answer.html"), "answer"
+
+    def _running(self) -> tuple[str, str]:
+        return self._site.part("calls.html", calls=list(self._calls.values())), "calls"
 
 
 class ConversationFrames:
@@ -57,7 +89,7 @@ class ConversationFrames:
         self._site = site
         self._caller = caller
         self._csrf = csrf
-        self._calls: dict[str, JsonObject] = {}
+        self._parts = ConversationParts(site)
         self._offered = ""
         self._unsure = False
         """Whether it could not be asked what waits."""
@@ -88,7 +120,7 @@ class ConversationFrames:
             yield part
         after, skipped = max(after, last_entry(view)), None if cursor is not None else view.run_id
         events = self._session.events(from_=cursor or ("now" if view.run_id is None else None))
-        async for event in with_pauses(events, lambda: AGAIN if self._unsure else None):
+        async for event in with_pauses(events, lambda: AGAIN if self._unsure else NO_PAUSE):
             if event is None:
                 for part, name in await self._waiting():
                     yield frame(part, event=name)
@@ -96,7 +128,8 @@ class ConversationFrames:
             if skipped is not None and event.run_id != skipped:
                 continue
             skipped = None
-            for part, name in await self._parts(event):
+            changes_offers = event.topic == "approval" or (event.topic == "lifecycle" and event.run_id)
+            for part, name in [*self._parts.fold(event), *(await self._waiting() if changes_offers else ())]:
                 yield frame(part, event=name, id=event.cursor)
             if event.topic in _ENTRIES:
                 view = await self._session.show()
@@ -112,29 +145,6 @@ class ConversationFrames:
             for entry in view.entries
             if int(entry.get("n", 0)) > after
         ]
-
-    async def _parts(self, event: Event) -> list[tuple[str, str]]:
-        if event.topic == "assistant" and event.phase == "delta":
-            return [(str(escape(event.data["text"])), "delta")]
-        if event.topic == "assistant" and (event.phase == "superseded" or not event.data.get("accepted", True)):
-            return [(self._answer(), "answer")]
-        if event.topic == "lifecycle" and event.run_id:
-            self._calls.clear()
-            return [(self._answer(), "answer"), (self._running(), "calls"), *await self._waiting()]
-        if event.topic == "tool":
-            self._calls[str(event.data.get("call"))] = {**event.data, "phase": event.phase}
-            while len(self._calls) > CALLS:
-                del self._calls[next(iter(self._calls))]
-            return [(self._running(), "calls")]
-        if event.topic == "approval":
-            return await self._waiting()
-        return []
-
-    def _answer(self) -> str:
-        return self._site.part("answer.html")
-
-    def _running(self) -> str:
-        return self._site.part("calls.html", calls=list(self._calls.values()))
 
     async def _waiting(self) -> list[tuple[str, str]]:
         """Return the approval requests, if they differ from those on the page: somebody may be typing in their forms."""

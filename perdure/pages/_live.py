@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
-from typing import Final, TypeVar
+from collections.abc import AsyncGenerator
+from typing import Final
 
 from perdure.client.perdure import Perdure
 from perdure.client.selection import WaitingPage
@@ -70,27 +70,3 @@ class LiveApprovals:
             with contextlib.suppress(RunError, ServerError):
                 await self.look()
             await asyncio.sleep(INTERVAL)
-
-
-T = TypeVar("T")
-
-
-async def with_pauses(
-    coming: AsyncGenerator[T, None], pause: Callable[[], float | None]
-) -> AsyncGenerator[T | None, None]:
-    """Each that comes, and `None` after as many seconds without one as `pause` says then; where it says `None`, never. Closes `coming`."""
-    following: asyncio.Future[T | None] = asyncio.ensure_future(anext(coming, None))
-    try:
-        while True:
-            await asyncio.wait({following}, timeout=pause())
-            if not following.done():
-                yield None
-                continue
-            if (found := following.result()) is None:
-                return
-            following = asyncio.ensure_future(anext(coming, None))
-            yield found
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await coming.aclose()

@@ -21,9 +21,8 @@ from perdure.errors import PerdureError, RunError, ServerError
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.callers import caller_of
 from perdure.gateway.errors import HttpError
-from perdure.gateway.streams import EventStream, frame
+from perdure.gateway.streams import NO_PAUSE, EventStream, frame, with_pauses
 from perdure.pages._decision_forms import Find
-from perdure.pages._live import with_pauses
 from perdure.pages._markdown import prepare_answers
 from perdure.pages._site import Site, path
 from perdure.runs.diagrams import COLOURS, draw_run, to_svg
@@ -211,10 +210,10 @@ class RunPages:
         origin = await run.origin()
         talk = await self._talk(run, origin)
 
-        def pause() -> float | None:
-            return max(0.0, looked + PAUSE - clock()) if stale else None
+        def pauses() -> tuple[float, float]:
+            return (max(0.0, looked + PAUSE - clock()), PAUSE) if stale else NO_PAUSE
 
-        async for event in with_pauses(self._gateway.perdure.events(run.id, cursor), pause):
+        async for event in with_pauses(self._gateway.perdure.events(run.id, cursor), pauses):
             if event is None:
                 stale, looked = False, clock()
                 yield frame(await self._body(run, origin, talk), event="run", id=at)

@@ -19,7 +19,7 @@ def event(topic: Topic, phase: str, run_id: str = RUN, **data: Any) -> Event:
 
 
 def shown(picture: ChatView, *events: Event) -> list[str]:
-    return [line.plain for each in events for line in picture.take(each)]
+    return [line.plain for each in events for line in picture.fold(each)]
 
 
 def below(picture: ChatView, width: int = 80, room: int = 20) -> str:
@@ -103,7 +103,7 @@ def test_messages_of_others_are_shown_and_ones_own_stand_there_already() -> None
 def test_whatever_happens_it_is_never_higher_than_there_is_room(events: list[Any], width: int, room: int) -> None:
     picture = ChatView(reasoning=True)
     for (topic, phase), data in events:
-        picture.take(event(topic, phase, **data))
+        shown(picture, event(topic, phase, **data))
         lines = picture.live(width, room)
         assert len(lines) <= room
         assert all("\n" not in line.plain and "\x1b" not in line.plain for line in lines)

@@ -168,13 +168,14 @@ def test_only_what_counts_stays(made: tuple[list[Event], list[str], str], data: 
     has: list[dict[str, Any]] = [{"id": "m1", "role": "user", "content": "Go."}]
     for at in (data.draw(st.integers(0, len(events))), len(events)):
         telling, client = AguiEvents(AguiRequest("t", "r", None, [], has), "abcdef-1"), Client(has)
-        client.take(telling.begin())
+        for told in telling.begin():
+            client.take(told)
         for each in events[:at]:
-            for told in telling.take(each):
+            for told in telling.fold(each):
                 client.take(told)
         if at == len(events) or data.draw(st.booleans()):
             has = client.messages
-    for told in telling.end(RunView(run_id="run", status="completed"), answer):
+    for told in telling.end(RunView(run_id="run", status="completed", output=answer)):
         client.take(told)
     assert client.ended
     assert client.texts == counted
@@ -200,7 +201,7 @@ def test_a_superseded_attempt_that_is_told_again_moves_no_later_text() -> None:
     for seen in (events, [*events, end(2, 1, "xx")]):
         telling, client = AguiEvents(AguiRequest("t", "r", None, [], has), "abcdef-1"), Client(has)
         for each in seen:
-            for told in telling.take(each):
+            for told in telling.fold(each):
                 client.take(told)
         has = client.messages
     assert client.texts == ["x", "xx"]

@@ -22,6 +22,7 @@ from perdure.gateway.openai._requests import read_input
 from perdure.models.requests import RequestView
 from perdure.models.usage import RunUsage, Usage
 from perdure.plan import Approval
+from perdure.runs.events import Event
 from perdure.runs.wire import CallView, RunView
 from perdure.values.json import JsonObject
 
@@ -57,18 +58,20 @@ def response(answer: str, functions: int = 0) -> JsonObject:
 
 def told(answer: JsonObject, cut: Sequence[Sequence[tuple[int, str]]], after: int = -1) -> list[JsonObject]:
     """All events: of answers that did not count, and of the one that does."""
-    telling = ResponseEvents(ID, after)
-    events = list(telling.begin({"id": str(ID), "output": []}))
+    telling = ResponseEvents(ID, RECORD, "r", after)
+    events = list(telling.begin())
     for number, each in enumerate(cut):
         # Every third is another Request, in between it is asked again.
         request, attempt = number // 3, number % 3 + 1
+        about: JsonObject = {"request": request, "attempt": attempt}
         for start, text in each:
-            events += telling.write(request, attempt, start, text)
+            events += telling.fold(Event("assistant", "delta", "", "r", {**about, "start": start, "text": text}))
         last = number + 1 == len(cut)
         if last or attempt == 3:
-            events += telling.drop() if not last else []
-            telling.answered(request, attempt)
-    return [*events, *telling.end(answer)]
+            if not last:
+                events += telling.fold(Event("assistant", "end", "", "r", {**about, "accepted": False}))
+            events += telling.fold(Event("request", "end", "", "r", {"number": request, "attempt": attempt}))
+    return [*events, *telling.finish(answer)]
 
 
 def added_up(events: Iterable[JsonObject]) -> list[JsonObject]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ag_ui.core import (
@@ -38,6 +38,7 @@ from ag_ui.core import (
 from perdure.approvals.requests import WaitingView, asked_of_people
 from perdure.gateway.agui._requests import AguiRequest, interrupt_id
 from perdure.models.dialects.output_text import text_of
+from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import Event, is_silence
 from perdure.runs.wire import RunView
 from perdure.values.json import Json, JsonObject, dumps
@@ -229,7 +230,7 @@ NOT_COUNTED: Final = "perdure.not_counted"
 """The name of the event that says that an answer came too late: its interrupt was decided already."""
 
 
-class AguiEvents:
+class AguiEvents(EventAdapter[BaseEvent, RunView]):
     """The events that answer one input. `run`: the end of the run's id. `before`: Requests up to this number are not reported."""
 
     def __init__(self, asked: AguiRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
@@ -248,26 +249,14 @@ class AguiEvents:
         self._answered = False
         """Whether the run's output was told as a message."""
 
-    def begin(self) -> BaseEvent:
-        """The first event."""
-        return RunStartedEvent(
+    def begin(self) -> Iterator[BaseEvent]:
+        """Yield the first event."""
+        yield RunStartedEvent(
             thread_id=self._asked.thread,
             run_id=self._asked.run,
             protocol_version=PROTOCOL_VERSION,
             metadata=self._about or None,
         )
-
-    def take(self, event: Event) -> Iterator[BaseEvent]:
-        """Yield AG-UI's events for an event of the run."""
-        tell: Callable[[str, Mapping[str, Any]], Iterator[BaseEvent]] | None = {
-            "request": self._request,
-            "assistant": self._assistant,
-            "reasoning": self._reasoning,
-            "tool": self._tool,
-            "approval": self._approval,
-        }.get(event.topic)
-        if tell is not None:
-            yield from tell(event.phase, event.data)
 
     def state(self, state: JsonObject) -> Iterator[BaseEvent]:
         """The run's state as it is now: whole the first time, then what has changed."""
@@ -291,14 +280,14 @@ class AguiEvents:
         interrupts = [interrupt_of(offer, self._run, self._call(offer.call)) for offer in waiting]
         yield self._finished(outcome=RunFinishedInterruptOutcome(interrupts=interrupts))
 
-    def end(self, view: RunView, output: Json) -> Iterator[BaseEvent]:
-        """The run has ended. `output`: whole."""
-        text = "" if output is None else text_of(output)
+    def end(self, ended: RunView) -> Iterator[BaseEvent]:
+        """Yield the last events. `ended`: the run with its whole output."""
+        view, text = ended, "" if ended.output is None else text_of(ended.output)
         if view.status == "completed" and not self._answered and text and not is_silence(text):
             yield from self._text.whole("answer", text)
         yield from self._close()
         if view.status == "completed":
-            yield self._finished(outcome=RunFinishedSuccessOutcome(), result=output)
+            yield self._finished(outcome=RunFinishedSuccessOutcome(), result=view.output)
         elif view.status == "cancelled":
             yield self._finished(outcome=RunFinishedCancelledOutcome())
         else:
@@ -324,8 +313,8 @@ class AguiEvents:
     def _call(self, call: str) -> str:
         return f"{self._run}:{call}"
 
-    def _request(self, phase: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        number = int(data["number"])
+    def on_request(self, event: Event) -> Iterator[BaseEvent]:
+        phase, data, number = event.phase, event.data, int(event.data["number"])
         if phase == "start" and number > self._before and number not in self._steps:
             self._steps[number] = f"request {number}"
             yield StepStartedEvent(step_name=self._steps[number], metadata={"model": str(data.get("model", ""))})
@@ -336,19 +325,20 @@ class AguiEvents:
             if (name := self._steps.pop(number, None)) is not None:
                 yield StepFinishedEvent(step_name=name)
 
-    def _assistant(self, phase: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        if phase == "end" and data.get("accepted"):
-            yield from self._said(data)
+    def on_assistant(self, event: Event) -> Iterator[BaseEvent]:
+        if event.phase == "end" and event.data.get("accepted"):
+            yield from self._said(event.data)
         else:
-            yield from self._written(self._text, phase, data)
+            yield from self._written(self._text, event)
 
-    def _reasoning(self, phase: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        if phase == "end":
+    def on_reasoning(self, event: Event) -> Iterator[BaseEvent]:
+        if event.phase == "end":
             yield from self._thought.close()
         else:
-            yield from self._written(self._thought, phase, data)
+            yield from self._written(self._thought, event)
 
-    def _written(self, texts: MessageTexts, phase: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
+    def _written(self, texts: MessageTexts, event: Event) -> Iterator[BaseEvent]:
+        phase, data = event.phase, event.data
         attempt = int(data.get("attempt") or 1)
         if phase != "delta":
             yield from self._drop(texts, data["request"], attempt + 1 if phase == "superseded" else None)
@@ -381,15 +371,18 @@ class AguiEvents:
     def _snapshot(self) -> BaseEvent:
         return MessagesSnapshotEvent.model_validate({"messages": self._messages})
 
-    def _tool(self, phase: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        if phase == "start":
-            yield from self._announce(str(data["call"]), str(data["tool"]), data.get("params"))
-        elif phase == "end":
-            yield from self._result(data)
+    def on_tool(self, event: Event) -> Iterator[BaseEvent]:
+        if event.phase == "start":
+            yield from self._started(event.data)
+        elif event.phase == "end":
+            yield from self._result(event.data)
 
-    def _approval(self, phase: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        if phase == "start" and data.get("tool"):
-            yield from self._announce(str(data["call"]), str(data["tool"]), data.get("params"))
+    def on_approval(self, event: Event) -> Iterator[BaseEvent]:
+        if event.phase == "start" and event.data.get("tool"):
+            yield from self._started(event.data)
+
+    def _started(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
+        yield from self._announce(str(data["call"]), str(data["tool"]), data.get("params"))
 
     def _announce(self, call: str, tool: str, params: Json) -> Iterator[BaseEvent]:
         id = self._call(call)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
-import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -25,8 +23,8 @@ from perdure.gateway.agui._events import AguiEvents, pauses
 from perdure.gateway.agui._requests import InterruptAnswer
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
-from perdure.gateway.errors import HttpError, problem_of
-from perdure.gateway.streams import EventStream, frame, or_silence
+from perdure.gateway.errors import HttpError
+from perdure.gateway.streams import EventStream, frame, poll, stream_problem, with_pauses
 from perdure.runs.wire import RunView
 from perdure.sessions.wire import session_id
 from perdure.values.json import JsonObject, loads
@@ -91,7 +89,7 @@ async def _answer(
         run_id = running.id
     if run_id is None:  # a command
         telling = AguiEvents(asked)
-        return EventStream(gateway, caller, only(telling.begin(), telling.done()), retry=False)
+        return EventStream(gateway, caller, only(*telling.begin(), telling.done()), retry=False)
     telling = AguiEvents(asked, run_id.rpartition("/")[2], run_id, before)
     run = gateway.perdure.get_run(run_id)
     following = RunStream(run, session, telling, caller.may(APPROVE), late)
@@ -128,14 +126,11 @@ async def decide(run: Run[object], view: RunView, answers: list[InterruptAnswer]
     return late
 
 
-_TOPICS: Final = ("lifecycle", "request", "assistant", "reasoning", "tool", "approval")
 _CHANGES: Final = {("lifecycle", "snapshot"), ("tool", "end"), ("approval", "start"), ("approval", "end")}
 """After which a run is looked at, once it is quiet."""
 _WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
 _QUIET: Final = (0.1, 2.0)
 """Seconds without an event: the first, and the longest."""
-_PAUSES: Final = (0.02, 1.0)
-_log: Final = logging.getLogger("perdure.gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,27 +147,25 @@ class RunStream:
 
     async def frames(self) -> AsyncGenerator[str, None]:
         """The answer, as it goes over the wire."""
-        yield as_frame(self.telling.begin())
         try:
             async with aclosing(self._events()) as events:
                 async for event in events:
                     yield as_frame(event)
         except Exception as error:
-            problem = problem_of(error)
-            if problem is None:
-                _log.error("a stream broke down", exc_info=error)
-                problem = HttpError(500, "the gateway could not go on with this; its log says why")
+            problem = stream_problem(error)
             yield as_frame(RunErrorEvent(message=problem.detail, code=problem.kind))
 
     async def _events(self) -> AsyncGenerator[BaseEvent, None]:
+        for told in self.telling.begin():
+            yield told
         view = await self._begun()
         for told in (*self.telling.state(await self._state(view)), *self.telling.not_counted(self.late)):
             yield told
         changed, waits = True, 0
-        async with aclosing(or_silence(self.run.events(topics=_TOPICS), lambda: _QUIET)) as events:
+        async with aclosing(with_pauses(self.run.events(topics=self.telling.topics), lambda: _QUIET)) as events:
             async for event in events:
                 if event is not None:
-                    for told in self.telling.take(event):
+                    for told in self.telling.fold(event):
                         yield told
                     changed = changed or (event.topic, event.phase) in _CHANGES
                     waits += _WAITS.get((event.topic, event.phase), 0)
@@ -187,23 +180,17 @@ class RunStream:
         view = await self.run.wait()
         for told in self.telling.state(await self._state(view)):
             yield told
-        output = loads(await self.run.value("output")) if view.output_size else view.output
-        for told in self.telling.end(view, output):
+        if view.output_size:
+            view = view.model_copy(update={"output": loads(await self.run.value("output"))})
+        for told in self.telling.end(view):
             yield told
 
     async def _begun(self) -> RunView:
         """The run, once it has begun. Raises `HttpError` (409) where its message was taken back before that."""
-        pause, was_promised = _PAUSES[0], True
-        while True:
-            try:
-                return await self.run.view()
-            except RunNotFoundError:
-                if not was_promised:
-                    raise HttpError(409, "the message was withdrawn before a run took it", kind="withdrawn") from None
-            shown = await self.session.show()
-            was_promised = self.run.id in (shown.run_id, *(queued.run_id for queued in shown.queue))
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _PAUSES[1])
+        try:
+            return await poll(lambda: self.session.view_run(self.run.id))
+        except RunNotFoundError:
+            raise HttpError(409, "the message was withdrawn before a run took it", kind="withdrawn") from None
 
     async def _state(self, view: RunView) -> JsonObject:
         """Return the whole state of the run, also where the view has only a part of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from mcp import types
 from perdure.agents.agent import Agent
 from perdure.approvals.requests import asked_of_people
 from perdure.errors import clip
+from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import Event
 from perdure.runs.wire import RunView
 from perdure.values.json import Json, JsonObject, dumps
@@ -100,25 +102,19 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-class TaskProgress:
-    """The progress of a call: a number that grows with each event, and the event in words."""
+class TaskProgress(EventAdapter[str, None]):
+    """The progress of a call, in words."""
 
-    def __init__(self) -> None:
-        self.steps = 0.0
+    def on_request(self, event: Event) -> Iterator[str]:
+        if event.phase == "start":
+            yield f"Request {event.data.get('number')} to {event.data.get('model')}"
 
-    def of(self, event: Event) -> str | None:
-        """Return the words for an event; `None`: it is not reported."""
-        words = _words(event.topic, event.phase, event.data)
-        if words is not None:
-            self.steps += 1
-        return words
+    def on_tool(self, event: Event) -> Iterator[str]:
+        if event.phase != "update":
+            step = "runs" if event.phase == "start" else event.data.get("status", "ended")
+            yield f"{event.data.get('call')} {event.data.get('tool')} {step}"
 
-
-def _words(topic: str, phase: str, data: JsonObject) -> str | None:
-    if topic == "tool" and phase in ("start", "end"):
-        return f"{data.get('call')} {data.get('tool')} {'runs' if phase == 'start' else data.get('status', 'ended')}"
-    if topic == "request" and phase == "start":
-        return f"Request {data.get('number')} to {data.get('model')}"
-    if topic == "approval" and phase == "start":
-        return f"{data.get('call')} {data.get('tool')} waits for {'its client' if data.get('client') else 'a person'}"
-    return None
+    def on_approval(self, event: Event) -> Iterator[str]:
+        if event.phase == "start":
+            whom = "its client" if event.data.get("client") else "a person"
+            yield f"{event.data.get('call')} {event.data.get('tool')} waits for {whom}"

@@ -248,12 +248,13 @@ class Methods:
         token = (context.meta or {}).get("progress_token")
         if not isinstance(token, str | int):
             return
-        progress = TaskProgress()
-        async with aclosing(self._gateway.perdure.events(run.id, topics=["request", "tool", "approval"])) as events:
+        progress, steps = TaskProgress(), 0.0
+        async with aclosing(self._gateway.perdure.events(run.id, topics=progress.topics)) as events:
             async for event in events:
-                if (words := progress.of(event)) is not None:
+                for words in progress.fold(event):
+                    steps += 1
                     await context.session.send_progress_notification(
-                        token, progress.steps, message=words, related_request_id=str(context.request_id)
+                        token, steps, message=words, related_request_id=str(context.request_id)
                     )
 
     async def _own(self, context: Context, id: str) -> Run[Any]:

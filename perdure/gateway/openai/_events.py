@@ -13,11 +13,11 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from perdure.gateway.openai._agent_file import Record
-from perdure.gateway.openai._errors import after_start, error_body
+from perdure.gateway.openai._errors import after_start, ended_badly, error_body
 from perdure.gateway.openai._ids import ResponseId
 from perdure.gateway.openai._objects import (
-    Chunks,
     FoundRun,
+    about_completion,
     completion_object,
     empty_response,
     message_item,
@@ -25,6 +25,7 @@ from perdure.gateway.openai._objects import (
 )
 from perdure.gateway.openai._runs import RunFinder
 from perdure.gateway.streams import frame
+from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import Event
 from perdure.values.json import JsonObject, dumps
 
@@ -35,11 +36,19 @@ _AS: Final = {"cancelled": "failed"}
 """Of a stream's last event, where a status has none of its own."""
 
 
-class ResponseEvents:
+SUPERSEDED: Final = (
+    "what was written does not count any more, for the model was asked anew, and a completion cannot take it back: "
+    "the run goes on, ask again with the same Idempotency-Key, or use responses"
+)
+
+
+class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
     """The events of one response, each once; those up to number `after` are left out."""
 
-    def __init__(self, id: ResponseId, after: int = -1) -> None:
+    def __init__(self, id: ResponseId, record: Record, run_id: str, after: int = -1) -> None:
         self._id = id
+        self._record = record
+        self._run_id = run_id
         self._after = after
         self._answered: dict[int, int] = {}
         """Request → the attempt with which it has ended."""
@@ -53,33 +62,36 @@ class ResponseEvents:
         """Whether its item was begun."""
         self._missed = False
         """Whether a piece of it was: then the rest waits for the end."""
-        self.ended = False
 
-    def begin(self, response: JsonObject) -> Iterator[JsonObject]:
-        """The first two events; `response` as it was when nothing of it was known."""
+    def begin(self) -> Iterator[JsonObject]:
+        """Yield the first two events, with the response as it was when nothing of it was known."""
+        response = empty_response(self._id, self._record, self._run_id, "in_progress")
         for number, phase in enumerate(("created", "in_progress")):
-            yield from self._event(number, f"response.{phase}", response={**response, "status": "in_progress"})
+            yield from self._event(number, f"response.{phase}", response=response)
 
-    def answered(self, request: int, attempt: int) -> None:
-        """A Request has ended with this attempt."""
-        self._answered[request] = attempt
+    def on_request(self, event: Event) -> Iterator[JsonObject]:
+        if event.phase == "end":
+            self._answered[int(event.data["number"])] = int(event.data.get("attempt") or 1)
+        yield from ()
 
-    def _span_of(self, request: int, attempt: int) -> int:
-        return sum(last for number, last in self._answered.items() if number < request) + attempt - 1
+    def on_assistant(self, event: Event) -> Iterator[JsonObject]:
+        data = event.data
+        if event.phase == "delta":
+            span = sum(last for number, last in self._answered.items() if number < data["request"])
+            span += int(data["attempt"]) - 1
+            if span != self._span:
+                yield from self._drop()
+                self._span = span
+            yield from self._write(int(data["start"]), str(data["text"]))
+        elif event.phase == "superseded" or not data.get("accepted"):
+            yield from self._drop()
 
-    def drop(self) -> Iterator[JsonObject]:
+    def _drop(self) -> Iterator[JsonObject]:
         """Drop the text that was written: it does not count."""
         if self._open:
             yield from self._end_text("incomplete")
             self._index += 1
         self._text, self._open, self._missed = "", False, False
-
-    def write(self, request: int, attempt: int, start: int, text: str) -> Iterator[JsonObject]:
-        """A piece of what an attempt of a Request is writing, behind so many characters."""
-        if (span := self._span_of(request, attempt)) != self._span:
-            yield from self.drop()
-            self._span = span
-        yield from self._write(start, text)
 
     def _write(self, start: int, text: str) -> Iterator[JsonObject]:
         if start > len(self._text):
@@ -90,8 +102,12 @@ class ResponseEvents:
             self._text += new
             yield from self._delta(len(new))
 
-    def end(self, response: JsonObject) -> Iterator[JsonObject]:
+    def end(self, ended: FoundRun) -> Iterator[JsonObject]:
         """Yield the remaining events of a response that has ended."""
+        yield from self.finish(response_object(self._id, ended))
+
+    def finish(self, response: JsonObject) -> Iterator[JsonObject]:
+        """Yield the remaining events for the whole response."""
         items = list(response["output"])
         answer = items.pop(0) if items and items[0]["type"] == "message" and not _refuses(items[0]) else None
         text = "" if answer is None else answer["content"][0]["text"]
@@ -99,7 +115,7 @@ class ResponseEvents:
         # What was written is not the answer, whose references were resolved, or was said beside calls: it stands before it, like a draft.
         another = self._open and self._span >= span and (answer is None or not text.startswith(self._text))
         if another or self._span != span:
-            yield from self.drop()
+            yield from self._drop()
         self._span = max(span, self._span) + another
         number = self._base
         if answer is not None:
@@ -114,7 +130,6 @@ class ResponseEvents:
             number += 6 if _refuses(item) else 4
         status = str(response["status"])
         yield from self._event(number, f"response.{_AS.get(status, status)}", response=response)
-        self.ended = True
 
     @property
     def _base(self) -> int:
@@ -192,6 +207,44 @@ def _refuses(item: JsonObject) -> bool:
     return item["type"] == "message" and any(part["type"] == "refusal" for part in item["content"])
 
 
+class CompletionEvents(ResponseEvents):
+    """The chunks of a chat completion: the text of a response, which cannot be taken back, and all else at its end."""
+
+    def __init__(self, id: ResponseId, record: Record, run_id: str, *, with_usage: bool) -> None:
+        super().__init__(id, record, run_id)
+        self._about = about_completion(id, record.created, record.agent, "chat.completion.chunk")
+        self._with_usage = with_usage
+
+    def begin(self) -> Iterator[JsonObject]:
+        """Yield the first chunk."""
+        yield self._chunk({"role": "assistant", "content": "", "refusal": None})
+
+    def end(self, ended: FoundRun) -> Iterator[JsonObject]:
+        """Yield the rest of the text, then the other chunks. Raise `HttpError` for a run without an answer."""
+        yield from super().end(ended)
+        completion = completion_object(self._id, ended)
+        choice = completion["choices"][0]
+        if refusal := choice["message"]["refusal"]:
+            yield self._chunk({"refusal": refusal})
+        for index, call in enumerate(choice["message"].get("tool_calls", ())):
+            yield self._chunk({"tool_calls": [{"index": index, **call}]})
+        yield self._chunk({}, choice["finish_reason"])
+        if self._with_usage:
+            yield self._about | {"choices": [], "usage": completion["usage"]}
+
+    def _event(self, number: int, kind: str, **data: Any) -> Iterator[JsonObject]:
+        """Yield the chunk of a response's event, if it has one. Raise `HttpError` if text was written that does not count."""
+        del number
+        if kind == "response.output_text.delta":
+            yield self._chunk({"content": data["delta"]})
+        elif kind == "response.output_item.done" and data["item"].get("status") == "incomplete":
+            raise ended_badly(SUPERSEDED, "superseded")
+
+    def _chunk(self, delta: JsonObject, reason: str | None = None) -> JsonObject:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}
+        return self._about | {"choices": [choice]} | ({"usage": None} if self._with_usage else {})
+
+
 DONE = frame("[DONE]")
 
 
@@ -199,10 +252,12 @@ async def response_frames(
     finder: RunFinder, tenant: str, id: ResponseId, record: Record | None, after: int = -1
 ) -> AsyncGenerator[str, None]:
     """The events of a response, behind number `after`, until it has ended."""
-    telling, number = ResponseEvents(id, after), after
+    number = after
     try:
-        async with aclosing(_events(finder, tenant, id, record, telling)) as events:
-            async for event, _ in events:
+        record = record or (await finder.begun(tenant, id)).record
+        adapter = ResponseEvents(id, record, id.run_id(tenant), after)
+        async with aclosing(_adapted(finder, tenant, id, adapter)) as events:
+            async for event in events:
                 number = event["sequence_number"]
                 yield frame(dumps(event), event=event["type"])
     except Exception as error:
@@ -216,50 +271,26 @@ async def chunk_frames(
     finder: RunFinder, tenant: str, id: ResponseId, record: Record, *, with_usage: bool
 ) -> AsyncGenerator[str, None]:
     """The chunks of a chat completion, until it has ended."""
-    chunks = Chunks(id, record.created, record.agent, with_usage=with_usage)
-    last: FoundRun | None = None
-    yield frame(dumps(chunks.begin()))
+    adapter = CompletionEvents(id, record, id.run_id(tenant), with_usage=with_usage)
     try:
-        async with aclosing(_events(finder, tenant, id, record, ResponseEvents(id))) as events:
-            async for event, found in events:
-                last = found
-                for chunk in chunks.take(event):
-                    yield frame(dumps(chunk))
-        if last is not None:
-            for chunk in chunks.end(completion_object(id, last)):
+        async with aclosing(_adapted(finder, tenant, id, adapter)) as chunks:
+            async for chunk in chunks:
                 yield frame(dumps(chunk))
     except Exception as error:
         yield frame(dumps({"error": error_body(after_start(error, id.completion))}))
     yield DONE
 
 
-async def _events(
-    finder: RunFinder, tenant: str, id: ResponseId, record: Record | None, telling: ResponseEvents
-) -> AsyncGenerator[tuple[JsonObject, FoundRun | None], None]:
-    """Each with the run as it was found then; those before it was looked at with none."""
-    if record is not None:
-        for event in telling.begin(empty_response(id, record, id.run_id(tenant), "in_progress")):
-            yield event, None
+async def _adapted(
+    finder: RunFinder, tenant: str, id: ResponseId, adapter: ResponseEvents
+) -> AsyncGenerator[JsonObject, None]:
+    """Yield what the adapter makes of a response, from its beginning to its end."""
+    for each in adapter.begin():
+        yield each
     found = await finder.begun(tenant, id)
-    if record is None:
-        for event in telling.begin(empty_response(id, found.record, id.run_id(tenant), "in_progress")):
-            yield event, found
-    before = found.last_request(id.leg - 1) if id.leg > 1 else 0
-    async with aclosing(finder.watch(tenant, id, found, text=True)) as happened:
-        async for happening in happened:
-            for event in _told_of(happening, telling, before, found.record):
-                yield event, found
-    found = await finder.ended(tenant, id)
-    for event in telling.end(response_object(id, found)):
-        yield event, found
-
-
-def _told_of(happening: Event, telling: ResponseEvents, before: int, record: Record) -> Iterator[JsonObject]:
-    """Yield the response's events for an event of the run. `before`: the last Request that belongs to the response before it."""
-    topic, phase, data = happening.topic, happening.phase, happening.data
-    if topic == "request" and phase == "end":
-        telling.answered(int(data["number"]), int(data.get("attempt") or 1))
-    elif topic == "assistant" and phase == "delta" and not record.formatted and data["request"] > before:
-        yield from telling.write(int(data["request"]), int(data["attempt"]), int(data["start"]), str(data["text"]))
-    elif topic == "assistant" and (phase == "superseded" or (phase == "end" and not data.get("accepted"))):
-        yield from telling.drop()
+    async with aclosing(finder.watch(tenant, id, found, adapter.topics)) as events:
+        async for event in events:
+            for each in adapter.fold(event):
+                yield each
+    for each in adapter.end(await finder.ended(tenant, id)):
+        yield each

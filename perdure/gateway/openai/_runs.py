@@ -41,8 +41,8 @@ from perdure.gateway.openai._errors import not_found, refused, unsupported
 from perdure.gateway.openai._ids import ResponseId, conversation_key, key_of, new_key, of_call, of_run, response_id
 from perdure.gateway.openai._objects import FoundRun, RequiredAction, answer_of, via
 from perdure.gateway.openai._requests import Changes, ClientRequest
-from perdure.gateway.streams import or_silence
-from perdure.runs.events import Event
+from perdure.gateway.streams import poll, with_pauses
+from perdure.runs.events import Event, Topic
 from perdure.runs.wire import RunView
 from perdure.sessions.wire import COMMANDS, SessionView, digest
 from perdure.values.json import Json, JsonObject, loads
@@ -118,15 +118,13 @@ _AT_ONCE: Final = 16
 """Delegates' runs that are looked at together."""
 _KNOWN_WITHIN: Final = 5.0
 """Seconds that a session has to say whether it knows a run."""
-_TOPICS: Final = frozenset({"lifecycle", "request", "tool", "approval"})
+_TOPICS: Final[frozenset[Topic]] = frozenset({"lifecycle", "request", "tool", "approval"})
 """What may end a response."""
 _WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
 _SILENT: Final = (2.0, 60.0)
 """Seconds without an event after which a run that waits for somebody is looked at all the same: at first, and, twice as long after each, in the end."""
 _SILENT_BELOW: Final = 10.0
 """The most of them while a call runs: a delegate's run that carries it out may have come to wait, and no event of the run says so."""
-_PAUSES: Final = (0.02, 1.0)
-"""Seconds between looks for a run that has not begun: the first, and the longest."""
 
 
 class RunFinder:
@@ -175,29 +173,28 @@ class RunFinder:
 
     async def begun(self, tenant: str, id: ResponseId) -> FoundRun:
         """The run, once it has begun. Raises as `find` does."""
-        pause = _PAUSES[0]
-        while (found := await self.find(tenant, id)) is None:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _PAUSES[1])
-        return found
+        return await poll(lambda: self.find(tenant, id))
 
     async def settled(self, tenant: str, id: ResponseId) -> FoundRun:
         """The run once the response has ended: with its answer, or because it waits for its client."""
         found = await self.begun(tenant, id)
         if not is_settled(found, id):
-            async with aclosing(self.watch(tenant, id, found, text=False)) as events:
+            async with aclosing(self.watch(tenant, id, found)) as events:
                 async for _ in events:
                     pass
             found = await self.ended(tenant, id)
         return found
 
-    async def watch(self, tenant: str, id: ResponseId, found: FoundRun, *, text: bool) -> AsyncGenerator[Event, None]:
-        """Yield the events of the run, past and present, until the response has ended. `text`: also text while it is written.
+    async def watch(
+        self, tenant: str, id: ResponseId, found: FoundRun, topics: frozenset[Topic] = frozenset()
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the events of the run, past and present, until the response has ended. `topics`: these too, of texts only the response's own.
 
         The run is read again only after events that may have ended the response.
         """
         last = found.last_request(id.leg) if is_settled(found, id) else None
-        topics = _TOPICS | ({"assistant"} if text else set())
+        before = found.last_request(id.leg - 1) if id.leg > 1 else 0
+        topics = (topics | _TOPICS) - ({"assistant"} if found.record.formatted else set())
         waits = 0
         working = {call.id for call in found.view.calls if call.status == "running"}
         events_of_run = self._perdure.events(id.run_id(tenant), topics=topics)
@@ -205,10 +202,11 @@ class RunFinder:
         def pauses() -> tuple[float, float]:
             return _SILENT[0], _SILENT_BELOW if working else _SILENT[1]
 
-        async with aclosing(or_silence(events_of_run, pauses)) as events:
+        async with aclosing(with_pauses(events_of_run, pauses)) as events:
             async for event in events:
                 if event is not None:
-                    yield event
+                    if event.topic != "assistant" or event.data["request"] > before:
+                        yield event
                     if event.topic == "tool" and event.phase != "update":
                         change = working.add if event.phase == "start" else working.discard
                         change(str(event.data.get("call")))
@@ -225,11 +223,12 @@ class RunFinder:
 
     async def ended(self, tenant: str, id: ResponseId) -> FoundRun:
         """The run as it has ended: its last event comes a moment before that."""
-        pause = _PAUSES[0]
-        while not is_settled(found := await self.begun(tenant, id), id):
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _PAUSES[1])
-        return found
+
+        async def look() -> FoundRun | None:
+            found = await self.find(tenant, id)
+            return found if found is not None and is_settled(found, id) else None
+
+        return await poll(look)
 
     async def record(self, run: Run[object]) -> Record | None:
         """Return what the run keeps of its request; `None`: the run was not asked for here, or does not know its agent file yet."""
