@@ -114,8 +114,8 @@ class Heartbeat:
 async def supervised_heartbeat() -> AsyncIterator[Heartbeat]:
     """Heartbeat for as long as the body runs, and look whether it is wanted, less and less often (`next_heartbeat`).
 
-    Gives the `Heart`, which says details; every heartbeat after it says them again.
-    Also where there is no such timeout: it is how a cancellation is learnt of. The body's own error is never hidden.
+    Yields the `Heartbeat`, which sends details; every later heartbeat sends them again. It heartbeats without a timeout too: so the activity
+    learns of a cancellation. The body's own error is never hidden.
     """
     timeout = activity.info().heartbeat_timeout
     heart = Heartbeat(timeout.total_seconds() if timeout else None)

@@ -44,7 +44,7 @@ class Registry:
             self._functions.setdefault(function.name, function)
 
     def replace(self, owner: str, functions: Iterable[ToolFunction]) -> list[str]:
-        """Have these tools of an owner whose tools may change, in place of those it had; one line for each name that is taken."""
+        """Replace the tools of an owner, such as an MCP server. Return one line for each name that another tool has."""
         for name in self._owned.pop(owner, []):
             del self._functions[name]
         owned, problems = self._owned.setdefault(owner, []), []
@@ -60,7 +60,7 @@ class Registry:
         return self._functions.get(name)
 
     def definitions(self) -> dict[str, JsonObject]:
-        """Every tool's definition by name: these, and before them what the engine carries out itself."""
+        """Return every tool's definition by name: the engine's own and the worker's. A worker's tool of the same name wins."""
         return {**ENGINE_TOOLS, **{name: function.definition for name, function in self._functions.items()}}
 
     def __iter__(self) -> Iterator[ToolFunction]:

@@ -1,4 +1,4 @@
-"""Executions and their resets, as the server knows them: which execution this is, and children that an earlier one left open."""
+"""Resets as the server knows them: whether one has made this execution, and the end of children that the earlier one left open."""
 
 from __future__ import annotations
 

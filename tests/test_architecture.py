@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import inspect
 import re
 from pathlib import Path
@@ -68,6 +70,8 @@ def test_every_path_in_the_map_of_the_code_exists() -> None:
     paths = re.findall(r"`((?:perdure|workflows|activities|tests|docs)/[\w/.-]+)`", text)
     assert len(paths) > 100
     assert sorted(path for path in set(paths) if not (ROOT / path).exists()) == []
+    files = {path.name for folder in (*packages(), ROOT) for path in folder.glob("*.py")}
+    assert sorted(set(re.findall(r"`(\w+\.py)`", text)) - files) == []
 
 
 def test_the_import_linter_lists_every_package() -> None:
@@ -120,3 +124,26 @@ def test_no_import_reaches_into_the_private_module_of_another_package() -> None:
             if private and not (own == package or own.startswith(f"{package}.")):
                 wrong.append(f"{path.relative_to(ROOT)} imports {module}")
     assert wrong == []
+
+
+NAMED_TYPE = re.compile(r"`([A-Z][a-z]+[A-Za-z]*)(?:\.[A-Za-z_.]+)?`")
+
+
+def test_every_type_that_a_docstring_names_exists() -> None:
+    """A name in backquotes that nothing has any more sends a reader on a search."""
+    known: set[str] = set(dir(builtins))
+    named: list[tuple[str, str]] = []
+    for folder in ("perdure", "workflows", "activities"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                    named += [(str(path), name) for name in NAMED_TYPE.findall(str(node.value.value))]
+                elif isinstance(node, ast.Constant):
+                    known.add(str(node.value))
+                known |= {getattr(node, kind) for kind in ("name", "id", "attr", "arg") if hasattr(node, kind)}
+    unknown = [f"{path}: {name}" for path, name in named if name not in known | OTHERS]
+    assert not unknown, "\n".join(unknown)
+
+
+OTHERS = {"Payments", "Forwarded", "NaN"}
+"""Of a user's code in an example, of a header, of a number: no names of the engine's."""

@@ -310,7 +310,7 @@ class AgentWorkflow:
     async def run(self, *given: Json) -> RunResult:
         """Run the agent to its output. Takes one `RunInput`.
 
-        Fails with `Refused`, `ModelFailed`, `ModelRefused` or `LimitReached`, the result so far as detail.
+        Fails with an `ApplicationError` whose type is the reason, and whose detail is the result so far.
         """
         with self._notes.to_end(ApplicationError):
             self._given = run_input = await whole(read_input(RunInput, given))

@@ -88,7 +88,7 @@ async def run_existing(
     sender.free(call.id)
     call.state.attempts = 1
     try:
-        value = await _execute(call, tool, existing, given)
+        value = await _execute_existing(call, tool, existing, given)
         check(value, source=f"the result of {tool.name}")
     except JsonError as error:
         return Failed(CallError("not_json", str(error)))
@@ -111,7 +111,7 @@ def _child(call: Call, existing: Existing) -> str:
     return existing.workflow_id(call.inputs.params, f"{workflow.info().workflow_id}/{call.id}")
 
 
-async def _execute(call: Call, tool: Tool, existing: Existing, given: list[Json]) -> Any:
+async def _execute_existing(call: Call, tool: Tool, existing: Existing, given: list[Json]) -> Any:
     summary = line(call_line(call.inputs.params))
     limit = timedelta(seconds=tool.timeout) if tool.timeout else None
     if existing.kind == "activity":

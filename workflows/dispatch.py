@@ -291,7 +291,7 @@ class Dispatcher:
             )
             try:
                 queue = None if self._routing is None else self._routing.tool(tool)
-                result = await _execute(call, argument, patience.attempts_left, queue)
+                result = await _execute_tool(call, argument, patience.attempts_left, queue)
                 call.state.kept = result.kept
                 if result.unheard:
                     unheard(call, result.unheard)
@@ -331,7 +331,7 @@ def tool_reads(call: Call, base: Mapping[str, Json]) -> ToolReads:
     )
 
 
-async def _execute(call: Call, argument: ToolInput, attempts: int, limited: str | None) -> ToolResult:
+async def _execute_tool(call: Call, argument: ToolInput, attempts: int, limited: str | None) -> ToolResult:
     tool = call.spec.tool
     assert tool is not None
     target = f" → {call.spec.target}" if call.spec.paths else ""

@@ -1,4 +1,4 @@
-"""Outcomes of a tool's activity as data for the plan: the one module that reads Temporal's failures."""
+"""Failures of tools' activities as data for the plan."""
 
 from __future__ import annotations
 

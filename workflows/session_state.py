@@ -442,7 +442,7 @@ def read(kind: type[W], said: Sequence[Json]) -> W:
 def judge_agent(message: Message, name: str) -> None:
     """Check that the message's agent file may answer from now on; another agent than `name` needs a right (R10.2).
 
-    Raise `MessageRefusedError`, or `AgentUnknown` where the file does not come with the message.
+    Raise `MessageRefusedError`, or an `ApplicationError` of type `UNKNOWN_AGENT` where the file does not come with the message.
     """
     if message.document is None:
         raise ApplicationError("the session does not have this agent file", type=UNKNOWN_AGENT)

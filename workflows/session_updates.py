@@ -164,7 +164,7 @@ class SessionUpdates:
         return answer
 
     def check_compact(self, said: Sequence[Json]) -> None:
-        """Judge a wish to compact, a `SessionDeletion`."""
+        """Judge a request to compact the conversation: the sender and rights of a `SessionDeletion`."""
         asked = self._read(SessionDeletion, said)
         check_right(asked.sender, asked.rights, "compact", "compact the session")
 

@@ -388,8 +388,8 @@ _LIVE: Final[frozenset[Topic]] = frozenset({"assistant", "reasoning"})
 
 
 class EventRelay:
-    """One `Source` for each run and session that is watched. A watcher has no queue: it takes what its source has when it comes to it, so
-    one that is slow keeps nobody waiting, and one that is so slow that the source has let go of what it has not read is told what it missed.
+    """One `EventSource` for each run and session that is watched. A watcher has no queue: it takes what its source has when it is ready for it. So
+    a slow one keeps nobody waiting. One that is slower than the source keeps events is told what it missed.
     """
 
     def __init__(self, client: Client) -> None:

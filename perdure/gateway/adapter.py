@@ -74,8 +74,8 @@ class Agents:
         return agent
 
 
-ALIKE: Final = 0.05
-"""Seconds until it is said that there is no such run: ten times as long as it takes to find that out."""
+NOT_FOUND_AFTER: Final = 0.05
+"""Seconds before `RunNotFoundError`, at least, so that the time does not show whether another tenant has such a run."""
 Access: TypeAlias = Literal["bearer", "page", "open"]
 """Who may use an adapter's routes: callers with a token; these, and browsers that have signed in; everybody."""
 
@@ -142,7 +142,7 @@ class Gateway:
 async def _alike() -> AsyncIterator[None]:
     """Delay `RunNotFoundError`, so that an unknown id takes as long as another tenant's: the first costs one lookup, the second two."""
     clock = asyncio.get_running_loop().time
-    until = clock() + ALIKE
+    until = clock() + NOT_FOUND_AFTER
     try:
         yield
     except RunNotFoundError:

@@ -143,7 +143,7 @@ async def drain(worker: WorkerGroup, underway: ActiveExecutions, interrupted: as
     """Shut the worker down, telling in the log what is waited for. Return whether it has ended.
 
     What still runs after `grace` seconds, which the worker was built with, or at the next interrupt, is cut off: it fails as
-    `Interrupted`, and its run has another worker carry it out. A worker that has not ended `LEAVES_AFTER` seconds later is abandoned:
+    interrupted, and its run has another worker carry it out. A worker that has not ended `LEAVES_AFTER` seconds later is abandoned:
     the SDK waits for ever for a run that it cannot evict, and the process is to be left with `leave_at_once`.
     """
     stopping = asyncio.ensure_future(worker.shutdown())

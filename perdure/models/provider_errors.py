@@ -1,6 +1,6 @@
 """Provider errors: the text of a server's refusal, its meaning, and the features that the next attempt leaves out.
 
-Nineteen servers put them in as many places: `error` as an object, a text or a list, `detail`, `message`, plain text, an
+Servers put error texts in many places: `error` as an object, a text or a list, `detail`, `message`, plain text, an
 event of the stream, a choice, or a JSON document in place of a stream. This module reads the texts and chooses the
 feature to leave out. The activity that calls the model decides about retries.
 """
@@ -263,7 +263,7 @@ def _wait(words: str, error: Json) -> float | None:
     return int(hours or 0) * 3600 + int(minutes or 0) * 60 + last
 
 
-# The prompt has the same information, and the answer is validated here anyway, so only the server's help is lost.
+# Leaving out a feature loses only the server's help: the prompt has the same information, and the answer is validated here anyway.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""`perdure inbox`: a page on which people decide what waits (section 7)."""
+"""HTML pages: the inbox in which people decide, conversations, runs, costs, and the sign-in (sections 7 and 17)."""

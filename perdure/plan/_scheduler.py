@@ -446,7 +446,7 @@ class Slots:
     """The slots for calls that run at once: `parallel` of them (`None`: no limit), and never two of one exclusive tool
     or group.
 
-        With `step`, only so many calls are started at all: the next Request decides about the rest.
+    With `step`, only so many calls are started at all: the next Request decides about the rest.
     """
 
     def __init__(self, parallel: int | None = None, *, step: bool = False) -> None:
@@ -469,7 +469,7 @@ class Slots:
         """Return the calls that may start now, taken out of `ready`; if not all may, the first of the model's list go
         first.
 
-                `inside`: they are a loop's, which has been started as a whole.
+        `inside`: they are a loop's, which has been started as a whole.
         """
         if self._parallel is not None or any(map(_group, ready)):
             ready.sort(key=lambda call: call.index)

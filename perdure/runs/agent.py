@@ -227,7 +227,7 @@ class Config(BaseModel):
     client_timeout: Seconds | None = None
     """Seconds that a call waits for the program that carries it out; then the run fails. `None`: for ever (R9.5)."""
     stuck_after: int = Field(default=3, ge=2)
-    """So many answers in a row that ask for the same end the run."""
+    """The run ends after this many answers in a row that ask for the same."""
     must_call: list[str] = Field(default_factory=list)
     """Tools of which the model calls one before its output counts (R6.5)."""
     refine: bool = False

@@ -184,7 +184,7 @@ class LoopState(WireModel):
 
 
 class LoopInput(WireModel):
-    """The input of the `Loop` workflow."""
+    """The input of the workflow of a loop (`LOOP_WORKFLOW`)."""
 
     kind: Literal["each", "until"]
     agent: JsonObject

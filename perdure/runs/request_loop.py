@@ -1,6 +1,6 @@
 """The loop of one Request: events in, commands out.
 
-    streaming ──Answered──▶ answered ──Decided──▶ draining ──▶ settled
+    streaming ──SolutionEnded──▶ answered ──PlanDecided──▶ draining ──▶ settled
 
 Where no person reviews the whole plan, `streaming` becomes `draining`. A limit settles the loop from any stage. A new
 message makes it `revised`: the Request is over, and its running calls go on. Calls that have not begun are held, and

@@ -1,7 +1,7 @@
-"""Rules that runs have followed only since a version. The preparation of a run records which of them it follows, once (R13.7).
+"""Switches for replay: rules that runs follow only since a version (R13.7).
 
-A gate of a run's workflow asks `PreparedWorker.follows`, never `workflow.patched`: a marker is a command, and what a run does once a local
-activity has returned may come in another order when its history is replayed.
+The preparation of a run records once which rules the run follows. Code that differs between versions asks `PreparedWorker.follows`, never
+`workflow.patched`. The marker of `patched` is a command, and commands behind a local activity may come in another order in a replay.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MODEL_PATIENCE: Final = "model-patience"
 OUTPUT_BINDS_AT_END: Final = "output-binds-at-end"
 """The output reads what its plan's calls have written at the end."""
 RECALLED_SOURCES: Final = "sources-of-recall"
-"""The rule since which a value that is read again has its own sources; 0.1.0 took all for written by others."""
+"""A value that `recall` reads again has its own sources; 0.1.0 took all for written by others."""
 REMEMBER_PROVENANCE: Final = "remember-provenance"
 """A decision that is remembered holds for calls of the same provenance."""
 RESETS_COUNT: Final = "resets-count"

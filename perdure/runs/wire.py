@@ -324,6 +324,6 @@ class RunInput(WireModel):
     """A session keeps what its calls gave: the result says it (R10.10)."""
     reasons: bool = False  # a session tells people what the model thinks (R10.16)
     prepared: Packed | None = None
-    """A `Prepared` that its loop has recorded for all iterations; its form is `PREPARED_FORM`."""
+    """A `PreparedWorker` that its loop has recorded for all iterations; its form is `PREPARED_FORM`."""
     snapshot: Packed | None = None
     """A `RunSnapshot`, set when the run goes on from an execution that grew too long; its form is `SNAPSHOT_FORM`."""

@@ -262,9 +262,9 @@ FIND_ACTIVITY: Final = "perdure.find"
 SUMMARY_QUERY: Final = "summary"
 """Query by the activity that writes a summary: a `SummarySource`."""
 SEGMENT_QUERY: Final = "segment"
-"""Query for the entries to archive: a `Segment`."""
+"""Query for the entries to archive: a `SegmentSource`."""
 ENTRIES_QUERY: Final = "at_hand"
-"""The entries that the session has itself, and where the older ones are: `AtHand`."""
+"""The entries that the session has itself, and where the older ones are: `HeldEntries`."""
 
 
 class SummaryInput(WireModel):

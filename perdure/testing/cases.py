@@ -107,7 +107,7 @@ def _short(value: Json) -> str:
     return text if len(text) <= _SHOWN else shorten(value, _SHOWN)
 
 
-# All of it stands in the histories of the run and of those below it; nothing is asked of a model or a tool, and no worker has to run.
+# A case is made from the histories of the run and of those below it alone: no model, tool or worker is asked.
 
 Case: TypeAlias = JsonObject
 """A run as `record` writes it down: JSON, to be read and to be edited by hand.

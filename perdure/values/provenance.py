@@ -328,8 +328,10 @@ def origins_of(
     found: Callable[[Reference], Json | Missing],
     sources: Callable[[Reference], Sources],
 ) -> Origins:
-    """Return the origins of a call whose parameters are `template`. Of `a || b` only the taken one counts, of `a && b`
-    the last."""
+    """Return the origins of a call whose parameters are `template`.
+
+    Of `a || b` only the taken one counts, of `a && b` the last. Of a formula, or of a text with several references, all count.
+    """
     out = template.written_out()
     items: Sources | None = written if EACH in out else None
 

@@ -25,7 +25,7 @@ class InterruptAnswer:
     interrupt: str
     """Its id."""
     run: str
-    """The end of the id of its run."""
+    """The last part of its run's id."""
     call: str
     decision: JsonObject
 
@@ -36,7 +36,7 @@ class AguiRequest:
 
     thread: str
     run: str
-    """What the client calls it."""
+    """The client's own id of the run."""
     message: tuple[str, str] | None
     """The id and the text of what a user says; where there are no answers either, it asks for what runs there."""
     answers: list[InterruptAnswer]
@@ -47,7 +47,7 @@ class AguiRequest:
 
     def settings(self, document: JsonObject, source: str) -> JsonObject:
         """Return the keys of the agent file that differ in the message's own run: the page's data follows its context, from this source (R15.2)."""
-        if not self.context or self.answers:  # beside answers a message goes to the run that they are given to
+        if not self.context or self.answers:  # with answers, the message goes to the run that they answer
             return {}
         told: JsonObject = {"_sources": [source]} if source else {}
         data = [

@@ -35,7 +35,7 @@ PLACES: Final[Mapping[str, str]] = {
 }
 """What stands in paths."""
 OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
-"""The schema of an answer that says more than it is worth to say here."""
+"""The schema of an object whose keys are not described here."""
 
 
 def paged(rows: str) -> Mapping[str, Any]:
@@ -87,7 +87,7 @@ class Operation:
     body: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
     answers: Mapping[int, Any] = field(default_factory=dict)
-    """By status what it answers: a model, a schema, or `None` for no body; besides there are problems."""
+    """The answer by status: a model, a schema, or `None` for no body. Errors are not listed."""
     media: str = "application/json"
 
     def route(self, gateway: Gateway) -> Route:

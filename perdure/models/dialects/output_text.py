@@ -68,7 +68,7 @@ class PlainText:
                 self._rest = text[start:]
                 break
             follows = text[end : end + 1] == DAGGER
-            if start + 1 == end and text[start] == DAGGER:  # one alone is a dagger, and so are two
+            if start + 1 == end and text[start] == DAGGER:  # `†` before no name, and `††`, are a dagger
                 known.append(text[at:end])
                 at = end + follows
             elif text[end - 1] == DAGGER and not follows:
