@@ -1,4 +1,6 @@
-"""Write the tables of all settings, of all keys of agent files, of all events and of all commands anew: `make settings`."""
+"""Write the tables of all settings, of all keys of agent files, of all events and of all commands, and the options of
+`Agent`, anew: `make settings`.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,22 @@ from perdure.cli.app import app
 from perdure.hosting.settings import Settings, about
 from perdure.hosting.settings_display import table
 from perdure.runs.events import TOPICS
+from scripts.agent_options import options_source
 
-_DOCS: Final = Path(__file__).parents[1] / "docs"
+_ROOT: Final = Path(__file__).parents[1]
+_DOCS: Final = _ROOT / "docs"
 PAGE: Final = _DOCS / "settings.md"
 AGENTS: Final = _DOCS / "agents.md"
 EVENTS: Final = _DOCS / "events.md"
 COMMANDS: Final = _DOCS / "commands.md"
+OPTIONS: Final = _ROOT / "perdure" / "agents" / "options.py"
 PANELS: Final = {about(field).group for field in Settings.model_fields.values()}
 MARKS: Final = {
     PAGE: "<!-- made from the settings by `make settings`; not to be edited below -->\n",
     AGENTS: "<!-- made from the models by `make settings`; not to be edited below -->\n",
     EVENTS: "<!-- made from the table of events by `make settings`; not to be edited below -->\n",
     COMMANDS: "<!-- made from the commands by `make settings`; not to be edited below -->\n",
+    OPTIONS: "# Made from the models by `make settings`; not to be edited below.\n\n",
 }
 
 
@@ -88,6 +94,7 @@ TABLES: Final[dict[Path, Callable[[], str]]] = {
     AGENTS: config_table,
     EVENTS: events_table,
     COMMANDS: commands_table,
+    OPTIONS: options_source,
 }
 
 

@@ -1,149 +1,163 @@
 """Options of an agent: the keys of `config` as keyword arguments.
 
-`perdure.runs.agent.Config` and its parts define and check them; a test compares the names.
+`perdure.runs.agent.Config` and its parts define, describe and check them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, Required, TypedDict
+
+# Made from the models by `make settings`; not to be edited below.
 
 
 class ModelOptions(TypedDict, total=False):
-    """The models that answer (R9.4)."""
+    """The models that answer. Keys that the file leaves out have the worker's values."""
 
     fast: str
-    """The model for choosing tools; by default the worker's, `gpt-4o-mini` unless it says otherwise. `name@endpoint` asks another server."""
+    """The model for choosing tools; by default the worker's. `model@endpoint` asks another server that the worker
+    knows."""
     smart: str
-    """The model after errors and for final answers; by default the worker's, `gpt-4o` unless it says otherwise."""
+    """The model after errors and for final answers; by default the worker's."""
     policy: str
-    """`auto` (default), `fast`, `smart`, or `module:function` of the worker's."""
+    """How one is chosen for each Request: `auto`, `fast`, `smart`, or `module:function` of the worker's. Default:
+    `'auto'`."""
     fallback: Sequence[str]
-    """Asked in their order when the chosen one is down."""
+    """Asked in their order when the chosen one is down; `model@endpoint` is another server that the worker knows."""
 
 
 class SamplingOptions(TypedDict, total=False):
-    """The sampling of a model, as its server accepts it (R9.8)."""
+    """The sampling of a model, as its server accepts it. The server chooses what is left out."""
 
-    temperature: float
-    top_p: float
-    max_tokens: int
+    temperature: float | None
+    """As the server takes it, like all of these."""
+    top_p: float | None
+    """Share of the likeliest tokens that are drawn from."""
+    max_tokens: int | None
     """Tokens of one answer at most."""
-    seed: int
-    reasoning_effort: str
+    seed: int | None
+    """For answers that are the same again, as far as the server can."""
+    reasoning_effort: str | None
+    """How long it thinks: `low`, `medium`, …"""
 
 
 class ModelSamplingOptions(SamplingOptions, total=False):
     """The sampling of all models; `fast` and `smart` hold what differs for these."""
 
     fast: SamplingOptions
+    """What is another for the fast model."""
     smart: SamplingOptions
+    """What is another for the smart one."""
 
 
-class PriceOptions(TypedDict):
+class PriceOptions(TypedDict, total=False):
     """Dollars per million tokens."""
 
-    prompt: float
-    completion: float
-    cached: NotRequired[float]
-    """Of the prompt, what the server had in its cache; without it that costs as the rest does."""
+    prompt: Required[float]
+    completion: Required[float]
+    cached: float | None
+    """For prompt tokens from the server's cache; `None`, which is not printed: they cost as much as the others."""
 
 
 class ApprovalOptions(TypedDict, total=False):
-    """The approval policy: which calls a person decides on (R7.1)."""
+    """The approval policy of an agent file (`config.approval`); with only some of its keys, a change to it."""
 
     scope: Literal["calls", "plan"]
-    """`plan` offers a Request's whole plan once (R7.6)."""
+    """`plan` requests approval for a Request's whole plan once, in place of its calls one by one. Default: `'calls'`."""
     ask: Literal["never", "untrusted", "dangerous", "unsafe", "always"]
-    """`dangerous` by default; `untrusted` is what is dangerous and comes from what others wrote (R15.5), `unsafe` is all that is not declared safe."""
-    tools: Mapping[str, Literal["never", "always"] | Mapping[str, Any]]
-    """Exceptions by tool name; a condition is `{"when": <JSON Schema of the parameters>}`."""
-    flows: Sequence[Mapping[str, str]]
-    """Rules such as `{"from": "tool:read_mail", "to": "send_money.iban", "do": "ask"}`; or `refuse`, or `allow` (R15.5)."""
-    approver: str
-    """`module:function` of the worker's: the program that decides, or leaves it to a person (R7.9)."""
+    """The calls that need approval; `unsafe` is every call that is not declared safe. Default: `'dangerous'`."""
+    tools: Mapping[str, Any]
+    """Exceptions by tool name, before the tool's own `_approval`: `never`, `always` or `{"when": <JSON Schema>}`."""
+    flows: Sequence[Mapping[str, Any]]
+    """Rules about where parameters may come from."""
+    approver: str | None
+    """`module:function` of the worker's: the program that decides, or leaves it to a person."""
     timeout: float | None
-    """Seconds that a decision is waited for; `None`, the default, waits for ever (R7.4)."""
+    """Seconds to wait for a decision; `None` waits for ever."""
     on_timeout: Literal["reject", "approve", "fail"]
-    """`reject` by default."""
+    """The verdict when nobody decides in time. Default: `'reject'`."""
 
 
 class SessionOptions(TypedDict, total=False):
-    """The message queue of an agent's sessions (R10.4, R10.8)."""
+    """The rules of a session. A rule that is left out comes from the level above, or is the default."""
 
-    mode: Literal["steer", "followup", "collect", "interrupt", "reject"]
-    """What a message without a mode does; `steer` by default, and `followup` while the run waits for a person."""
-    cap: int
-    """Messages that may wait; 20 by default."""
-    quiet: float
-    """Seconds without another message after which those collected begin a run; 0.5 by default."""
-    context_tokens: int
-    """Tokens of a context from which on the conversation is compacted; 100,000 by default (R10.11)."""
-    verbose: Sequence[Literal["reasoning", "tools"]]
-    """What is delivered before an answer, to people whose messages name a route; nothing by default (R10.16)."""
+    mode: Literal["steer", "followup", "collect", "interrupt", "reject"] | None
+    """The mode of a message without one; `steer`, and `followup` while the run waits for a person."""
+    cap: int | None
+    """Messages that may wait; 20."""
+    quiet: float | None
+    """Seconds without another message after which collected messages begin a run; 0.5."""
+    context_tokens: int | None
+    """Tokens of a context from which the conversation is compacted; 100,000, or less after a model has refused that."""
+    verbose: Sequence[Literal["reasoning", "tools"]] | None
+    """The parts that are delivered before an answer, to people whose messages name a route; none."""
 
 
 class PromptOptions(TypedDict, total=False):
-    """The parts of a run's prompt beside the context (R10.19). A run's own options replace its agent's."""
+    """The instructions, skills and workspace files of a run's prompt. By default there are none."""
 
     text: str
-    """Instructions."""
+    """Instructions that stand last among them; those of a run stand in the place of its agent's."""
     skills: bool | Sequence[str]
-    """`True`: all that the worker has (`--skills`); or these, by name."""
+    """`true`: all that the worker has; or these, by name."""
     workspace: bool | str
-    """`True`: `AGENTS.md` and the like of the worker's workspace (`--workspace`); or of this folder in it."""
+    """`true`: the files of the worker's workspace; or of this folder in it."""
     files: Sequence[str]
-    """Which files, in this order; those that are not there are left out."""
+    """Which, in this order; those that are not there are left out. Default: `['AGENTS.md', 'SOUL.md', 'TOOLS.md',
+    'IDENTITY.md', 'USER.md', 'MEMORY.md']`."""
 
 
 class AgentOptions(TypedDict, total=False):
-    """The `config` of an agent; a missing key has the default of section 11."""
+    """The `config` of an agent file; every key may be left out."""
 
     models: ModelOptions
-    """Which models answer, and when."""
+    """Which models answer."""
     sampling: ModelSamplingOptions
-    """How they write; by default as their servers do."""
+    """Temperature and the like."""
     dialect: Literal["solution", "tools", "script"]
-    """What the model writes (R9.2); `solution` by default."""
-    start: Literal["model", "plan"]
-    """Whether a `plan` in the context is only shown to the model (default), or is run first (R5.9)."""
+    """What the model writes. Default: `'solution'`."""
     control: bool | None
-    """Whether the model is taught to compute and to make calls on conditions (R16); by default it is in `script`."""
+    """Whether the model is taught to compute and to make calls on conditions; by default it is in `script`."""
+    start: Literal["model", "plan"]
+    """Whether a `plan` in the context is only shown to the model, or is run first. Default: `'model'`."""
     execution: Literal["drain", "step"]
-    """Whether all calls of a Solution run (default), or only those that need no other, before the model is asked again (R5.10)."""
+    """Whether all calls of a Solution run, or only those that need no other, before the model is asked again. Default:
+    `'drain'`."""
     stream: bool
-    """Whether calls start while the model is still writing (R6.3); true by default."""
+    """Whether calls start while the model is still writing. Default: `True`."""
     parallel: int | None
-    """Calls at once; `None`, the default: as many as the wiring allows (R5.12)."""
+    """Calls at once; with `step` calls per Request. `None`: as many as the wiring allows."""
     max_requests: int
-    """Model invocations per run; 20 by default (R9.5)."""
+    """Model invocations per run. Default: `20`."""
     max_calls: int
-    """Calls per Solution; 500 by default (R6.8)."""
+    """Calls per Solution. Default: `500`."""
     token_budget: int | None
-    """Tokens of the run and its delegates (R9.5)."""
+    """Prompt and completion tokens of the run and its delegates."""
     cost_budget: float | None
-    """Dollars of the run and its delegates, by `prices`."""
+    """Dollars, by `prices`."""
     deadline: float
-    """Seconds of work; 600 by default. Time spent waiting for a person does not count."""
+    """Seconds of work; time spent waiting for a person does not count. Default: `600.0`."""
     model_patience: float | None
-    """Seconds that a Request waits for a model whose provider is away; by default the worker's, an hour (R20.5)."""
+    """Seconds that a Request waits for a model whose provider is away; by default the worker's, an hour."""
     client_timeout: float | None
-    """Seconds that a call waits for the program that carries it out; then the run fails. By default for ever."""
+    """Seconds that a call waits for the program that carries it out; then the run fails. `None`: for ever."""
     stuck_after: int
-    """So many answers in a row that ask for the same end the run; 3 by default."""
+    """So many answers in a row that ask for the same end the run. Default: `3`."""
     must_call: Sequence[str]
-    """Tools of which the model calls one before its output counts (R6.5)."""
+    """Tools of which the model calls one before its output counts."""
     refine: bool
-    """Whether the smart model goes over an output that the fast one gave (R9.4)."""
+    """Whether the smart model goes over an output that the fast one gave."""
     prices: Mapping[str, PriceOptions]
-    """By model; those not named here are the worker's."""
+    """Model → dollars per million tokens; those not named here are the worker's."""
     show: Literal["values", "shape"] | Mapping[str, Literal["values", "shape"]]
-    """Whether the model reads what untrusted tools return, or sees its shape alone; or so by tool (R15.4). `values` by default."""
+    """Whether the model reads what untrusted tools return, or sees keys, types, lengths and numbers; or so by tool.
+    Default: `'values'`."""
     prompt: PromptOptions
     """Instructions, skills and a workspace's files, beside the context."""
     approval: ApprovalOptions | Literal["calls", "plan"]
-    """Which calls a person is asked about, and how; `"plan"` is short for `{"scope": "plan"}`."""
+    """Which calls a person is asked about."""
     trusted_clients: Sequence[str]
-    """Clients of the gateway whose histories and function results count as their user's own: `TENANT/SENDER`, `SENDER` without a tenant, `*` for all."""
+    """Clients of the gateway whose histories and function results count as their user's own: `TENANT/SENDER`, `SENDER`
+    without a tenant, `*` for all."""
     session: SessionOptions
     """How its sessions take messages."""

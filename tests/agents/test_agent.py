@@ -6,21 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, assert_type, get_type_hints
+from typing import Any, assert_type
 
 import pytest
 from pydantic import BaseModel, field_validator
 
 from perdure import Agent, tool
-from perdure.agents import options
-from perdure.approvals.policy import Policy
 from perdure.errors import AgentError, OutputError, PerdureError
-from perdure.models.usage import Price
-from perdure.runs import agent
 from perdure.runs.agent import parse_agent
 from perdure.runs.delegates import merge_upfront
 from perdure.tools.tool import parse_tool
-from perdure.values.messages import SessionRules
 from tests.support import ROOT
 
 
@@ -163,23 +158,6 @@ def test_what_is_wrong_is_one_line_when_it_is_written(wrong: Any, line: str) -> 
         wrong()
     assert "\n" not in str(raised.value)
     assert isinstance(raised.value, AgentError) or "nowhere" in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("typed", "read"),
-    [
-        (options.AgentOptions, agent.Config),
-        (options.ModelOptions, agent.Models),
-        (options.SamplingOptions, agent.Sampling),
-        (options.ModelSamplingOptions, agent.ModelSampling),
-        (options.ApprovalOptions, Policy),
-        (options.PriceOptions, Price),
-        (options.SessionOptions, SessionRules),
-    ],
-)
-def test_every_key_of_config_is_a_keyword(typed: Any, read: type[BaseModel]) -> None:
-    """A new key of `config` is one line in `perdure/agents/options.py`."""
-    assert set(get_type_hints(typed)) == set(read.model_fields)
 
 
 def test_a_module_of_tools_and_a_plan_stay_cheap_to_look_at() -> None:
