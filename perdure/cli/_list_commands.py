@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import click
 import typer
@@ -16,12 +17,15 @@ from perdure.approvals.policy import ASKS, parse_policy
 from perdure.cli._console import screen, table, wait_line
 from perdure.cli._errors import USAGE, CommandError, one_line_errors
 from perdure.cli._execute import Json, connected
+from perdure.cli._options import built_from
 from perdure.client.selection import ListedRun, Selection
 from perdure.values.json import dumps
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
+    from perdure.client.run import Run
 
+T = TypeVar("T")
 
 Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Runs of this agent.")]
 Since = Annotated[
@@ -38,26 +42,50 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 OneRun = Annotated[str | None, typer.Argument(metavar="[ID]", help="The run's id; or choose many by options.")]
 
 
-def running(
-    agent: str | None, since: str | None, sender: str | None, tenant: str | None, query: str | None, *, everything: bool
-) -> Selection | None:
-    """The running runs that the options choose, without those of delegates, which follow them; `None`: nothing was said.
+@dataclass(frozen=True, slots=True)
+class ChosenRuns:
+    """The runs that a command changes: one by its id, or the selected ones. Runs of delegates follow theirs."""
 
-    Raises `CommandError` where both all and some are asked for.
-    """
-    chosen = Selection(agent, "running", since, sender, tenant, query=query, outermost=True)
+    run_id: str | None
+    selection: Selection
+    yes: bool
+
+    def change(
+        self,
+        verb: str,
+        one: Callable[[Run[Any]], Coroutine[Any, Any, T]],
+        many: Callable[[Perdure, Selection], Awaitable[int]],
+    ) -> T | int:
+        """Change them, after a question on a terminal where they are many. Return what `one` returns, or how many there were."""
+        if (id := self.run_id) is not None:
+            return connected(lambda perdure: one(perdure.get_run(id)))
+
+        async def change_many(perdure: Perdure) -> int:
+            count = await perdure.count_runs(self.selection)
+            return await many(perdure, self.selection) if confirm(count, verb, yes=self.yes) else 0
+
+        return connected(change_many)
+
+
+def choose(
+    run_id: OneRun = None,
+    agent: Agent = None,
+    since: Since = None,
+    sender: Sender = None,
+    tenant: Tenant = None,
+    query: Query = None,
+    everything: All = False,
+    yes: Yes = False,
+) -> ChosenRuns:
+    """Choose running runs by options. Raise `CommandError` unless these choose either one run, or some, or all."""
     some = (agent, since, sender, tenant, query) != (None,) * 5
     if some and everything:
         raise CommandError("--all is all of them: leave the other options out, or leave it out", USAGE)
-    return chosen if some or everything else None
-
-
-def one_or_many(run_id: str | None, chosen: Selection | None) -> None:
-    """Raises `CommandError` unless either a run or many were chosen."""
-    if (run_id is None) == (chosen is None):
+    if (run_id is None) == (not some and not everything):
         raise CommandError(
             "give a run's id, or choose many by --agent, --since, --sender, --tenant, --query, --all", USAGE
         )
+    return ChosenRuns(run_id, Selection(agent, "running", since, sender, tenant, query=query, outermost=True), yes)
 
 
 def confirm(count: int, what: str, *, yes: bool) -> bool:
@@ -108,73 +136,43 @@ def list_command(
 
 
 @lists_app.command()
-def cancel(
-    run_id: OneRun = None,
-    agent: Agent = None,
-    since: Since = None,
-    sender: Sender = None,
-    tenant: Tenant = None,
-    query: Query = None,
-    everything: All = False,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> None:
+@built_from("runs", choose)
+def cancel(runs: ChosenRuns, as_json: Json = False) -> None:
     """Cancel a run, or many: their model streams, their running tools, and the runs themselves."""
-    with one_line_errors():
-        chosen = running(agent, since, sender, tenant, query, everything=everything)
-        one_or_many(run_id, chosen)
-    if run_id is not None:
-        connected(lambda perdure: perdure.get_run(run_id).cancel())
-        print(dumps({"runId": run_id}) if as_json else f"{run_id}: cancellation requested")
-        return
-    assert chosen is not None
-    count = connected(lambda p: _of_many(p, chosen, "cancel", lambda: p.cancel_runs(chosen), yes=yes))
-    print(dumps({"runs": count}) if as_json else f"cancellation requested of {count:,} runs")
+    found = runs.change("cancel", lambda run: run.cancel(), lambda perdure, chosen: perdure.cancel_runs(chosen))
+    if runs.run_id is not None:
+        print(dumps({"runId": runs.run_id}) if as_json else f"{runs.run_id}: cancellation requested")
+    else:
+        print(dumps({"runs": found}) if as_json else f"cancellation requested of {found:,} runs")
 
 
 @lists_app.command()
+@built_from("runs", choose)
 def terminate(
-    run_id: OneRun = None,
-    reason: Annotated[str, typer.Option(help="For the record.")] = "",
-    agent: Agent = None,
-    since: Since = None,
-    sender: Sender = None,
-    tenant: Tenant = None,
-    query: Query = None,
-    everything: All = False,
-    yes: Yes = False,
-    as_json: Json = False,
+    runs: ChosenRuns, reason: Annotated[str, typer.Option(help="For the record.")] = "", as_json: Json = False
 ) -> None:
     """End a run, or many, at once, without telling it: for what no worker can go on with. What its tools are doing goes on."""
-    with one_line_errors():
-        chosen = running(agent, since, sender, tenant, query, everything=everything)
-        one_or_many(run_id, chosen)
-    if run_id is not None:
-        connected(lambda perdure: perdure.get_run(run_id).terminate(reason))
-        print(dumps({"runId": run_id, "status": "terminated"}) if as_json else f"{run_id}: terminated")
-        return
-    assert chosen is not None
-    count = connected(
-        lambda p: _of_many(p, chosen, "terminate", lambda: p.terminate_runs(chosen, reason=reason), yes=yes)
+    found = runs.change(
+        "terminate",
+        lambda run: run.terminate(reason),
+        lambda perdure, chosen: perdure.terminate_runs(chosen, reason=reason),
     )
-    print(dumps({"runs": count}) if as_json else f"terminated {count:,} runs")
+    if runs.run_id is not None:
+        status = {"runId": runs.run_id, "status": "terminated"}
+        print(dumps(status) if as_json else f"{runs.run_id}: terminated")
+    else:
+        print(dumps({"runs": found}) if as_json else f"terminated {found:,} runs")
 
 
 @lists_app.command()
+@built_from("runs", choose)
 def policy(
-    run_id: OneRun = None,
+    runs: ChosenRuns,
     ask: Annotated[str | None, typer.Option(help="What to ask about: " + " < ".join(ASKS))] = None,
     tool: Annotated[
         list[str] | None, typer.Option(metavar="NAME=never|always", help="An exception; repeatable.")
     ] = None,
     change: Annotated[str | None, typer.Option("--set", metavar="JSON|@FILE", help="Keys of config.approval.")] = None,
-    agent: Agent = None,
-    since: Since = None,
-    sender: Sender = None,
-    tenant: Tenant = None,
-    query: Query = None,
-    everything: All = False,
-    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Change what a running run, or many, ask about; what waits is judged anew. Many are told also where no worker answers now."""
@@ -187,24 +185,17 @@ def policy(
         keys |= {"tools": exceptions} if exceptions else {}
         if not keys:
             raise CommandError("nothing to change: give --ask, --tool or --set", USAGE)
-        chosen = running(agent, since, sender, tenant, query, everything=everything)
-        one_or_many(run_id, chosen)
-    if run_id is not None:
-        print(dumps(connected(lambda perdure: perdure.get_run(run_id).policy(**keys))))
-        return
-    assert chosen is not None
-    with one_line_errors():
-        parse_policy(keys)  # before anybody is asked
-    verb = "change the policy of"
-    count = connected(lambda p: _of_many(p, chosen, verb, lambda: p.change_policies(chosen, **keys), yes=yes))
-    print(dumps({"runs": count}) if as_json else f"{count:,} runs were told")
-
-
-async def _of_many(
-    perdure: Perdure, chosen: Selection, verb: str, act: Callable[[], Awaitable[int]], *, yes: bool
-) -> int:
-    """Do something to many runs, and return how many there were; none if the person at the terminal declines."""
-    return await act() if confirm(await perdure.count_runs(chosen), verb, yes=yes) else 0
+        if runs.run_id is None:
+            parse_policy(keys)  # before anybody is asked
+    found = runs.change(
+        "change the policy of",
+        lambda run: run.policy(**keys),
+        lambda perdure, chosen: perdure.change_policies(chosen, **keys),
+    )
+    if runs.run_id is not None:
+        print(dumps(found))
+    else:
+        print(dumps({"runs": found}) if as_json else f"{found:,} runs were told")
 
 
 def next_page(chosen: Selection, limit: int, page: str, *, as_json: bool) -> str:

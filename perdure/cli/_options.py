@@ -6,7 +6,8 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, get_type_hints
+from types import MappingProxyType
+from typing import Annotated, Any, Final, TypeAlias, get_type_hints
 
 import typer
 
@@ -50,20 +51,55 @@ def configured(*names: str, flags: Mapping[str, str] = NONE) -> Callable[[Callab
             with using(settings):
                 command(settings=settings, **given)
 
-        own = [value for name, value in inspect.signature(command).parameters.items() if name != "settings"]
-        hints = get_type_hints(command, include_extras=True)
-        hints |= {name: _option(name, words) for name, words in chosen.items()} | {
-            "config": Annotated[str | None, _CONFIG]
-        }
-        made = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in (*chosen, "config")]
-        keywords = [value.replace(kind=inspect.Parameter.KEYWORD_ONLY) for value in own] + made
-        wrapper.__annotations__ = {value.name: hints[value.name] for value in keywords}
-        wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [value.replace(annotation=hints[value.name]) for value in keywords]
-        )
+        options = {name: (_option(name, words), None) for name, words in chosen.items()}
+        _declare(wrapper, command, "settings", after=options | {"config": (Annotated[str | None, _CONFIG], None)})
         return wrapper
 
     return wrap
+
+
+def built_from(parameter: str, build: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of `build`, before its own, in place of its parameter: the command is called with what `build` returns."""
+    hints = get_type_hints(build, include_extras=True)
+    options = {name: (hints[name], each.default) for name, each in inspect.signature(build).parameters.items()}
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def wrapper(**given: Any) -> None:
+            with one_line_errors():
+                built = build(**{name: given.pop(name) for name in options})
+            command(**{parameter: built}, **given)
+
+        _declare(wrapper, command, parameter, before=options)
+        return wrapper
+
+    return wrap
+
+
+Options: TypeAlias = Mapping[str, tuple[Any, Any]]
+"""The annotation and the default of each option."""
+
+
+def _declare(
+    wrapper: Callable[..., None],
+    command: Callable[..., None],
+    replaced: str,
+    *,
+    before: Options = MappingProxyType({}),
+    after: Options = MappingProxyType({}),
+) -> None:
+    """Give a wrapper the signature of its command, for Typer to read, with options in place of the parameter `replaced`."""
+    hints = get_type_hints(command, include_extras=True)
+    own = {name: (hints[name], each.default) for name, each in inspect.signature(command).parameters.items()}
+    del own[replaced]
+    options = {**before, **own, **after}
+    wrapper.__annotations__ = {name: hint for name, (hint, _) in options.items()}
+    wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+            for name, (hint, default) in options.items()
+        ]
+    )
 
 
 def _option(name: str, words: str) -> Any:
