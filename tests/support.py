@@ -31,7 +31,7 @@ from perdure.hosting.server import embedded_server
 from perdure.hosting.worker import build_worker
 from perdure.runs.agent import parse_agent
 from perdure.runs.wire import RUN_QUERY, RunView
-from perdure.testing.scripted_model import Script, ScriptedModel
+from perdure.testing.scripted_model import Script, ScriptedModel, close_at_once
 from perdure.tools.decorator import tool_function
 from tests.patience import HANG
 from tests.warm import FORKED, Warm
@@ -86,14 +86,19 @@ class Harness:
             await handle.result()
         return await self.view(handle.id)
 
-    async def until_waiting(self, run_id: str, *calls: str) -> RunView:
-        """The run once exactly these wait for a person. A run can only be looked at: nothing tells when to look."""
+    async def until_waiting(self, run_id: str, *calls: str, streams: bool = False) -> RunView:
+        """The run once exactly these wait for a person and, unless it `streams`, no Request is under way.
+
+        A call waits while the model still writes. What a test does then (a reset, a message, the end of a worker) would break the Request
+        off on a slow machine alone. A run can only be looked at: nothing tells when to look.
+        """
         handle = self.client.get_workflow_handle(run_id)
         async with asyncio.timeout(HANG):
             while True:
                 with contextlib.suppress(WorkflowQueryFailedError, RPCError):  # a delegate may not have begun yet
                     view: RunView = await handle.query(RUN_QUERY, result_type=RunView)
-                    if sorted(offer.call for offer in view.waiting) == sorted(calls):
+                    writes = any(request.status == "running" for request in view.log)
+                    if sorted(offer.call for offer in view.waiting) == sorted(calls) and (streams or not writes):
                         return view
                 await asyncio.sleep(0.02)
 
@@ -154,10 +159,7 @@ async def serving(app: Starlette) -> AsyncIterator[str]:
     try:
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
-        server.force_exit = server.should_exit = True
-        for connection in list(server.server_state.connections):
-            connection.transport.abort()
-        await server.shutdown()
+        await close_at_once(server)
 
 
 @dataclass(frozen=True)

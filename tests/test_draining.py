@@ -44,7 +44,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_as_many_sync_calls_run_at_once_as_the_worker_takes(dev_server: WorkflowEnvironment) -> None:
-    together = threading.Barrier(30, timeout=30)
+    together = threading.Barrier(30, timeout=HANG)
 
     @tool(retries=0)
     def meet() -> int:
@@ -197,7 +197,7 @@ async def taken_and_lost(client: Client, queue: str) -> bytes:
         PollActivityTaskQueueRequest(
             namespace=client.namespace, task_queue=TaskQueue(name=queue), identity="gone before it began"
         ),
-        timeout=timedelta(seconds=30),
+        timeout=timedelta(seconds=HANG),
     )
     assert polled.task_token
     return polled.task_token
@@ -241,7 +241,10 @@ async def test_a_lost_worker_uses_up_no_retry_and_what_may_have_begun_is_not_beg
     calls = [{"_tool": "look"}, {"_tool": "pay"}]
     async with harness(dev_server.client, [look, pay], [{"calls": calls}, DONE]) as it:
         handle = await it.start(agent("look", "pay"))
-        tokens = [await taken_and_lost(dev_server.client, queue) for _ in calls]
+        async with asyncio.timeout(HANG):  # what is taken first waits for a sign of life from then on
+            while [call.status for call in (await it.view(handle.id)).calls] != ["running"] * 2:
+                pass
+        tokens = await asyncio.gather(*(taken_and_lost(dev_server.client, queue) for _ in calls))
         for token in tokens:  # each has begun, as far as anybody knows
             await dev_server.client.get_async_activity_handle(task_token=token).heartbeat({"begun": 1})
         async with harness(dev_server.client, [look, pay], [], task_queue=queue, tools_only=True):

@@ -18,7 +18,7 @@ from perdure.runs.events import Event
 from perdure.testing.scripted_model import ScriptedModel, Turn
 from tests.patience import HANG
 from tests.reader import Reader
-from tests.test_durability import CALLS, Bell, Site, finish, site
+from tests.test_durability import CALLS, Bell, Site, answered, finish, site
 from tests.test_sessions import desk, echo, idles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -82,10 +82,11 @@ async def test_the_worker_is_killed_while_tools_run_and_while_it_writes(
     address = dev_server.client.service_client.config.target_host
 
     async with site(dev_server, script, tmp_path) as it:
+        it.bell.quiet = True
 
-        async def during(_: Any, reader: Reader) -> None:
-            it.bell.quiet = True
+        async def during(handle: Any, reader: Reader) -> None:
             await it.bell.wait_for(2)
+            await answered(it.client, handle.id)
             await it.kill()
             it.bell.answer()
             await it.start_worker()
@@ -150,10 +151,10 @@ async def test_a_session_is_followed_by_those_who_stay_and_those_who_come_back(d
 
         receipt = await session.send("hello", sender="ann")
         reading = asyncio.gather(stay(), come())
-        assert await session.reply(receipt, 20) == "re: ann: hello"
+        assert await session.reply(receipt, HANG) == "re: ann: hello"
         await idles(session)
         for text in ("and again", "once more"):
-            assert await session.reply(await session.send(text, sender="ann"), 20) == f"re: ann: {text}"
+            assert await session.reply(await session.send(text, sender="ann"), HANG) == f"re: ann: {text}"
         await session.handle.cancel()
         await asyncio.wait_for(reading, HANG)
 

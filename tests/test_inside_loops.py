@@ -174,7 +174,7 @@ async def poll(n: int) -> int:
 async def test_r9_5_the_deadline_ends_a_loop(dev_server: WorkflowEnvironment) -> None:
     call = {"_tool": "poll", "n": "†index", "_until": "output < 0", "_max": 500, "_outputPath": "†state.n"}
     async with harness(dev_server.client, [poll], [{"calls": [call], "output": None}, DONE]) as it:
-        view = await it.run(agent("poll", config={"deadline": 1.0}))
+        view = await it.run(agent("poll", config={"deadline": 3.0}))
     assert (view.status, view.stop_reason) == ("completed", "deadline")
     assert (view.calls[0].status, view.calls[1].status, view.calls[-1].status) == ("skipped", "done", "failed")
     assert view.calls[-1].error == {"code": "deadline", "message": "cancelled, because " + str(view.calls[0].reason)}

@@ -39,8 +39,8 @@ async def test_a_session_notes_what_was_said_and_what_became_of_its_runs(dev_ser
         await session.withdraw("m3", sender="ann")
         await session.send("quick!", sender="ann", id="m4")
         gate.open.set()
-        await session.reply(first, 20)
-        await session.reply("m2", 20)
+        await session.reply(first, HANG)
+        await session.reply("m2", HANG)
         await idles(session)
         found = await page(it.client, session.id)
         said = [row(session, event) for event in found.events]
@@ -76,13 +76,13 @@ async def test_commands_a_terminated_run_and_the_end(dev_server: WorkflowEnviron
         first = await session.send("hold on", sender="ann", id="m1", rights=["*"])
         await asyncio.wait_for(gate.asked.wait(), HANG)
         await it.client.get_workflow_handle(first.run_id or "").terminate("by hand")
-        assert (await session.wait(first, 20)).status == "error"
+        assert (await session.wait(first, HANG)).status == "error"
         gate.asked.clear()
         second = await session.send("hold on", sender="ann", id="m2", rights=["*"])
         await asyncio.wait_for(gate.asked.wait(), HANG)
         await session.send("/new", sender="ann", id="c1", rights=["*"])
         await session.send("/stop", sender="ann", id="c2", rights=["*"])
-        assert (await session.wait(second, 20)).status == "error"
+        assert (await session.wait(second, HANG)).status == "error"
         await idles(session)
         await session.send("/reset", sender="ann", id="c3", rights=["*"])
         await idles(session)
@@ -121,7 +121,7 @@ async def test_over_forced_executions_no_number_is_missing(dev_server: WorkflowE
     async with desk(dev_server) as (session, it):
         for number in range(4):
             receipt = await session.send(f"{number} {'x' * 3_000}", sender="ann", id=f"m{number}")
-            await session.reply(receipt, 20)
+            await session.reply(receipt, HANG)
             await idles(session)
             executions.add((await session.handle.describe()).run_id)
             found = await page(it.client, session.id, at)
@@ -138,7 +138,7 @@ async def test_a_compaction_says_what_it_saved(dev_server: WorkflowEnvironment) 
     forgetful: dict[str, Any] = {**ECHO, "config": {"session": {"context_tokens": 1_000}}}
     async with desk(dev_server, with_memory, forgetful, [recall]) as (session, it):
         for number in range(1, 7):
-            assert await session.reply(await session.send(f"A-100{number} {PADDING}", sender="ann"), 20)
+            assert await session.reply(await session.send(f"A-100{number} {PADDING}", sender="ann"), HANG)
         await idles(session)
         found = await page(it.client, session.id)
     compactions = [event for event in found.events if event.topic == "compaction"]

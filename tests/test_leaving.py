@@ -19,6 +19,7 @@ from perdure.client.run_operations import start_run
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import free_port
 from perdure.runs.agent import parse_agent
+from tests.patience import HANG
 from tests.support import ROOT, agent
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -67,7 +68,7 @@ async def process(folder: Path, words: list[str], env: dict[str, str]) -> AsyncI
 
 async def until(process: asyncio.subprocess.Process, words: str) -> None:
     assert process.stderr is not None
-    while words not in (line := (await asyncio.wait_for(process.stderr.readline(), 60)).decode()):
+    while words not in (line := (await asyncio.wait_for(process.stderr.readline(), HANG)).decode()):
         assert line, f"it has ended without {words!r}"
 
 
@@ -81,7 +82,7 @@ async def start_stuck(client: Client, queue: str) -> str:
 
 async def end(process: asyncio.subprocess.Process, run_id: str) -> None:
     process.terminate()
-    _, said = await asyncio.wait_for(process.communicate(), 60)
+    _, said = await asyncio.wait_for(process.communicate(), HANG)
     (line,) = [line for line in said.decode().splitlines() if "could not be evicted, other" in line]
     assert line.endswith(f"other workers go on with them: {run_id}")
     assert process.returncode == 1

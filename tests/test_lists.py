@@ -6,6 +6,7 @@ import asyncio
 import json
 import shlex
 import uuid
+from datetime import timedelta
 
 import pytest
 from temporalio.api.enums.v1 import IndexedValueType
@@ -27,6 +28,7 @@ from perdure.runs.agent import parse_agent
 from perdure.runs.wire import AGENT_ATTRIBUTE, ATTRIBUTES
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure
+from tests.test_session_commands import commands
 from tests.test_waiting_lists import remove, removing
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -178,7 +180,7 @@ async def test_a_run_whose_search_attributes_are_taken_away_says_so_and_goes_on_
 
 
 async def test_an_ended_run_without_a_worker_is_shown_from_its_history_and_says_so(
-    dev_server: WorkflowEnvironment,
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = dev_server.client
     calls = [
@@ -197,15 +199,15 @@ async def test_an_ended_run_without_a_worker_is_shown_from_its_history_and_says_
         await waiting.terminate()
     assert (seen.status, len(seen.calls), len(seen.log), seen.trouble) == ("completed", 2, 2, ""), seen.error
     assert (seen.reads, seen.writes) == ({"1.1": ["†state.gone"]}, {"1.0": "†state.gone"})
+    monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=0.5))
     shown = await fetch_run(client, seen.run_id)
     assert shown.trouble == FROM_HISTORY
     assert shown.result().as_json() == seen.result().as_json()
     assert (shown.log, shown.reads, shown.writes) == ([], {}, {})
-    env = {"TEMPORAL_ADDRESS": client.service_client.config.target_host}
-    printed = await perdure("show", seen.run_id, env=env | {"COLUMNS": "200"})
-    assert "[iter=1] a model was asked; which one, the history alone does not show" in printed.out
-    assert "the plan that was given" not in printed.out
-    assert FROM_HISTORY in " ".join(printed.out.split())
+    printed = " ".join((await commands(dev_server)("show", seen.run_id)).out.split())
+    assert "[iter=1] a model was asked; which one, the history alone does not show" in printed
+    assert "the plan that was given" not in printed
+    assert FROM_HISTORY in printed
     assert failed.status == "failed"
     assert (await fetch_run(client, failed.run_id)).trouble == FROM_HISTORY
     ended = await fetch_run(client, waiting.id)

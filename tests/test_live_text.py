@@ -154,9 +154,9 @@ async def test_nobody_is_told_of_an_answer_that_is_whole_at_once(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = beats(monkeypatch)
-    async with harness(dev_server.client, [], [{"calls": [], "output": WORDS}]) as it:
+    async with harness(dev_server.client, [], [{"calls": [], "output": WORDS}], chunk=4000) as it:
         await it.run(agent())
-    assert sent == []
+    assert "told" not in sent
 
 
 async def test_who_comes_while_it_is_written_is_noticed(dev_server: WorkflowEnvironment) -> None:
@@ -197,7 +197,8 @@ async def test_another_attempt_says_that_what_was_told_does_not_count(dev_server
         Turn(answer, fault=Fault("hang", 40)),
         Turn(answer.replace("rains", "snows"), gate=gate, gate_after=40),
     ]
-    async with harness(dev_server.client, [], script, model_timeout=1) as it:
+    # Longer than a slow machine takes to see what the second attempt writes before its gate.
+    async with harness(dev_server.client, [], script, model_timeout=5) as it:
         handle = await it.start(agent())
         first = await until(dev_server.client, handle.id, lambda it: it.assistant.text)
         again = await until(dev_server.client, handle.id, lambda it: it.attempt > first.attempt)

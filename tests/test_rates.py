@@ -96,7 +96,7 @@ async def test_so_does_a_request(dev_server: WorkflowEnvironment, monkeypatch: p
         first = await it.start(agent(config=MODELS))
         await first.result()  # the one that had been saved up
         handle = await it.start(agent(config=MODELS))
-        await it.until_waiting(handle.id)
+        await it.until_waiting(handle.id, streams=True)
     async with harness(client, [], [DONE], task_queue=queue):
         result = await handle.result()
     assert (result.status, result.requests, result.errors) == ("completed", 1, [])

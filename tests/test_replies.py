@@ -105,9 +105,9 @@ async def test_a_reply_is_delivered_under_its_key_and_kept_as_delivered(dev_serv
     channel = Channel()
     async with chat(dev_server, channel) as (session, _):
         quiet = await session.send("nobody", sender="ann")
-        assert await session.reply(quiet, 20) == "re: ann: nobody"
+        assert await session.reply(quiet, HANG) == "re: ann: nobody"
         receipt = await session.send("hello", sender="ann", id="m1", route="chat:C1")
-        assert await session.reply(receipt, 20) == "re: ann: hello"
+        assert await session.reply(receipt, HANG) == "re: ann: hello"
         (kept,) = await until_settled(session, 1)
         assert await idles(session) <= 10
         types = [each["type"] for each in (await session.show()).entries]
@@ -184,7 +184,7 @@ async def test_of_what_fails_for_good_nobody_knows_whether_it_has_arrived(time_s
             await time_skipping.sleep(130)
         (kept,) = await until_settled(session, 1)
         answered = await session.send("more", sender="ann")
-        assert await session.reply(answered, 20) == "re: ann: more"
+        assert await session.reply(answered, HANG) == "re: ann: more"
         assert (kept["status"], kept["why"], len(channel.tried)) == ("unknown", "down", 6)
         # R24.2: it is delivered once more, under its key.
         for key, sender, rights, why in (
@@ -214,7 +214,7 @@ async def test_the_lane_goes_on_while_a_reply_is_on_its_way_and_their_order_stay
         await session.send("one", sender="ann", route="chat")
         await channel.until_tried(1)
         second = await session.send("two", sender="ann", route="chat", mode="followup")
-        assert await session.reply(second, 20) == "re: ann: two"
+        assert await session.reply(second, HANG) == "re: ann: two"
         assert len(channel.tried) == 1
         channel.hold.set()
         found = await until_settled(session, 2)
@@ -282,7 +282,7 @@ async def said(
     channel = Channel()
     async with chat(server, channel, script, document, (price, book, send), **more) as (session, _):
         receipt = await session.send("go", sender="ann", route="chat")
-        await session.wait(receipt, 30)
+        await session.wait(receipt, HANG)
         if not none:
             await until_settled(session, 1)
         await idles(session)
@@ -354,7 +354,7 @@ async def test_messages_of_several_routes_are_all_answered(dev_server: WorkflowE
         second = await session.send("two", sender="bob", route="chat:B", rights=["*"])
         assert second.done == "steered"
         gate.set()
-        await session.wait(first, 20)
+        await session.wait(first, HANG)
         await until_settled(session, 2)
     assert [(reply.route, reply.sender) for reply in channel.taken.values()] == [("chat:A", "ann"), ("chat:B", "bob")]
     assert [key.rpartition("/")[2] for key in channel.taken] == ["1", "2"]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Awaitable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,7 @@ async def test_decisions_that_come_together_while_somebody_looks_replay(
     ):
         handle = await it.start(agent("remove"))
         await until_asked(it, handle.id, *MANY)
-        looks = [handle.query(RUN_QUERY) for _ in MANY]
+        looks = [handle.query(RUN_QUERY, rpc_timeout=timedelta(seconds=5)) for _ in MANY]
         decisions = [{"call": call, "decision": "approve", "remember": True} for call in MANY]
         if way == "signal":
             decided: list[Awaitable[Any]] = [handle.signal(DECIDE, decision) for decision in decisions]

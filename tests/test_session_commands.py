@@ -159,11 +159,11 @@ async def test_a_session_is_watched_and_exported(dev_server: WorkflowEnvironment
     perdure, key = commands(dev_server), f"cli-{uuid.uuid4().hex[:6]}"
     async with harness(dev_server.client, [], echo) as it:
         session = Perdure(it.client, task_queue=it.task_queue).session(key, agent=Agent.of(ECHO))
-        await session.reply(await session.send("one", sender="ann", rights=["*"]), 20)
+        await session.reply(await session.send("one", sender="ann", rights=["*"]), HANG)
         # In a process of its own: two commands in this one at once take each other's output.
         at = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
         watching = asyncio.ensure_future(process("session", "watch", key, "--json", env=at))
-        await session.reply(await session.send("two", sender="ann", rights=["*"]), 20)
+        await session.reply(await session.send("two", sender="ann", rights=["*"]), HANG)
         exported = await perdure("session", "export", key)
         saved = await perdure("session", "export", key, "--out", str(tmp_path / "session.json"))
         await session.handle.execute_update(END, {"sender": "ann", "rights": ["*"]})

@@ -18,7 +18,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure import Agent, Perdure, tool
-from perdure.client.selection import Selection
+from perdure.client.selection import ListedRun, Selection
 from perdure.client.session import Session
 from perdure.errors import (
     MessageRefusedError,
@@ -98,7 +98,7 @@ async def desk(
 
 
 async def answers(session: Session, *receipts: Receipt) -> list[str | None]:
-    return [await session.reply(receipt, 20) for receipt in receipts]
+    return [await session.reply(receipt, HANG) for receipt in receipts]
 
 
 async def described_details(it: Harness, session: Session) -> str:
@@ -142,8 +142,8 @@ async def test_r10_4_what_is_said_while_an_approval_waits_takes_it_from_nobody(d
         second = await session.send("what is the time?", sender="ann", rights=ALL)
         assert (second.done, second.position) == ("queued", 1)
         await Perdure(it.client).get_run(first.run_id).approve("1.0")
-        await session.reply(first, 20)
-        assert await session.reply(second, 20) == "re: ann: what is the time?"
+        await session.reply(first, HANG)
+        assert await session.reply(second, HANG) == "re: ann: what is the time?"
         done = await it.view(first.run_id)
     assert [(call.status, call.approval and call.approval.decision) for call in done.calls] == [("done", "approve")]
 
@@ -160,7 +160,7 @@ async def test_r10_1_a_message_has_a_receipt_and_an_answer(dev_server: WorkflowE
         }
         assert receipt.run_id is not None
         assert receipt.run_id.startswith(f"{session.id}/")
-        waited = await session.wait(receipt, 20)
+        waited = await session.wait(receipt, HANG)
         assert waited.status == "ok"
         assert list(waited.as_json()) == ["status", "startedAt", "endedAt"]
         assert await session.reply("m1") == "re: ann: hello"
@@ -172,7 +172,7 @@ async def test_r10_1_a_message_has_a_receipt_and_an_answer(dev_server: WorkflowE
         assert again == receipt
         with pytest.raises(MessageRefusedError, match="the id 'm1' is that of another message"):
             await session.send("goodbye", sender="ann", id="m1")
-        await session.reply(await session.send("more", sender="ann"), 20)
+        await session.reply(await session.send("more", sender="ann"), HANG)
         assert (await session.handle.describe()).run_id != first
         view = await session.show()
         assert [entry["type"] for entry in view.entries] == ["message", "run", "reply"] * 2
@@ -193,7 +193,7 @@ async def test_a_session_is_shown_between_a_messages_acceptance_and_its_runs_sta
             assert view.status in ("idle", "running")
             assert await session.waiting(view) == []
             assert [each["text"] for each in view.entries if each["type"] == "message"][-1] == f"message {number}"
-            await session.reply(receipt, 20)
+            await session.reply(receipt, HANG)
 
 
 async def test_r10_1_an_id_belongs_to_its_sender(dev_server: WorkflowEnvironment) -> None:
@@ -204,14 +204,14 @@ async def test_r10_1_an_id_belongs_to_its_sender(dev_server: WorkflowEnvironment
         assert await answers(session, mine, yours) == ["re: ann: mine", "re: bob: yours"]
         assert await session.reply("m-1", 20, sender="bob") == "re: bob: yours"
         with pytest.raises(RunError, match=r"several senders \(ann, bob\): name the sender"):
-            await session.reply("m-1", 20)
+            await session.reply("m-1", HANG)
         with pytest.raises(RunNotFoundError):
             await session.reply("m-1", 20, sender="eve")
 
 
 async def test_r10_1_a_refusal_writes_no_history(dev_server: WorkflowEnvironment) -> None:
     async with desk(dev_server) as (session, _):
-        await session.reply(await session.send("hello", sender="ann", id="m1"), 20)
+        await session.reply(await session.send("hello", sender="ann", id="m1"), HANG)
         before = await idles(session)
         with pytest.raises(MessageRefusedError):
             await session.send("other", sender="ann", id="m1")
@@ -226,7 +226,7 @@ async def test_r10_1_a_refusal_writes_no_history(dev_server: WorkflowEnvironment
 async def test_r10_13_what_changes_nothing_is_not_idled_with(dev_server: WorkflowEnvironment) -> None:
     async with desk(dev_server) as (session, _):
         receipt = await session.send("hello", sender="ann", id="m1")
-        await session.reply(receipt, 20)
+        await session.reply(receipt, HANG)
         await idles(session)
         for _n in range(4):
             assert await session.send("hello", sender="ann", id="m1") == receipt
@@ -252,7 +252,7 @@ async def test_where_no_worker_answers_that_is_said(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with desk(dev_server) as (session, _):
-        await session.reply(await session.send("hello", sender="ann"), 20)
+        await session.reply(await session.send("hello", sender="ann"), HANG)
     monkeypatch.setattr("perdure.queries._answers.TIMEOUT", timedelta(seconds=0.5))
     with pytest.raises(NoWorkerError, match="no worker answers for 'desk-"):
         await session.show()
@@ -302,11 +302,13 @@ async def test_r10_4_steer_followup_and_what_the_receipts_say(dev_server: Workfl
         assert (await answers(session, first, second, third))[1:] == ["re: ann: second", "re: bob: third"]
 
 
-async def test_r10_4_collected_messages_are_one_run(dev_server: WorkflowEnvironment) -> None:
-    async with desk(dev_server, rules={"mode": "collect", "quiet": 0.3}) as (session, it):
+async def test_r10_4_collected_messages_are_one_run(time_skipping: WorkflowEnvironment) -> None:
+    """Its quiet time passes when the test says so."""
+    async with desk(time_skipping, rules={"mode": "collect", "quiet": 60}) as (session, it):
         receipts = [await session.send(text, sender=sender) for text, sender in [("a", "ann"), ("b", "bob")]]
         receipts.append(await session.send("c", sender="eve", rights=["refunds"]))
         assert len({receipt.run_id for receipt in receipts}) == 2
+        await time_skipping.sleep(61)
         assert await answers(session, *receipts) == ["re: bob: b", "re: bob: b", "re: eve: c"]
         assert users(it.model.requests[0])[-2:] == ["ann: a", "bob: b"]
         messages = [entry for entry in (await session.show()).entries if entry["type"] == "message"]
@@ -329,9 +331,9 @@ async def test_r10_3_however_a_run_ends_the_next_begins(dev_server: WorkflowEnvi
         else:
             assert first.run_id is not None
             await getattr(it.client.get_workflow_handle(first.run_id), how)()
-        assert await session.reply(second, 20) == "re: ann: second"
-        await session.reply(last, 20)
-        waited = await session.wait(first, 20)
+        assert await session.reply(second, HANG) == "re: ann: second"
+        await session.reply(last, HANG)
+        waited = await session.wait(first, HANG)
         assert waited.status == "error"
         view = await session.show()
         run = next(entry for entry in view.entries if entry["type"] == "run")
@@ -444,7 +446,7 @@ async def test_nobody_waits_for_a_session_that_was_ended_from_outside(dev_server
         second = await session.send("next", sender="ann", mode="followup")
         await session.handle.terminate("by an operator")
         for receipt in (first, second):
-            waited = await session.wait(receipt, 20)
+            waited = await session.wait(receipt, HANG)
             assert (waited.status, waited.error) == ("error", "the session was terminated from outside")
         gate.open.set()
 
@@ -457,8 +459,8 @@ async def test_r10_3_a_run_that_fails_is_told_and_the_next_begins(dev_server: Wo
         bad = await session.send("bad", sender="ann")
         good = await session.send("good", sender="ann", mode="followup")
         with pytest.raises(RunError, match=r"has no answer: the run may ask 1 times"):
-            await session.reply(bad, 20)
-        assert await session.reply(good, 20) == "re: ann: good"
+            await session.reply(bad, HANG)
+        assert await session.reply(good, HANG) == "re: ann: good"
         assert (await session.wait(bad)).error is not None
 
 
@@ -474,7 +476,7 @@ async def test_r10_7_a_message_is_taken_back_until_a_request_holds_it(dev_server
             await session.withdraw("second", sender="eve")
         await session.withdraw("second", sender="ann")
         gate.open.set()
-        await session.wait(first, 20)
+        await session.wait(first, HANG)
         await idles(session)
         assert (await session.wait("second")).error == "it was taken back"
         assert all("second" not in request.text for request in it.model.requests)
@@ -512,12 +514,12 @@ async def test_r10_9_commands_and_decisions_need_their_rights(dev_server: Workfl
         with pytest.raises(MessageRefusedError, match=r"9\.9"):
             await session.decide({"call": "9.9", "decision": "approve"}, sender="ann", rights=["approve"])
         assert await session.decide(decision, sender="ann", rights=["approve"]) == decision
-        assert await session.reply(receipt, 20) == "done: /stop"  # what a model or a tool says is no command
+        assert await session.reply(receipt, HANG) == "done: /stop"  # what a model or a tool says is no command
         assert runs == ["7"]
         view: RunView = await it.client.get_workflow_handle(receipt.run_id).query(RUN_QUERY, result_type=RunView)
         assert view.calls[0].approval is not None
         assert view.calls[0].approval.by == "ann"
-        assert await session.reply(strange, 20) == "done: /stop"
+        assert await session.reply(strange, HANG) == "done: /stop"
 
 
 async def test_r10_10_a_reset_begins_anew_and_the_state_goes_along_until_then(dev_server: WorkflowEnvironment) -> None:
@@ -535,12 +537,12 @@ async def test_r10_10_a_reset_begins_anew_and_the_state_goes_along_until_then(de
 
     document = {**ECHO, "context": [*ECHO["context"], {"type": "tool", "tool": "note"}]}
     async with desk(dev_server, answer, document, [note]) as (session, _):
-        assert await session.reply(await session.send("note this", sender="ann"), 20) == "ann: note this"
-        assert await session.reply(await session.send("what?", sender="ann"), 20) == "knows: True"
+        assert await session.reply(await session.send("note this", sender="ann"), HANG) == "ann: note this"
+        assert await session.reply(await session.send("what?", sender="ann"), HANG) == "knows: True"
         assert (await session.new(sender="ann")).done == "new"
-        assert await session.reply(await session.send("what?", sender="ann"), 20) == "knows: True"  # by the state
+        assert await session.reply(await session.send("what?", sender="ann"), HANG) == "knows: True"  # by the state
         assert (await session.reset(sender="ann")).done == "reset"
-        assert await session.reply(await session.send("what?", sender="ann"), 20) == "knows: False"
+        assert await session.reply(await session.send("what?", sender="ann"), HANG) == "knows: False"
         types = [entry["type"] for entry in (await session.show()).entries]
         assert types.count("message") == 4
         assert types.count("command") == 2
@@ -559,7 +561,7 @@ async def test_r10_2_a_session_goes_on_with_its_agent_as_it_is_now_after_a_deplo
         ) as it:  # a worker of the new version
             session = Perdure(it.client, task_queue=queue).session(queue, agent=Agent.of(document))
             receipt = await session.send(f"message {number}", sender="eve")
-            assert await session.reply(receipt, 20) == f"re: eve: message {number}"
+            assert await session.reply(receipt, HANG) == f"re: eve: message {number}"
             assert ("Answer in verse." in it.model.requests[-1].text) == (number > 1)
             assert "message 1" in it.model.requests[-1].text
     # A run takes the agent as it is when the run starts.
@@ -570,21 +572,21 @@ async def test_r10_2_a_session_goes_on_with_its_agent_as_it_is_now_after_a_deplo
         session = perdure.session(queue, agent=Agent.of(edited))
         after = await session.send("after", sender="eve", mode="followup")
         gate.open.set()
-        await session.reply(held, 20)
+        await session.reply(held, HANG)
         assert "Answer in verse." not in it.model.requests[-1].text
-        await session.reply(after, 20)
+        await session.reply(after, HANG)
         assert "Answer in verse." in it.model.requests[-1].text
 
 
 async def test_another_agent_file_takes_the_right_to_it(dev_server: WorkflowEnvironment) -> None:
     async with desk(dev_server) as (session, it):
-        await session.reply(await session.send("hello", sender="ann"), 20)
+        await session.reply(await session.send("hello", sender="ann"), HANG)
         perdure = Perdure(it.client, task_queue=it.task_queue)
         other = Agent.of({**ECHO, "name": "other", "context": [{"type": "system", "text": "You are OTHER."}]})
         changed = perdure.session(session.key, tenant="acme", agent=other)
         with pytest.raises(MessageRefusedError, match="'eve' may not have another agent than 'echo' answer here"):
             await changed.send("hello", sender="eve")
-        await session.reply(await changed.send("hello", sender="ann", rights=["agent"]), 20)
+        await session.reply(await changed.send("hello", sender="ann", rights=["agent"]), HANG)
         assert "You are OTHER" in it.model.requests[-1].text
         assert (await session.show()).agent == "other"
         unfit = Agent.of(
@@ -602,19 +604,19 @@ async def test_an_agent_file_without_its_digest_changes_no_agent_and_ends_no_ses
     document: dict[str, Any], dev_server: WorkflowEnvironment
 ) -> None:
     async with desk(dev_server) as (session, _):
-        await session.reply(await session.send("hello", sender="ann"), 20)
+        await session.reply(await session.send("hello", sender="ann"), HANG)
         message = {"messageId": "m", "sender": "eve", "text": "obey", "document": document}
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await session.handle.execute_update(SEND, message)
         assert "the agent file is another than the message names" in str(refused.value.cause)
-        assert await session.reply(await session.send("again", sender="ann"), 20) == "re: ann: again"
+        assert await session.reply(await session.send("again", sender="ann"), HANG) == "re: ann: again"
         assert (await session.show()).agent == "echo"
 
 
 async def test_item_7_lists_and_the_web_ui_say_whose_it_is(dev_server: WorkflowEnvironment) -> None:
     async with desk(dev_server) as (session, it):
         receipt = await session.send("hello | there", sender="ann")
-        await session.reply(receipt, 20)
+        await session.reply(receipt, HANG)
         await idles(session)
         described = await session.handle.describe()
         assert await described.memo_value("session", "") == session.key
@@ -632,14 +634,17 @@ async def test_item_7_lists_and_the_web_ui_say_whose_it_is(dev_server: WorkflowE
             while session.key not in listed:  # the index is a moment late
                 listed = [each.session async for each in perdure.list_sessions(tenant="acme")]
         assert session.key not in [each.session async for each in perdure.list_sessions()]
-        runs = [run async for run in perdure.list_runs() if run.id == receipt.run_id]
+        async with asyncio.timeout(HANG):
+            runs: list[ListedRun] = []
+            while not runs:
+                runs = [run async for run in perdure.list_runs() if run.id == receipt.run_id]
         assert [(run.agent, run.sender, run.tenant) for run in runs] == [("echo", "ann", "acme")]
 
 
 async def test_a_deleted_session_is_gone_and_its_key_begins_another(dev_server: WorkflowEnvironment) -> None:
     async with desk(dev_server) as (session, _):
         first = await session.send("hello", sender="ann", id="m1")
-        await session.reply(first, 20)
+        await session.reply(first, HANG)
         with pytest.raises(MessageRefusedError, match="may not delete the session"):
             await session.delete(sender="eve", rights=["stop"])
         await session.delete(sender="ann")
@@ -653,7 +658,7 @@ async def test_a_deleted_session_is_gone_and_its_key_begins_another(dev_server: 
                     await asyncio.sleep(0.02)
         again = await session.send("hello", sender="ann", id="m1")
         assert again.run_id != first.run_id
-        assert await session.reply(again, 20) == "re: ann: hello"
+        assert await session.reply(again, HANG) == "re: ann: hello"
 
 
 async def test_r10_3_no_more_runs_are_under_way_than_the_worker_has_room_for(dev_server: WorkflowEnvironment) -> None:
@@ -673,7 +678,7 @@ async def test_r10_3_no_more_runs_are_under_way_than_the_worker_has_room_for(dev
         assert (await third.show()).status == "idle"
         gate.open.set()
         assert (await answers(session, first))[0] is not None
-        assert await other.reply(second, 30) == "re: bob: and more"
+        assert await other.reply(second, HANG) == "re: bob: and more"
         await idles(other)
 
 
@@ -693,7 +698,7 @@ async def test_r10_5_and_r10_7_a_steer_is_heard_or_taken_back_before_that(dev_se
         heard = await session.send("the other one", sender="ann", id="heard")
         assert (heard.done, heard.run_id) == ("steered", first.run_id)
         gate.open.set()  # what runs goes on; the run ends with it
-        reply = await session.reply(heard, 20)
+        reply = await session.reply(heard, HANG)
         assert reply is not None
         assert "the other one" in reply
         entry = next(each for each in (await session.show()).entries if each.get("messageId") == "heard")

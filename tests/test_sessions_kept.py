@@ -14,6 +14,7 @@ from perdure.errors import MessageRefusedError, RunError, RunExistsError
 from perdure.sessions.entries import MessageEntry
 from perdure.sessions.transcript import SEGMENT_WORKFLOW, segment_of
 from perdure.testing.scripted_model import ChatRequest, Turn
+from tests.patience import HANG
 from tests.test_sessions import ECHO, desk, echo, idles, users
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -33,7 +34,7 @@ async def test_r10_11_a_long_conversation_goes_on_in_short(dev_server: WorkflowE
     forgetful = {**ECHO, "config": {"session": {"context_tokens": 1_000}}}
     async with desk(dev_server, with_memory, forgetful, [recall]) as (session, it):
         for number in range(1, 7):
-            assert await session.reply(await session.send(f"A-100{number} {PADDING}", sender="ann"), 20)
+            assert await session.reply(await session.send(f"A-100{number} {PADDING}", sender="ann"), HANG)
         await idles(session)
         view = await session.show()
         compactions = [entry for entry in view.entries if entry["type"] == "compaction"]
@@ -55,14 +56,14 @@ async def test_r10_11_a_long_conversation_goes_on_in_short(dev_server: WorkflowE
 async def test_r10_1_a_message_is_known_after_it_was_archived(dev_server: WorkflowEnvironment) -> None:
     async with desk(dev_server, with_memory) as (session, _):
         first = await session.send(f"the first {'x' * 40_000}", sender="ann", id="first")
-        assert await session.reply(first, 20) == "re: ann: the first xxxxxxxxxxxxxxxxxxxxx"[:40]
+        assert await session.reply(first, HANG) == "re: ann: the first xxxxxxxxxxxxxxxxxxxxx"[:40]
         for number in range(20):
-            await session.reply(await session.send(f"{number} {'y' * 2_000}", sender="ann", id=f"m{number}"), 20)
+            await session.reply(await session.send(f"{number} {'y' * 2_000}", sender="ann", id=f"m{number}"), HANG)
         await session.new(sender="ann")
-        assert await session.reply(await session.send("short", sender="ann", id="last"), 20)
+        assert await session.reply(await session.send("short", sender="ann", id="last"), HANG)
         for number in range(10):
             await session.send("short", sender="ann", id=f"n{number}", mode="followup")
-            await session.reply(f"n{number}", 20)
+            await session.reply(f"n{number}", HANG)
         await idles(session)
         view = await session.show()
         assert "first" not in [entry.get("messageId") for entry in view.entries]
@@ -81,19 +82,19 @@ async def test_r10_13_entries_stay_where_a_reset_session_finds_other_ones_archiv
     dev_server: WorkflowEnvironment,
 ) -> None:
     async with desk(dev_server, with_memory) as (session, it):
-        await session.reply(await session.send(f"the first {'x' * 40_000}", sender="ann", id="first"), 20)
+        await session.reply(await session.send(f"the first {'x' * 40_000}", sender="ann", id="first"), HANG)
         found = await it.client.get_workflow_handle(session.id).fetch_history()
         began = found.events[0].workflow_execution_started_event_attributes.first_execution_run_id
         other = [MessageEntry(n=1, at="", message_id="other", text="what was said before the reset")]
         name = f"{session.id}/~{began[:8]}-1"
         await it.client.start_workflow(SEGMENT_WORKFLOW, segment_of(1, other), id=name, task_queue=it.task_queue)
         for number in range(20):
-            await session.reply(await session.send(f"{number} {'y' * 2_000}", sender="ann", id=f"m{number}"), 20)
+            await session.reply(await session.send(f"{number} {'y' * 2_000}", sender="ann", id=f"m{number}"), HANG)
         await session.new(sender="ann")
-        assert await session.reply(await session.send("short", sender="ann", id="last"), 20)
+        assert await session.reply(await session.send("short", sender="ann", id="last"), HANG)
         for number in range(10):
             await session.send("short", sender="ann", id=f"n{number}", mode="followup")
-            await session.reply(f"n{number}", 20)
+            await session.reply(f"n{number}", HANG)
         await idles(session)
         assert [each["n"] for each in (await session.recall("the first"))["found"]] == [3, 1]
         assert not (await session.recall("before the reset"))["found"]
@@ -144,11 +145,11 @@ SHOP = {
 async def test_r10_12_what_was_cut_is_read_again_by_the_model_and_by_command(dev_server: WorkflowEnvironment) -> None:
     shop = Shop()
     async with desk(dev_server, shop.answer, SHOP, shop.tools) as (session, it):
-        await session.reply(await session.send("the catalogue", sender="ann"), 20)
+        await session.reply(await session.send("the catalogue", sender="ann"), HANG)
         [run] = [entry for entry in (await session.show()).entries if entry["type"] == "run"]
         [call] = run["calls"]
         assert 16_000 < len(call["result"]) < 16_100  # R10.18
-        await session.reply(await session.send("recall it", sender="ann"), 20)
+        await session.reply(await session.send("recall it", sender="ann"), HANG)
         assert "2999: tea" not in call["result"]
         assert "tea number 2" in it.model.requests[-1].text
         page = await session.recall(f"c{run['n']}_1_0", 6)
@@ -174,7 +175,7 @@ async def test_r10_20_a_fork_begins_there_and_nothing_runs_again(dev_server: Wor
     shop = Shop()
     async with desk(dev_server, shop.answer, SHOP, shop.tools) as (session, it):
         for what in ("tea", "milk", "sugar"):
-            await session.reply(await session.send(f"buy {what}", sender="ann"), 20)
+            await session.reply(await session.send(f"buy {what}", sender="ann"), HANG)
         await idles(session)
         before = (await session.show()).as_json()
         paid = list(shop.paid)
@@ -185,7 +186,7 @@ async def test_r10_20_a_fork_begins_there_and_nothing_runs_again(dev_server: Wor
             assert [entry["text"] for entry in kept.entries if entry["type"] == "message"] == [
                 f"buy {it}" for it in state
             ]
-            await fork.reply(await fork.send("what have we", sender="ann"), 20)
+            await fork.reply(await fork.send("what have we", sender="ann"), HANG)
             told = it.model.requests[-1].text
             assert all(f"R-{n}-{what}" in told for n, what in enumerate(state, 1))
             assert "sugar" not in told
@@ -237,10 +238,10 @@ async def test_r15_1_what_others_wrote_stays_untrusted_where_a_session_keeps_it_
     document = {**ECHO, "context": [*ECHO["context"], *tools], "config": config}
     told = [read_mail, send_money, recall]
     async with desk(dev_server, banker, document, told, approval_floor="untrusted") as (session, it):
-        await session.reply(await session.send("read", sender="ann"), 20)
+        await session.reply(await session.send("read", sender="ann"), HANG)
         if "compacted" in way:
             for number in range(4):
-                await session.reply(await session.send(f"{number} {PADDING}", sender="ann"), 20)
+                await session.reply(await session.send(f"{number} {PADDING}", sender="ann"), HANG)
             await idles(session)
             assert "compaction" in [entry["type"] for entry in (await session.show()).entries]
         if "forked" in way:

@@ -13,6 +13,7 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure
+from tests.patience import HANG
 from tests.soak import times
 from tests.support import harness
 from tests.test_sessions import ECHO, desk, echo, idles
@@ -27,7 +28,7 @@ async def test_r10_13_a_long_session_is_as_quick_as_a_short_one(dev_server: Work
         events: list[int] = []
         for number in range(count):
             began = time.perf_counter()
-            await session.reply(await session.send(f"message {number}", sender="ann"), 60)
+            await session.reply(await session.send(f"message {number}", sender="ann"), HANG)
             seconds.append(time.perf_counter() - began)
             if number % 20 == 0:
                 events.append((await session.handle.describe()).history_length)
@@ -35,7 +36,7 @@ async def test_r10_13_a_long_session_is_as_quick_as_a_short_one(dev_server: Work
         began = time.perf_counter()
         receipt = await session.send("awake?", sender="ann")
         woke = time.perf_counter() - began
-        await session.reply(receipt, 60)
+        await session.reply(receipt, HANG)
     part = max(1, count // 4)
     first, last = median(seconds[:part]), median(seconds[-part:])
     print(
@@ -53,7 +54,7 @@ async def test_r10_13_idle_sessions_hold_nothing(dev_server: WorkflowEnvironment
         for begin in range(0, count, 20):
             some = sessions[begin : begin + 20]
             receipts = await asyncio.gather(*(session.send("hello", sender="ann") for session in some))
-            await asyncio.gather(*(session.reply(each, 60) for session, each in zip(some, receipts, strict=True)))
+            await asyncio.gather(*(session.reply(each, HANG) for session, each in zip(some, receipts, strict=True)))
         found = await asyncio.gather(*map(idles, sessions))
     print(f"{count} idle sessions: {max(found)} events at most")
     assert max(found) <= 10

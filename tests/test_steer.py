@@ -335,7 +335,7 @@ async def test_r10_5_an_approval_that_the_model_never_names_waits_for_its_person
         held = await until(it, handle.id, lambda view: len(view.log) == 3 and view.log[-1].status == "done")
         await it.until_waiting(handle.id, "1.0")
         await run.approve("1.0", by="alice")
-        result = await asyncio.wait_for(handle.result(), 30)
+        result = await asyncio.wait_for(handle.result(), HANG)
         view = await it.view(handle.id)
     assert (held.status, statuses(held)) == ("running", {"1.0": "held"})
     assert (result.output, result.requests, world.effects) == ({"ok": True}, 3, ["send bob"])
@@ -393,7 +393,7 @@ async def test_r10_5_where_the_next_request_is_the_last_what_is_held_is_not_run(
     limit: str, dev_server: WorkflowEnvironment
 ) -> None:
     world = World()
-    config: dict[str, Any] = {"token_budget": 10} if limit == "token_budget" else {"deadline": 3}
+    config: dict[str, Any] = {"token_budget": 10} if limit == "token_budget" else {"deadline": 5}
     revision = [Turn(REVISION, gate=asyncio.Event())] if limit == "deadline" else []
     async with harness(dev_server.client, world.tools, [PLAN, *revision, {"output": {"ok": True}}]) as it:
         handle = await it.start(document(**config))

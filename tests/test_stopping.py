@@ -234,7 +234,7 @@ async def test_deadline_while_a_tool_runs(dev_server: WorkflowEnvironment) -> No
         {"_tool": "look", "at": "†state.slept"},
     ]
     async with harness(dev_server.client, [look, sleep], [{"calls": calls}, BEST]) as it:
-        view = await it.run(agent("look", "sleep", config={"deadline": 0.5}))
+        view = await it.run(agent("look", "sleep", config={"deadline": 3}))
         last = it.model.requests[1].text
     assert (view.status, view.stop_reason, view.output, view.requests) == ("completed", "deadline", {"ok": False}, 2)
     assert [call.status for call in view.calls] == ["done", "failed", "skipped"]
@@ -280,7 +280,7 @@ async def test_r18_4_the_clock_goes_on_over_continue_as_new(eager_server: Workfl
     assert max(1.7, naps_taken) <= view.worked
 
 
-DEADLINE = "the run has worked for 0.5 s, which is its deadline"
+DEADLINE = "the run has worked for 3 s, which is its deadline"
 
 
 async def test_deadline_while_the_model_writes(dev_server: WorkflowEnvironment) -> None:
@@ -288,7 +288,7 @@ async def test_deadline_while_the_model_writes(dev_server: WorkflowEnvironment) 
     text = '{"calls":[{"_tool":"look","at":"it","_outputPath":"†state.seen"},{"_tool":"look","at":"†state.seen"}]}'
     first = Turn(text, gate=gate, gate_after=text.index(",{"))
     async with harness(dev_server.client, [look], [first, BEST], model_timeout=30) as it:
-        view = await it.run(agent("look", config={"deadline": 0.5}))
+        view = await it.run(agent("look", config={"deadline": 3}))
         await it.model.wait_for_disconnect(1)
         last = it.model.requests[1].text
     assert (view.status, view.stop_reason, view.requests) == ("completed", "deadline", 2)
@@ -351,7 +351,7 @@ async def test_r9_5_in_whatever_order_nothing_but_the_runs_own_work_counts(
 
 async def test_r9_5_what_runs_once_it_was_approved_is_work(dev_server: WorkflowEnvironment) -> None:
     plan = {"calls": [{"_tool": "sleep", "seconds": 30}]}
-    config = {"deadline": 1, "approval": {"ask": "always"}}
+    config = {"deadline": 3, "approval": {"ask": "always"}}
     async with harness(dev_server.client, [sleep], [plan, BEST]) as it:
         handle = await it.start(agent("sleep", config=config))
         await it.until_waiting(handle.id, "1.0")
@@ -454,7 +454,7 @@ async def test_r9_5_a_delegates_deadline_is_kept_by_the_run_above(
         view = await it.run(agent(HELPER))
         below = [await it.view(f"{view.run_id}/{name}") for name in ("1.0", "1.1/0", "1.1/1")]
     assert [(each.stop_reason, each.output) for each in below] == [("deadline", {"ok": False})] * 3
-    assert all(1.4 < each.worked < 10 for each in below)
+    assert all(1.4 < each.worked < 50 for each in below)
 
 
 FORTY: dict[str, list[dict[str, Any]]] = {
@@ -518,7 +518,7 @@ async def test_r9_6_what_was_used_below_counts_however_it_was_stopped(
             return {"calls": [{"_tool": "remove", "what": "it"}]}
         return BEST if "No more calls" in request.text or "# plan" in request.text else {"calls": calls}
 
-    config = {"deadline": 4} if stopped == "deadline" else {}
+    config = {"deadline": 8} if stopped == "deadline" else {}
     async with harness(dev_server.client, [remove, sleep], answer, agents=tmp_path) as it:
         handle = await it.start(agent(HELPER, "sleep", config=config))
         below = [f"{handle.id}/1.0", f"{handle.id}/1.1/0"]

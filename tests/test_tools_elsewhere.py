@@ -17,7 +17,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from tests.patience import HANG
-from tests.support import DONE, ROOT, Harness, agent, harness, perdure
+from tests.support import DONE, ROOT, Harness, agent, harness
+from tests.test_session_commands import commands
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -82,16 +83,15 @@ async def until_unserved(it: Harness, run_id: str) -> str:
 
 async def test_a_queue_that_nobody_serves_is_said_and_ends_in_an_error(dev_server: WorkflowEnvironment) -> None:
     queue = f"nobody-{uuid.uuid4().hex[:6]}"
-    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
     async with harness(dev_server.client, [shout], [PLAN, DONE]) as it:
-        handle = await it.start(agent("shout", read_file(queue, _queueTimeout=4)))
+        handle = await it.start(agent("shout", read_file(queue, _queueTimeout=8)))
         said = await until_unserved(it, handle.id)
-        shown = await perdure("show", handle.id, env=env)
+        shown = await commands(dev_server)("show", handle.id)
         await handle.result()
         view = await it.view(handle.id)
     assert said == f"no worker has taken it up yet from task queue {queue!r}"
-    assert said in shown.out
-    message = f"no worker of task queue {queue!r} took read_file up within 4 s"
+    assert said in " ".join(shown.out.split())
+    message = f"no worker of task queue {queue!r} took read_file up within 8 s"
     assert view.calls[0].error == {"code": "no_worker", "message": message}
     assert [call.status for call in view.calls] == ["failed", "skipped"]
     assert view.calls[0].attempts == 0

@@ -25,6 +25,7 @@ from perdure.hosting._traces import Ids, SpanWriter, TracingInterceptor
 from perdure.hosting.telemetry import interceptors
 from perdure.testing.scripted_model import server_error
 from perdure.values.json import JsonObject
+from tests.patience import HANG
 from tests.support import DONE, ROOT, Harness, agent, harness, impatient
 from tests.test_delegates import TEXT, WRITE, WRITER, parts, save, write
 
@@ -231,7 +232,7 @@ async def test_each_run_of_a_session_is_a_trace_of_its_conversation(dev_server: 
         perdure = Perdure(trace.it.client, task_queue=trace.it.task_queue)
         session = perdure.session(f"desk-{uuid.uuid4().hex[:8]}", agent=Agent.of(talks))
         for text in ("one", "two"):
-            await session.reply(await session.send(text, sender="ann"), 20)
+            await session.reply(await session.send(text, sender="ann"), HANG)
     runs = trace.named("invoke_agent echo")
     assert len({run.context.trace_id for run in runs if run.context}) == 2
     assert [told(run)[tracing.CONVERSATION] for run in runs] == [session.id] * 2

@@ -168,7 +168,7 @@ async def test_two_releases_side_by_side_lose_no_run(dev_server: WorkflowEnviron
         fresh = await perdure.start(PAYER, id=unique("fresh"))
         await fresh.approve(await offered(fresh))
         await waiting.approve(offer)
-        assert await fresh.result(timeout=20) == await waiting.result(timeout=HANG) == {"ok": True}
+        assert await fresh.result(timeout=HANG) == await waiting.result(timeout=HANG) == {"ok": True}
         before, after = await events(old, waiting.id, first), await events(old, waiting.id)
         beside = await events(old, fresh.id)
     assert before[-1].HasField("workflow_execution_continued_as_new_event_attributes")

@@ -34,14 +34,14 @@ class Warm:
     """The process that forks, of one test process."""
 
     _path: str | None = None
+    _starting = threading.Lock()
 
     @classmethod
     async def run(cls, argv: list[str], env: dict[str, str], cwd: Path, seconds: float) -> tuple[int, bytes, bytes]:
         """Exit code, standard output and error of a command."""
-        if cls._path is None:
-            cls._path = _started(env)
+        path: str = await asyncio.to_thread(cls._start, env)
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(cls._path)
+        connection.connect(path)
         connection.setblocking(False)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             said = json.dumps({"argv": argv, "env": env, "cwd": str(cwd)}).encode()
@@ -51,6 +51,13 @@ class Warm:
                 await loop.sock_sendall(connection, said)
                 code = await asyncio.wait_for(loop.sock_recv(connection, 16), seconds)
             return int(code), _read(out.fileno()), _read(err.fileno())
+
+    @classmethod
+    def _start(cls, env: dict[str, str]) -> str:
+        """Start the process once. Loading takes seconds on a slow machine, in which the test's own worker has to go on with its heartbeats."""
+        with cls._starting:
+            path = cls._path = cls._path or _started(env)
+        return path
 
 
 def _read(file: int) -> bytes:

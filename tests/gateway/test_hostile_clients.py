@@ -154,7 +154,7 @@ async def test_r10_9_a_requests_own_settings_are_its_runs_alone(
         secret: dict[str, Any] = {"instructions": "SECRET WORDS", "tools": TOOLS}
         await ann.responses.create(model="shopper", conversation=talk, input="One.", **secret)
         session = it.served.gateway.perdure.session(talk.removeprefix("conv_"), tenant="bank")
-        assert await session.reply(await session.send("Two.", sender="bob"), 30) == "two"  # as by another adapter
+        assert await session.reply(await session.send("Two.", sender="bob"), HANG) == "two"  # as by another adapter
         await ann.responses.create(model="shopper", conversation=talk, input="Three.")
         texts = [each.text for each in it.it.model.requests]
         assert [("SECRET WORDS" in text, "get_weather" in text) for text in texts] == [

@@ -79,7 +79,7 @@ async def test_each_sees_and_decides_what_waits_for_their_tenant(
         assert (forged.status_code, "did not come from this page" in forged.text) == (403, True)
         decided = await mine.post("/inbox/decide", data=form)
         assert f"{run.id} 1.0: approved" in decided.text
-        assert (await run.wait(20)).calls[0].approval.by == "boss"  # type: ignore[union-attr]
+        assert (await run.wait(HANG)).calls[0].approval.by == "boss"  # type: ignore[union-attr]
         for browser in (mine, looks, foreign):
             await browser.aclose()
 
