@@ -26,12 +26,12 @@ from perdure.plan._calls import (
     is_satisfied,
 )
 from perdure.plan._dependency_graph import is_order
+from perdure.plan._held_calls import written_anew
 from perdure.plan._loop_spec import OWN_TOOLS
 from perdure.plan._loops import outside_state
 from perdure.plan._plan import Plan
 from perdure.plan._retry import BEGUN, INTERRUPTED, LOST, NO_SUCH_TOOL, NOT_BEGUN, RESERVED_CODES, RetryState
 from perdure.plan._simulation import SimulatedCall, Simulation, simulate
-from perdure.plan._steering import written_anew
 from perdure.plan._structural_errors import QUOTED, missing_path, surplus_words
 from perdure.plan._validation import CONVERTED, take_changed
 

@@ -21,6 +21,7 @@ from perdure.plan._calls import (
     Returned,
     Until,
 )
+from perdure.plan._provenance import PlanProvenance
 from perdure.plan._scheduler import Slots
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import (
@@ -59,7 +60,7 @@ class Iteration(Protocol):
     @property
     def held_back(self) -> bool: ...
     @property
-    def keeping(self) -> Any: ...
+    def held_calls(self) -> Any: ...
     def take_ready(self, time: str = "", *, only_safe: bool = False) -> list[Call]: ...
     def go_on(self) -> None: ...
     def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None: ...
@@ -452,18 +453,12 @@ def _written(calls: Sequence[Call], path: Path, number: int) -> Json:
     return next((place for call in writers if call.state.status != "done" and (place := _place(call, number))), None)
 
 
-class OuterPlan(Protocol):
-    """The plan around an iteration, as far as the iteration needs it for provenance (R15.1)."""
-
-    def sources_now(self, reference: Reference) -> Sources: ...
-    def sources_then(self, reference: Reference) -> Sources: ...
-
-
 @dataclass(frozen=True, slots=True)
 class LoopPlace:
     """The place of an iteration's plan: in a loop, of a plan."""
 
     loop: Call
+    form: LoopForm
     number: int
     kinds: Mapping[str, Json]
     """The item and its place, by kind."""
@@ -474,8 +469,8 @@ class LoopPlace:
     """The values around the loop, by kind, when its plan was made."""
     now: Callable[[], Mapping[str, Json]]
     """The same values as they are now."""
-    outer: OuterPlan
-    """The plan that contains the loop."""
+    outer: PlanProvenance
+    """The provenance of the plan that contains the loop."""
 
     @property
     def place(self) -> tuple[int, ...]:
@@ -483,14 +478,12 @@ class LoopPlace:
 
     def id(self, index: int) -> str:
         """Return a call's id: `1.3[0].1`, or `1.3[0]` for one that loops over itself."""
-        assert self.loop.spec.loop is not None
-        id = f"{self.loop.id}[{(self.loop.spec.loop.first or 0) + self.number}]"
-        return id if self.loop.spec.loop.single else f"{id}.{index}"
+        id = f"{self.loop.id}[{(self.form.first or 0) + self.number}]"
+        return id if self.form.single else f"{id}.{index}"
 
     def give(self, call: Call, sources: Sources) -> None:
         """Set the values that a delegate of one item reads beside its parameters (R8.5)."""
-        form = self.loop.spec.loop
-        assert form is not None
+        form = self.form
         if form.single and form.kind == "each":
             call.inputs.item_values = {ITEM: self.kinds[form.item], INDEX: self.kinds[form.place]}
             call.inputs.item_sources = sources

@@ -11,88 +11,28 @@ nothing before it offers waits for later calls.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
-from perdure.errors import CallError, StateError, clip
 from perdure.plan import _structural_errors as structural_errors
-from perdure.plan._calls import EACH, Assumptions, Call, Failed, Outcome, Rejected, Returned, errors_of, find_branch
+from perdure.plan._calls import EACH, Assumptions, Call, LoopForm, Outcome, Rejected, Returned, errors_of
 from perdure.plan._dependency_graph import AFTER_ID, DependencyGraph, Edge
+from perdure.plan._held_calls import HeldCalls
 from perdure.plan._loop_spec import LET, PREVIOUS
 from perdure.plan._loops import LoopPlace, Loops, RoundBudget, RunningLoop, outside_state
-from perdure.plan._scheduler import News, Scheduler, Slots, with_conditions
-from perdure.plan._steering import HeldCalls
-from perdure.plan._structural_errors import unknown_branch
+from perdure.plan._provenance import PlanProvenance
+from perdure.plan._scheduler import News, Scheduler, Slots
+from perdure.plan._state_writer import StateWriter
 from perdure.plan._validation import adopt, check_call, find_races, race_text, revise
-from perdure.tools.tool import ASK_PERSON, KEEP, Tool
+from perdure.tools.tool import KEEP, Tool
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import MAX_PAYLOAD, PART_STEPS, SHORT_TASKS, CheckBudget
-from perdure.values.provenance import NOWHERE, USER, KnownSources, Labels, Origins, Sources, join, join_all, tool_source
-from perdure.values.references import UNKNOWN, Missing, Path, Reference
+from perdure.values.provenance import NOWHERE, KnownSources, Labels, Origins, Sources, join
+from perdure.values.references import UNKNOWN, Missing, Reference
 from perdure.values.schemas import Schema
-from perdure.values.state import State, Write, scope_path, values_for, without_instance
+from perdure.values.state import State, Write, values_for
 from perdure.values.templates import TextBudget
-
-
-def write(
-    call: Call,
-    paths: Iterable[Path],
-    value: Json,
-    *,
-    to: State,
-    schema: Schema | None,
-    time: str,
-    checks: CheckBudget,
-    parts: Mapping[Path, Json] | None = None,
-) -> str | None:
-    """Write the value as the call does, and note the write in the call. Return why the state cannot take it, or `None`.
-
-    `parts`: the values that go to paths of their own.
-    """
-
-    def check(write: Write, value: Json) -> None:
-        if schema is None or value is UNKNOWN:
-            return
-        for each in schema.at(without_instance(write.path)) or ():
-            if problems := each.errors(value, root=("state", *write.path), checks=checks):
-                raise StateError(f"the result breaks the state's schema: {'; '.join(problems[:3])}")
-
-    own = {} if parts is None else {_own(path, call): each for path, each in parts.items()}
-    left_out = (
-        set() if call.spec.loop is None or parts is None else {_own(path, call) for path in call.spec.loop.writes}
-    )
-    sources = call.state.sources
-    writes = [
-        Write(path=path, value=value, method=call.spec.method, call=call.id, time=time, sources=sources)
-        for path in paths
-        if path not in left_out
-    ]
-    writes += [Write(path=path, value=each, call=call.id, time=time, sources=sources) for path, each in own.items()]
-    try:
-        to.append_all(writes, check)
-    except StateError as error:
-        return str(error)
-    call.state.writes.extend(writes)
-    return None
-
-
-def result_sources(call: Call, told: Sources = NOWHERE, *, recalled: bool = False) -> Sources:
-    """Return the provenance of a call's result: its tool, all its parameters, and the provenance that a delegate's run
-    has reported (R15.1). With `recalled`, `told` replaces the tool's declaration.
-    """
-    tool = call.spec.tool
-    if tool is None or tool.latent:
-        return join(call.inputs.origins.written, call.inputs.origins.all)
-    if tool.activity == ASK_PERSON:
-        return USER
-    others_write = tool.others_write and not recalled
-    return join(join(tool_source(tool.name, others_write), told), call.inputs.origins.all)
-
-
-def _own(path: Path, call: Call) -> Path:
-    return path if call.spec.instance is None else scope_path(path, call.spec.instance)
 
 
 class Plan:
@@ -145,15 +85,17 @@ class Plan:
         self._instances = instances
         self._data = data or {}
         self._graph = DependencyGraph({**self._data, "state": state.snapshot()}, request)
-        self.known = self._known_now(known or KnownSources())
-        """The provenance of the existing values, and of the calls' text (R15.1)."""
+        outer = None if inside is None else inside.outer
+        self.provenance = PlanProvenance(known or KnownSources(), state, self.checks, outer)
+        """The provenance of the values that its calls read and return (R15.1)."""
+        self._writer = StateWriter(state, state_schema, self.checks)
         self._named = 0  # references, output paths and calls that the calls name
         self._step, texts = execution == "step", TextBudget(max_payload, state.sizes, self.checks)
         self._scheduler = Scheduler(
-            self._graph, state, self.checks, texts, self.known, step=self._step, dry_run=dry_run
+            self._graph, state, self.checks, texts, self.provenance.known, step=self._step, dry_run=dry_run
         )
         self.calls = self._scheduler.calls
-        self.keeping = HeldCalls(self._graph, self._scheduler, self._slots, self._loops)
+        self.held_calls = HeldCalls(self._graph, self._scheduler, self._slots, self._loops)
         """Its held calls."""
 
     def add(self, raw: Json, written: Sources | None = None) -> Call:
@@ -173,7 +115,7 @@ class Plan:
         call = self._checked(raw, id, index, self.checks, too_much)
         if number < self.max_calls and too_much is None:
             self._named += named + (len(call.spec.paths) if "_outputPath" not in call.spec.raw else 0)
-        self._take_in(call, self.known.written(call.spec.raw) if written is None else written)
+        self._take_in(call, self.provenance.known.written(call.spec.raw) if written is None else written)
         return call
 
     def _take_in(self, call: Call, written: Sources) -> None:
@@ -192,12 +134,11 @@ class Plan:
             self.add(raw)
         self._uncounted += max(0, len(raws) - room)
 
-    def _extend_checked(self, forms: Sequence[Call], written: Sources) -> None:
+    def _extend_checked(self, inside: LoopPlace, forms: Sequence[Call], written: Sources) -> None:
         """Add the calls of a loop's body. They were checked with the loop, and are not checked again in each
         iteration."""
-        assert self._inside is not None
         for index, form in enumerate(forms):
-            self._take_in(Call.of(self._inside.id(index), index, form.spec), written)
+            self._take_in(Call.of(inside.id(index), index, form.spec), written)
 
     def _checked(
         self, raw: Json, id: str, index: int, checks: CheckBudget | None = None, too_much: str | None = None
@@ -269,7 +210,7 @@ class Plan:
                     named.append(call)
                 else:
                     self._slots.give_back(call)
-                    self._begin_loop(self._loop(call))
+                    self._begin_loop(self._loop(call, call.spec.loop))
             inner, over = self._loops.take_ready(time, only_safe=only_safe)
             taken += inner
             for call in named:
@@ -289,34 +230,39 @@ class Plan:
         self._scheduler.running += len(taken)
         for call in taken:
             ready.remove(call)
-            self.keeping.release(call)
+            self.held_calls.release(call)
             call.state.status, call.state.started = "running", time
         return taken
 
-    def _loop(self, call: Call) -> RunningLoop:
+    def _loop(self, call: Call, form: LoopForm) -> RunningLoop:
         """Return a loop that begins. Each of its iterations is a plan of its own, with all its calls (R16.4)."""
-        assert call.spec.loop is not None
-        open_plan = partial(self._iteration, call, around := self.values(call))
+        open_plan = partial(self._iteration, call, form, around := self.values(call))
         return RunningLoop(
             call,
-            call.spec.loop,
+            form,
             open_plan,
             around,
             self.state,
             self.checks,
             self._max_payload,
             self._rounds,
-            self.sources_then,
+            self.provenance.then,
         )
 
     def _iteration(
-        self, call: Call, around: Mapping[str, Json], number: int, kinds: Mapping[str, Json], state: State
+        self,
+        call: Call,
+        form: LoopForm,
+        around: Mapping[str, Json],
+        number: int,
+        kinds: Mapping[str, Json],
+        state: State,
     ) -> Plan:
-        assert call.spec.loop is not None
         slots = Slots() if self._dry_run else self._slots  # in a dry run the loop itself holds its own
-        inside = LoopPlace(call, number, kinds, slots, self.checks, self._rounds, around, self.now, self)
+        inside = LoopPlace(
+            call, form, number, kinds, slots, self.checks, self._rounds, around, self.now, self.provenance
+        )
         items = Labels(call.inputs.origins.params.get(EACH, NOWHERE))
-        base = {**self.known.base, **dict.fromkeys(kinds, items)}
         plan = Plan(
             self.request,
             tools=self._tools,
@@ -326,18 +272,13 @@ class Plan:
             max_payload=self._max_payload,
             dry_run=self._dry_run,
             inside=inside,
-            known=replace(
-                self.known,
-                base=base,
-                written=lambda _: call.inputs.origins.written,
-                decided=join(call.inputs.decided, items.whole),
-            ),
+            known=self.provenance.of_iteration(call, items, kinds),
         )
         plan.stand_in(self)
         if self.checks.is_patched(SHORT_TASKS):
-            plan._extend_checked(call.spec.loop.forms, call.inputs.origins.written)
+            plan._extend_checked(inside, form.forms, call.inputs.origins.written)
         else:
-            plan.extend(call.spec.loop.raws)
+            plan.extend(form.raws)
         inside.give(plan.calls[0], items.whole)
         plan.close(drain=True)
         return plan
@@ -349,27 +290,16 @@ class Plan:
         self._slots.give_back(call)
         if isinstance(outcome, Rejected):
             call.state.status, call.state.reason = "rejected", outcome.reason
-            error = None
         else:
-            call.state.sources = self._result_sources(call, outcome)
-            error = outcome.error if isinstance(outcome, Failed) else self._end_returned(call, outcome, time)
-        if error is not None:
-            call.state.status, call.state.error = "failed", error
-            if call.spec.branches:
-                value: Json = error.as_json()
-                value = [value] if call.spec.method == "concat" else value
-                problem = self._write(call, call.spec.paths[-1], value, time)
-                if problem is not None:
-                    call.state.error = CallError(
-                        error.code, f"{error.message}; nor could that be written: {clip(problem)}"
-                    )
+            call.state.sources = self.provenance.of_result(call, outcome)
+            self._writer.write(call, outcome, time)
         self._scheduler.note_end(call)
         self._scheduler.go_on()
         self._keep_what_is_asked()
 
     def hold(self, call: Call) -> None:
         """Let a call that was taken wait for a person. Others run meanwhile (R7.5)."""
-        self.keeping.put_aside(call)
+        self.held_calls.put_aside(call)
 
     def room_for(self, call: Call) -> bool:
         """Whether a call that was taken may run beside the running ones (R5.12)."""
@@ -377,7 +307,7 @@ class Plan:
 
     def resume(self, call: Call, time: str = "") -> None:
         """Run the call now: there has to be room for it. A held call runs by a person's decision."""
-        self.keeping.release(call)
+        self.held_calls.release(call)
         self._slots.take(call)
         call.state.status, call.state.started = "running", time
 
@@ -397,7 +327,7 @@ class Plan:
             readers=readers,
             kept=kept,
             texts=TextBudget(self._max_payload),
-            sources=self.sources_now,
+            sources=self.provenance.now,
         )
 
     def adopt(self, call: Call, revised: Call) -> None:
@@ -415,28 +345,6 @@ class Plan:
     def settled(self) -> bool:
         """Whether every call has ended and none can arrive: the tick is over (R5.4)."""
         return self._scheduler.settled
-
-    # The end of a call.
-
-    def _end_returned(self, call: Call, outcome: Returned, time: str) -> CallError | None:
-        """Write the result and mark the call done, or invalid (R4.5); return an error if the tool chose no real
-        branch."""
-        alternative = call.spec.paths[0] if call.spec.paths else ()
-        if outcome.branch is not None:
-            chosen = find_branch(call, outcome.branch)
-            if chosen is None:
-                return unknown_branch(call, outcome.branch)
-            alternative = chosen
-        call.state.result, call.state.status = outcome.value, "done"
-        if problem := self._write(call, alternative, outcome.value, time, outcome.parts):
-            call.state.status, call.state.error = "invalid", CallError.of("invalid_write", [problem])
-        return None
-
-    def _write(
-        self, call: Call, paths: Iterable[Path], value: Json, time: str, parts: Mapping[Path, Json] | None = None
-    ) -> str | None:
-        schema, checks = self._state_schema, self.checks
-        return write(call, paths, value, to=self.state, schema=schema, time=time, checks=checks, parts=parts)
 
     # The plan under the next Requests.
 
@@ -465,8 +373,8 @@ class Plan:
         Its calls see the state as of now, and no held call that was not kept. `known`: the provenance known by now.
         """
         self.request, self._begin, self._tools = request, len(self.calls), tools
-        self.known = self._known_now(known or self.known)
-        self.reopen(self.known)
+        self.provenance.renew(known)
+        self.reopen(self.provenance.known)
         self._uncounted = self._named = 0
         self._joined = frozenset(call.id for call in self.calls)
         self._scheduler.step = self._step
@@ -479,10 +387,6 @@ class Plan:
         self.closed = self.drained = False
         self._scheduler.reopen(known)
 
-    def _known_now(self, known: KnownSources) -> KnownSources:
-        """Return `known` with the provenance of the state's values as of now."""
-        return replace(known, base={**known.base, "state": self.state.labels.snapshot()})
-
     def _keep_what_is_asked(self) -> None:
         """Carry out calls of `keep` as soon as they are ready: they have no effect but on the plan."""
         ready = self._scheduler.ready if self._joined else ()
@@ -491,7 +395,7 @@ class Plan:
             self._scheduler.running += 1
             call.state.status, call.state.started = "running", self.time
             self.end(
-                call, self.keeping.decide(call.inputs.params.get("calls"), call.inputs.params.get("drop")), self.time
+                call, self.held_calls.decide(call.inputs.params.get("calls"), call.inputs.params.get("drop")), self.time
             )
 
     # The plan and those of its loops' iterations.
@@ -511,21 +415,14 @@ class Plan:
         self._scheduler.news.clear()
         return news
 
-    def dry_iteration(self, call: Call) -> Plan:
+    def dry_iteration(self, call: Call, loop: LoopForm) -> Plan:
         """Return what one iteration of a loop would be in a dry run, whatever its item (R16.5)."""
-        assert call.spec.loop is not None
-        for until in (call.spec.loop.before, call.spec.loop.until):  # whatever it will find
-            read = () if until is None else until.template.references()
-            call.inputs.decided = join_all(
-                [call.inputs.decided, *(join(self.sources_then(ref), self.sources_now(ref)) for ref in read)]
-            )
-        kinds = dict.fromkeys(
-            (call.spec.loop.place, *([call.spec.loop.item] if call.spec.loop.kind == "each" else [])), UNKNOWN
-        )
+        call.inputs.decided = join(call.inputs.decided, self.provenance.of_conditions(loop))
+        kinds = dict.fromkeys((loop.place, *([loop.item] if loop.kind == "each" else [])), UNKNOWN)
         state = outside_state(call)
-        if call.spec.loop.kind == "until":
+        if loop.kind == "until":
             state.append(Write(path=PREVIOUS.path, value=UNKNOWN))
-        return self._iteration(call, self.values(call), 0, kinds, state)
+        return self._iteration(call, loop, self.values(call), 0, kinds, state)
 
     def iterations(self) -> Iterator[Plan]:
         """Yield the plans of its loops' iterations that run."""
@@ -623,48 +520,6 @@ class Plan:
         own = [(self.calls[writer].id, self.calls[reader].id, str(what)) for writer, reader, what in self.edges()]
         return [*own, *(edge for block in reversed(blocks) for edge in block)]
 
-    def sources_now(self, reference: Reference) -> Sources:
-        """Return the provenance of the value that a reference finds now."""
-        around = NOWHERE if self._inside is None else self._inside.outer.sources_now(reference)
-        return join(self.known.now(reference, self.state.labels), around)
-
-    def sources_then(self, reference: Reference) -> Sources:
-        """Return the provenance of the value that it found when the plan was made."""
-        around = NOWHERE if self._inside is None else self._inside.outer.sources_then(reference)
-        return join(self.known.of_kind(reference.kind).at(reference.path), around)
-
-    def _result_sources(self, call: Call, outcome: Returned | Failed) -> Sources:
-        """Return the provenance of its tool, its parameters, and the conditions around it. A person's answer is the
-        person's."""
-        own = self._own_sources(call, outcome)
-        if call.spec.tool is not None and call.spec.tool.activity == ASK_PERSON:
-            return own
-        return with_conditions(own, call.inputs.decided, self.checks)
-
-    def _own_sources(self, call: Call, outcome: Returned | Failed) -> Sources:
-        """Return the provenance of its tool and its parameters. Its scopes count whole, unless a delegate's run reports
-        better."""
-        if (
-            isinstance(outcome, Failed) and call.spec.loop is not None
-        ):  # its text may hold a value that a condition has read
-            outcome = replace(outcome, sources=join(outcome.sources, self._read_inside(call)))
-        if call.spec.tool is LET or (call.spec.loop is not None and not call.spec.loop.single):
-            return join(outcome.sources, call.inputs.origins.all)
-        scoped = call.spec.tool is not None and call.spec.tool.delegate is None and call.spec.tool.scopes
-        kinds = [scope.lstrip("†").partition(".")[0] for scope in scoped or ()]
-        told = join(outcome.sources, join_all(self.sources_then(Reference(kind)) for kind in kinds))
-        return result_sources(call, told, recalled=isinstance(outcome, Returned) and outcome.recalled)
-
-    def _read_inside(self, call: Call) -> Sources:
-        """Return the provenance of everything that a loop and the calls in it may have read."""
-        read: set[Reference] = set()
-        for form in call.written():
-            read.update(form.spec.condition.references(), form.spec.template.references())
-            for until in (form.spec.loop.until, form.spec.loop.before) if form.spec.loop is not None else ():
-                read.update(() if until is None else until.template.references())
-        outside = join_all(call.inputs.outside_sources.values())
-        return join(outside, join_all(join(self.sources_then(each), self.sources_now(each)) for each in read))
-
     def now(self) -> Mapping[str, Json]:
         """The values that exist now, by kind."""
         state = self.state.snapshot()
@@ -687,7 +542,7 @@ class Plan:
         """End the plan while calls may run. Calls that are not done do not run, or it is unknown whether they took
         effect (R10.6)."""
         self.closed = self._scheduler.closed = True
-        self.keeping.break_off(reason, time)
+        self.held_calls.break_off(reason, time)
 
     def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None:
         """End every call that has not ended without running it: a person rejects all of them (R7.6), or there is no

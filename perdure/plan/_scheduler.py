@@ -11,10 +11,11 @@ from perdure.errors import CallError, FormulaError, StateError, TooLargeError, c
 from perdure.plan import _structural_errors as structural_errors
 from perdure.plan._calls import IF, Assumptions, Call, LoopForm, Status
 from perdure.plan._dependency_graph import Binding, CallNode, DependencyGraph, Found
+from perdure.plan._provenance import with_conditions
 from perdure.plan._structural_errors import QUOTED, held_back, missing_inside, missing_path, state_shape, why_skipped
 from perdure.plan._validation import check_resolved
 from perdure.values.json import Json, json_path
-from perdure.values.limits import DECIDED, CheckBudget
+from perdure.values.limits import CheckBudget
 from perdure.values.provenance import (
     NOWHERE,
     USER,
@@ -208,11 +209,6 @@ class _Judging:
         if binding.writers:
             return CallEnd("invalid", missing_inside(absent, where, binding, self.calls, self.order))
         return CallEnd("invalid", self.missing(absent, where))
-
-
-def with_conditions(sources: Sources, decided: Sources, checks: CheckBudget) -> Sources:
-    """Return the provenance of a value, joined with that of the conditions that it depends on."""
-    return sources if decided <= sources or not checks.is_patched(DECIDED) else join(sources, decided)
 
 
 def _invalid(error: CallError | None) -> CallEnd | None:

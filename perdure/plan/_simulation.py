@@ -107,7 +107,7 @@ class _Player:
             for call in plan.take_ready():
                 starts[call.index] = now
                 if call.spec.loop is not None:
-                    rounds[call.index] = (*self._times(call), self.play(plan.dry_iteration(call)))
+                    rounds[call.index] = (*self._times(call), self.play(plan.dry_iteration(call, call.spec.loop)))
                 heapq.heappush(running, (now + self._takes(plan, call, rounds), call.index))
             if not running:
                 break

@@ -395,11 +395,11 @@ class ModelTurns:
         if self._asked != number:
             self._asked, self._since = number, len(progress.messages)
         hold(progress)
-        self._keep = keep_tool(tools) if plan is not None and plan.keeping.held else None
+        self._keep = keep_tool(tools) if plan is not None and plan.held_calls.held else None
         if plan is None:
             return None
         entries = [call.as_plan_entry() for call in plan.calls]
-        pressed = [call.id for call in plan.keeping.held if call.hold.pressed]
+        pressed = [call.id for call in plan.held_calls.held if call.hold.pressed]
         return RevisedPlan(entries, self._since, None if self._keep is None else self._keep.name, pressed)
 
     def tools(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:

@@ -212,7 +212,7 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
     approval = guard.change.as_change()
     scoped_references = references_of(call.spec.scopes, base.get("state"))
     home = None if run.plan is None else run.plan.home(call)
-    sources = run.provenance.given_below(call, scoped_references, None if home is None else home.sources_then)
+    sources = run.provenance.given_below(call, scoped_references, None if home is None else home.provenance.then)
     sources |= {f"†input.{name}": sorted(call.inputs.item_sources) for name in call.inputs.item_values}
     givers = guard.given(given_tools(call.spec.scopes, run.tools))
     below = _below(run, budget, approval, givers, sources)
@@ -248,7 +248,7 @@ def _parts(call: Call, form: LoopForm, base: Mapping[str, Json], run: Run, budge
     prepared, guard = run.prepared, run.approval_queue.guard
     if (many := _too_many(call, most_items(prepared.max_payload) // (1 + len(form.writes)))) is not None:
         return many
-    given = part_sources(call, {} if run.plan is None else run.plan.home(call).known.base)
+    given = part_sources(call, {} if run.plan is None else run.plan.home(call).provenance.known.base)
     approval, givers = part_policy(guard, call, given)
     below = _below(run, budget, approval, givers, given)
     return LoopInput.model_construct(

@@ -106,7 +106,7 @@ def draw_plan(plan: Plan, *, paths: bool = False, sources: Mapping[str, Sources]
     between = [(*pair, what) for pair, what in edges.items()]
     tainted = {writer for writer, _ in edges if writer in others}
     tainted |= {path for writer, path in edges if writer in others and path.startswith(DAGGER)}
-    tainted |= {path for path in ends if untrusted(plan.sources_then(_reference(path)))}
+    tainted |= {path for path in ends if untrusted(plan.provenance.then(_reference(path)))}
     return Drawing(
         [*nodes, *(DrawnNode(path, "", "path") for path in ends)],
         between,

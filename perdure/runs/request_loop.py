@@ -110,8 +110,8 @@ def edited(plan: Plan, other: Plan, time: str) -> Plan:
     """
     if not plan.goes_on:
         return other
-    plan.keeping.hold_back()
-    plan.keeping.drop("a person has edited the plan", time)
+    plan.held_calls.hold_back()
+    plan.held_calls.drop("a person has edited the plan", time)
     plan.reopen()
     for call in other.calls:
         plan.add(call.spec.raw).approval = call.approval
@@ -394,15 +394,15 @@ class RequestLoop:
 
     def _take_end(self, event: SolutionEnded, now: str) -> None:
         self.result = result = event.result
-        if self.plan.keeping.held and self.plan.held_back:
+        if self.plan.held_calls.held and self.plan.held_back:
             self.plan.go_on()  # what it keeps has to be known
-        if self.plan.keeping.held and self.plan.held_back and self.plan.checks.spent:
+        if self.plan.held_calls.held and self.plan.held_back and self.plan.checks.spent:
             self._left.appendleft(event)
             return
         if self.intake.number:
             self._run.note_answer(result)
         if (
-            result.problem is not None and self.plan.keeping.held
+            result.problem is not None and self.plan.held_calls.held
         ):  # nobody has decided on these: they are asked about again
             self._stage = RequestStage.REVISED
             return
@@ -424,8 +424,8 @@ class RequestLoop:
         elif isinstance(verdict.outcome, Failed):
             self.plan.end_all("rejected", verdict.outcome.error.message, now)
         else:  # who was shown the whole plan has seen what is held too
-            for call in self.plan.keeping.held:
-                self.plan.keeping.release(call)
+            for call in self.plan.held_calls.held:
+                self.plan.held_calls.release(call)
 
     def _revise(self) -> None:
         """End the Request early: the calls that have closed stay, and running calls go on."""
@@ -436,7 +436,7 @@ class RequestLoop:
             self.forsaken.append(PLAN)
             self._plan_offer = None
         self._with_people, self._left_to_people = self._asked_about(), set()
-        self.plan.keeping.hold_back()
+        self.plan.held_calls.hold_back()
         if self.plan.closed or any(not call.state.ended for call in self.plan.calls):
             self._stage = RequestStage.REVISED
         else:
@@ -448,7 +448,7 @@ class RequestLoop:
         Calls that the answer does not name stay held. The model is asked about them once. From then on a call waits for
         its person, if it has one (R10.5).
         """
-        held, request = self.plan.keeping.held, self.plan.request
+        held, request = self.plan.held_calls.held, self.plan.request
         gone = [call for call in held if call.hold.unwanted]
         gone += written_anew([call for call in held if not call.hold.unwanted], self.plan.own)
         silent = [call for call in held if call not in gone]
@@ -472,7 +472,7 @@ class RequestLoop:
         run.
         """
         idle = not self.running and not self.behind and self.stage is RequestStage.DRAINING
-        if not idle or not self.plan.closed or not self.plan.keeping.held:
+        if not idle or not self.plan.closed or not self.plan.held_calls.held:
             return
         if self._run.output.is_given(self.plan, self.result):
             self._drop(f"not run: Request {self.plan.request} gave the output, and none has kept it", now)
@@ -480,7 +480,7 @@ class RequestLoop:
             self._stage = RequestStage.REVISED
 
     def _drop(self, reason: str, now: str, calls: Iterable[Call] | None = None, by: str = "model") -> None:
-        for call in self.plan.keeping.drop(reason, now, calls):
+        for call in self.plan.held_calls.drop(reason, now, calls):
             if (offer := self._run.approval_queue.waiting.get(call.id)) is not None:
                 self._run.approval_queue.drop(offer, reason, by)
             if self.running.pop(call.id, None) is not None:

@@ -531,7 +531,7 @@ def test_r10_5_whatever_happens_nothing_starts_unasked_is_lost_or_ends_twice(see
             sent, held_since = sent + 1, True
             world.step()
         elif what == "write":
-            held = [call.id for call in world.run.plan.keeping.held] if world.run.plan else []
+            held = [call.id for call in world.run.plan.held_calls.held] if world.run.plan else []
             call = random.choice([act, see])(f"p{random.randrange(8)}", f"†state.p{random.randrange(8)}")
             call |= {"x": 1} if random.random() < 0.5 else {}
             kept = random.sample(held, random.randrange(len(held) + 1))

@@ -134,7 +134,7 @@ class HeldCalls:
 
     def _inside(self, call: Call) -> Iterator[HeldCalls]:
         for plan in self._loops.running_of(call) if call.spec.loop is not None else ():
-            yield plan.keeping
+            yield plan.held_calls
 
 
 def written_anew(held: Iterable[Call], calls: Iterable[Call]) -> list[Call]:
