@@ -39,7 +39,7 @@ def events_table() -> str:
     rows = ["| topic | phase | when | data |", "|---|---|---|---|"]
     for topic, phases in TOPICS.items():
         for name, phase in phases.items():
-            data = "; ".join(f"`{key}` {what}" for key, what in phase.data.items())
+            data = ". ".join(f"`{key}` {what}" for key, what in phase.data.items())
             live = "" if phase.noted else " (not noted: made for each reader)"
             rows.append(f"| `{topic}` | `{name}` | {phase.when}{live} | {data} |")
     return "\n".join(rows) + "\n"

@@ -45,9 +45,9 @@ class ModelSamplingOptions(SamplingOptions, total=False):
     """The sampling of all models; `fast` and `smart` hold what differs for these."""
 
     fast: SamplingOptions
-    """What is another for the fast model."""
+    """Settings that differ for the fast model."""
     smart: SamplingOptions
-    """What is another for the smart one."""
+    """Settings that differ for the smart model."""
 
 
 class PriceOptions(TypedDict, total=False):
@@ -97,7 +97,7 @@ class PromptOptions(TypedDict, total=False):
     """The instructions, skills and workspace files of a run's prompt. By default there are none."""
 
     text: str
-    """Instructions that stand last among them; those of a run stand in the place of its agent's."""
+    """Instructions that come last; those of a run replace its agent's."""
     skills: bool | Sequence[str]
     """`true`: all that the worker has; or these, by name."""
     workspace: bool | str
@@ -115,7 +115,7 @@ class AgentOptions(TypedDict, total=False):
     sampling: ModelSamplingOptions
     """Temperature and the like."""
     dialect: Literal["solution", "tools", "script"]
-    """What the model writes. Default: `'solution'`."""
+    """The form in which the model writes plans. Default: `'solution'`."""
     control: bool | None
     """Whether the model is taught to compute and to make calls on conditions; by default it is in `script`."""
     start: Literal["model", "plan"]
@@ -126,7 +126,7 @@ class AgentOptions(TypedDict, total=False):
     stream: bool
     """Whether calls start while the model is still writing. Default: `True`."""
     parallel: int | None
-    """Calls at once; with `step` calls per Request. `None`: as many as the wiring allows."""
+    """Calls at once; with `step` calls per Request. `None`: as many as the dependencies allow."""
     max_requests: int
     """Model invocations per run. Default: `20`."""
     max_calls: int
@@ -142,7 +142,7 @@ class AgentOptions(TypedDict, total=False):
     client_timeout: float | None
     """Seconds that a call waits for the program that carries it out; then the run fails. `None`: for ever."""
     stuck_after: int
-    """So many answers in a row that ask for the same end the run. Default: `3`."""
+    """The run ends after this many answers in a row that ask for the same. Default: `3`."""
     must_call: Sequence[str]
     """Tools of which the model calls one before its output counts."""
     refine: bool

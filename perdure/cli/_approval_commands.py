@@ -109,7 +109,7 @@ def approve(
     remember: Annotated[bool, typer.Option("--remember", help="Do not ask about this tool again in this run.")] = False,
     endorse: Annotated[
         bool,
-        typer.Option("--endorse", help="Stand for its parameters: they are yours from then on, whoever wrote them."),
+        typer.Option("--endorse", help="Endorse its parameters: they count as yours from then on."),
     ] = False,
     digest: Digest = None,
     by: By = "",
@@ -124,7 +124,7 @@ def approve(
 def reject(
     run_id: RunId,
     call: CallId,
-    reason: Annotated[str, typer.Option(help="What the model is told.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for the model.")] = "",
     digest: Digest = None,
     by: By = "",
     as_json: Json = False,
@@ -141,10 +141,10 @@ def edit(
         str | None,
         typer.Argument(
             metavar="[JSON|@FILE]",
-            help='Those that change, as values; a reference is {"_ref": "†state.x"}. Without it, $EDITOR opens.',
+            help='The parameters that change, as values; a reference is {"_ref": "†state.x"}. Without it, $EDITOR opens.',
         ),
     ] = None,
-    reason: Annotated[str, typer.Option(help="What the model is told.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for the model.")] = "",
     by: By = "",
     as_json: Json = False,
 ) -> None:
@@ -163,7 +163,7 @@ def replace(
     run_id: RunId,
     call: CallId,
     replacement: Annotated[str, typer.Argument(metavar="JSON|@FILE", help='The other call: {"_tool": …}.')],
-    reason: Annotated[str, typer.Option(help="What the model is told.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for the model.")] = "",
     by: By = "",
     as_json: Json = False,
 ) -> None:

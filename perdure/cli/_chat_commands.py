@@ -39,7 +39,7 @@ def chat(
         str | None,
         typer.Option(metavar="NAME", help="Who talks; by default the user of this machine.", show_default=False),
     ] = None,
-    tenant: Annotated[str, typer.Option(metavar="NAME", help="Whose session it is.")] = "",
+    tenant: Annotated[str, typer.Option(metavar="NAME", help="The session's tenant.")] = "",
 ) -> None:
     """Talk with an agent: in a terminal live, with approvals; in a pipe a message a line."""
     with one_line_errors():

@@ -171,7 +171,7 @@ def events(
     topics: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these, e.g. assistant,tool; all are in docs/events.md.")
     ] = None,
-    tenant: Annotated[str, typer.Option(metavar="NAME", help="Whose session it is.")] = "",
+    tenant: Annotated[str, typer.Option(metavar="NAME", help="The session's tenant.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each; in a pipe too.")] = False,
 ) -> None:
     """Tell what happens in a run or a session, and what has happened before, until it has ended."""

@@ -59,7 +59,7 @@ def replay(
     """Before a deploy: would workers of this version go on with these runs? A line for each; ends with 1 unless all would.
 
     A run or a session is replayed with all below it. A file is what `temporal workflow show --output json` writes, or the Web UI
-    downloads. What is left out, because it is no workflow of Perdure's or cannot be read, has a line too, and fails the command.
+    downloads. A file that is left out, because it is no workflow of Perdure's or cannot be read, has a line too, and fails the command.
     """
     names = what or []
     with one_line_errors():

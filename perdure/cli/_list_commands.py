@@ -37,7 +37,7 @@ Since = Annotated[
 Sender = Annotated[str | None, typer.Option("--sender", metavar="NAME", help="Started for this sender.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Started for this tenant.")]
 Query = Annotated[str | None, typer.Option("--query", metavar="QUERY", help="More, in Temporal's list filters.")]
-All = Annotated[bool, typer.Option("--all", help="All that run.")]
+All = Annotated[bool, typer.Option("--all", help="All runs that are open.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 OneRun = Annotated[str | None, typer.Argument(metavar="[ID]", help="The run's id; or choose many by options.")]
 
@@ -151,7 +151,7 @@ def cancel(runs: ChosenRuns, as_json: Json = False) -> None:
 def terminate(
     runs: ChosenRuns, reason: Annotated[str, typer.Option(help="For the record.")] = "", as_json: Json = False
 ) -> None:
-    """End a run, or many, at once, without telling it: for what no worker can go on with. What its tools are doing goes on."""
+    """End a run, or many, at once, without telling it: for what no worker can go on with. Calls of its tools that run go on."""
     found = runs.change(
         "terminate",
         lambda run: run.terminate(reason),

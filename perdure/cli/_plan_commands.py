@@ -42,7 +42,7 @@ ForAgent = Annotated[
     typer.Option("--agent", metavar="AGENT", help="The agent file, or the agent by name, that the plan is for."),
 ]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")]
-State = Annotated[str | None, typer.Option("--state", metavar="JSON|@FILE", help="What the state holds before.")]
+State = Annotated[str | None, typer.Option("--state", metavar="JSON|@FILE", help="The state before the plan.")]
 Durations = Annotated[str | None, typer.Option(metavar="JSON|@FILE", help='Seconds by tool: {"fetch": 2.5}.')]
 Assume = Annotated[
     list[str] | None,

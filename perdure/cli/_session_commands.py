@@ -34,7 +34,9 @@ _ALL: Final = (EVERYTHING,)
 _SAY: Final = "say"
 
 Key = Annotated[str, typer.Argument(metavar="SESSION", help="The session's key.")]
-Tenant = Annotated[str, typer.Option(metavar="NAME", help="Whose session it is: another tenant's is not found.")]
+Tenant = Annotated[
+    str, typer.Option(metavar="NAME", help="The session's tenant; another tenant's session is not found.")
+]
 Sender = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Who says it; by default the user of this machine.", show_default=False),
@@ -64,7 +66,7 @@ def say(
     settings: Settings,
     session: Key,
     message: Annotated[
-        str, typer.Argument(metavar="MESSAGE", help="What is said; /stop, /new and /reset are commands.")
+        str, typer.Argument(metavar="MESSAGE", help="The message; /stop, /new and /reset are commands.")
     ],
     agent: Annotated[
         str | None,
@@ -131,7 +133,7 @@ def wait(
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds; nothing is stopped.")] = WAIT,
     sender: Annotated[
-        str, typer.Option(metavar="NAME", help="Whose message of this id, where several senders have one.")
+        str, typer.Option(metavar="NAME", help="The message's sender, where several senders used this id.")
     ] = "",
     tenant: Tenant = "",
     as_json: Json = False,

@@ -24,8 +24,8 @@ _FILE: Final = {"gateway_tokens": "--tokens"}
 def new(
     settings: Settings,
     sender: Annotated[str, typer.Argument(metavar="SENDER", help="Who it is for, as runs and decisions record it.")],
-    tenant: Annotated[str, typer.Option(metavar="NAME", help="Whose runs and sessions they see.")] = "",
-    rights: Annotated[str, typer.Option(metavar="A,B,…", help="What they may do; * is everything.")] = "read,send",
+    tenant: Annotated[str, typer.Option(metavar="NAME", help="The tenant whose runs and sessions they see.")] = "",
+    rights: Annotated[str, typer.Option(metavar="A,B,…", help="Their rights; * is all of them.")] = "read,send",
     days: Annotated[
         float | None, typer.Option(min=0, help="Days until it is let in no more; never by default.")
     ] = None,

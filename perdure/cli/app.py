@@ -89,7 +89,7 @@ def run(
     prompt: Annotated[
         str | None,
         typer.Option(
-            metavar="JSON|@FILE", help='What this run is told, over config.prompt: {"text": "…", "skills": true}'
+            metavar="JSON|@FILE", help='Prompt settings of this run, over config.prompt: {"text": "…", "skills": true}'
         ),
     ] = None,
     sender: Annotated[str | None, typer.Option(metavar="NAME", help="For whom it runs: lists find it by it.")] = None,
@@ -152,7 +152,7 @@ def show(
         bool, typer.Option("--prompt", help="Print what its prompts are made of, and what each part costs.")
     ] = False,
 ) -> None:
-    """Show a run as it stands: Requests, calls, state and result."""
+    """Show a run: Requests, calls, state and result."""
     if value is not None:
         print(connected(lambda perdure: perdure.get_run(run_id).value(value)))
         return
@@ -186,7 +186,7 @@ def watch(
 @app.command()
 def steer(
     run_id: RunId,
-    text: Annotated[str, typer.Argument(help="What is new.")],
+    text: Annotated[str, typer.Argument(help="The new message.")],
     id: Annotated[str | None, typer.Option("--id", help="The message's; the same one twice is one message.")] = None,
     by: Annotated[str, typer.Option("--by", envvar="USER", help="Who says it, for the record.")] = "",
     as_json: Json = False,
@@ -221,7 +221,7 @@ def worker(settings: Settings) -> None:
 @app.command()
 @configured("agents", "task_queue", "tools", "wait", "log_format", "log_level", "log_payloads", flags=SERVE)
 def serve(settings: Settings) -> None:
-    """The gateway: HTTP in front of agents, sessions and runs, until Ctrl-C. Any number of them may stand side by side."""
+    """The gateway: HTTP in front of agents, sessions and runs, until Ctrl-C. Any number of them may run side by side."""
     from perdure.cli._gateway import serve as serve_gateway  # a web server is not needed by any other command
 
     execute(lambda: serve_gateway(settings))

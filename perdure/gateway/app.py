@@ -215,7 +215,7 @@ class _Framed(BaseRoute):
         ):
             raise HttpError(403, "pages of other sites may not ask here", kind="foreign-origin")
         if any(name in request.query_params for name in _IN_URLS):
-            raise HttpError(400, "a token does not stand in an address, which others log: send it as Authorization")
+            raise HttpError(400, "a token may not be in an address, which others log: send it as Authorization")
 
     def _problem(self, error: Exception, id: str) -> HttpError:
         problem = problem_of(error)

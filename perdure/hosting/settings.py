@@ -171,7 +171,9 @@ class Settings(BaseSettings):
     )
     tools_only: bool = setting(False, "Offer tools, run no agents", WORK)
 
-    approval_floor: Ask = setting("never", "What people are always asked about: " + " < ".join(ASKS), PEOPLE, "ASK")
+    approval_floor: Ask = setting(
+        "never", "The least policy about which calls need a person: " + " < ".join(ASKS), PEOPLE, "ASK"
+    )
     approval_flows: Flows = setting(
         (),
         'Rules of the floor: [{"from": "tool:read_mail", "to": "send_money.iban", "do": "ask"}]; or refuse, or allow',
@@ -180,7 +182,7 @@ class Settings(BaseSettings):
     )
     untrusted: Names = setting(
         (),
-        "What others write: tools by their name, skill:NAME and file:NAME of prompts, beside tools whose code says so",
+        "Sources that others write: tools by name, skill:NAME and file:NAME of prompts, beside tools whose code declares it",
         PEOPLE,
         "A,B,…",
     )
@@ -205,7 +207,7 @@ class Settings(BaseSettings):
     wait: float = setting(0.0, "Seconds to wait for a Temporal server that is not there yet", SERVICE, "SECONDS", ge=0)
     grace: float = setting(
         75.0,  # above the minute that a tool's attempt may take unless it says otherwise: no such call is cut off by a deploy
-        "Seconds that calls have to end after SIGTERM; the rest is handed over. Whoever stops the worker waits longer",
+        "Seconds that calls have to end after SIGTERM; the rest is handed over. The supervisor must wait longer",
         SERVICE,
         "SECONDS",
         ge=0,
@@ -234,7 +236,7 @@ class Settings(BaseSettings):
         "text", "The log's form: text or json, a line an event", SERVICE, "FORM"
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "What is logged: debug < info < warning < error", SERVICE, "LEVEL"
+        "info", "The least level that is logged: debug < info < warning < error", SERVICE, "LEVEL"
     )
     log_payloads: bool = setting(
         False, "Also log what tools and models say: exceptions' words, libraries' details; for development", SERVICE
@@ -287,7 +289,10 @@ class Settings(BaseSettings):
     )
     storage_threshold: int = setting(256 * 1024, "Bytes from which on a value is stored there", DATA, "BYTES", ge=0)
     codec: str | None = setting(
-        None, "What encrypts all that Temporal stores: perdure.hosting._encryption:aes_gcm", DATA, "MODULE:FUNCTION"
+        None,
+        "The codec that encrypts payloads in Temporal: perdure.hosting._encryption:aes_gcm",
+        DATA,
+        "MODULE:FUNCTION",
     )
     codec_keys: ByName[str] = setting(
         {}, "Its keys by name, the newest first: 32 bytes each, in base64", DATA, "JSON|@FILE", secret=True
@@ -305,7 +310,7 @@ class Settings(BaseSettings):
     )
     gateway_secret: str | None = setting(
         None,
-        "What signs its cookies: gateways that share it know each other's sessions; one of its own by default",
+        "The key that signs its cookies: gateways that share it know each other's sessions; one of its own by default",
         GATEWAY,
         "TEXT",
         secret=True,
@@ -352,8 +357,8 @@ class Settings(BaseSettings):
     pages_url: str = setting(
         "", "The gateway's pages, to which runs link in Temporal's Web UI", PAGES, "ADDRESS", pattern=r"(https?://.+)?"
     )
-    inbox_token: str | None = setting(None, "What whoever looks at the inbox has to know", PAGES, "TEXT", secret=True)
-    codec_token: str = setting("", "What whoever asks the codec server has to know", PAGES, "TEXT", secret=True)
+    inbox_token: str | None = setting(None, "The token that opens the inbox", PAGES, "TEXT", secret=True)
+    codec_token: str = setting("", "The token that callers of the codec server send", PAGES, "TEXT", secret=True)
     codec_origin: str = setting("http://localhost:8233", "The Web UI that may ask the codec server", PAGES, "ORIGIN")
     dev_port: int = setting(7233, "The port of `dev`'s server", PAGES, "PORT", ge=0, le=65535)
     dev_ui_port: int = setting(8233, "The port of `dev`'s Web UI", PAGES, "PORT", ge=0, le=65535)

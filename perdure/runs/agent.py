@@ -98,7 +98,7 @@ class PromptConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     text: str = Field(default="", max_length=MAX_INSTRUCTIONS)
-    """Instructions that stand last among them; those of a run stand in the place of its agent's."""
+    """Instructions that come last; those of a run replace its agent's."""
     skills: bool | list[str] = False
     """`true`: all that the worker has; or these, by name."""
     workspace: bool | str = False
@@ -181,9 +181,9 @@ class ModelSampling(Sampling):
     """The sampling of all models; `fast` and `smart` hold what differs for these."""
 
     fast: Sampling = Field(default_factory=Sampling)
-    """What is another for the fast model."""
+    """Settings that differ for the fast model."""
     smart: Sampling = Field(default_factory=Sampling)
-    """What is another for the smart one."""
+    """Settings that differ for the smart model."""
 
     def of(self, model: str, models: Models) -> JsonObject:
         """Return the sampling for this model. Where one model is both, `smart` has the last word."""
@@ -201,7 +201,7 @@ class Config(BaseModel):
     sampling: ModelSampling = Field(default_factory=ModelSampling)
     """Temperature and the like (R9.8)."""
     dialect: Literal["solution", "tools", "script"] = "solution"
-    """What the model writes (R9.2)."""
+    """The form in which the model writes plans (R9.2)."""
     control: bool | None = None
     """Whether the model is taught to compute and to make calls on conditions (R16); by default it is in `script`."""
     start: Literal["model", "plan"] = "model"
@@ -211,7 +211,7 @@ class Config(BaseModel):
     stream: bool = True
     """Whether calls start while the model is still writing (R6.3)."""
     parallel: int | None = Field(default=None, ge=1)
-    """Calls at once; with `step` calls per Request. `None`: as many as the wiring allows (R5.12)."""
+    """Calls at once; with `step` calls per Request. `None`: as many as the dependencies allow (R5.12)."""
     max_requests: int = Field(default=20, ge=1)
     """Model invocations per run (R9.5)."""
     max_calls: int = Field(default=500, ge=1)

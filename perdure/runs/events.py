@@ -108,7 +108,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
             {"number": "how often it was reset by then"},
         ),
         "snapshot": Phase(
-            "what a reader has missed is not kept any more: this is how things stand",
+            "what a reader has missed is not kept any more: this is the present state",
             {
                 "first": "the number of the first event that it has missed",
                 "next": "the number of the next that it is given",

@@ -248,8 +248,8 @@ def read_signature(
         for field_name, (annotation, _) in fields.items():
             if _adapter(annotation, "validation") is None:
                 raise ToolDefinitionError(
-                    f"{where}: the parameter {field_name.removeprefix('p_')!r} is annotated as {_name_of(annotation)}, of which no "
-                    "JSON Schema can be made; use str, int, float, bool, list, dict, a dataclass, a TypedDict or a pydantic model"
+                    f"{where}: the parameter {field_name.removeprefix('p_')!r} is annotated as {_name_of(annotation)}, which has no "
+                    "JSON Schema. Use str, int, float, bool, list, dict, a dataclass, a TypedDict or a pydantic model"
                 ) from None
         raise ToolDefinitionError(f"{where}: {str(error).splitlines()[0]}") from None
     returns = hints.get("return", Any)

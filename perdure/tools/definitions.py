@@ -258,7 +258,7 @@ def _flat_parameters(schema: JsonObject, at: Place) -> JsonObject:
         beside = [key for key, value in schema.items() if key not in SCHEMA_KEYS and _is_parameter(key, value)]
         if beside:
             raise ToolDefinitionError(
-                f"{json_path(at)}: {beside[0]!r} stands beside 'properties', where it is no parameter"
+                f"{json_path(at)}: {beside[0]!r} is beside 'properties', where it is no parameter"
             )
         return {}
     properties = {key: value for key, value in schema.items() if _is_parameter(key, value)}

@@ -179,7 +179,7 @@ def _ordered(sign: str, do: Callable[[Any, Any], bool]) -> Operation:
 def _contains(steps: EvaluationSteps, a: Json, b: Json) -> bool:
     if isinstance(b, str):
         if not isinstance(a, str):
-            raise FormulaUseError(f"in a text only a text can stand, not {kind(a)}")
+            raise FormulaUseError(f"a text contains only texts, not {kind(a)}")
         steps.text(len(b))
         return a in b
     if isinstance(b, dict):
@@ -192,7 +192,7 @@ def _contains(steps: EvaluationSteps, a: Json, b: Json) -> bool:
         elif isinstance(a, list | dict):
             steps.weigh(b)
         return a in b
-    raise FormulaUseError(f"in {kind(b)} nothing can stand")
+    raise FormulaUseError(f"{kind(b)} contains nothing")
 
 
 COMPARISONS: Final[Mapping[str, Operation]] = {
@@ -384,7 +384,7 @@ def _set(steps: EvaluationSteps, values: Json = None) -> Json:
     """Return the values without duplicates, in the one order that equal sets have: numbers, texts, null."""
     listed = items(steps, values) if values else []
     if any(isinstance(value, list | dict) for value in listed):
-        raise FormulaUseError("in a set stand texts and numbers, no lists or objects")
+        raise FormulaUseError("a set contains texts and numbers, no lists or objects")
     steps.take(steps.weigh(listed) * max(1, len(listed).bit_length()))
     ranked: Any = dict.fromkeys(listed)
     return sorted(ranked, key=lambda value: (value is None, isinstance(value, str), 0 if value is None else value))

@@ -412,7 +412,7 @@ def test_r2_4_types_in_words_become_types(text: str, schema: dict[str, Any]) -> 
         ({"parameters": {"x": {"type": "list of frogs"}}}, '"list of frogs"'),
         ({"parameters": {"city": "the city's name"}}, "$.parameters.city"),
         ({"parameters": {"properties": {"x": 5}}}, "$.parameters.properties.x is 5"),
-        ({"parameters": {"properties": {}, "city": {"type": "string"}}}, "'city' stands beside 'properties'"),
+        ({"parameters": {"properties": {}, "city": {"type": "string"}}}, "'city' is beside 'properties'"),
         ({"parameters": {"type": "array", "items": {}}}, "$.parameters.type"),
         ({"parameters": {}, "input_schema": {"properties": {"x": {}}}}, "'parameters' and 'input_schema'"),
         ({"parameters": {"x": {}}, "required": ["y"]}, '$.required names "y"'),

@@ -365,7 +365,7 @@ def _add(messages: list[JsonObject], item: JsonObject, where: str) -> None:
         content = _text_of(item.get("output"), where)
         messages.append({"role": "tool", "tool_call_id": _id(item, "call_id", where), "content": content})
     elif kind != "reasoning":  # thoughts are their model's own; the answer that follows stands for them
-        raise unsupported(where, f"{_named(item)} cannot stand in a history here")
+        raise unsupported(where, f"{_named(item)} is not accepted in a history")
 
 
 def _message(item: JsonObject, where: str) -> JsonObject:

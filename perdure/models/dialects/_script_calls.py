@@ -443,7 +443,7 @@ class Block:
         if self.kind == "for" and name in self._read:
             raise NotAllowedError(
                 node,
-                f"{name} is read before it is assigned in this loop, whose rounds do not see each other: name what is made for "
+                f"{name} is read before it is assigned in this loop, whose rounds do not see each other. Name the value made for "
                 f"each item, which is a list after the loop, and write {name} = sum(…) or the like there, or use while",
             )
 

@@ -516,7 +516,8 @@ class ScriptPlan:
     def _take_output(self, call: ast.Call, block: Block) -> None:
         if block is not self._top:
             raise NotAllowedError(
-                call, "output(…) stands outside of loops: what a loop gives is a list after it, and can be used there"
+                call,
+                "write output(…) outside of loops: the results of a loop are a list after it, and can be used there",
             )
         under = bool(block.guards)
         again = self.outputs and not (under and self._in_branches)
