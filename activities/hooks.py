@@ -176,11 +176,17 @@ class HookActivity:
 
     @activity.defn(name=SESSION_HOOKS_ACTIVITY)
     async def of_sessions(self) -> list[HookRef]:
-        """Return the hooks that an execution of a session records."""
-        return self._registry.recorded("session")
+        """Return the hooks that an execution of a session records. A worker without any leaves the first attempts to others."""
+        found = self._registry.recorded("session")
+        told = activity.info()
+        if not found and not told.is_local and told.attempt < _ASKED_AROUND:
+            raise ApplicationError("this worker has no hooks of sessions", type=NO_SUCH_HOOK)
+        return found
 
 
 _NONE: Final = CallHookRefs()
+_ASKED_AROUND: Final = 5
+"""Attempts in which other workers may answer: about four seconds."""
 
 
 class ResultHooks:

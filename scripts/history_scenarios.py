@@ -30,8 +30,10 @@ from perdure.hooks import (
     AgentBootstrap,
     BeforeAgentStart,
     BeforeCompaction,
+    MessageReceived,
     MessageSending,
     Refused,
+    SessionStart,
     ToolResultPersist,
 )
 from perdure.hosting.worker import build_worker
@@ -712,7 +714,14 @@ async def record_waits(to: Recorder) -> None:
 
 
 async def record_asking(to: Recorder) -> None:
-    """A session with two delegates that wait for a person: one is decided through the session, the other is terminated."""
+    """A session with hooks and a limit of runs, and two delegates that wait for a person: one is decided, one terminated."""
+
+    @hook("session_start")
+    def begins(_: SessionStart) -> None: ...
+
+    @hook("message_received")
+    def receives(_: MessageReceived) -> None: ...
+
     call = {"_tool": "remove", "path": "/a", "_outputPath": "†state.out"}
     plan = {"type": "plan", "plan": [call], "output": "†state.out"}
     child = agent("remove", name="child", config={"start": "plan"}, context=[plan])
@@ -721,7 +730,9 @@ async def record_asking(to: Recorder) -> None:
     with tempfile.TemporaryDirectory() as folder:
         agents = Path(folder)
         (agents / "child.json").write_text(json.dumps(child), encoding="utf-8")
-        async with to.conversation("session-asking", script, desk, [remove], most=3, agents=agents) as (session, it):
+        async with to.conversation(
+            "session-asking", script, desk, [remove, begins, receives], most=3, agents=agents, session_runs=1
+        ) as (session, it):
             receipt = await session.send("remove it", id="1", **EVERYBODY)
             below = [f"{receipt.run_id}/1.{n}" for n in range(2)]
 

@@ -1,4 +1,4 @@
-"""Runs at which somebody looks ask their workers by no local activity, but for their preparation (R13.7).
+"""Runs and sessions at which somebody looks ask their workers by no local activity, but for a run's preparation (R13.7).
 
 Where a query comes with a task, the SDK's core ends the task before the results of its local activities are handed out; a replay hands them
 out in the first task. Without a cache each task is such a replay, and what signals and updates do meanwhile came in another order.
@@ -16,13 +16,16 @@ from temporalio.client import WorkflowHistory, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import hook, tool
 from perdure.client.histories import replay_history
+from perdure.hooks import MessageReceived, SessionStart
 from perdure.hosting.connection import data_converter
 from perdure.runs.agent import Situation
 from perdure.runs.wire import RUN_QUERY
+from perdure.sessions.wire import SHOW, Receipt
 from tests.patience import HANG
 from tests.support import DONE, agent, harness
+from tests.test_sessions import ALL, desk, idles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -63,3 +66,36 @@ async def test_a_policy_of_the_workers_own_is_asked_while_somebody_looks(dev_ser
     await check_replays(history)
     assert (result.status, result.requests) == ("completed", 4)
     assert local_activities(history) == 1, "its preparation"
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+async def test_a_session_is_asked_for_its_hooks_and_its_limit_while_somebody_looks(
+    dev_server: WorkflowEnvironment, limit: int
+) -> None:
+    """Messages come while it records its hooks, and while it asks whether a worker has room."""
+
+    @hook("session_start")
+    def begins(_: SessionStart) -> None: ...
+
+    @hook("message_received")
+    def receives(_: MessageReceived) -> None: ...
+
+    options: dict[str, Any] = {"cached_workflows": 0, "session_runs": limit, "rules": {"mode": "collect"}}
+    async with desk(dev_server, tools=[begins, receives], **options) as (session, it), asyncio.timeout(HANG):
+
+        async def send(text: str) -> Receipt:
+            with contextlib.suppress(WorkflowQueryFailedError, RPCError):  # a server keeps few queries for one task
+                await asyncio.gather(*(session.handle.query(SHOW) for _ in range(2)))
+            return await session.send(text, sender="ann", rights=ALL)
+
+        for receipt in await asyncio.gather(*(send(f"{number}") for number in range(6))):
+            await session.wait(receipt)
+        await idles(session)
+        found = [
+            await it.client.get_workflow_handle(session.id, run_id=one.run_id).fetch_history()
+            async for one in it.client.list_workflows(f"WorkflowId = '{session.id}'")
+        ]
+    assert found
+    for history in found:
+        await check_replays(history)
+        assert local_activities(history) == 0

@@ -57,8 +57,9 @@ async def test_a_session_without_hooks_records_and_asks_nothing_more(dev_server:
         await answers(session, await session.send("hello", sender="ann", rights=ALL))
         await idles(session)
         counted = await events(it, session.id)
-    assert counted["EVENT_TYPE_MARKER_RECORDED"] == 1  # the limit of runs, as before
-    assert not [name for name in counted if "ACTIVITY" in name or "SEARCH_ATTRIBUTES" in name]
+    assert counted["EVENT_TYPE_MARKER_RECORDED"] == 1  # that its runs are not limited
+    assert counted["EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES"] == 1  # the marker's name
+    assert not [name for name in counted if "ACTIVITY" in name]
 
 
 async def test_a_message_is_changed_or_refused_before_it_is_accepted(dev_server: WorkflowEnvironment) -> None:
@@ -142,6 +143,20 @@ async def test_a_message_that_no_hook_could_look_at_is_not_accepted_and_order_is
         said = [entry["text"] for entry in (await session.show()).entries if entry["type"] == "message"]
     assert said[0] == "first"
     assert sorted(said[1:]) == ["next 0", "next 1", "next 2"]
+
+
+async def test_a_session_that_is_deleted_has_ended(dev_server: WorkflowEnvironment) -> None:
+    seen: list[str] = []
+
+    @hook("session_end")
+    async def ends(_: SessionEnd) -> None:
+        await asyncio.sleep(0.5)
+        seen.append("end")
+
+    async with desk(dev_server, tools=[ends]) as (session, _):
+        await answers(session, await session.send("hello", sender="ann", rights=ALL))
+        await session.delete(sender="ann", rights=ALL)
+        assert seen == ["end"]
 
 
 async def test_each_execution_knows_its_hooks_and_a_replay_asks_none(dev_server: WorkflowEnvironment) -> None:

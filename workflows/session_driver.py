@@ -170,7 +170,10 @@ class SessionDriver:
         """Run one run, from its start to its records in the transcript."""
         kept = self.kept
         run_id = kept.lane.run_id(running.number)
-        await self.turns.take(run_id, lambda: running.ending is None and kept.lane.state.running is running)
+        local = self.hooks.records_locally  # a marker behind a local activity may be missing in a replay
+        await self.turns.take(
+            run_id, lambda: running.ending is None and kept.lane.state.running is running, local=local
+        )
         if kept.lane.state.running is not running:  # all that it was to begin with was taken back
             self.turns.leave()
             return

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from temporalio import workflow
 
+from perdure.workflows.dispatch import ask_worker
 from perdure.workflows.hooks import ExecutionHooks
 from perdure.workflows.session_state import SessionState, now
 
@@ -16,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import MessageRefusedError
     from perdure.hooks.answers import Hooks
     from perdure.hooks.events import (
+        LOCAL_SESSION_HOOKS_PATCH,
         SESSION_HOOKS_ACTIVITY,
         SESSION_HOOKS_PATCH,
         AfterCompaction,
@@ -38,8 +39,6 @@ with workflow.unsafe.imports_passed_through():
 
 E = TypeVar("E", bound=HookEvent)
 
-_SECONDS: Final = timedelta(seconds=10)
-
 
 class SessionHooks:
     """The hooks of a session's execution. Where its worker has none, nothing is recorded or scheduled.
@@ -53,6 +52,7 @@ class SessionHooks:
         self._kept = kept
         self._is_new = is_new
         self._began = False
+        self._recording = asyncio.Lock()
         self._hooking = ExecutionHooks(kept.notes.hooks(now))
 
     def given(self, key: str) -> JsonObject:
@@ -64,25 +64,35 @@ class SessionHooks:
 
         The worker decides: see `perdure.hosting._worker_parts.WorkerParts.activates`.
         """
-        return workflow.patched(SESSION_HOOKS_PATCH)
+        return workflow.patched(SESSION_HOOKS_PATCH) or workflow.patched(LOCAL_SESSION_HOOKS_PATCH)
+
+    @property
+    def records_locally(self) -> bool:
+        """Whether this execution has recorded its hooks by a local activity, as 0.1.0 did at the start of each."""
+        return not workflow.patched(SESSION_HOOKS_PATCH) and workflow.patched(LOCAL_SESSION_HOOKS_PATCH)
 
     async def begin(self) -> None:
-        """Record the hooks, once for an execution, and report that a session begins."""
-        if not self.has_hooks():
-            return
-        async with self.in_turn:
-            await self.begin_in_turn()
+        """Report that a session begins. An execution records its hooks when it needs them first."""
+        if self.has_hooks() and (self._is_new or self.records_locally):
+            async with self.in_turn:
+                await self.begin_in_turn()
 
     async def begin_in_turn(self) -> None:
         """Do as `begin`, in an execution that has hooks, for a task that holds the lock."""
         if self._began:
             return
-        recorded: list[HookRef] = await workflow.execute_local_activity(
-            SESSION_HOOKS_ACTIVITY, result_type=list[HookRef], start_to_close_timeout=_SECONDS
-        )
-        self._hooking.hooks, self._began = Hooks(recorded), True
+        await self._record()
         if self._is_new:
             await self._ask("session_start", SessionStart, workflow.info().first_execution_run_id)
+
+    async def _record(self) -> None:
+        """Record the hooks, once for an execution."""
+        async with self._recording:
+            if self._began:
+                return
+            local = self.records_locally
+            recorded: list[HookRef] = await ask_worker(SESSION_HOOKS_ACTIVITY, None, list[HookRef], local=local)
+            self._hooking.hooks, self._began = Hooks(recorded), True
 
     async def end(self) -> None:
         """Report that the session is deleted."""
@@ -144,7 +154,7 @@ class SessionHooks:
     ) -> HookAnswer | None:
         """Call hooks at the point that `what` names, once in the session."""
         if not self._began:
-            await self.begin()
+            await (self.begin() if self._is_new or self.records_locally else self._record())
         kept = self._kept
         point = f"{workflow.info().workflow_id}/{what}/{name}"
         at = workflow.now().isoformat(timespec="milliseconds")

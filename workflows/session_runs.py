@@ -35,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import STEER
     from perdure.hooks.events import RunOwner
     from perdure.runs.delegates import input_size, referred
+    from perdure.runs.rules import ASKS_BY_ACTIVITY
     from perdure.runs.wire import (
         AGENT_ATTRIBUTE,
         AGENT_WORKFLOW,
@@ -46,7 +47,14 @@ with workflow.unsafe.imports_passed_through():
         RunStatus,
     )
     from perdure.sessions.message_queue import Queued
-    from perdure.sessions.wire import AFTER_ACTIVITY, SAY_ACTIVITY, TURN_ACTIVITY, RunUpdate, RunUpdateResult
+    from perdure.sessions.wire import (
+        AFTER_ACTIVITY,
+        SAY_ACTIVITY,
+        TURN_ACTIVITY,
+        UNLIMITED_RUNS_PATCH,
+        RunUpdate,
+        RunUpdateResult,
+    )
     from perdure.tools.invocation import runs_queue
     from perdure.values.json import JsonObject
     from perdure.values.limits import INLINE_INPUT, MAX_PAYLOAD, MAX_STORED, bytes_text
@@ -251,15 +259,21 @@ class RunTurns:
         """Give a run its turn: a worker has room for it."""
         self._given.add(run_id)
 
-    async def take(self, run_id: str, wanted: Callable[[], bool]) -> None:
+    async def take(self, run_id: str, wanted: Callable[[], bool], *, local: bool) -> None:
         """Wait until a worker has room for the run, or it is not `wanted` any more. Return at once where there is no
-        limit.
+        limit. `local`: ask for the limit as 0.1.0 did.
         """
-        while wanted() and (await ask_limited(local=True)).runs:
+        while wanted() and await self._are_limited(local=local):
             holding = self._holding = asyncio.create_task(_hold(run_id))
             await self._until_given(run_id, holding, wanted)
             if run_id in self._given or not holding.done() or not _not_taken_up(holding):
                 return
+
+    async def _are_limited(self, *, local: bool) -> bool:
+        """Whether workers limit the number of active runs. Where a worker begins to limit it, the next execution follows."""
+        if not local and workflow.patched(UNLIMITED_RUNS_PATCH):
+            return False
+        return (await ask_limited(local=local or not workflow.patched(ASKS_BY_ACTIVITY))).runs
 
     async def _until_given(self, run_id: str, holding: asyncio.Task[None], wanted: Callable[[], bool]) -> None:
         await workflow.wait_condition(lambda: run_id in self._given or holding.done() or not wanted())

@@ -16,6 +16,7 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, Ge
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
+    WorkflowFailureError,
     WorkflowHandle,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -288,7 +289,13 @@ async def started(client: Client, run_id: str) -> str | None:
 
 
 async def forget(client: Client, id: str) -> None:
-    """Have the server forget a session that has ended, and its runs. Raises `ServerError` where it does not answer in time."""
+    """Have the server forget a session that ends, and its runs. Raises `ServerError` where it does not answer in time.
+
+    A session that is forgotten is terminated: its last hooks and the ends of its calls are waited for, `ANSWERS_WITHIN` at most.
+    """
+    with contextlib.suppress(TimeoutError, WorkflowFailureError, RPCError):
+        async with asyncio.timeout(ANSWERS_WITHIN):
+            await client.get_workflow_handle(id).result()
     try:
         async with asyncio.timeout(ANSWERS_WITHIN):
             with clear_errors(client):

@@ -25,12 +25,13 @@ from perdure.activities.resets import end_former, execution
 from perdure.activities.secrets import Masking, keep_secret
 from perdure.activities.transcripts import SummaryActivity
 from perdure.errors import SettingsError
-from perdure.hooks.events import SESSION_HOOKS_PATCH
+from perdure.hooks.events import LOCAL_SESSION_HOOKS_PATCH, SESSION_HOOKS_PATCH
 from perdure.hosting.settings import Settings
 from perdure.hosting.settings_display import secrets_of
 from perdure.hosting.worker_group import limited_workers
 from perdure.models.requests import Endpoint
 from perdure.queries import SearchAttributes
+from perdure.sessions.wire import UNLIMITED_RUNS_PATCH
 from perdure.tools.decorator import tool_function
 from perdure.tools.invocation import limited
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
@@ -136,8 +137,16 @@ class WorkerParts:
             ]
 
     def activates(self, patch: PatchActivationInput) -> bool:
-        """Whether a workflow of this worker records a patch's marker: that of session hooks, where the worker has any (R10.17)."""
-        return self._session_hooks or patch.patch_id != SESSION_HOOKS_PATCH
+        """Whether a workflow of this worker records a patch's marker.
+
+        A session's execution has hooks where the worker has any (R10.17), and no limit of runs where the worker has none (R10.3).
+        """
+        decided = {
+            SESSION_HOOKS_PATCH: self._session_hooks,
+            LOCAL_SESSION_HOOKS_PATCH: False,
+            UNLIMITED_RUNS_PATCH: not self.settings.session_runs,
+        }
+        return decided.get(patch.patch_id, True)
 
     def limited(self, client: Client, task_queue: str, options: Mapping[str, Any]) -> Iterator[Worker]:
         """Workers for what is limited of a worker on this queue."""
