@@ -102,6 +102,15 @@ class Harness:
                         return view
                 await asyncio.sleep(0.02)
 
+    async def until_answered(self, run_id: str) -> None:
+        """Return once Request 1 has ended. A worker that leaves before, or a message, breaks it off."""
+        async with asyncio.timeout(HANG):
+            while True:
+                view = await self.view(run_id)
+                if view.log and view.log[0].status == "done":
+                    return
+                await asyncio.sleep(0.02)
+
     async def view(self, run_id: str) -> RunView:
         return await fetch_run(self.client, run_id)
 

@@ -10,12 +10,14 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import embedded_server, free_port
 from perdure.pages._codec import CodecServer
+from tests.patience import HANG
 from tests.support import DONE, agent, harness, serving
 from tests.test_codec_server import TOKEN, greet
 from tests.test_encryption import connect
 from tests.test_encryption import encrypted as encrypted
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+expect.set_options(timeout=HANG * 1000)  # five seconds are too few for a slow machine
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),

@@ -118,6 +118,7 @@ async def test_a_call_cut_off_by_a_deploy_uses_up_no_retry_and_is_no_failure(
     async with harness(dev_server.client, [slow], [plan], task_queue=queue, grace=0.0) as it:
         handle = await it.start(agent("slow"))
         await begun.wait()
+        await it.until_answered(handle.id)
     begun.clear()
     async with harness(dev_server.client, [slow], [], task_queue=queue, grace=0.0):
         await begun.wait()
@@ -142,6 +143,7 @@ async def test_what_may_not_be_tried_again_is_told_as_cut_off(dev_server: Workfl
     async with harness(dev_server.client, [pay], [{"calls": [{"_tool": "pay"}]}], task_queue=queue, grace=0.0) as it:
         handle = await it.start(agent("pay"))
         await begun.wait()
+        await it.until_answered(handle.id)
     async with harness(dev_server.client, [pay], [DONE], task_queue=queue):
         result = await handle.result()
     assert paid == [1]

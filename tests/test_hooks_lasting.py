@@ -66,6 +66,7 @@ async def test_a_hook_whose_worker_is_lost_is_called_again_by_the_same_key(dev_s
     async with harness(dev_server.client, [send, guard], [ONE, DONE], grace=0.0, cached_workflows=0) as it:
         handle = await it.start(agent("send"))
         await asyncio.wait_for(began.wait(), HANG)
+        await it.until_answered(handle.id)
     queue = it.task_queue
     async with harness(dev_server.client, [send, guard], [DONE], task_queue=queue, cached_workflows=0):
         await handle.result()

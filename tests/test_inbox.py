@@ -25,6 +25,7 @@ from tests.test_cli import one_line
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 UI_PORT = free_port()
+expect.set_options(timeout=HANG * 1000)  # five seconds are too few for a slow machine
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
@@ -151,7 +152,7 @@ async def test_what_comes_appears_by_itself_and_the_keyboard_is_enough(
         await page.goto(address)
         await expect(page.get_by_text("Nothing waits for a person.").first).to_be_visible()
         async with waiting(server, plan("/keys", "/elsewhere"), asking(), "1.0", "1.1") as (it, run_id):
-            await expect(page.get_by_role("heading", name="remove path /keys")).to_be_visible(timeout=HANG * 1000)
+            await expect(page.get_by_role("heading", name="remove path /keys")).to_be_visible()
             await expect(page).to_have_title("(2) Perdure inbox")
             await _tab_to(page, "reason")
             await page.keyboard.type("not today")
@@ -160,7 +161,7 @@ async def test_what_comes_appears_by_itself_and_the_keyboard_is_enough(
             await expect(page.get_by_role("status")).to_have_text(f"{run_id} 1.0: rejected")
             await expect(page.get_by_role("heading", name="remove path /elsewhere")).to_be_visible()
             await it.client.get_workflow_handle(run_id).signal("approve", {"call": "1.1"})
-            await expect(page.get_by_text("This was decided elsewhere")).to_be_visible(timeout=HANG * 1000)
+            await expect(page.get_by_text("This was decided elsewhere")).to_be_visible()
             await expect(page.get_by_role("button", name="Approve", exact=True)).to_be_disabled()
             view = await result(it, run_id)
         await page.close()
@@ -232,7 +233,7 @@ async def test_the_web_ui_approves_by_clicking(server: WorkflowEnvironment, brow
         execution = (await it.client.get_workflow_handle(run_id).describe()).run_id
         await page.goto(f"{web_ui}/namespaces/default/workflows/{run_id}/{execution}/user-metadata")
         details = page.locator("iframe").last.content_frame
-        await expect(details.get_by_text("Waiting for a person")).to_be_visible(timeout=HANG * 1000)
+        await expect(details.get_by_text("Waiting for a person")).to_be_visible()
         await page.get_by_role("button", name="More Actions").click()
         await page.get_by_role("menuitem", name="Send a Signal").click()
         dialog = page.get_by_role("dialog")

@@ -294,6 +294,7 @@ async def test_a_call_whose_worker_is_shut_down_says_that_it_is_tried_again(dev_
     async with harness(dev_server.client, [slow], script, task_queue=queue, grace=0.1) as it:
         handle = await it.start(agent("slow"))
         await asyncio.wait_for(began.wait(), HANG)
+        await it.until_answered(handle.id)
     go.set()
     async with harness(dev_server.client, [slow], [DONE], task_queue=queue) as it:
         await asyncio.wait_for(handle.result(), HANG)

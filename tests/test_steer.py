@@ -87,11 +87,6 @@ def statuses(view: RunView) -> dict[str, str]:
     return {call.id: call.status for call in view.calls}
 
 
-async def until_answered(it: Harness, run_id: str) -> None:
-    """Return once Request 1 has ended: a message that comes before ends it, and the rest of its calls is never read."""
-    await until(it, run_id, lambda view: bool(view.log) and view.log[0].status == "done")
-
-
 PLAN: dict[str, Any] = {
     "calls": [
         {"_tool": "slow", "text": "report", "_outputPath": "†state.report"},
@@ -158,7 +153,7 @@ async def test_r10_5_while_calls_run_nothing_starts_but_what_is_safe(dev_server:
     turns = [PLAN, Turn(REVISION, gate=gate), DONE]
     async with harness(dev_server.client, world.tools, turns) as it:
         handle = await it.start(document())
-        await until_answered(it, handle.id)
+        await it.until_answered(handle.id)
         await until(it, handle.id, lambda view: statuses(view)["1.4"] == "done")
         await world.until("slow report")
         run = Perdure(it.client).get_run(handle.id)
@@ -190,7 +185,7 @@ async def test_r10_5_an_output_that_a_message_came_before_is_not_the_runs(dev_se
     turns = [{**PLAN, "output": {"too": "early"}}, {"calls": [drop], "output": {"for": "carol"}}]
     async with harness(dev_server.client, world.tools, turns) as it:
         handle = await it.start(document())
-        await until_answered(it, handle.id)
+        await it.until_answered(handle.id)
         await world.until("slow report")
         await steer(handle)
         await asyncio.wait_for(it.model.wait_for_request(2), HANG)
@@ -235,7 +230,7 @@ async def test_r10_7_a_message_is_taken_back_until_a_request_holds_it(dev_server
     turns = [PLAN, {"calls": [{"_tool": "keep", "calls": ["1.1", "1.2", "1.3", "1.9", "1.0"]}]}, DONE]
     async with harness(dev_server.client, world.tools, turns) as it:
         handle = await it.start(document())
-        await until_answered(it, handle.id)
+        await it.until_answered(handle.id)
         await world.until("slow report")
         await steer(handle)
         await asyncio.wait_for(it.model.wait_for_request(2), HANG)
@@ -261,7 +256,7 @@ async def test_r10_6_a_cancelled_run_tells_what_nobody_knows(dev_server: Workflo
     async with harness(dev_server.client, world.tools, turns) as it:
         handle = await it.start(document())
         await world.until("slow report", "send eve")
-        await until_answered(it, handle.id)
+        await it.until_answered(handle.id)
         await until(it, handle.id, lambda view: statuses(view).get("1.0") == "done")
         await handle.cancel()
         view = await until(it, handle.id, lambda view: view.status == "cancelled")
@@ -398,7 +393,7 @@ async def test_r10_5_where_the_next_request_is_the_last_what_is_held_is_not_run(
     async with harness(dev_server.client, world.tools, [PLAN, *revision, {"output": {"ok": True}}]) as it:
         handle = await it.start(document(**config))
         await world.until("slow report")
-        await until_answered(it, handle.id)
+        await it.until_answered(handle.id)
         await steer(handle)
         if limit == "token_budget":
             await until(it, handle.id, lambda view: statuses(view).get("1.1") == "skipped")

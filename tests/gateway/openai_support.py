@@ -14,6 +14,7 @@ from temporalio.client import Client
 from perdure.gateway.openai.adapter import openai_adapter
 from perdure.testing.scripted_model import Script
 from tests.gateway.support import Served, gateway, write_agents, write_tokens
+from tests.patience import HANG
 from tests.support import Harness, harness
 
 SHOPPER: dict[str, Any] = {"name": "shopper", "context": [{"type": "system", "text": "You help people shop."}]}
@@ -70,7 +71,7 @@ async def door(
         gateway(client, [openai_adapter], task_queue=it.task_queue, **given) as served,
         AsyncExitStack() as stack,
     ):
-        base, most = f"{served.address}/v1", {"max_retries": 0, "timeout": 60}
+        base, most = f"{served.address}/v1", {"max_retries": 0, "timeout": HANG}
         clients = [AsyncOpenAI(base_url=base, api_key=token, **most) for token in tokens]  # type: ignore[arg-type]
         for each in clients:
             stack.push_async_callback(each.close)

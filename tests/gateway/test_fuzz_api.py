@@ -61,7 +61,7 @@ async def test_anything_is_answered(dev_server: WorkflowEnvironment, tmp_path: P
             if answer.status_code >= 400:
                 assert answer.headers["content-type"] == "application/problem+json"
 
-        @settings(max_examples=250, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=120, suppress_health_check=list(HealthCheck))
         @given(requests())
         def check(request: tuple[str, str, Any, Any]) -> None:
             asyncio.run_coroutine_threadsafe(send(*request), loop).result(60)

@@ -25,6 +25,7 @@ from tests.support import harness
 from tests.test_inbox import CHROMIUM, browser, server
 
 __all__ = ["browser", "server"]
+expect.set_options(timeout=HANG * 1000)  # five seconds are too few for a slow machine
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
@@ -132,7 +133,7 @@ async def test_r17_5_a_conversation_is_had_and_an_approval_given_in_it(
         key = await begin(page, seen.at, "Please pay me back for A-17.")
         await expect(page.locator(".entry.message .text")).to_have_text("Please pay me back for A-17.")
         sentence = "refund order A-17, amount 20: refund is dangerous"
-        await expect(page.get_by_role("heading", name=sentence)).to_be_visible(timeout=HANG * 1000)
+        await expect(page.get_by_role("heading", name=sentence)).to_be_visible()
         assert await violations(page) == []
         await page.get_by_label("Reason").fill("she is right")
         await page.get_by_role("button", name="Approve", exact=True).click()
@@ -176,13 +177,13 @@ async def test_r17_5_a_run_shows_its_graph_its_calls_and_their_cost_and_is_found
         page = seen.page
         key = await begin(page, seen.at, "Please pay me back for A-17.")
         await page.get_by_role("link", name="the run").click()
-        await expect(page.locator("figure svg text").filter(has_text="refund")).to_be_visible(timeout=HANG * 1000)
+        await expect(page.locator("figure svg text").filter(has_text="refund")).to_be_visible()
         await page.get_by_role("link", name="refund").first.click()  # what waits, in the inbox
         await page.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.get_by_role("status")).to_contain_text("approved")
         await page.go_back()
         await page.go_back()
-        await expect(page.locator(".facts .is-completed")).to_be_visible(timeout=HANG * 1000)
+        await expect(page.locator(".facts .is-completed")).to_be_visible()
         await page.reload()
         assert await violations(page) == []
         call = page.locator("details.call").filter(has=page.locator("summary", has_text="look"))
@@ -224,7 +225,7 @@ async def test_r17_5_all_pages_are_read_without_javascript_and_on_a_small_screen
 ) -> None:
     async with site(server, browser, tmp_path) as seen:
         key = await begin(seen.page, seen.at, "Where is my lamp?\nIt is late.")
-        await expect(seen.page.locator(".entry.reply")).to_be_visible(timeout=HANG * 1000)
+        await expect(seen.page.locator(".entry.reply")).to_be_visible()
         await seen.page.goto(f"{seen.at.address}/conversations")
         await expect(seen.page.get_by_role("link", name="Where is my lamp?", exact=True)).to_be_visible()
         run_id = (await seen.at.gateway.perdure.session(key, tenant="shop").show()).entries[-1]["runId"]
@@ -255,7 +256,7 @@ async def test_r17_1_pages_show_nobody_what_is_another_tenants(
 ) -> None:
     async with site(server, browser, tmp_path) as seen:
         key = await begin(seen.page, seen.at, "Please pay me back for A-17.")
-        await expect(seen.page.get_by_role("button", name="Approve", exact=True)).to_be_visible(timeout=HANG * 1000)
+        await expect(seen.page.get_by_role("button", name="Approve", exact=True)).to_be_visible()
         view = await seen.at.gateway.perdure.session(key, tenant="shop").show()
         other = await (await browser.new_context()).new_page()
         await sign(other, seen.at, seen.tokens[1])
