@@ -372,6 +372,38 @@ async def test_r14_3_a_sessions_people_routes_and_waits_are_those_of_a_run() -> 
         assert await session.reply(await session.send("once more", sender="ann")) == "again"
 
 
+async def test_r19_3_an_answer_is_streamed_while_people_decide_and_time_passes() -> None:
+    talker = Agent("talker", tools=[pay], output=str)
+    plans = [{"calls": [PAY], "output": "†state.receipt"}, {"calls": [], "output": "again"}]
+    people = [approve("pay", after="2 days")]
+    async with run_locally(talker, model=plans, people=people) as local:
+        begun = await local.now()
+        session = local.session("ann")
+        receipt = await session.send("pay", sender="ann")
+        events = [event async for event in session.stream(receipt, topics=["approval", "lifecycle"])]
+        assert [f"{event.topic} {event.phase}" for event in events] == [
+            "lifecycle start",
+            "approval start",
+            "approval end",
+            "lifecycle end",
+        ]
+        assert (await local.now() - begun).total_seconds() > 2 * 86_400
+        assert await session.ask("and now?", sender="ann") == "again"
+
+
+async def test_r19_3_whoever_reads_events_may_decide_themselves_and_is_told_where_nobody_does() -> None:
+    async with run_locally(payer, model=lambda _: PLAN) as local:
+        run = await local.start()
+        async for event in run.events(topics=["approval"]):
+            if event.phase == "start":
+                await run.approve(str(event.data["call"]))
+        assert (await run.view()).status == "completed"
+        other = await local.start()
+        with pytest.raises(AssertionError, match=r"1\.0 pay of .* waits for a person .*nobody of `people` decides"):
+            async for _ in other.events():
+                pass
+
+
 async def test_a_session_is_deleted_and_its_key_begins_another_one() -> None:
     async with run_locally(Agent("chat"), model=[{"output": "one"}, {"output": "two"}]) as local:
         session = local.session("mail")

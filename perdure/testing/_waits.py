@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Coroutine, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -29,6 +31,7 @@ from perdure.client.run_operations import fetch_run
 from perdure.client.session import Session
 from perdure.client.session_operations import Address
 from perdure.errors import RunError, RunNotFoundError
+from perdure.runs.events import Event
 from perdure.runs.wire import WAITING_QUERY, CallView, RunView
 from perdure.sessions.wire import SESSION_PREFIX, Fate, Receipt
 from perdure.testing._people import Person
@@ -252,6 +255,14 @@ class LocalRun(Run[OutputT]):
         await self.wait(timeout)
         return await super().result()
 
+    async def events(
+        self, from_: str | None = None, topics: Iterable[str] | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the run's events, as `perdure.Run.events`. Meanwhile people decide and time passes."""
+        async with aclosing(_while_waiting(super().events(from_, topics), self.wait)) as events:
+            async for event in events:
+                yield event
+
     async def until_waiting(self, *calls: str) -> RunView:
         """Wait until exactly these calls wait for a person, by id; without any, until something does."""
 
@@ -262,6 +273,41 @@ class LocalRun(Run[OutputT]):
             return await self.view() if (found == list(calls) if calls else found) else None
 
         return await self._following.until(waiting)
+
+
+async def _while_waiting(
+    events: AsyncGenerator[Event, None], end: Callable[[], Coroutine[Any, Any, Any]]
+) -> AsyncGenerator[Event, None]:
+    """Yield the events while their end is waited for.
+
+    Raises what waiting for it raises, e.g. because nobody decides, unless whoever reads the events has just had one: then they may decide themselves.
+    """
+    ending, read = asyncio.ensure_future(end()), False
+    coming: asyncio.Future[Event] | None = None
+    try:
+        while True:
+            coming = asyncio.ensure_future(anext(events))
+            await asyncio.wait({coming, ending}, return_when=asyncio.FIRST_COMPLETED)
+            while not coming.done():
+                if ending.exception() is None:
+                    await asyncio.wait({coming})
+                elif read:
+                    ending, read = asyncio.ensure_future(end()), False
+                    await asyncio.wait({coming, ending}, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    ending.result()
+            try:
+                event = coming.result()
+            except StopAsyncIteration:
+                return
+            read = True
+            yield event
+    finally:
+        left = [each for each in (coming, ending) if each is not None]
+        for each in left:
+            each.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await events.aclose()
 
 
 class LocalSession(Session):
@@ -282,16 +328,21 @@ class LocalSession(Session):
         found = await super().run()
         return None if found is None else LocalRun(found.client, found.id, None, self._following)
 
-    async def _end_of(self, what: str, sender: str = "") -> Fate:
+    async def stream(self, receipt: Receipt, topics: Iterable[str] | None = None) -> AsyncGenerator[Event, None]:
+        """Yield the events of an answer, as `perdure.client.session.Session.stream`. Meanwhile people decide and time passes."""
+        end = functools.partial(self._end_of, receipt.message_id, receipt.sender)
+        async with aclosing(_while_waiting(super().stream(receipt, topics), end)) as events:
+            async for event in events:
+                yield event
+
+    async def _until(self, what: str, sender: str, states: Container[str]) -> Fate:
         self._following.follow(self.id)
 
-        async def ended(_: WaitingState) -> Fate | None:
+        async def reached(_: WaitingState) -> Fate | None:
             fate = await self._fate(what, sender)
-            if fate is None or fate.state not in ("ended", "withdrawn"):
-                return None
-            return fate if fate.status is not None else await self._archived(fate)
+            return fate if fate is not None and fate.state in states else None
 
-        return await self._following.until(ended)
+        return await self._following.until(reached)
 
     async def _forget(self) -> None:
         """Have the server forget the session. One that skips time cannot: there the session has only ended."""
