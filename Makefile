@@ -53,9 +53,10 @@ clients: .venv-clients/.openai3 .venv-clients/.openai2 .venv-clients/.node .venv
 	@if npm --prefix tests/clients/copilotkit ci --legacy-peer-deps --silent --no-audit --no-fund; then touch $@; \
 	  else echo "CopilotKit is skipped: npm, or its registry, does not answer" >&2; fi
 
-lint: $(DEV) ## Lint, check the format, docstrings, sentences, the directions of imports and the types.
+lint: $(DEV) ## Lint, check the format, dead code, docstrings, sentences, the directions of imports and the types.
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/vulture
 	@$(BIN)/python -m scripts.docstrings
 	@$(BIN)/python -m scripts.prose
 	@PYTHONPATH=. $(BIN)/lint-imports --no-logo 2>/dev/null || PYTHONPATH=. $(BIN)/lint-imports

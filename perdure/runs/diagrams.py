@@ -293,11 +293,6 @@ class Layout(NamedTuple):
     """Places by which an edge passes the layers between its ends. An edge that closes a cycle has none."""
 
 
-def layered(count: int, edges: Iterable[tuple[int, int]]) -> list[Place]:
-    """Return the layer of each node, and its place in the layer; both from 0, places at least 1 apart."""
-    return laid_out(count, edges).places
-
-
 def laid_out(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
     """Return the layout of nodes, with places at least 1 apart, and of edges.
 

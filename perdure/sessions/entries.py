@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from perdure.models.dialects.output_text import text_of
 from perdure.models.usage import Usage
@@ -221,8 +221,6 @@ class CommandEntry(_Entry):
 Entry: TypeAlias = Annotated[
     MessageEntry | RunEntry | ReplyEntry | DeliveryEntry | CompactionEntry | CommandEntry, Field(discriminator="type")
 ]
-ENTRIES: Final[TypeAdapter[list[Any]]] = TypeAdapter(list[Entry])
-"""Adapter that reads a list of entries from JSON."""
 
 
 def run_entry(result: RunResult, at: str) -> RunEntry:

@@ -40,8 +40,6 @@ class AutoModel(ScriptedModel):
         self._output = output
         self._chooser = Seeded(seed)
         self._definitions: Mapping[str, JsonObject] = {}
-        self._agents: dict[str, Agent[Any]] = {}
-        """By run, once it has asked."""
         self._delegates: Mapping[str, JsonObject] = {}
         self._called: dict[str, list[Tool]] = {}
         self._asked: Counter[str] = Counter()

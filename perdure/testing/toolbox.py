@@ -118,7 +118,6 @@ class Workers:
     client: Client
     mortal: bool
     """Whether they are going to be killed: only then there is a relay."""
-    deaths: int = 0
     _running: list[_Running] = field(default_factory=list)
 
     async def start(self, build: Callable[[Client], list[WorkerGroup]]) -> None:
@@ -142,7 +141,6 @@ class Workers:
             if not running.dead and running.relay is not None:
                 running.dead = True
                 running.relay.cut()
-        self.deaths += 1
         await self.start(self._build)
 
     def check(self) -> None:

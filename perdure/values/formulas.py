@@ -74,8 +74,8 @@ class Nodes:
         """Above 0 in a part that is only evaluated under a condition: `rows[0].n if rows else 0`."""
 
     def read(self, node: ast.expr) -> Step:
-        made = getattr(self, f"_{type(node).__name__.lower()}", None)
-        if made is None or isinstance(node, ast.Slice):
+        made = getattr(self, f"_node_{type(node).__name__.lower()}", None)
+        if made is None:
             wrong(node, f"{_shown(node)} cannot stand in an expression; {_INSTEAD.get(type(node), _ALLOWED)}")
         if self._depth == MAX_NESTED:
             wrong(node, f"this is nested too deeply; at most {MAX_NESTED} levels are read")
@@ -113,7 +113,7 @@ class Nodes:
 
     # Literals.
 
-    def _constant(self, node: ast.Constant) -> Step:
+    def _node_constant(self, node: ast.Constant) -> Step:
         value = node.value
         if value is not None and not isinstance(value, bool | int | float | str):
             wrong(node, f"{_shown(node)} is no JSON")
@@ -123,7 +123,7 @@ class Nodes:
             wrong(node, str(error))
         return lambda frame: value
 
-    def _list(self, node: ast.List) -> Step:
+    def _node_list(self, node: ast.List) -> Step:
         parts = [
             (isinstance(item, ast.Starred), self.read(item.value if isinstance(item, ast.Starred) else item))
             for item in node.elts
@@ -138,10 +138,10 @@ class Nodes:
 
         return make
 
-    def _tuple(self, node: ast.Tuple) -> Step:
-        return self._list(ast.copy_location(ast.List(node.elts, ast.Load()), node))
+    def _node_tuple(self, node: ast.Tuple) -> Step:
+        return self._node_list(ast.copy_location(ast.List(node.elts, ast.Load()), node))
 
-    def _joinedstr(self, node: ast.JoinedStr) -> Step:
+    def _node_joinedstr(self, node: ast.JoinedStr) -> Step:
         parts = [self.read(part) for part in node.values]
 
         def join(frame: Frame) -> str:
@@ -151,7 +151,7 @@ class Nodes:
 
         return join
 
-    def _formattedvalue(self, node: ast.FormattedValue) -> Step:
+    def _node_formattedvalue(self, node: ast.FormattedValue) -> Step:
         value, spec = self.read(node.value), ""
         if isinstance(node.format_spec, ast.JoinedStr):
             fixed = [str(part.value) for part in node.format_spec.values if isinstance(part, ast.Constant)]
@@ -173,7 +173,7 @@ class Nodes:
 
     # Names, keys and places.
 
-    def _name(self, node: ast.Name) -> Step:
+    def _node_name(self, node: ast.Name) -> Step:
         name = node.id
         if name in self.bound:
             return lambda frame: frame.variables[name]
@@ -184,10 +184,10 @@ class Nodes:
             wrong(node, f"{name!r} is a function: write {name}(…)")
         return self._reference(name, ())
 
-    def _attribute(self, node: ast.Attribute) -> Step:
+    def _node_attribute(self, node: ast.Attribute) -> Step:
         return self._path(node) or self._key_of(node.value, node.attr)
 
-    def _subscript(self, node: ast.Subscript) -> Step:
+    def _node_subscript(self, node: ast.Subscript) -> Step:
         if (step := self._path(node)) is not None:
             return step
         if isinstance(node.slice, ast.Slice):
@@ -244,7 +244,7 @@ class Nodes:
 
     # Operators.
 
-    def _binop(self, node: ast.BinOp) -> Step:
+    def _node_binop(self, node: ast.BinOp) -> Step:
         do = OPERATORS.get(type(node.op).__name__)
         if do is None:
             wrong(node, f"{_shown(node)}: of operators there are + - * / // % **")
@@ -261,7 +261,7 @@ class Nodes:
 
         return calculate
 
-    def _unaryop(self, node: ast.UnaryOp) -> Step:
+    def _node_unaryop(self, node: ast.UnaryOp) -> Step:
         value = self.read(node.operand)
         if isinstance(node.op, ast.Not):
             return lambda frame: not value(frame)
@@ -277,7 +277,7 @@ class Nodes:
 
         return signed
 
-    def _boolop(self, node: ast.BoolOp) -> Step:
+    def _node_boolop(self, node: ast.BoolOp) -> Step:
         first, *rest = node.values
         parts = [self.read(first), *map(self._read_perhaps, rest)]
         ends = isinstance(node.op, ast.Or)
@@ -292,7 +292,7 @@ class Nodes:
 
         return decide
 
-    def _compare(self, node: ast.Compare) -> Step:
+    def _node_compare(self, node: ast.Compare) -> Step:
         first = self.read(node.left)
         rest = [
             (COMPARISONS[type(sign).__name__], self.read(value))
@@ -313,7 +313,7 @@ class Nodes:
 
         return compare
 
-    def _ifexp(self, node: ast.IfExp) -> Step:
+    def _node_ifexp(self, node: ast.IfExp) -> Step:
         test, body, other = self.read(node.test), self._read_perhaps(node.body), self._read_perhaps(node.orelse)
         return lambda frame: body(frame) if test(frame) else other(frame)
 
@@ -350,11 +350,11 @@ _METHODS: Final = frozenset(name for methods in METHODS.values() for name in met
 class FormulaParser(Nodes):
     """A translator of the allowed nodes into steps, which records the references."""
 
-    def _set(self, node: ast.Set) -> Step:
-        make = self._list(ast.copy_location(ast.List(node.elts, ast.Load()), node))
+    def _node_set(self, node: ast.Set) -> Step:
+        make = self._node_list(ast.copy_location(ast.List(node.elts, ast.Load()), node))
         return lambda frame: FUNCTIONS["set"](frame.steps, make(frame))
 
-    def _dict(self, node: ast.Dict) -> Step:
+    def _node_dict(self, node: ast.Dict) -> Step:
         pairs = [
             (self.read(key) if key is not None else None, self.read(value))
             for key, value in zip(node.keys, node.values, strict=True)
@@ -376,7 +376,7 @@ class FormulaParser(Nodes):
 
         return make
 
-    def _listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Step:
+    def _node_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Step:
         with_variables, make = self._loops(node, node.generators, [node.elt])
         element = make[0]
 
@@ -385,13 +385,13 @@ class FormulaParser(Nodes):
 
         return collect
 
-    _generatorexp = _listcomp
+    _node_generatorexp = _node_listcomp
 
-    def _setcomp(self, node: ast.SetComp) -> Step:
-        collect = self._listcomp(ast.copy_location(ast.ListComp(node.elt, node.generators), node))
+    def _node_setcomp(self, node: ast.SetComp) -> Step:
+        collect = self._node_listcomp(ast.copy_location(ast.ListComp(node.elt, node.generators), node))
         return lambda frame: FUNCTIONS["set"](frame.steps, collect(frame))
 
-    def _dictcomp(self, node: ast.DictComp) -> Step:
+    def _node_dictcomp(self, node: ast.DictComp) -> Step:
         with_variables, (key, value) = self._loops(node, node.generators, [node.key, node.value])
 
         def collect(frame: Frame) -> dict[str, Json]:
@@ -431,7 +431,7 @@ class FormulaParser(Nodes):
 
         return scoped, steps
 
-    def _lambda(self, node: ast.Lambda) -> Step:
+    def _node_lambda(self, node: ast.Lambda) -> Step:
         wrong(
             node,
             "a lambda can only be the key of sorted, min or max: key=lambda item: item.size; write [… for item in list if …]",
@@ -462,7 +462,7 @@ class FormulaParser(Nodes):
 
         return make
 
-    def _call(self, node: ast.Call) -> Step:
+    def _node_call(self, node: ast.Call) -> Step:
         if any(isinstance(each, ast.Starred) for each in node.args) or any(each.arg is None for each in node.keywords):
             wrong(node, "arguments are written one by one, without *")
         given = [self.read(each) for each in node.args]

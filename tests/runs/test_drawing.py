@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.runs.diagrams import COLOURS, HEIGHT, Drawing, DrawnNode, layered, picture, to_svg
+from perdure.runs.diagrams import COLOURS, HEIGHT, Drawing, DrawnNode, laid_out, picture, to_svg
 
 
 @st.composite
@@ -22,7 +22,7 @@ def graphs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
 @given(graphs())
 def test_readers_stand_after_what_they_read_and_nobody_over_another(graph: tuple[int, list[tuple[int, int]]]) -> None:
     count, edges = graph
-    places = layered(count, edges)
+    places = laid_out(count, edges).places
     assert len(places) == count
     for (layer, at), (other, there) in itertools.combinations(places, 2):
         assert layer != other or abs(at - there) > 0.999
@@ -32,16 +32,16 @@ def test_readers_stand_after_what_they_read_and_nobody_over_another(graph: tuple
 
 
 def test_edges_do_not_cross_where_they_need_not() -> None:
-    places = layered(6, [(0, 5), (1, 4), (2, 3)])
+    places = laid_out(6, [(0, 5), (1, 4), (2, 3)]).places
     order = [sorted(range(3), key=lambda n: places[n][1]), sorted(range(3, 6), key=lambda n: places[n][1])]
     assert [5 - node for node in order[1]] == order[0]
 
 
 def test_a_chain_is_straight_and_a_long_edge_goes_around_it() -> None:
-    places = layered(4, [(0, 1), (1, 2), (2, 3), (0, 3)])
+    places = laid_out(4, [(0, 1), (1, 2), (2, 3), (0, 3)]).places
     assert [layer for layer, _ in places] == [0, 1, 2, 3]
     assert places[1][1] == places[2][1]
-    assert layered(0, []) == []
+    assert laid_out(0, []).places == []
 
 
 @given(graphs())

@@ -293,10 +293,6 @@ class ScriptValues:
         return name
 
 
-def _constant_text(node: ast.expr | None) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
-
-
 def words(node: ast.AST) -> str:
     """Return a node's kind in words: `ListComp` is `list comp`."""
     name = type(node).__name__
