@@ -12,7 +12,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
 from perdure.workflows.approvals import LEFT, ApprovalWaits, RunApprovals
-from perdure.workflows.arguments import any_arguments, read_input, read_one
+from perdure.workflows.arguments import any_arguments, query_arguments, read_input, read_one
 from perdure.workflows.calls import CallLoop
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.claim_check import ParentRun, whole
@@ -464,6 +464,7 @@ class AgentWorkflow:
     # What the engine's own activities and runs send and ask.
 
     @workflow.query(name=CONTEXT_QUERY, description="The engine's own: the context of a Request, by its number")
+    @query_arguments
     def context(self, number: int) -> RequestContext:
         """Return the context of Request `number`. Its activity queries it, and the history does not record it (R6.8)."""
         return self._started.context(number, self._watchers.until)
@@ -476,6 +477,7 @@ class AgentWorkflow:
             self._driver.deliver(calls)
 
     @workflow.query(name=PARAMETERS_QUERY, description="The engine's own: large parameters of running calls, by ids")
+    @query_arguments
     def parameters(self, call_ids: list[str]) -> dict[str, ToolReads | None]:
         """Return the inputs of running calls' tools that were too large to be sent, for their activities (R18.2).
 
@@ -485,6 +487,7 @@ class AgentWorkflow:
         return dict.fromkeys(call_ids) if calls is None else calls.reads(call_ids)
 
     @workflow.query(name=HOOK_QUERY, description="The engine's own: what a hook is called with, by its key")
+    @query_arguments
     def hook_given(self, key: str) -> JsonObject:
         """Return the event of a point that is under way, by its key, for the hooks' activity (R18.2)."""
         return self._hooks.given(key)
@@ -497,16 +500,19 @@ class AgentWorkflow:
             self._driver.sender.claim(claim)
 
     @workflow.query(name=CLAIM, description="The engine's own: which calls may return large results, by ids")
+    @query_arguments
     def granted(self, call_ids: list[str]) -> dict[str, bool]:
         """Return whether these calls may return large results. A claim that has not arrived is left out."""
         return {} if self._driver is None else self._driver.sender.granted(call_ids)
 
     @workflow.query(name=GIVEN_QUERY, description="The engine's own: large inputs of child runs, by names")
+    @query_arguments
     def given_below(self, names: list[str]) -> JsonObject:
         """Return the inputs of child runs that were too large to be sent (R18.2); `None` for one that does not run."""
         return dict.fromkeys(names) if self._driver is None else self._driver.sender.given(names)
 
     @workflow.query(name=SPENT_QUERY, description="The usage of the run and its child runs so far")
+    @query_arguments
     def spent(self) -> SpentBudget:
         """Return the usage of the run and its child runs so far, for a parent whose child was cancelled or failed
         (R9.6).
@@ -539,6 +545,7 @@ class AgentWorkflow:
     # Views.
 
     @workflow.query(name=RUN_QUERY, description="The run as it stands: its status, calls, state and usage")
+    @query_arguments
     def view(self) -> RunView:
         """Return the run as it stands, for `show` and `watch`."""
         return view_of(self._run)
@@ -546,6 +553,7 @@ class AgentWorkflow:
     @workflow.query(
         name=WAITING_QUERY, description="What waits for a person; arguments, if any: a call's id, and how many to skip"
     )
+    @query_arguments
     def waiting(self, only: str | None = None, skip: int = 0) -> list[WaitingView]:
         """Return the requests that wait for a person, oldest first; with `only` that call's, or that Request's plan,
         alone.
@@ -559,6 +567,7 @@ class AgentWorkflow:
         name=VALUE_QUERY,
         description="A page of a value: output, state, calls, errors, a reference or a call's id; and an offset",
     )
+    @query_arguments
     def value(self, what: str, offset: int = 0) -> ValuePage:
         """Return a page of a cut value: `output`, `state`, `calls`, `errors`, a reference or a call's id."""
         return self._pages.page(self._run, what, offset, self._given)
@@ -567,11 +576,13 @@ class AgentWorkflow:
         name=RECALL_QUERY,
         description="A page of a value that the model was shown in part: its name, and the page's number",
     )
+    @query_arguments
     def recalled(self, what: str, page: int = 1) -> JsonObject | None:
         """Return a page of a value that the model is shown cut; `None`: the execution before this one has it."""
         return recall(self._started.run, what, max(1, page))
 
     @workflow.query(name=EVENTS_QUERY, description="Events: the number of the first, and how many at most")
+    @query_arguments
     def events(self, *numbers: int) -> EventsPage:
         """Return an `EventsPage` from a number on, with at most so many events, also after the run's end."""
         return page_of(self._notes.events, numbers)

@@ -7,14 +7,14 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError, ProtocolError
     from perdure.runs.wire import REFUSED
-    from perdure.values.json import Json, Sent, UnreadArgument, WireModel, check
+    from perdure.values.json import Json, Sent, UnreadArgument, WireModel, check, shorten
     from perdure.values.problems import first_problem
 
 W = TypeVar("W", bound=WireModel)
@@ -46,6 +46,33 @@ def any_arguments(handler: Callable[[S, Sent[T]], R]) -> Callable[..., R]:
     functools.update_wrapper(wrapper, handler, assigned=_NAMES)
     del wrapper.__wrapped__
     return wrapper  # type: ignore[no-any-return]
+
+
+def query_arguments(handler: Callable[..., R]) -> Callable[..., R]:
+    """Let Temporal call a query's handler with any arguments, and raise `ValueError` in plain words for those that do not
+    fit its parameters.
+    """
+    signature = inspect.signature(handler, eval_str=True)
+    parameters = [*signature.parameters.values()][1:]
+    adapters = {each.name: TypeAdapter(each.annotation) for each in parameters if each.kind is not each.VAR_POSITIONAL}
+    form = ", ".join(map(str, parameters)) or "no arguments"
+
+    def call(self: Any, *sent: Json) -> R:
+        try:
+            bound = signature.bind(self, *sent)
+        except TypeError:
+            raise ValueError(f"the query expects {form}; it came with {len(sent)} arguments") from None
+        for name in [each for each in adapters if each in bound.arguments]:
+            try:
+                bound.arguments[name] = adapters[name].validate_python(bound.arguments[name])
+            except ValidationError:
+                found = shorten(bound.arguments[name])
+                raise ValueError(f"the query expects {form}; {name!r} cannot be {found}") from None
+        return handler(*bound.args, **bound.kwargs)
+
+    functools.update_wrapper(call, handler, assigned=_NAMES)
+    del call.__wrapped__  # type: ignore[attr-defined]
+    return call
 
 
 def only(said: Sequence[Json]) -> Json:

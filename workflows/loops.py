@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from perdure.workflows.arguments import any_arguments, only, read_input
+from perdure.workflows.arguments import any_arguments, only, query_arguments, read_input
 from perdure.workflows.children import BudgetShare, ChildRuns
 from perdure.workflows.claim_check import ParentRun, whole
 from perdure.workflows.delegates import ChildHandle, run_iteration
@@ -90,11 +90,13 @@ class LoopWorkflow:
         self._parent.note_late()
 
     @workflow.query(name=GIVEN_QUERY, description="The engine's own: large inputs of iterations, by names")
+    @query_arguments
     def given_below(self, names: list[str]) -> dict[str, Any]:
         """Return the inputs of iterations that were too large to be sent; `None` for one that does not run."""
         return dict.fromkeys(names) if self._driver is None else self._driver.sender.given(names)
 
     @workflow.query(name=SPENT_QUERY, description="The usage of the iterations so far")
+    @query_arguments
     def spent(self) -> SpentBudget:
         """Return the usage of the iterations so far (R9.6)."""
         state = LoopState() if self._driver is None else self._driver.state

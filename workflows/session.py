@@ -9,7 +9,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from perdure.workflows.arguments import any_arguments, read_input
+from perdure.workflows.arguments import any_arguments, query_arguments, read_input
 from perdure.workflows.observability import page_of
 from perdure.workflows.session_driver import SessionDriver
 from perdure.workflows.session_state import SessionState
@@ -219,26 +219,31 @@ class SessionWorkflow:
             self._session.arrived()
 
     @workflow.query(name=GIVEN_QUERY, description="The engine's own: the large input of the active run, by its name")
+    @query_arguments
     def given_below(self, names: list[str]) -> dict[str, RunInput | None]:
         """Return the active run's input, for a run whose input was too large to be sent (R18.2)."""
         return dict.fromkeys(names) if self._session is None else self._session.given_below(names)
 
     @workflow.query(name=HOOK_QUERY, description="The engine's own: what a hook is called with, by its key")
+    @query_arguments
     def hook_given(self, key: str) -> JsonObject:
         """Return the event of a point that is under way, by its key, for the hooks' activity (R18.2)."""
         return self._readable.hooks.given(key)
 
     @workflow.query(name=SUMMARY_QUERY, description="The engine's own: the text to summarise, in so many characters")
+    @query_arguments
     def summary_source(self, room: int) -> SummarySource:
         """Return the text to summarise, in `room` characters. The activity queries it, so that no history holds it."""
         return self._readable.transcripts.summary_source(room)
 
     @workflow.query(name=SEGMENT_QUERY, description="The engine's own: entries to archive, by the segment's number")
+    @query_arguments
     def segment_source(self, number: int) -> SegmentSource:
         """Return the entries to archive as the segment of a number."""
         return self._readable.transcripts.segment_source(number)
 
     @workflow.query(name=ENTRIES_QUERY, description="The entries behind a number, and where the older ones are")
+    @query_arguments
     def at_hand(self, after: int) -> HeldEntries:
         """Return the entries at hand behind a place, as many as one answer holds, and where the older ones are."""
         return self._readable.transcripts.at_hand(after)
@@ -246,26 +251,31 @@ class SessionWorkflow:
     # Views.
 
     @workflow.query(name=GIVEN_SESSION, description="The input of a fork of this session, without its transcript")
+    @query_arguments
     def given_session(self) -> SessionInput:
         """Return the input of a fork of this session, without its transcript (R10.20)."""
         return self._open.given
 
     @workflow.query(name=DESCRIBE, description="The session's metadata, without its messages")
+    @query_arguments
     def about(self) -> SessionInfo:
         """Return the session's metadata, without its messages."""
         return self._open.about
 
     @workflow.query(name=SHOW, description="The session as it stands: its queue, its entries and the active run")
+    @query_arguments
     def view(self) -> SessionView:
         """Return the session as it stands."""
         return self._open.view()
 
     @workflow.query(name=FATE, description="What became of a message, by its id and its sender, or of a run")
+    @query_arguments
     def fate(self, what: str, sender: str = "") -> Fate:
         """Return the fate of a message, by its id and its sender, or of a run of this session."""
         return self._open.fate(what, sender)
 
     @workflow.query(name=EVENTS_QUERY, description="Events: the number of the first, and how many at most")
+    @query_arguments
     def events(self, *numbers: int) -> EventsPage:
         """Return an `EventsPage` from a number on, with at most so many events, also after deletion (R10.14)."""
         return page_of(EventJournal() if self._session is None else self._session.kept.notes.events, numbers)

@@ -15,7 +15,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
-from perdure.workflows.arguments import any_arguments, read_input
+from perdure.workflows.arguments import any_arguments, query_arguments, read_input
 from perdure.workflows.failures import message_of
 from perdure.workflows.session_hooks import SessionHooks
 from perdure.workflows.session_state import SessionState, now
@@ -233,16 +233,19 @@ class SegmentWorkflow:
         self._deleted = True
 
     @workflow.query(name=SEGMENT_ENTRIES_QUERY, description="All of its entries")
+    @query_arguments
     def entries(self) -> EntryList:
         """Return all of its entries."""
         return EntryList(entries=self._open().read)
 
     @workflow.query(name=SEGMENT_INDEX_QUERY, description="The engine's own: the index of the messages that it knows")
+    @query_arguments
     def index(self) -> str:
         """Return the index of the messages that it knows."""
         return self._open().index
 
     @workflow.query(name=SEGMENT_FIND_QUERY, description="The numbers of segments that hold messages of an id")
+    @query_arguments
     def find(self, message_id: str) -> list[int]:
         """Return the numbers of segments that hold messages of an id, newest first, as far as this segment knows."""
         return Index(self._open().index).find_all(message_id)
