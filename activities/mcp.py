@@ -42,13 +42,13 @@ def value_of(tool: str, result: CallToolResult, schema: Schema | None) -> Json:
     others: list[Json] = [_block(block) for block in result.content if not isinstance(block, TextContent)]
     if result.is_error:
         said = [*texts, *([] if result.structured_content is None else [result.structured_content]), *others]
-        raise ToolError("tool_failed", "\n".join(map(_words, said)) or f"{tool} failed and says nothing")
+        raise ToolError("tool_failed", "\n".join(map(_words, said)) or f"{tool} failed without a message")
     structured: Json = result.structured_content
     if schema is not None and (errors := schema.errors(structured)):
         answer: Json = structured if structured is not None else [*texts]
         raise ToolError(
             "invalid_answer",
-            f"{tool} ran, but its answer is not what its server declares: {errors[0]}; it was {shorten(without_media(answer), 500)}",
+            f"{tool} ran, but its result does not fit the schema that its server declares: {errors[0]}; it was {shorten(without_media(answer), 500)}",
         )
     if structured is None:
         text = "\n".join(map(str, texts))

@@ -44,7 +44,7 @@ class NamedFunctions:
         except Exception as error:
             raise _refused(f"{where} {name!r} cannot be loaded where the worker runs: {error}") from None
         if not inspect.isfunction(found) or found.__module__ != module:
-            raise _refused(f"{where} {name!r} is no function of {module}")
+            raise _refused(f"{where} {name!r} is not a function of {module}")
         return found
 
     async def call(self, name: str, where: str, argument: Any) -> Any:
@@ -80,10 +80,10 @@ async def _offer(call: str) -> JsonObject:
     """
     waiting: list[WaitingView] = await ask_run(WAITING_QUERY, call, list[WaitingView])
     if not waiting:
-        raise ApplicationError(f"{call} does not wait any more", type="not_waiting", non_retryable=True)
+        raise ApplicationError(f"{call} no longer waits", type="not_waiting", non_retryable=True)
     if waiting[0].cut:
         raise ApplicationError(
-            f"{call} is too large to be shown to a program whole", type="offer_too_large", non_retryable=True
+            f"{call} is too large for an approver program", type="offer_too_large", non_retryable=True
         )
     return waiting[0].as_json()
 

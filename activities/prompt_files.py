@@ -44,7 +44,7 @@ def read_text(folder: Path, path: str, most: int) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ToolError("not_text", f"{path} is no UTF-8 text: byte {error.start}") from None
+        raise ToolError("not_text", f"{path} is not UTF-8 text: byte {error.start}") from None
 
 
 def parts_of(path: str) -> list[str]:
@@ -58,7 +58,7 @@ def parts_of(path: str) -> list[str]:
             size = len(part.encode())
         except UnicodeEncodeError:
             raise ToolError(
-                "invalid_params", f"the name {part[:50]!r} has an unpaired surrogate, which is no character"
+                "invalid_params", f"the name {part[:50]!r} has an unpaired surrogate, which is not a character"
             ) from None
         if size > LONGEST_FILE_NAME:
             raise ToolError(
@@ -95,7 +95,7 @@ def opened(folder: Path, path: str, flags: int) -> Iterator[int]:
             handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise ToolError("not_a_file", f"{path} is no plain file")
+                raise ToolError("not_a_file", f"{path} is not a plain file")
             yield handle
         finally:
             os.close(handle)
@@ -154,7 +154,7 @@ def read_skill_file(folder: str, text: str) -> Skill | str:
         about = _texts(front)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 2
-        return f"skill {folder!r}: {SKILL_FILE}, line {line}: its front matter is no YAML"
+        return f"skill {folder!r}: {SKILL_FILE}, line {line}: its front matter is not YAML"
     name, description = about.get("name"), about.get("description")
     if name is None or description is None or not description.strip():
         return f"skill {folder!r}: {SKILL_FILE} needs 'name' and 'description', each a text"

@@ -316,7 +316,7 @@ async def test_r18_1_a_result_that_a_run_cannot_read_back_is_the_calls_own_final
     assert (view.status, failed, sorted(tries)) == ("completed", 0, sorted(kinds))
     errors = [call.error or {} for call in view.calls]
     assert [error.get("code") for error in errors] == [*["not_json"] * 3, "odd"]
-    assert errors[0]["message"] == "the result of odd has an unpaired surrogate, which is no character"
+    assert errors[0]["message"] == "the result of odd has an unpaired surrogate, which is not a character"
     assert errors[3]["message"] == "no ? text"
 
 

@@ -155,7 +155,7 @@ async def test_r7_3_what_cannot_be_followed_changes_nothing_and_says_so(dev_serv
     assert late == "1.0 was decided already: approve by Ann"
     assert [refusal["problem"] for refusal in ended.refusals] == [
         "1.0 was decided already: approve by Ann",
-        '"yes please" is no decision: expected an object such as {"call": "1.0"}',
+        '"yes please" is not a decision: expected an object such as {"call": "1.0"}',
     ]
     assert [call.status for call in ended.calls] == ["done", "done"]
     assert removed.count("/keep") == 1

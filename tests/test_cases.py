@@ -241,7 +241,7 @@ async def test_r13_7_record_and_replay_on_the_command_line(dev_server: WorkflowE
 
 async def test_what_is_no_case_is_told(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(SettingsError, match="is no case: write one with"):
+    with pytest.raises(SettingsError, match="is not a case: write one with"):
         await replay(tmp_path / "a.json")
     with pytest.raises(RunError, match="there is no run 'nowhere'"):
         await record(Nowhere(dev_server))

@@ -115,15 +115,15 @@ async def test_a_run_can_be_watched_timed_out_and_cancelled(dev_server: Workflow
             {"name": "x", "context": [{"type": "inptu"}]},
             [],
             2,
-            '$.context[0].type: "inptu" is no type of message; did you mean "input"?',
+            '$.context[0].type: "inptu" is not a known type of message; did you mean "input"?',
         ),
         (
             {"name": "x", "config": {"max_request": 3}},
             [],
             2,
-            '$.config.max_request: "max_request" is no key; did you mean "max_requests"?',
+            '$.config.max_request: "max_request" is not a known key; did you mean "max_requests"?',
         ),
-        ({"name": "x", "schema": {"type": "nonsense"}}, [], 2, "$.schema: is no JSON Schema"),
+        ({"name": "x", "schema": {"type": "nonsense"}}, [], 2, "$.schema: is not a JSON Schema"),
         (agent(), ["--input", "{oops"], 2, "--input is not valid JSON"),
         (agent(), ["--input", "@/does/not/exist.json"], 2, "cannot be read"),
         (
@@ -177,7 +177,7 @@ async def test_an_agent_with_a_tool_that_the_worker_does_not_have(
         named = await perdure("run", write(tmp_path, agent("gret")), "--task-queue", it.task_queue, env=env)
         activity = await perdure("run", write(tmp_path, agent(bound)), "--task-queue", it.task_queue, env=env)
     assert (named.code, activity.code) == (1, 1)
-    assert "the worker has no tool 'gret'; it has greet" in named.out
+    assert "the worker has no tool 'gret'; did you mean 'greet'? it has" in named.out
     assert "needs the activity 'thiers', which the worker does not have" in activity.out
 
 

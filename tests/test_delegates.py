@@ -195,7 +195,7 @@ async def test_r8_4_at_execution_a_delegate_that_cannot_be_used_is_the_calls_fai
     )
     assert "broken.json is not valid JSON" in messages[1]
     assert messages[2].startswith("Refused: the delegate of writer failed: the input breaks its schema: $.topic")
-    assert "'../writer' is no delegate's name" in (path.error or "")
+    assert "'../writer' is not a delegate's name" in (path.error or "")
 
 
 async def test_r8_3_failure_timeout_and_cancellation_of_a_delegate(

@@ -106,7 +106,10 @@ async def test_a_port_that_is_taken_is_refused(dev_server: WorkflowEnvironment, 
     port = address(dev_server)["TEMPORAL_ADDRESS"].partition(":")[2]
     dev = await perdure("dev", "--port", port, cwd=tmp_path)
     assert (dev.code, dev.out) == (1, "")
-    assert dev.err == f"perdure: port {port} is taken, perhaps by another server: stop it, or give another by --port\n"
+    assert (
+        dev.err
+        == f"perdure: port {port} is taken, perhaps by another server: stop it, or give another port with --port\n"
+    )
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -127,7 +130,7 @@ async def test_without_the_extra_the_hint_says_how_to_get_a_server(monkeypatch: 
 
 
 async def test_a_tool_is_safe_or_dangerous() -> None:
-    with pytest.raises(ToolDefinitionError, match="'both' is said to be safe and dangerous at once"):
+    with pytest.raises(ToolDefinitionError, match="'both' is declared safe and dangerous"):
 
         @tool(safe=True, dangerous=True)
         def both() -> None:

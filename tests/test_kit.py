@@ -445,6 +445,6 @@ async def test_a_wait_that_takes_too_long_tells_of_a_sessions_run() -> None:
 
 
 async def test_a_function_without_a_route_is_refused_as_one() -> None:
-    with pytest.raises(ToolDefinitionError, match="is no route: decorate the function with @reply_route"):
+    with pytest.raises(ToolDefinitionError, match="is not a route: decorate the function with @reply_route"):
         async with run_locally(payer, routes=[pay]):
             raise AssertionError

@@ -87,7 +87,7 @@ async def test_runs_are_found_by_what_they_are_and_many_are_told_at_once(dev_ser
         env = {"TEMPORAL_ADDRESS": client.service_client.config.target_host}
         asked = await perdure("cancel", "--agent", name, env=env)
         assert (asked.code, asked.out) == (2, "")
-        assert "match, and nothing was done: to cancel them say --yes" in asked.err
+        assert "match, and nothing was done: add --yes to cancel them" in asked.err
         both = await perdure("cancel", run_id, "--agent", name, env=env)
         assert both.code == 2
         await until_found(client, Selection(name, "running"), 2)

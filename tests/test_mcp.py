@@ -211,7 +211,7 @@ async def test_a_tool_that_cannot_be_one_is_left_out_with_a_line() -> None:
     async with server("stdio", env={"NOTES_ODD": "1"}) as config, offered_by(config, refused.append) as registry:
         assert registry.get("notes.read")
     assert len(refused) == 1
-    assert refused[0].startswith("the MCP server 'notes': tool 'notes.odd': its schema is no JSON Schema")
+    assert refused[0].startswith("the MCP server 'notes': tool 'notes.odd': its schema is not a JSON Schema")
 
 
 @pytest.mark.parametrize("has_tasks", [True, False])
@@ -344,11 +344,11 @@ async def test_an_invalid_answer_leaves_the_servers_other_calls_alone(tmp_path: 
     assert said == [
         (
             "invalid_answer",
-            'typed ran, but its answer is not what its server declares: $.n is "many", but must fit {"type": "integer"}; it was {"n": "many"}',
+            'typed ran, but its result does not fit the schema that its server declares: $.n is "many", but must fit {"type": "integer"}; it was {"n": "many"}',
         ),
         (
             "invalid_answer",
-            'typed ran, but its answer is not what its server declares: $ is null, but must fit {"type": "object"}; it was ["no structure"]',
+            'typed ran, but its result does not fit the schema that its server declares: $ is null, but must fit {"type": "object"}; it was ["no structure"]',
         ),
         ("invalid_answer", "the MCP server 'x' ran none, and its answer is none: content: Field required"),
         ("mcp_error", "the MCP server 'x' answered: out of paper"),

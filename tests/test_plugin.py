@@ -194,14 +194,14 @@ async def test_activities_that_would_be_taken_for_tools_are_refused(
 
 
 async def test_what_the_plugin_cannot_use_is_one_line(dev_server: WorkflowEnvironment) -> None:
-    with pytest.raises(ToolDefinitionError, match="is no tool: decorate the function with @tool"):
+    with pytest.raises(ToolDefinitionError, match="is not a tool: decorate the function with @tool"):
         PerdurePlugin([print])
     with pytest.raises(ToolDefinitionError, match="the worker has no tool 'gone'"):
         PerdurePlugin(agents=[Agent("lost", tools=["gone"])])
     limited = PerdurePlugin([activity_tool(ship)], tool_limits={"ship": 60.0})
     with pytest.raises(SettingsError, match="ship is not Perdure's to limit"):
         Worker(dev_server.client, task_queue="none", plugins=[limited])
-    with pytest.raises(TypeError, match="'approval' is no setting; did you mean 'approval_flo"):
+    with pytest.raises(TypeError, match="'approval' is not a setting; did you mean 'approval_flo"):
         PerdurePlugin(approval="always")
 
 

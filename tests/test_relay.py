@@ -259,7 +259,9 @@ async def test_who_asks_for_what_is_not_there_is_told(dev_server: WorkflowEnviro
         run, session = await it.begin(), await it.begin(SESSION_WORKFLOW)
         with pytest.raises(RunNotFoundError, match="there is no run 'nobody'"):
             await all_of(it.perdure, "nobody")
-        with pytest.raises(ProtocolError, match="'texts' is no topic; there are lifecycle, request, assistant"):
+        with pytest.raises(
+            ProtocolError, match="'texts' is not a known topic; use one of: lifecycle, request, assistant"
+        ):
             await all_of(it.perdure, run.id, topics=["texts"])
         with pytest.raises(
             CursorError, match=r"'1.2.3' is a place among the events of a session: a run's are like '12'"
@@ -269,14 +271,14 @@ async def test_who_asks_for_what_is_not_there_is_told(dev_server: WorkflowEnviro
             CursorError, match=r"'7' is a place among the events of a run: a session's are like '5.2.12'"
         ):
             await all_of(it.perdure, session.id, "7")
-        with pytest.raises(CursorError, match="'later' is no place among events"):
+        with pytest.raises(CursorError, match="'later' is not a cursor of events"):
             await all_of(it.perdure, session.id, "later")
         await run.calls(0, 2)
         await run.leave()
         assert await all_of(it.perdure, run.id, "2") == []
         for id, behind in ((run.id, "3"), (run.id, "99.1.1.5.0"), (session.id, "1.0.0")):
             with pytest.raises(
-                CursorError, match=f"'{behind}' is no place among the events of '{id}': it has [02] so far"
+                CursorError, match=f"'{behind}' is not a cursor of '{id}', which has [02] events so far"
             ):
                 await asyncio.wait_for(all_of(it.perdure, id, behind), HANG)
 
@@ -293,7 +295,7 @@ async def test_the_command_prints_a_line_of_json_for_each(dev_server: WorkflowEn
         assert [(line["data"]["call"], line["cursor"]) for line in lines] == [("1.1", "2"), ("1.2", "3")]
         wrong = await perdure("events", run.id, "--topics", "words", env=env)
         assert (wrong.code, wrong.out) == (2, "")
-        assert wrong.err.startswith("perdure: 'words' is no topic; there are lifecycle, request,")
+        assert wrong.err.startswith("perdure: --topics: 'words' is not one of lifecycle, request,")
 
 
 async def test_a_reader_is_told_in_lines_and_text_runs_on() -> None:

@@ -131,7 +131,7 @@ async def test_r2_3_bad_input_is_refused_by_the_workflow_too(dev_server: Workflo
         (Turn('{"calls": [{"_tool": "add", "a": 1', finish_reason="length"), "cut off"),
         (Turn("[1, 2]"), "expected an object"),
         (Turn('{"calls": {"_tool": "add"}, "output": null}'), "must be an array"),
-        (Turn('{"calls": [17, null], "output": null}'), "is no call"),
+        (Turn('{"calls": [17, null], "output": null}'), "is not a call"),
         (Turn('{"calls": [], "output": NaN}'), "not valid JSON"),
     ],
 )

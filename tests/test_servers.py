@@ -165,7 +165,7 @@ async def test_arguments_that_are_no_json_are_a_structural_error(dev_server: Wor
         view = await it.run(agent("add", config={"dialect": "tools"}))
         shown = it.model.requests[1].text
     assert (view.status, view.calls[0].status, len(view.errors)) == ("completed", "invalid", 1)
-    assert "the arguments of add are no JSON object" in shown
+    assert "the arguments of add are not a JSON object" in shown
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -178,7 +178,7 @@ async def test_r10_1_a_message_has_a_receipt_and_an_answer(dev_server: WorkflowE
         assert [entry["type"] for entry in view.entries] == ["message", "run", "reply"] * 2
         assert set(view.as_json()) >= {"session", "agent", "status", "queue", "entries"}
         assert "ann: hello" in it.model.requests[-1].text
-        with pytest.raises(RunNotFoundError, match="knows no message and no run 'm9'"):
+        with pytest.raises(RunNotFoundError, match="has no message and no run 'm9'"):
             await session.wait("m9", 5)
 
 

@@ -91,7 +91,7 @@ async def test_r7_8_pages_follow_each_other(dev_server: WorkflowEnvironment) -> 
         assert await run_offers(it.client, handles[0].id, "9.9") == []
         with pytest.raises(RunError, match="there is no run 'nobody'"):
             await run_offers(it.client, "nobody")
-        with pytest.raises(RunError, match="names no page"):
+        with pytest.raises(RunError, match="is not a page"):
             await list_waiting(it.client, page="†")
         for handle in handles:
             await handle.terminate()

@@ -107,7 +107,7 @@ class SessionUpdates:
         if (words := full(NEAR)) is not None:
             raise MessageRefusedError(f"{words}; it goes on as new when its run has ended: send it again then")
         if not message.agent and not kept.document:
-            raise MessageRefusedError("the session has no agent yet: say with its first message which agent answers")
+            raise MessageRefusedError("the session has no agent yet: name one with its first message")
         if kept.names_another_agent(message):
             judge_agent(message, kept.agent)
         with_settings(message.document or kept.document, message.settings)

@@ -99,7 +99,7 @@ async def _run(program: str, argv: list[str], stdin: str, timeout: float, folder
                 said = await asyncio.get_running_loop().sock_recv(ours, 64)
                 if lost := not said:
                     raise ToolError(
-                        "killed", f"what holds {argv[0]} together was killed; all that it started was ended"
+                        "killed", f"the process above {argv[0]} was killed; all processes that it started were ended"
                     )
                 out, err, _ = await asyncio.wait_for(reading, _GRACE)
         except TimeoutError:

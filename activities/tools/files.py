@@ -115,4 +115,4 @@ def _refuse_odd(parent: int, name: str, path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
         if not stat.S_ISREG(mode):
-            raise ToolError("not_a_file", f"{path} is no plain file")
+            raise ToolError("not_a_file", f"{path} is not a plain file")

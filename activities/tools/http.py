@@ -164,7 +164,7 @@ def _check_follows(url: str, method: str, following: httpx2.URL) -> None:
     """Check a redirect: a request that changes something was meant, and perhaps approved, for one server alone."""
     if method not in ("GET", "HEAD"):
         raise ToolError(
-            "redirected", f"{url} sends a {method} on to {following}, another server; ask there if you mean it"
+            "redirected", f"{url} sends a {method} on to {following}, another server; call that address if you mean it"
         )
 
 
@@ -175,7 +175,7 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 async def _address(url: httpx2.URL, hosts: Sequence[str], private: bool) -> str:
     """The address to ask, once scheme, host and all of its addresses were found allowed."""
     if url.scheme not in ("http", "https") or not url.host or url.userinfo:
-        raise ToolError("not_allowed", f"{url!s} is no plain http or https address")
+        raise ToolError("not_allowed", f"{url!s} is not a plain http or https address")
     if not any(fnmatch(url.host.lower(), host.lower()) for host in hosts):
         raise ToolError("not_allowed", f"the host {url.host} is not allowed; the worker allows {', '.join(hosts)}")
     try:
@@ -187,7 +187,7 @@ async def _address(url: httpx2.URL, hosts: Sequence[str], private: bool) -> str:
     addresses = [str(info[4][0]) for info in found]
     refused = [address for address in addresses if not (private or is_public(address))]
     if refused:
-        raise ToolError("not_allowed", f"{url.host} is {refused[0]}, which is no public address")
+        raise ToolError("not_allowed", f"{url.host} is {refused[0]}, which is not a public address")
     return addresses[0]
 
 
@@ -227,7 +227,7 @@ class _Decoder:
         try:
             found = self._zlib.decompress(data, MAX_BYTES + 1 - self._given)
         except zlib.error:
-            raise ToolError("not_readable", "the answer is not encoded as it says") from None
+            raise ToolError("not_readable", "the response is not encoded as its Content-Encoding says") from None
         self._given += len(found)
         if self._given > MAX_BYTES:
             raise _TOO_LARGE

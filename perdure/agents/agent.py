@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, overload
@@ -15,7 +16,7 @@ from typing_extensions import TypeVar, Unpack
 from perdure.agents.files import AGENTS, read_agent
 from perdure.agents.options import AgentOptions
 from perdure.approvals.policy import policy_problems
-from perdure.errors import AgentError, InputError, OutputError, ProtocolError
+from perdure.errors import AgentError, InputError, OutputError, ProtocolError, clip
 from perdure.runs.agent import Context, agent_document, check_task, parse_agent
 from perdure.tools.decorator import ToolFunction, plain_schema, tool_function
 from perdure.tools.tool import parse_tool
@@ -45,7 +46,7 @@ class JsonType(Generic[ValueT]):
                 self._adapter = TypeAdapter(wanted)
                 self.schema = plain_schema(self._adapter.json_schema())
             except (PydanticSchemaGenerationError, PydanticUserError) as error:
-                problem = str(error).splitlines()[0]
+                problem = str(error).splitlines()[0].partition(". Set `")[0]
                 raise AgentError(
                     f"{where} is neither a JSON Schema nor a type that JSON can be read as: {problem}"
                 ) from None
@@ -130,6 +131,8 @@ class Agent(Generic[OutputT]):
         where = f"agent {name!r}"
         given = JsonType[Any](input, f"{where}: input")
         wanted = JsonType[OutputT](output, f"{where}: output")
+        if isinstance(tools, str) or not isinstance(tools, Iterable):
+            raise AgentError(f"{where}: tools must be a list, not {clip(repr(tools), 80)}")
         named = list(tools)
         messages: list[Any] = [{"type": "system", "text": instructions}] if instructions else []
         messages += [{"type": "tool", "tool": _named(tool, where)} for tool in named]
@@ -184,6 +187,10 @@ class Agent(Generic[OutputT]):
 
     @classmethod
     def _read(cls, path: str | Path, *, output: Any = None, folder: Path = AGENTS, alone: bool = False) -> Agent[Any]:
+        if not isinstance(path, str | os.PathLike):
+            raise AgentError(
+                f"Agent.read takes a file's path or an agent's name, not {type(path).__name__}; Agent.of takes an agent's JSON"
+            )
         _, document = read_agent(str(path), folder, alone=alone)
         return cls.of(document, output=output, source=str(path))
 
@@ -290,7 +297,7 @@ def _named(tool: AgentTool, where: str) -> str | JsonObject:
     function = tool_function(tool)
     if function is None:
         raise AgentError(
-            f"{where}: {tool!r} is no tool: decorate the function with @tool, or name a tool of the worker's"
+            f"{where}: {clip(repr(tool), 80)} is not a tool: decorate the function with @tool, or name a tool of the worker's"
         )
     return function.name
 

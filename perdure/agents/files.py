@@ -221,14 +221,21 @@ def read_json(path: Path) -> Json:
         raise SettingsError(str(error)) from None
 
 
-def json_option(text: str, name: str) -> Json:
-    """Parse an option's JSON, or with `@file` that file's. Raise `SettingsError`."""
+def json_option(text: str, name: str, example: str = '{"key": "value"}') -> Json:
+    """Parse an option's JSON, or with `@file` that file's. Raise `SettingsError`, with an `example` of what is accepted."""
     if text.startswith("@"):
         return read_json(Path(text[1:]))
     try:
         return loads(text, source=name)
     except JsonError as error:
-        raise SettingsError(str(error)) from None
+        raise SettingsError(f"{error}; give JSON such as {example}, or @FILE") from None
+
+
+def example_input(schema: JsonObject, text: str | None) -> str:
+    """Return an input of this schema in which the text is the first required value: `{"request": "hello"}`."""
+    required = schema.get("required")
+    name = required[0] if isinstance(required, list) and required else "request"
+    return json.dumps({name: text or "…"}, ensure_ascii=False)
 
 
 PlanLike: TypeAlias = "str | Mapping[str, Any] | Sequence[Mapping[str, Any]]"

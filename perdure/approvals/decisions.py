@@ -60,7 +60,7 @@ def parse_decision(raw: Json, kind: Kind | None = None) -> Decision:
     """
     if not isinstance(raw, dict):
         example = '{"call": "1.0"}' if kind else '{"call": "1.0", "decision": "approve"}'
-        raise DecisionError(f"{shorten(raw, 60)} is no decision: expected an object such as {example}")
+        raise DecisionError(f"{shorten(raw, 60)} is not a decision: expected an object such as {example}")
     calls = raw.get("calls")
     if isinstance(calls, list) and len(calls) > MAX_EDITED:  # checked before any of them is parsed
         raise DecisionError(f"an edit may have {MAX_EDITED:,} calls at most, and this one has {len(calls):,}")
@@ -73,7 +73,7 @@ def parse_decision(raw: Json, kind: Kind | None = None) -> Decision:
     try:
         decision = Decision.model_validate(raw if kind is None else {**raw, "decision": kind})
     except ValidationError as error:
-        raise DecisionError(f"no decision: {first_problem(error)}") from None
+        raise DecisionError(f"the decision is not valid: {first_problem(error)}") from None
     wanted = {"edit": decision.params is not None or decision.calls is not None, "replace": bool(decision.replacement)}
     if not wanted.get(decision.decision, True):
         raise DecisionError(

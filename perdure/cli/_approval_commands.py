@@ -17,6 +17,7 @@ from perdure.cli import _commands as commands
 from perdure.cli._console import screen, table
 from perdure.cli._errors import CommandError, one_line_errors
 from perdure.cli._execute import Json, RunId, connected, execute
+from perdure.cli._help import Commands
 from perdure.cli._keys import read_key
 from perdure.cli._options import configured
 from perdure.cli._run_view import deciding
@@ -25,7 +26,7 @@ from perdure.hosting.settings import Settings
 from perdure.values.json import JsonObject, dumps, loads
 from perdure.values.templates import changes
 
-approvals_app = typer.Typer()
+approvals_app = Commands()
 CallId = Annotated[
     str, typer.Argument(metavar="CALL", help="The call's id, such as 1.0; a Request's number is its plan.")
 ]

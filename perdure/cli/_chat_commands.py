@@ -13,6 +13,7 @@ import typer
 from perdure.agents.agent import Agent
 from perdure.cli._errors import one_line_errors
 from perdure.cli._execute import connected
+from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
 
 
-chat_app = typer.Typer()
+chat_app = Commands()
 
 
 @chat_app.command("chat")

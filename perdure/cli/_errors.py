@@ -10,6 +10,7 @@ from typing import Final
 
 from perdure.cli._console import harmless
 from perdure.errors import MessageRefusedError, PerdureError, ProtocolError, RunTimeoutError, SettingsError
+from perdure.values.problems import meant
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -27,6 +28,14 @@ class CommandError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+def check_choice(option: str, value: str | None, choices: Sequence[str]) -> None:
+    """Raise `CommandError` for a value that is not one of the choices; `None` is no value."""
+    if value is not None and value not in choices:
+        near = meant(value, choices)
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise CommandError(f"{option}: {value!r} is not one of {', '.join(choices)}{hint}", USAGE)
 
 
 @contextmanager

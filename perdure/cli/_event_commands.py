@@ -13,9 +13,11 @@ from rich.text import Text
 
 from perdure.approvals.requests import ask_words, plan_words
 from perdure.cli._console import harmless, screen
+from perdure.cli._errors import check_choice, one_line_errors
 from perdure.cli._execute import connected
+from perdure.cli._help import Commands
 from perdure.runs.event_adapter import EventAdapter
-from perdure.runs.events import Event
+from perdure.runs.events import TOPICS, Event, parse_cursor
 from perdure.values.json import JsonObject, dumps, shorten
 
 if TYPE_CHECKING:
@@ -156,7 +158,7 @@ def _because(data: JsonObject) -> str:
 _WORDS: Final = EventWords()
 
 
-events_app = typer.Typer()
+events_app = Commands()
 
 
 @events_app.command("events")
@@ -176,6 +178,11 @@ def events(
 ) -> None:
     """Tell what happens in a run or a session, and what has happened before, until it has ended."""
     names = None if topics is None else [name.strip() for name in topics.split(",") if name.strip()]
+    with one_line_errors():  # before a server is needed
+        for name in names or ():
+            check_choice("--topics", name, [*TOPICS])
+        if from_ is not None and from_ != "now":
+            parse_cursor(from_)
 
     async def follow(perdure: Perdure) -> None:
         telling = None if as_json or not sys.stdout.isatty() else EventPrinter(screen())

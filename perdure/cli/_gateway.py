@@ -20,7 +20,7 @@ from perdure.gateway.server import served, tell_start, tell_stop
 from perdure.hosting import dev, logs
 from perdure.hosting.connection import connect, reached
 from perdure.hosting.process import interrupts
-from perdure.hosting.settings import Settings, changed
+from perdure.hosting.settings import Settings, changed, flag
 from perdure.hosting.telemetry import silent_runtime
 from perdure.pages.adapter import pages, sign_in
 
@@ -29,8 +29,13 @@ ADAPTERS: Final[tuple[AdapterMaker, ...]] = (health, openai_adapter, mcp_adapter
 
 
 @asynccontextmanager
-async def gateway(perdure: Perdure, settings: Settings, *, quiet: bool = False) -> AsyncIterator[str]:
-    """Serve it while the context lasts; its address, which is printed unless it is to be `quiet`. Raises `SettingsError`."""
+async def gateway(
+    perdure: Perdure, settings: Settings, *, quiet: bool = False, option: str = "--port"
+) -> AsyncIterator[str]:
+    """Serve it while the context lasts; its address, which is printed unless it is to be `quiet`. Raises `SettingsError`.
+
+    `option`: the flag of its port.
+    """
     check_reachable(settings)
     app = create_app(perdure, settings, ADAPTERS)
     hooks = load_tools(settings.tools).hooks
@@ -44,6 +49,7 @@ async def gateway(perdure: Perdure, settings: Settings, *, quiet: bool = False) 
             connections=settings.gateway_connections,
             stopping=app.state.gateway.stopping.set,
             grace=settings.gateway_grace,
+            option=option,
         ) as address:
             await tell_start(hooks, address)
             yield address
@@ -72,4 +78,7 @@ async def serve_dev(settings: Settings) -> None:
     if not settings.pages_url and settings.gateway_port:
         known["pages_url"] = f"http://{settings.gateway_host}:{settings.gateway_port}"
     settings = changed(settings, known)
-    await dev.serve_dev(settings, lambda client: gateway(Perdure(client, task_queue=settings.task_queue), settings))
+    await dev.serve_dev(
+        settings,
+        lambda client: gateway(Perdure(client, task_queue=settings.task_queue), settings, option=flag("gateway_port")),
+    )

@@ -9,13 +9,14 @@ import typer
 
 from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli._execute import RunId, connected, execute
+from perdure.cli._help import Commands
 from perdure.errors import SettingsError
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
 
 
-histories_app = typer.Typer()
+histories_app = Commands()
 
 
 @histories_app.command()
@@ -64,7 +65,7 @@ def replay(
     names = what or []
     with one_line_errors():
         if bool(names) == all_running or (query is not None and not all_running):
-            raise CommandError("give ids and files, or --running, and --query beside --running alone", USAGE)
+            raise CommandError("give IDs or files, or --running; --query goes with --running only", USAGE)
     files = [name for name in names if name.endswith(".json") or Path(name).is_file()]
 
     async def runs(perdure: Perdure | None) -> bool:

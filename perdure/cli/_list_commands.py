@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import click
@@ -15,11 +15,13 @@ import typer
 from perdure.agents.files import json_option
 from perdure.approvals.policy import ASKS, parse_policy
 from perdure.cli._console import screen, table, wait_line
-from perdure.cli._errors import USAGE, CommandError, one_line_errors
+from perdure.cli._errors import USAGE, CommandError, check_choice, one_line_errors
 from perdure.cli._execute import Json, connected
+from perdure.cli._help import Commands
 from perdure.cli._options import built_from
-from perdure.client.selection import ListedRun, Selection
-from perdure.values.json import dumps
+from perdure.client.selection import STATUSES, ListedRun, Selection, read_since
+from perdure.errors import RunError
+from perdure.values.json import dumps, shorten
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
@@ -67,6 +69,15 @@ class ChosenRuns:
         return connected(change_many)
 
 
+def _check_since(since: str | None) -> None:
+    """Raise `CommandError` for a time that cannot be read, before a server is needed."""
+    if since is not None:
+        try:
+            read_since(since, datetime.now(UTC))
+        except RunError as error:
+            raise CommandError(f"--since: {error}", USAGE) from None
+
+
 def choose(
     run_id: OneRun = None,
     agent: Agent = None,
@@ -78,9 +89,10 @@ def choose(
     yes: Yes = False,
 ) -> ChosenRuns:
     """Choose running runs by options. Raise `CommandError` unless these choose either one run, or some, or all."""
+    _check_since(since)
     some = (agent, since, sender, tenant, query) != (None,) * 5
     if some and everything:
-        raise CommandError("--all is all of them: leave the other options out, or leave it out", USAGE)
+        raise CommandError("--all selects every run: use it without other selections", USAGE)
     if (run_id is None) == (not some and not everything):
         raise CommandError(
             "give a run's id, or choose many by --agent, --since, --sender, --tenant, --query, --all", USAGE
@@ -94,13 +106,13 @@ def confirm(count: int, what: str, *, yes: bool) -> bool:
         return count > 0
     runs = f"{count:,} run{'s' if count > 1 else ''}"
     if not sys.stdin.isatty():
-        raise CommandError(f"{runs} match, and nothing was done: to {what} them say --yes", USAGE)
+        raise CommandError(f"{runs} match, and nothing was done: add --yes to {what} them", USAGE)
     if not click.confirm(f"{what} {runs}?", err=True):
         raise CommandError("nothing was done")
     return True
 
 
-lists_app = typer.Typer()
+lists_app = Commands()
 
 
 @lists_app.command("list")
@@ -123,6 +135,9 @@ def list_command(
     as_json: Json = False,
 ) -> None:
     """List runs, newest first."""
+    with one_line_errors():
+        check_choice("--status", status, [*STATUSES])
+        _check_since(since)
     chosen = Selection(agent, status, since, sender, tenant, reason, waiting, query)
     found = connected(lambda perdure: perdure.page_of_runs(chosen, size=limit, page=page))
     if as_json:
@@ -179,14 +194,19 @@ def policy(
     with one_line_errors():
         keys: Any = {} if change is None else json_option(change, "--set")
         if not isinstance(keys, dict):
-            raise CommandError("--set must be a JSON object", USAGE)
+            raise CommandError(
+                f'--set must be a JSON object such as {{"ask": "always"}}, not {shorten(keys, 60)}', USAGE
+            )
+        check_choice("--ask", ask, ASKS)
         keys |= {} if ask is None else {"ask": ask}
-        exceptions = dict(item.partition("=")[::2] for item in tool or [])
+        for item in tool or ():
+            if not item.endswith(("=never", "=always")):
+                raise CommandError(f"--tool: {item!r} is not NAME=never or NAME=always", USAGE)
+        exceptions = dict(item.rpartition("=")[::2] for item in tool or [])
         keys |= {"tools": exceptions} if exceptions else {}
         if not keys:
             raise CommandError("nothing to change: give --ask, --tool or --set", USAGE)
-        if runs.run_id is None:
-            parse_policy(keys)  # before anybody is asked
+        parse_policy(keys)
     found = runs.change(
         "change the policy of",
         lambda run: run.policy(**keys),

@@ -13,13 +13,14 @@ from rich.text import Text
 from perdure.checking.report import CheckReport, Row, TaskResult
 from perdure.checking.tasks import TASKS, Task
 from perdure.cli._console import screen
-from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
+from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
 from perdure.cli._execute import Json, execute
+from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
 from perdure.values.json import JsonObject, dumps
 
-models_app = typer.Typer(help="Try the models that are configured.", no_args_is_help=True)
+models_app = Commands(help="Try the models that are configured.", no_args_is_help=True)
 T = TypeVar("T")
 DIALECTS = ("solution", "tools", "script")
 
@@ -36,7 +37,7 @@ def check(
     dialect: Annotated[list[str] | None, typer.Option(help="Only this one: " + ", ".join(DIALECTS))] = None,
     task: Annotated[list[str] | None, typer.Option(help="Only this one: " + ", ".join(t.name for t in TASKS))] = None,
     parallel: Annotated[int, typer.Option(min=1, help="Tasks at once; a server of one's own may want 1.")] = 4,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one task.")] = 120.0,
+    timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="For one task.")] = 120.0,
     as_json: Json = False,
 ) -> None:
     """Let the models do a dozen small tasks in each dialect, and say which `config` follows.
@@ -78,7 +79,7 @@ async def _check(settings: Settings, dialects: list[str], tasks: list[Task], **h
 
 def _chosen(option: str, names: list[str] | None, known: dict[str, T]) -> list[T]:
     if unknown := [name for name in names or () if name not in known]:
-        raise CommandError(f"{option} {unknown[0]!r}: there are {', '.join(known)}", USAGE)
+        check_choice(option, unknown[0], [*known])
     return [value for name, value in known.items() if not names or name in names]
 
 

@@ -6,12 +6,13 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeAlias, get_type_hints
 
 import typer
 
-from perdure.cli._errors import one_line_errors
+from perdure.cli._errors import USAGE, CommandError, one_line_errors
 from perdure.hosting.settings import CONFIG, GATEWAY, PAGES, Settings, about, flag, load, using, variable
 from perdure.hosting.settings_display import shown_default
 
@@ -46,6 +47,8 @@ def configured(*names: str, flags: Mapping[str, str] = NONE) -> Callable[[Callab
             said = {name: value for name in chosen if (value := given.pop(name)) is not None}
             with one_line_errors():
                 if config is not None:
+                    if not Path(config).is_file():
+                        raise CommandError(f"--config: there is no file {config}", USAGE)
                     os.environ[CONFIG] = config  # for whatever reads settings in this process, and for what it starts
                 settings = load(said, chosen)
             with using(settings):

@@ -14,6 +14,7 @@ from rich.text import Text
 from perdure.agents.files import Planned, json_option
 from perdure.cli._console import screen, table
 from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
+from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.equipment import registry_of
 from perdure.hosting.settings import Settings
@@ -31,7 +32,7 @@ _LENGTH: Final = re.compile(r"len\(.+\)")
 _COUNT: Final = re.compile(r"[0-9]{1,6}")
 _OUTCOME: Final = re.compile(r"failed|true|false|[0-9]{1,6}|†.+", re.DOTALL)
 
-plan_app = typer.Typer(help="Look at a plan before anything runs; needs no server.", no_args_is_help=True)
+plan_app = Commands(help="Look at a plan before anything runs; needs no server.", no_args_is_help=True)
 
 File = Annotated[
     Path,

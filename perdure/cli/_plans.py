@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,8 +95,24 @@ def _written(path: Path) -> Json:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
         return read_json(path)  # which says what is wrong
+    if path.suffix == ".py" and _is_module(text):
+        raise CommandError(
+            f"{path} is a Python module, not a plan: expected an agent file, JSON, or a script of calls. "
+            f"Modules with tools are given by --tools {path.stem}",
+            USAGE,
+        )
     looks = text.lstrip()[:1] in ("{", "[", "/") or path.suffix == ".json"
     return read_json(path) if looks else text
+
+
+def _is_module(text: str) -> bool:
+    """Whether Python text defines or imports names, which no script does."""
+    try:
+        statements = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return False
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+    return any(isinstance(each, kinds) for each in statements)
 
 
 def _plan_in(agent: Agent, path: Path, run_input: Json | Missing) -> Json:

@@ -10,6 +10,7 @@ import typer
 from perdure.cli._console import screen, table
 from perdure.cli._errors import USAGE, CommandError, one_line_errors
 from perdure.cli._execute import Json, execute
+from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
 from perdure.tools.tool import resolve_tools
@@ -128,7 +129,7 @@ FILES: Final = {
 }
 
 
-starting_app = typer.Typer()
+starting_app = Commands()
 
 
 @starting_app.command()
@@ -142,7 +143,9 @@ def init(
     with one_line_errors():
         try:
             if there := [name for name in files if (folder / name).exists()]:
-                raise CommandError(f"nothing was written: {folder / there[0]} is there already", USAGE)
+                raise CommandError(
+                    f"nothing was written: {folder / there[0]} exists already; give another folder", USAGE
+                )
             for name, text in files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(text, encoding="utf-8")

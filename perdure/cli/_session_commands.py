@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
 
 from perdure.agents.agent import Agent
 from perdure.cli._console import screen, table
-from perdure.cli._errors import FAILED, TIMEOUT, USAGE, CommandError, one_line_errors
+from perdure.cli._errors import FAILED, TIMEOUT, check_choice, one_line_errors
 from perdure.cli._execute import Json, connected
+from perdure.cli._help import CommandGroup, Commands
 from perdure.cli._options import configured
 from perdure.errors import RunNotFoundError, SettingsError
 from perdure.hosting.settings import Settings
@@ -43,7 +43,7 @@ Sender = Annotated[
 ]
 
 
-class _SaysByDefault(TyperGroup):
+class _SaysByDefault(CommandGroup):
     """`perdure agent SESSION MESSAGE` is a command without a name of its own; `wait` has one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -51,13 +51,19 @@ class _SaysByDefault(TyperGroup):
             args = [_SAY, *args]
         return super().parse_args(ctx, args)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of the command without a name: a person types no other."""
+        say = self.commands[_SAY]
+        say.format_help(say.context_class(say, info_name=ctx.info_name, parent=ctx.parent), formatter)
+        formatter.write("\n'perdure agent wait RUN' waits for the end of a session's run.\n")
 
-agent_app = typer.Typer(
+
+agent_app = Commands(
     cls=_SaysByDefault,
     no_args_is_help=True,
     help="Say something in a session: perdure agent SESSION MESSAGE --agent FILE. Or wait for a run of one.",
 )
-session_app = typer.Typer(no_args_is_help=True, help="Sessions: conversations that outlive their runs.")
+session_app = Commands(no_args_is_help=True, help="Sessions: conversations that outlive their runs.")
 
 
 @agent_app.command(_SAY, hidden=True)
@@ -92,7 +98,7 @@ def say(
         bool, typer.Option("--no-wait", help="Print the receipt, and do not wait for the reply.")
     ] = False,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds to wait for the reply; the run is not touched.")
+        float | None, typer.Option(metavar="SECONDS", help="Seconds to wait for the reply; the run is not touched.")
     ] = None,
     sender: Sender = None,
     tenant: Tenant = "",
@@ -100,8 +106,7 @@ def say(
 ) -> None:
     """Say something in a session, and print the reply; with --json, or --no-wait, the receipt, without waiting."""
     with one_line_errors():
-        if mode is not None and mode not in MODES:
-            raise CommandError(f"--mode is one of {', '.join(MODES)}, not {mode!r}", USAGE)
+        check_choice("--mode", mode, MODES)
         found = None if agent is None else Agent.read_to_run(agent, folder=settings.agents_folder)
 
     async def speak(perdure: Perdure) -> tuple[Receipt, str | None]:
@@ -131,7 +136,7 @@ def wait(
     session: Annotated[
         str | None, typer.Option(metavar="SESSION", help="The key of the session that knows the message.")
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds; nothing is stopped.")] = WAIT,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds; nothing is stopped.")] = WAIT,
     sender: Annotated[
         str, typer.Option(metavar="NAME", help="The message's sender, where several senders used this id.")
     ] = "",

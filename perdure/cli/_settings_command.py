@@ -8,12 +8,13 @@ from rich.text import Text
 
 from perdure.cli._console import screen
 from perdure.cli._execute import Json
+from perdure.cli._help import Commands
 from perdure.cli._options import ALL, configured
 from perdure.hosting.settings import Settings, unknown_variables
 from perdure.hosting.settings_display import shown
 from perdure.values.json import dumps
 
-settings_app = typer.Typer()
+settings_app = Commands()
 
 
 @settings_app.command("settings")

@@ -11,11 +11,12 @@ import typer
 from perdure.cli._console import screen, table
 from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli._execute import Json
+from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
 from perdure.values.json import dumps
 
-token_app = typer.Typer(no_args_is_help=True, help="Tokens: whom the gateway lets in, for which tenant, to do what.")
+token_app = Commands(no_args_is_help=True, help="Tokens: whom the gateway lets in, for which tenant, to do what.")
 _FILE: Final = {"gateway_tokens": "--tokens"}
 
 
@@ -92,5 +93,7 @@ def revoke(settings: Settings, id: Annotated[str, typer.Argument(metavar="ID", h
 
 def _file(settings: Settings) -> Path:
     if settings.gateway_tokens is None:
-        raise CommandError("say which file: --tokens FILE, or gateway_tokens in perdure.toml", USAGE)
+        raise CommandError(
+            "the file of tokens is not set: give --tokens FILE, or set gateway_tokens in perdure.toml", USAGE
+        )
     return settings.gateway_tokens

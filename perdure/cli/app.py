@@ -9,15 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from perdure.agents.agent import Agent
-from perdure.agents.files import json_option
-from perdure.approvals.policy import ASKS, parse_policy
+from perdure.agents.files import example_input, json_option
+from perdure.approvals.policy import ASKS
 from perdure.cli import _commands as commands
 from perdure.cli._approval_commands import approvals_app
 from perdure.cli._chat_commands import chat_app
 from perdure.cli._console import screen
-from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
+from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
 from perdure.cli._event_commands import events_app
 from perdure.cli._execute import Json, RunId, connected, execute
+from perdure.cli._help import Commands
 from perdure.cli._history_commands import histories_app
 from perdure.cli._list_commands import lists_app
 from perdure.cli._model_commands import models_app
@@ -36,11 +37,10 @@ from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject, dumps
 from perdure.values.references import MISSING
 
-app = typer.Typer(
+app = Commands(
     name="perdure",
     help="A durable engine for AI agents, on Temporal.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
 )
 app.add_typer(agent_app, name="agent")
 app.add_typer(session_app, name="session")
@@ -101,9 +101,10 @@ def run(
     with one_line_errors():  # what the run would refuse needs no server to be refused
         if id is not None and not id.strip():
             raise CommandError("--id is empty: give the run a name, or leave it out for one of its own", USAGE)
+        check_choice("--ask", ask, ASKS)
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
-        value = found.check_input(MISSING if input is None else json_option(input, "--input"), told=True)
-        parse_policy(approval)
+        example = example_input(found.input_schema, input)
+        value = found.check_input(MISSING if input is None else json_option(input, "--input", example), told=True)
         told = {} if prompt is None else said(parse_prompt(json_option(prompt, "--prompt")))
     how: dict[str, Any] = {
         "no_wait": no_wait,
@@ -125,7 +126,7 @@ def run(
 @app.command()
 def wait(
     run_id: RunId,
-    timeout: Annotated[float, typer.Option(help="Seconds; the run is not touched.")] = 30.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds; the run is not touched.")] = 30.0,
     as_json: Json = False,
 ) -> None:
     """Wait for a run to end and print its result."""
@@ -186,7 +187,7 @@ def watch(
 @app.command()
 def steer(
     run_id: RunId,
-    text: Annotated[str, typer.Argument(help="The new message.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The new message.")],
     id: Annotated[str | None, typer.Option("--id", help="The message's; the same one twice is one message.")] = None,
     by: Annotated[str, typer.Option("--by", envvar="USER", help="Who says it, for the record.")] = "",
     as_json: Json = False,

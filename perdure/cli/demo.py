@@ -131,7 +131,7 @@ async def _model(kind: str, console: Console) -> AsyncIterator[AsyncOpenAI | Non
             )
             yield AsyncOpenAI(base_url=scripted.base_url, api_key="scripted", max_retries=0)
     else:
-        raise CommandError(f"--model must be 'scripted' or 'live', not {kind!r}", USAGE)
+        raise CommandError(f"--model: {kind!r} is not one of scripted, live", USAGE)
 
 
 def _registry() -> Registry:

@@ -476,7 +476,7 @@ def wanted(topics: Iterable[str] | None) -> frozenset[Topic]:
     found: set[Topic] = set()
     for name in TOPICS if topics is None else topics:
         if (topic := as_topic(name)) is None:
-            raise ProtocolError(f"{name!r} is no topic; there are {', '.join(TOPICS)}")
+            raise ProtocolError(f"{name!r} is not a known topic; use one of: {', '.join(TOPICS)}")
         found.add(topic)
     return frozenset(found)
 
@@ -490,7 +490,7 @@ def place(from_: str | None, *, session: bool) -> Cursor | None:
     cursor = parse_cursor(from_)
     if (cursor.session is not None) != session:
         there, here = ("a run", "a session's are like '5.2.12'") if session else ("a session", "a run's are like '12'")
-        raise CursorError(f"{from_!r} is a place among the events of {there}: {here}")
+        raise CursorError(f"{from_!r} is a cursor of {there}: {here}")
     return cursor
 
 
@@ -508,7 +508,7 @@ def _check_place(from_: str | None, number: int, source: EventSource, resets: in
     """Raises `CursorError` for a place behind all that there is: what follows would be left out there, and nobody told."""
     if number > source.stream.next or resets > len(source.stream.resets):
         raise CursorError(
-            f"{from_!r} is no place among the events of {source.id!r}: it has {source.stream.next:,} so far; whose cursor is it?"
+            f"{from_!r} is not a cursor of {source.id!r}, which has {source.stream.next:,} events so far: use a cursor that it returned"
         )
 
 

@@ -312,9 +312,9 @@ async def read_page(client: Client, query: str, page: str | None) -> bytes | Non
     except RPCError as error:
         if error.status in UNANSWERED:
             raise
-        raise RunError(f"{shorten(page, 40)} names no page: give what the page before said") from None
+        raise RunError(f"{shorten(page, 40)} is not a page: give the token that the page before it returned") from None
     except (binascii.Error, ValueError):
-        raise RunError(f"{shorten(page, 40)} names no page: give what the page before said") from None
+        raise RunError(f"{shorten(page, 40)} is not a page: give the token that the page before it returned") from None
     return token
 
 

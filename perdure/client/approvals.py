@@ -152,7 +152,7 @@ async def _ask(client: Client, run_id: str, call: str | None) -> list[WaitingReq
             found += [WaitingRequest(run_id, offer) for offer in offers]
             more = bool(offers) and offers[-1].more > 0
     except WorkflowQueryFailedError as error:
-        raise RunError(f"what waits in {run_id!r} cannot be told: {error}") from None
+        raise RunError(f"the approval requests of {run_id!r} cannot be read: {error}") from None
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
             return []

@@ -107,13 +107,13 @@ def read_history(path: Path) -> WorkflowHistory:
     if isinstance(written, dict) and "runs" in written and "events" not in written:
         raise SettingsError(f"{path} is a case, not a history: play it with perdure.testing.replay (docs/testing.md)")
     if not isinstance(written, dict) or not isinstance(written.get("events"), list) or not written["events"]:
-        raise SettingsError(f"{path} is no history: expected JSON with 'events'")
+        raise SettingsError(f"{path} is not a history: expected JSON with 'events'")
     started = written["events"][0].get("workflowExecutionStartedEventAttributes") or {}
     workflow_id = written.pop("workflowId", None) or started.get("workflowId") or path.stem
     try:
         return WorkflowHistory.from_json(workflow_id, written)
     except Exception as error:  # the SDK raises whatever reading it raises
-        raise SettingsError(f"{path} is no history: {str(error).splitlines()[0]}") from None
+        raise SettingsError(f"{path} is not a history: {str(error).splitlines()[0]}") from None
 
 
 @cache

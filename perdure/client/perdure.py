@@ -196,7 +196,7 @@ class Perdure:
         """The session that a run belongs to, by what its receipt says. Asks nobody. Raises `RunNotFoundError` for a run of none."""
         id, _, number = run_id.partition("/")
         if not id.startswith(SESSION_PREFIX) or not number:
-            raise RunNotFoundError(f"{run_id!r} is no run of a session")
+            raise RunNotFoundError(f"{run_id!r} is not a run of a session")
         return self._session(Address(self.client, id, known=id))
 
     async def find_session_of(self, run_id: str, *, tenant: str = "") -> Session:

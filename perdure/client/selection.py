@@ -107,7 +107,7 @@ def read_since(text: str, now: datetime) -> datetime:
         time = datetime.fromisoformat(text.strip())
         return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise RunError(f"{shorten(text, 40)} is no time: say 90min, 2h, 3d, or 2026-01-31T08:00") from None
+        raise RunError(f"{shorten(text, 40)} is not a time: use 90min, 2h, 3d, or 2026-01-31T08:00") from None
 
 
 def quoted(text: str) -> str:

@@ -490,7 +490,7 @@ class Session:
         if not fate.known:
             fate = await SessionReader(self._client, self.id).fate(what, sender)
         if not fate.known:
-            raise RunNotFoundError(f"the session {self.key!r} knows no message and no run {what!r}")
+            raise RunNotFoundError(f"the session {self.key!r} has no message and no run {what!r}")
         return fate
 
     async def _so_far(self, what: str, sender: str) -> tuple[str | None, str | None]:
@@ -524,7 +524,7 @@ class Session:
         except WorkflowQueryFailedError as error:
             if ENDED in str(error):
                 raise RunNotFoundError(f"there is no session {self.key!r}: it was deleted") from None
-            raise RunError(f"the session {self.key!r} cannot be asked: {error}") from None
+            raise RunError(f"the session {self.key!r} cannot be queried: {error}") from None
 
     async def _forget(self) -> None:
         await session_operations.forget(self._client, self.id)

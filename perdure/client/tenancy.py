@@ -93,7 +93,7 @@ class IdempotentStart:
     def of(cls, tenant: str | None, sender: str | None, key: str, body: Json) -> IdempotentStart:
         """Raises `RunError` for what is no key."""
         if not key.strip() or not key.isprintable() or len(key) > MAX_NAME:
-            raise RunError(f"a key is some printable characters, {MAX_NAME} at most, not {shorten(key, 60)}")
+            raise RunError(f"{shorten(key, 60)} is not a valid key: use 1 to {MAX_NAME} printable characters")
         return cls(key, f"run-{digest([tenant or '', sender or '', key])}", digest(body))
 
     def memo(self) -> dict[str, str]:
@@ -142,5 +142,7 @@ class IdempotentStart:
         handle: WorkflowHandle[object, object] = client.get_workflow_handle(self.run_id)
         owner = await handle.describe()
         if await owner.memo_value(WANTED_MEMO, "", type_hint=str) != self.body:
-            raise RunExistsError(f"the key {self.key!r} is that of another run: say another key, or the same again")
+            raise RunExistsError(
+                f"the key {self.key!r} belongs to a run with another agent or input: use another key, or repeat that start"
+            )
         return owner

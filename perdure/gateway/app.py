@@ -117,7 +117,7 @@ def _for_pages_of(origins: Sequence[str]) -> list[Middleware]:
 def tokens_of(settings: Settings) -> Tokens | None:
     """Return the tokens that the settings name. Raises `SettingsError`."""
     if settings.gateway_tokens is not None and settings.gateway_token is not None:
-        raise SettingsError("gateway_token and gateway_tokens: say one of them")
+        raise SettingsError("gateway_token and gateway_tokens are both set: set one of them")
     if settings.gateway_tokens is not None:
         return TokenFile(settings.gateway_tokens, told=lambda line: _log.info("%s", line))
     return None if settings.gateway_token is None else OneToken(settings.gateway_token)
@@ -266,5 +266,5 @@ def check_reachable(settings: Settings) -> None:
     """Raises `SettingsError` where others could reach a gateway that asks for no token, and for tokens that cannot be read."""
     if tokens_of(settings) is None and not is_loopback(settings.gateway_host):
         raise SettingsError(
-            f"others can reach {settings.gateway_host}: give tokens that they have to know, with --tokens or --token"
+            f"other machines can reach {settings.gateway_host}: require tokens, with --tokens FILE or --token TEXT"
         )

@@ -54,16 +54,18 @@ async def served(
     connections: int = CONNECTIONS,
     stopping: Callable[[], object] = lambda: None,
     grace: float = 1.0,
+    option: str = "--port",
 ) -> AsyncIterator[str]:
     """Serve while the context lasts; the address, printed behind the `name`, if there is one. At its end `stopping` is called, and what is being answered has `grace` seconds.
 
-    Raises `SettingsError` where the port is taken.
+    Raises `SettingsError`, which names the port's `option`, where the port is taken.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host.strip("[]"), port), family=family)
     except OSError as error:
-        raise SettingsError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+        words = f"cannot listen on {host} port {port}: {error.strerror}; give another port with {option}"
+        raise SettingsError(words) from None
     async with app.router.lifespan_context(app):
         server = await _started(app, listening, connections)
         address = f"http://{host}:{listening.getsockname()[1]}"

@@ -33,7 +33,7 @@ FORM: Final = re.compile(rf"{PREFIX}_([0-9a-z]+)_([A-Za-z0-9_-]{{43}})")
 def check_token(token: str | None) -> None:
     """Raises `SettingsError` for one that is empty: a variable that is not set would let everybody in."""
     if token is not None and not token.strip():
-        raise SettingsError("the token is empty: give one with --token or its variable, or none at all")
+        raise SettingsError("the token is empty: give one with --token or its variable, or leave both out")
 
 
 class Tokens(Protocol):

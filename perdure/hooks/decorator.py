@@ -93,7 +93,7 @@ def found_hooks(functions: Iterable[object]) -> list[HookFunction]:
     for each in functions:
         made = hook_functions(each)
         if not made:
-            raise HookDefinitionError(f"{clip(repr(each), 80)} is no hook: decorate the function with @hook")
+            raise HookDefinitionError(f"{clip(repr(each), 80)} is not a hook: decorate the function with @hook")
         found += made
     return found
 

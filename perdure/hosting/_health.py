@@ -139,7 +139,9 @@ class Health:
         try:
             server = await asyncio.start_server(self._answer, None, port, limit=_LINES)
         except (OSError, OverflowError) as error:
-            raise SettingsError(f"health cannot be served on port {port}: {error}") from None
+            raise SettingsError(
+                f"health cannot be served on port {port}: {error}; give another port with --health-port"
+            ) from None
         async with server:
             yield
 

@@ -64,7 +64,7 @@ class FileStorage(StorageDriver):
     def _read(self, name: str) -> Payload:
         # The name comes from a history, which others may write: it must not lead anywhere else.
         if not re.fullmatch(r"[0-9a-f]{64}", name):
-            raise ValueError(f"{name!r} is no name of a stored value")
+            raise ValueError(f"{name!r} is not a name of a stored value")
         try:
             data = self._path(name).read_bytes()
         except FileNotFoundError:

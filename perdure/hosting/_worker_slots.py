@@ -59,7 +59,7 @@ def deployment(settings: Settings) -> WorkerDeploymentConfig | None:
     if name is None and build is None:
         return None
     if name is None or build is None:
-        raise SettingsError("deployment_name and build_id go together: a version is both, or none")
+        raise SettingsError("deployment_name and build_id go together: set both, or neither")
     version = WorkerDeploymentVersion(deployment_name=name, build_id=build)
     return WorkerDeploymentConfig(
         version, use_worker_versioning=True, default_versioning_behavior=VersioningBehavior.PINNED

@@ -219,7 +219,7 @@ def _registry(settings: Settings, tools: Iterable[AgentTool], agents: list[Agent
         found = [tool_function(tool)] if not isinstance(tool, Agent) else tool.functions
         for function in found:
             if function is None:
-                raise ToolDefinitionError(f"{tool!r} is no tool: decorate the function with @tool")
+                raise ToolDefinitionError(f"{tool!r} is not a tool: decorate the function with @tool")
             registry.add(function)
     for agent in agents:
         for function in agent.functions:

@@ -63,7 +63,9 @@ async def embedded_server(
         dynamic += ["--metrics-port", str(metrics_port)]
     for asked, option in ((port, "--port"), (ui_port if ui else 0, "--ui-port")):
         if asked and not _is_free(asked):
-            raise ServerError(f"port {asked} is taken, perhaps by another server: stop it, or give another by {option}")
+            raise ServerError(
+                f"port {asked} is taken, perhaps by another server: stop it, or give another port with {option}"
+            )
     program = find_program("temporal")
     try:
         server = await start_patiently(

@@ -72,7 +72,7 @@ def _json(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json_option(value, "what is given")
+        return json_option(value, "the value")
     except SettingsError as error:
         raise ValueError(str(error)) from None
 
@@ -82,13 +82,13 @@ def _rates(value: Any) -> Any:
     if not isinstance(value, str) or value.lstrip().startswith(("{", "@")):
         read = _json(value)
         if isinstance(read, dict) and any(isinstance(each, bool) for each in read.values()):
-            raise ValueError("a rate is a number")
+            raise ValueError("each rate must be a number")
         return read
     rates: dict[str, str] = {}
     for part in _names(value):
         name, equals, number = part.rpartition("=")
         if not equals or not name:
-            raise ValueError(f"{part!r} is no NAME=NUMBER")
+            raise ValueError("must be NAME=NUMBER, several with commas, such as search=120")
         rates[name.strip()] = number.strip()
     return rates
 
@@ -375,7 +375,7 @@ class Settings(BaseSettings):
             try:
                 ipaddress.ip_network(each, strict=False)
             except ValueError:
-                raise ValueError(f"{each!r} is no address and no network; write 10.0.0.1 or 10.0.0.0/8") from None
+                raise ValueError(f"{each!r} is not an address or a network; write 10.0.0.1 or 10.0.0.0/8") from None
         return named
 
     @field_validator("*", mode="before")
@@ -383,7 +383,7 @@ class Settings(BaseSettings):
     def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
         """`wait = true` means nothing, and a second least of all."""
         if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
-            raise ValueError("is no switch: say how much, or which")
+            raise ValueError("must be a value")
         return value
 
     @property
@@ -444,7 +444,7 @@ def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None
     if not os.environ.get(CONFIG) and _put_there(path):
         raise SettingsError(
             f"{path} is another user's, in a folder where everybody may put one, and can name code to run: "
-            f"if it is meant, say so with {CONFIG}={path}"
+            f"to use it, set {CONFIG}={path}"
         )
     try:
         settings = Settings(**(given or {}))
@@ -455,7 +455,7 @@ def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None
     except ValidationError as error:
         known, problems = list(Settings.model_fields), error.errors(include_url=False)
         if unknown := [name for name in (problem["loc"][0] for problem in problems) if name not in known]:
-            found = "; ".join(f"{name!r} is no setting{_near(str(name), known)}" for name in unknown)
+            found = "; ".join(f"{name!r} is not a setting{_near(str(name), known)}" for name in unknown)
             raise SettingsError(f"{path}: {found}") from None
         problem = problems[0]
         name, *path_inside = problem["loc"]
@@ -470,7 +470,7 @@ def load(given: Mapping[str, Any] | None = None, flags: Mapping[str, str] | None
 def changed(settings: Settings, fields: Mapping[str, Any]) -> Settings:
     """The settings with these fields in place of theirs. Raises `TypeError` for a name that is none."""
     if unknown := [name for name in fields if name not in Settings.model_fields]:
-        raise TypeError(f"{unknown[0]!r} is no setting{_near(unknown[0], list(Settings.model_fields))}")
+        raise TypeError(f"{unknown[0]!r} is not a setting{_near(unknown[0], list(Settings.model_fields))}")
     return settings.model_copy(update=dict(fields))
 
 
@@ -496,7 +496,7 @@ def unknown_variables() -> list[str]:
     """One line for each variable that looks like a setting's and is none: others may have put it there."""
     known = [variable(name) for name in Settings.model_fields] + [CONFIG]
     ours = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
-    return [f"{name} is no setting{_near(name, known)}" for name in ours]
+    return [f"{name} is not a setting{_near(name, known)}" for name in ours]
 
 
 def _put_there(path: Path) -> bool:

@@ -143,7 +143,7 @@ class Site:
         form = await self.form(request)
         caller = caller_of(request)
         if not self.guards.sees_all_tenants(caller):
-            raise HttpError(403, "a token shows its own tenant", kind="forbidden")
+            raise HttpError(403, "a token shows its own tenant only", kind="forbidden")
         response = self.go_to(request, _own(form.get("back", ""), self.home or "./"))
         self.guards.choose_tenant(request, response, form.get("tenant", ""))
         return response

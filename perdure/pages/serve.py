@@ -18,7 +18,7 @@ async def serve_inbox(*, host: str, port: int, token: str | None) -> None:
     """Serve until interrupted. Raises `SettingsError` when others could reach it and there is no token, or it is empty, or the port is taken."""
     if token is None and not is_loopback(host):
         raise SettingsError(
-            f"others can reach {host}: give a token that they have to know, with --token or PERDURE_INBOX_TOKEN",
+            f"other machines can reach {host}: require a token, with --token TEXT or PERDURE_INBOX_TOKEN",
         )
     check_token(token)  # before a server is needed
     async with served(inbox_app(await Perdure.connect(), Guards(token)), "inbox", host, port):

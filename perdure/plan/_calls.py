@@ -237,7 +237,7 @@ def delegate_problems(raw: Mapping[str, Json]) -> list[str]:
         if problem is not None:
             problems.append(problem)
         elif wrong or until.template.literal:
-            what = f"{wrong[0]} is not of the output" if wrong else f"{shorten(raw[UNTIL], 60)} is no reference"
+            what = f"{wrong[0]} is not of the output" if wrong else f"{shorten(raw[UNTIL], 60)} is not a reference"
             problems.append(f'$._until: {what}; expected such as "†output.done", or a formula: "output.n > 3"')
     return problems
 

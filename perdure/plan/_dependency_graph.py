@@ -414,7 +414,7 @@ def _parse_items(
         elif item.rpartition(".")[0] != call_id.rpartition(".")[0] and item not in joined:
             calls = ".0, .1, …" if "[" in call_id else f"{call_id.rpartition('.')[0]}.0, …"
             problems.append(
-                f"$._after: {item} is no call of this {'body' if '[' in call_id else 'plan'}; its calls are {calls}"
+                f"$._after: {item} is not a call of this {'body' if '[' in call_id else 'plan'}; its calls are {calls}"
             )
     return CallOrder(template, ids), problems
 

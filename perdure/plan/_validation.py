@@ -14,7 +14,7 @@ from perdure.plan._loop_spec import BODY_KEYS, OWN_TOOLS, is_inside, read_loop
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, dumps, has_null, json_path, shorten
 from perdure.values.limits import MAX_BODY_CALLS, MAX_LOOPS_DEEP, CheckBudget
-from perdure.values.problems import close_names
+from perdure.values.problems import close_names, none_of
 from perdure.values.provenance import EACH as PROVENANCE_EACH
 from perdure.values.provenance import USER, Origins, Sources, join, origins_of
 from perdure.values.references import (
@@ -60,7 +60,7 @@ def check_call(
     `too_much`: why it is not even parsed. `joined`: the calls of earlier Requests that are in the plan.
     """
     if not isinstance(raw, dict):
-        problem = f"{shorten(raw, 60)} is no call: expected an object with a '_tool'"
+        problem = f"{shorten(raw, 60)} is not a call: expected an object with a '_tool'"
         return _checked_call(id, index, *_refuse(CallSpec({}), "not_a_call", problem))
     plain = {key: value for key, value in raw.items() if key not in NOTES}
     if too_much is not None:
@@ -276,9 +276,7 @@ def _unknown_keys(raw: JsonObject, tool: Tool) -> list[str]:
     if "_output" in unknown:
         return [f"$._output is not yours to write: the tool {tool.name!r} computes it"]
     if unknown:
-        return [
-            f"unknown meta-properties {', '.join(unknown[:5])}; those of this tool are {', '.join(sorted(allowed))}"
-        ]
+        return [f"$.{key}: {none_of(key, 'meta-property of a call', sorted(allowed))}" for key in unknown[:5]]
     return []
 
 
@@ -386,7 +384,7 @@ def revise(
     if revised.state.error is not None:
         raise DecisionError(f"{call.id} would be wrong: {revised.state.error.message}")
     if revised.spec.loop is not None:
-        raise DecisionError(f"{call.id} would be a loop, and what waits is one call: let it be one")
+        raise DecisionError(f"{call.id} would be a loop, but one call waits: send one call")
 
     def lookup(reference: Reference) -> Json | Missing:
         return get(values[reference.kind], reference.path) if reference.kind in values else MISSING
@@ -454,7 +452,7 @@ def take_changed(call: Call, params: JsonObject, checks: CheckBudget | None = No
     any of them, and no person has endorsed or approved it.
     """
     if meta := [name for name in params if name.startswith("_")]:
-        return CallError("invalid_params", f"{meta[0]!r} is no parameter")
+        return CallError("invalid_params", f"{meta[0]!r} is not a parameter")
     before, names = call.inputs.params, [*params, *(name for name in call.inputs.params if name not in params)]
     changed = [
         name for name in names if name not in params or name not in before or _differ(params[name], before[name])

@@ -109,7 +109,7 @@ class SessionReader:
         try:
             return await answer_of(handle, query, *arguments, result_type=kind)
         except WorkflowQueryFailedError as error:
-            raise RunError(f"{id} does not say: {error}") from None
+            raise RunError(f"{id} did not answer: {error}") from None
         except RPCError as error:
             gone = error.status is RPCStatusCode.NOT_FOUND
             raise RunError(

@@ -111,7 +111,7 @@ class PromptConfig(BaseModel):
     def _names(cls, files: list[str]) -> list[str]:
         for name in files:
             if "/" in name or name in ("", ".", "..") or not name.isprintable() or len(name) > 200:
-                raise ValueError(f"{name[:50]!r} is no file's name: a name without a folder")
+                raise ValueError(f"{name[:50]!r} is not a file's name: a name without a folder")
         return list(dict.fromkeys(files))
 
     @property
@@ -308,7 +308,7 @@ def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
     except AgentError as error:
         problems += error.problems
     if isinstance(schema := or_null(output_schema(document.get("schema"))), dict) and (wrong := Schema(schema).problem):
-        problems.append(problem_at(("schema",), f"is no JSON Schema: {wrong}"))
+        problems.append(problem_at(("schema",), f"is not a JSON Schema: {wrong}"))
     if agent is None or problems:
         raise AgentError.of(problems, source)
     return agent
@@ -417,7 +417,7 @@ class Context:
                 continue
             schema = Schema(merged.data_schema)
             if schema.problem:
-                raise InputError(f"the schema of {merged.kind!r} is no JSON Schema: {schema.problem}")
+                raise InputError(f"the schema of {merged.kind!r} is not a JSON Schema: {schema.problem}")
             value = merged.value if merged.exists else {}
             if problems := schema.errors(value):
                 raise InputError(f"the {merged.kind} breaks its schema: {'; '.join(problems[:5])}")

@@ -415,7 +415,7 @@ def parse_cursor(text: str) -> Cursor:
         parts[place], _, resets = parts[place].partition("r")
     if place is None or not all(0 < len(p) <= _DIGITS and p.isascii() and p.isdigit() for p in (*parts, resets)):
         raise CursorError(
-            f"{text[:100]!r} is no place among events: it is the cursor of one, like '12' in a run or '5.2.12' in a session"
+            f"{text[:100]!r} is not a cursor of events: use one such as '12' in a run or '5.2.12' in a session"
         )
     numbers = list(map(int, parts))
     written = numbers[-4:] if len(numbers) > 4 else [0, 0, 0, 0]

@@ -278,7 +278,7 @@ def whole(run: Run, what: str) -> Json:
     }
     if what not in parts:
         raise KeyError(
-            f"{what!r} is no part of a run: name output, state, errors, calls, waiting, log, metadata, a call's id or a reference"
+            f"{what!r} is not a part of a run: use output, state, errors, calls, waiting, log, metadata, a call's id or a reference"
         )
     part: Json = parts[what]()
     return part

@@ -55,7 +55,7 @@ async def fork(reader: WorkflowReader, session: str, at: str, time: str) -> tupl
 def _place(at: str) -> tuple[int, int | None]:
     found = _AT.fullmatch(at.strip())
     if found is None:
-        raise RunError(f"{at!r} is no place in a session: R or R.N, a run's number and a Request's")
+        raise RunError(f"{at!r} is not a place in a session: use R or R.N, the numbers of a run and of a Request")
     return int(found[1]), None if found[2] is None else int(found[2])
 
 

@@ -219,7 +219,7 @@ def check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise MessageRefusedError(
-            f"what is said is no text: its character {error.start + 1:,} is half of one"
+            f"the message is not valid text: its character {error.start + 1:,} is an unpaired surrogate"
         ) from None
 
 
@@ -601,7 +601,7 @@ class MessageQueue:
             which = "a Request" if known.request is None else f"Request {known.request}"
             raise MessageRefusedError(f"{which} of {self.run_id(known.number)} holds {asked.message_id!r} already")
         if where.sender != asked.sender and not covers(asked.rights, ["withdraw"]):
-            raise MessageRefusedError(f"{asked.sender!r} may not take back what {where.sender!r} has said")
+            raise MessageRefusedError(f"{asked.sender!r} may not withdraw a message of {where.sender!r}")
         return key
 
     def _where(self, key: str) -> Queued | None:

@@ -59,7 +59,7 @@ async def recall(reader: WorkflowReader, what: str, page: int = 1) -> JsonObject
     """
     what, page = what.strip(), max(1, page)
     if not what:
-        raise RunError("say what to recall: a call's id, an entry's number, or words to look for")
+        raise RunError("nothing to recall was named: give a call's id, an entry's number, or words to look for")
     if named := _CALL.fullmatch(what):
         return page_of(what, await _result(reader, int(named[1]), what), page)
     if what.lstrip("#").isdecimal() and len(what) < 12:

@@ -46,7 +46,7 @@ def functions_of(agent: Agent[Any] | None, tools: Iterable[ToolLike]) -> Registr
             continue
         function = _without_code(dict(each)) if isinstance(each, Mapping) else tool_function(each)
         if function is None:
-            raise ToolDefinitionError(f"{each!r} is no tool: decorate the function with @tool, or fake it by name")
+            raise ToolDefinitionError(f"{each!r} is not a tool: decorate the function with @tool, or fake it by name")
         found.append(function)
     for function in found:
         registry.add(function)

@@ -232,7 +232,7 @@ async def run_locally(
 
 def _routes_of(function: Callable[..., Any]) -> list[RouteFunction]:
     if not (found := routes_of(function)):
-        raise ToolDefinitionError(f"{function!r} is no route: decorate the function with @reply_route")
+        raise ToolDefinitionError(f"{function!r} is not a route: decorate the function with @reply_route")
     return found
 
 

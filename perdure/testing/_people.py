@@ -28,7 +28,7 @@ def seconds(duration: Duration) -> float:
     found = _WORDS.fullmatch(duration)
     if found is None:
         raise ValueError(
-            f"{duration!r} is no duration: give seconds, or words such as '90 s', '30 min', '2h', '2 days'"
+            f"{duration!r} is not a duration: give seconds, or words such as '90 s', '30 min', '2h', '2 days'"
         )
     return float(found[1]) * _UNITS[found[2].lower()]
 

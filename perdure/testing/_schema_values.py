@@ -59,7 +59,7 @@ class Seeded:
 def make(schema: Json, chooser: Chooser, *, what: str = "a value") -> Json:
     """A value that fits the schema. Raises `CannotMakeError` where none is found, e.g. of a `not` or of parts that depend on each other."""
     if not isinstance(schema, dict | bool):
-        raise CannotMakeError(f"{what}: {shorten(schema, 80)} is no JSON Schema")
+        raise CannotMakeError(f"{what}: {shorten(schema, 80)} is not a JSON Schema")
     wanted = Schema(schema if isinstance(schema, dict) else {} if schema else {"not": {}})
     problems: list[str] = []
     for _ in range(_TRIES):
@@ -68,7 +68,7 @@ def make(schema: Json, chooser: Chooser, *, what: str = "a value") -> Json:
         if not problems:
             return value
     raise CannotMakeError(
-        f"no value was found for {what} ({problems[0]}): say one in the schema's `examples`, or give it"
+        f"no value was found for {what} ({problems[0]}): add one to the schema's `examples`, or pass it"
     )
 
 

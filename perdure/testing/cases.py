@@ -186,7 +186,7 @@ def read_case(path: str | Path) -> Case:
 
 def check_case(case: Any, source: str) -> Case:
     if not isinstance(case, dict) or not isinstance(case.get("runs"), dict) or "agent" not in case:
-        raise SettingsError(f"{source} is no case: write one with 'perdure record ID'")
+        raise SettingsError(f"{source} is not a case: write one with 'perdure record ID'")
     if case.get("form") != FORM:
         raise SettingsError(f"{source} is a case of form {case.get('form')}, and this version of Perdure reads {FORM}")
     return case

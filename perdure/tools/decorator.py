@@ -177,6 +177,9 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     """
 
     def decorate(target: F) -> F:
+        if not inspect.isroutine(target):
+            kind = type(target).__name__
+            raise ToolDefinitionError(f"tool takes a function, not {kind}: decorate the function itself with @tool")
         setattr(target, REGISTERED, _describe(target, options))
         return target
 

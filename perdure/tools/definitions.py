@@ -229,7 +229,7 @@ def _schema_of_parameters(definition: JsonObject, keys: Sequence[str]) -> JsonOb
     """Return the schema of an object with the parameters as its `properties`. Raises `ToolDefinitionError`, without the
     tool's name."""
     if len(keys) > 1:
-        raise ToolDefinitionError(f"{keys[0]!r} and {keys[1]!r} both give parameters; one of them has to")
+        raise ToolDefinitionError(f"{keys[0]!r} and {keys[1]!r} both define parameters: use one of them")
     key = keys[0]
     properties = _flat_parameters(definition[key], (key,))
     given = json_types({name: value for name, value in definition[key].items() if name not in properties}, (key,))
@@ -245,7 +245,7 @@ def _schema_of_parameters(definition: JsonObject, keys: Sequence[str]) -> JsonOb
     beside = definition.get("required")
     for name in beside if isinstance(beside, list) else ():
         if name not in properties:
-            raise ToolDefinitionError(f"$.required names {shorten(name, 60)}, which is no parameter")
+            raise ToolDefinitionError(f"$.required names {shorten(name, 60)}, which is not a parameter")
         required.append(name)
     return {**schema, **({"required": list(dict.fromkeys(required))} if required else {})}
 
@@ -258,7 +258,7 @@ def _flat_parameters(schema: JsonObject, at: Place) -> JsonObject:
         beside = [key for key, value in schema.items() if key not in SCHEMA_KEYS and _is_parameter(key, value)]
         if beside:
             raise ToolDefinitionError(
-                f"{json_path(at)}: {beside[0]!r} is beside 'properties', where it is no parameter"
+                f"{json_path(at)}: {beside[0]!r} is beside 'properties', where it is not a parameter"
             )
         return {}
     properties = {key: value for key, value in schema.items() if _is_parameter(key, value)}

@@ -64,7 +64,7 @@ def activity_tool(
         return _by_name(Existing(kind="activity", name=activity), input, output, dict(options))
     name = getattr(getattr(activity, ACTIVITY_DEFINITION, None), "name", None)
     if name is None:
-        raise ToolDefinitionError(f"{activity!r} is no activity with a name: decorate it with @activity.defn")
+        raise ToolDefinitionError(f"{activity!r} is not an activity with a name: decorate it with @activity.defn")
     method = not inspect.ismethod(activity) and next(iter(inspect.signature(activity).parameters), "") == "self"
     existing = Existing(kind="activity", name=name)
     return _by_signature(existing, activity, described(activity), dict(options), method=method)
@@ -92,7 +92,7 @@ def workflow_tool(
         return _by_name(Existing(kind="workflow", name=workflow, id=id), input, output, plain)
     found = getattr(workflow, _WORKFLOW, None)
     if found is None or getattr(found, "name", None) is None:
-        raise ToolDefinitionError(f"{workflow!r} is no workflow with a name: decorate it with @workflow.defn")
+        raise ToolDefinitionError(f"{workflow!r} is not a workflow with a name: decorate it with @workflow.defn")
     about = described(workflow) if workflow.__doc__ else described(found.run_fn)
     return _by_signature(Existing(kind="workflow", name=found.name, id=id), found.run_fn, about, plain, method=True)
 
@@ -120,7 +120,7 @@ def nexus_tool(
     known = service if isinstance(service, str) else getattr(definition, "name", None)
     if not name or not known:
         raise ToolDefinitionError(
-            f"{operation!r} of {service!r} is no Nexus operation: give both of a service, or their names"
+            f"{operation!r} of {service!r} is not a Nexus operation: give both of a service, or their names"
         )
     existing = Existing(kind="operation", name=name, endpoint=endpoint, service=known)
     takes, gives = (input, output) if named else (operation.input_type, operation.output_type)

@@ -18,7 +18,7 @@ from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
 from perdure.tools.definitions import SCHEMA_KEYS, is_alias, plain_definition
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import LONGEST, MAX_RETRIES, Seconds
-from perdure.values.problems import close_names, first_problem
+from perdure.values.problems import first_problem, meant
 from perdure.values.references import parse_output_path
 from perdure.values.schemas import Schema, or_null
 from perdure.values.state import OutputMethod
@@ -29,11 +29,9 @@ def check_rule(rule: Json) -> str | None:
     if rule in ("never", "always"):
         return None
     if not isinstance(rule, dict) or set(rule) != {"when"} or not isinstance(rule["when"], dict | bool):
-        return (
-            f'{shorten(rule, 60)} is no rule: expected "never", "always" or {{"when": <JSON Schema of the parameters>}}'
-        )
+        return f'{shorten(rule, 60)} is not a rule: expected "never", "always" or {{"when": <JSON Schema of the parameters>}}'
     problem = None if isinstance(rule["when"], bool) else Schema(rule["when"]).problem
-    return f"the condition is no JSON Schema: {problem}" if problem else None
+    return f"the condition is not a JSON Schema: {problem}" if problem else None
 
 
 _PLACE: Final = re.compile(r"\{(\w+)\}")
@@ -215,7 +213,7 @@ class Tool(BaseModel):
     @classmethod
     def _a_usable_queue(cls, queue: str | None) -> str | None:
         if queue is not None and not (0 < len(queue) <= 200 and queue.isprintable() and not queue.startswith("/_sys/")):
-            raise ValueError(f"{shorten(queue, 60)} is no task queue: 1 to 200 printable characters")
+            raise ValueError(f"{shorten(queue, 60)} is not a task queue: 1 to 200 printable characters")
         return queue
 
     @field_validator("names")
@@ -223,14 +221,14 @@ class Tool(BaseModel):
     def _aliases_alone(cls, names: dict[str, str]) -> dict[str, str]:
         for alias, name in names.items():
             if not is_alias(alias, name):
-                raise ValueError(f"_names: {shorten(alias, 40)} is no other name for {shorten(name, 40)}")
+                raise ValueError(f"_names: {shorten(alias, 40)} is not another name for {shorten(name, 40)}")
         return names
 
     @field_validator("delegate")
     @classmethod
     def _a_name_and_no_path(cls, name: str | None) -> str | None:
         if name is not None and not re.fullmatch(r"\w[\w -]*(\.\w[\w -]*)*", name):
-            raise ValueError(f"{name!r} is no delegate's name: a file name without a path, or {ANONYMOUS!r}")
+            raise ValueError(f"{name!r} is not a delegate's name: a file name without a path, or {ANONYMOUS!r}")
         return name
 
     @field_validator("output_path")
@@ -342,7 +340,7 @@ def _split_definition(name: str, definition: JsonObject) -> tuple[JsonObject, Js
         elif key in SCHEMA_KEYS:
             parameters[key] = value
         elif key not in ("name", "description"):
-            raise ToolDefinitionError(f"tool {name!r}: unknown key {key!r}; parameters belong into 'properties'")
+            raise ToolDefinitionError(f"tool {name!r}: unknown key {key!r}; parameters belong in 'properties'")
     properties = parameters["properties"]
     if not isinstance(properties, dict):
         raise ToolDefinitionError(f"tool {name!r}: 'properties' must be an object")
@@ -370,9 +368,9 @@ def _check_tool(tool: Tool, known: Set[str]) -> None:
     """Raise `ToolDefinitionError` for an invalid schema, a contradiction, or an activity that is not `known`."""
     for schema in (tool.parameters_schema, tool.output_schema):
         if schema is not None and schema.problem:
-            raise ToolDefinitionError(f"tool {tool.name!r}: its schema is no JSON Schema: {schema.problem}")
+            raise ToolDefinitionError(f"tool {tool.name!r}: its schema is not a JSON Schema: {schema.problem}")
     if tool.safe and tool.dangerous:
-        raise ToolDefinitionError(f"tool {tool.name!r} is said to be safe and dangerous at once: it can be one of them")
+        raise ToolDefinitionError(f"tool {tool.name!r} is declared safe and dangerous: declare one of them")
     if tool.activity is not None and tool.activity not in known and tool.task_queue is None:
         raise ToolDefinitionError(
             f"tool {tool.name!r} needs the activity {tool.activity!r}, which the worker does not have{_have(known - ENGINE_ACTIVITIES)}"
@@ -395,9 +393,7 @@ def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, Jso
         _check_context(tool, registry)
         declared = {"calls": None} | _declared(tool, registry)
         if tool.calls not in (None, declared["calls"]):
-            raise ToolDefinitionError(
-                f"tool {tool.name!r}: what it calls is said by the worker's code alone, not by '_calls'"
-            )
+            raise ToolDefinitionError(f"tool {tool.name!r}: '_calls' can be set by the worker's code only")
         tools[tool.name] = tool.model_copy(update=declared)
     return tools
 
@@ -439,9 +435,18 @@ def _queue(definition: JsonObject) -> Json:
     return queue.get("const") if isinstance(queue, dict) else queue
 
 
+_LISTED: Final = 8
+"""Tools that an error lists."""
+
+
 def _have(names: Iterable[str], name: str = "") -> str:
-    known = close_names(name, names, limit=8) if name else sorted(names)[:8]
-    return f"; it has {', '.join(known)}" if known else "; it has none (load some with --tools)"
+    known = sorted(names)
+    if not known:
+        return "; it has none (load some with --tools)"
+    near = meant(name, known)
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    there = f"it has {', '.join(known[:_LISTED])}{more}"
+    return f"; did you mean {near!r}? {there}" if near else f"; {there}"
 
 
 def known_as(tool: Tool) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def kind(value: Json) -> str:
 def number(value: Json | complex) -> Json:
     """Return the number, if JSON can carry it. Raises `FormulaUseError`."""
     if isinstance(value, complex):
-        raise FormulaUseError("the root of a negative number is no number here")
+        raise FormulaUseError("the root of a negative number is not a number here")
     if isinstance(value, float) and not math.isfinite(value):
         raise FormulaUseError("the result is outside the range of a 64-bit float")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
@@ -332,7 +332,7 @@ def _int(steps: EvaluationSteps, value: Json = 0) -> Json:
     try:
         return number(int(value))
     except ValueError:
-        raise FormulaUseError(f"{str(value)[:40]!r} is no whole number") from None
+        raise FormulaUseError(f"{str(value)[:40]!r} is not a whole number") from None
 
 
 def _float(steps: EvaluationSteps, value: Json = 0.0) -> Json:
@@ -342,7 +342,7 @@ def _float(steps: EvaluationSteps, value: Json = 0.0) -> Json:
     try:
         return number(float(value))
     except ValueError:
-        raise FormulaUseError(f"{str(value)[:40]!r} is no number") from None
+        raise FormulaUseError(f"{str(value)[:40]!r} is not a number") from None
 
 
 def _len(steps: EvaluationSteps, value: Json) -> Json:

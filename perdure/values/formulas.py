@@ -116,7 +116,7 @@ class Nodes:
     def _node_constant(self, node: ast.Constant) -> Step:
         value = node.value
         if value is not None and not isinstance(value, bool | int | float | str):
-            wrong(node, f"{_shown(node)} is no JSON")
+            wrong(node, f"{_shown(node)} is not JSON")
         try:
             number(value)
         except FormulaUseError as error:
@@ -581,7 +581,7 @@ def _in_words() -> Iterator[None]:
         yield
     except OutOfStepsError:
         raise FormulaError(
-            f"the formulas of one call take more than {MAX_FORMULA_STEPS:,} steps; let a tool do what is that much",
+            f"the formulas of one call take more than {MAX_FORMULA_STEPS:,} steps; let a tool do so much",
             1,
             1,
         ) from None
@@ -604,7 +604,7 @@ def parse_formula(text: str) -> Formula:
         raise FormulaError(f"this cannot be read: {str(error) or 'it is nested too deeply'}", 1, 1) from None
     nodes = list(ast.walk(tree))
     if len(nodes) > MAX_NODES:
-        raise FormulaError(f"the formula has more than {MAX_NODES} parts; let a tool do what is that much", 1, 1)
+        raise FormulaError(f"the formula has more than {MAX_NODES} parts; let a tool do so much", 1, 1)
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             _check_text(node, node.value)

@@ -116,13 +116,13 @@ def check(value: Json, *, source: str = "the JSON", most: int | None = None) -> 
             if isinstance(item, dict):
                 for key in item:
                     if not isinstance(key, str):
-                        raise JsonError(f"{source} has a key that is no text, but {type(key).__name__}")
+                        raise JsonError(f"{source} has a key that is not text, but {type(key).__name__}")
                     _check_text(key, source)
                 stack.extend((child, depth + 1) for child in item.values())
             else:
                 stack.extend((child, depth + 1) for child in item)
         elif item is not None and not isinstance(item, float):
-            raise JsonError(f"{source} has {type(item).__name__}, which is no JSON")
+            raise JsonError(f"{source} has {type(item).__name__}, which is not JSON")
 
 
 def _has_more(text: bytes, most: int) -> bool:
@@ -166,7 +166,7 @@ def _check_text(text: str, source: str) -> None:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise JsonError(f"{source} has an unpaired surrogate, which is no character") from None
+            raise JsonError(f"{source} has an unpaired surrogate, which is not a character") from None
 
 
 def _no_constant(name: str) -> Json:

@@ -300,7 +300,7 @@ def parse_messages(items: Sequence[Json], *, where: str = "context") -> list[Mes
 def _parse(item: Json) -> Message:
     """Parse one message. Raises `ValidationError`, or `AgentError` for an item that is not meant as a message."""
     if not is_message(item):
-        words = f"is no message: expected an object with a 'type', one of {', '.join(TYPES)}, or a 'role'"
+        words = f"is not a message: expected an object with a 'type', one of {', '.join(TYPES)}, or a 'role'"
         raise AgentError.of([problem_at((), words)])
     if "type" not in item:
         return ChatMessage.model_validate(item)

@@ -49,10 +49,10 @@ def meant(name: str, names: Iterable[str]) -> str | None:
 
 
 def none_of(name: str, what: str, names: Sequence[str]) -> str:
-    """Return `'dialct' is no key; did you mean 'dialect'?`, or the list of names."""
+    """Return `'dialct' is not a known key; did you mean 'dialect'?`, or the list of names."""
     near = meant(name, names)
-    there = f"; there are {', '.join(names[:_NAMES])}{' …' if len(names) > _NAMES else ''}" if names else ""
-    return f"{shorten(name, 60)} is no {what}" + (f"; did you mean {shorten(near, 60)}?" if near else there)
+    there = f"; use one of: {', '.join(names[:_NAMES])}{' …' if len(names) > _NAMES else ''}" if names else ""
+    return f"{shorten(name, 60)} is not a known {what}" + (f"; did you mean {shorten(near, 60)}?" if near else there)
 
 
 def problem_at(place: Sequence[PathPart], words: str) -> Problem:
@@ -118,7 +118,7 @@ def _words(error: Any, place: Place, keys: Sequence[str]) -> str:
         return "is missing"
     got = "" if isinstance(found, dict | list) and found else f", not {shorten(found, 60)}"
     if kind in _MUST:
-        return _MUST[kind] + got
+        return _MUST[kind] + got + ("; leave it out for its default" if found is None else "")
     if kind == "literal_error":
         allowed = [word.strip("'") for word in error["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         near = meant(found, allowed) if isinstance(found, str) else None

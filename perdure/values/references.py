@@ -267,7 +267,7 @@ def _once(paths: Iterable[Path]) -> tuple[Path, ...]:
 
 def _output_paths(expression: Expression, text: str) -> list[Path]:
     if isinstance(expression, FirstOf):
-        raise ReferenceSyntaxError(f"a branch inside '&&' is no output path: {text!r}")
+        raise ReferenceSyntaxError(f"a branch inside '&&' is not an output path: {text!r}")
     if isinstance(expression, AllOf):
         return [path for item in expression.items for path in _output_paths(item, text)]
     if expression.kind != "state":

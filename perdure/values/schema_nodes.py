@@ -227,7 +227,7 @@ def _reason(text: str, error: Exception) -> str:
     if re.search(r"\\[1-9]|\\k<", text):
         return "a reference to an earlier group cannot be checked in linear time"
     if isinstance(error, UnicodeEncodeError):
-        return "it has an unpaired surrogate, which is no character"
+        return "it has an unpaired surrogate, which is not a character"
     words = error.args[0] if error.args else ""
     return words.decode(errors="replace") if isinstance(words, bytes) else str(words)
 

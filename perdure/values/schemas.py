@@ -839,6 +839,8 @@ def describe(error: ValidationError, root: Path = ()) -> str:
         best = jsonschema.exceptions.best_match([error])
         if best is not error and best.absolute_path != error.absolute_path:
             return describe(best, root)
+        if names := _names_of(error.context):
+            return f"{path} is {shorten(value, 80)}, but must be one of {', '.join(map(shorten, names))}"
     if schema is False:
         return f"{path} is not allowed"
     if keyword == "required":
@@ -850,6 +852,12 @@ def describe(error: ValidationError, root: Path = ()) -> str:
         allowed = f"allowed are {', '.join(map(repr, islice(known, 20)))}" if known else "none are allowed"
         return f"{path} has unknown keys {', '.join(map(repr, extra[:5]))}; {allowed}"
     return f"{path} is {shorten(value, 80)}, but must fit {shorten({str(keyword): rule}, 160)}"
+
+
+def _names_of(alternatives: Iterable[ValidationError]) -> list[Json]:
+    """Return the values of the one alternative that lists its values, where the others are of another type."""
+    lists = [cast(Any, each.validator_value) for each in alternatives if each.validator == "enum"]
+    return lists[0] if len(lists) == 1 and all(each.validator in ("enum", "type") for each in alternatives) else []
 
 
 def _undecided(error: ValidationError) -> bool:

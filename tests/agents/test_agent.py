@@ -140,16 +140,28 @@ class Unreadable:
         (lambda: Agent("a", deadline="soon"), "agent 'a': \\$.config.deadline: must be a number, not \"soon\""),  # type: ignore[call-overload]
         (lambda: Agent("a", tempo=1), "agent 'a': .*tempo"),  # type: ignore[call-overload]
         (lambda: Agent("a", models={"slow": "x"}), "agent 'a': \\$.config.models.slow: "),  # type: ignore[call-overload]
-        (lambda: Agent("a", tools=[len]), "agent 'a': <built-in function len> is no tool: decorate .* @tool"),
+        (lambda: Agent("a", tools=[len]), "agent 'a': <built-in function len> is not a tool: decorate .* @tool"),
         (lambda: Agent("a", tools=[price, other_price]), "agent 'a' has two tools called 'price'"),
         (lambda: Agent("a", tools=[Agent("b"), Agent("b", output=int)]), "delegates to two agents called 'b'"),
-        (lambda: Agent("a", tools=[Agent("../b")]), "'../b' is no delegate's name"),
+        (lambda: Agent("a", tools=[Agent("../b")]), "'../b' is not a delegate's name"),
         (lambda: Agent("a", output=Unreadable), "agent 'a': output is neither a JSON Schema nor a type"),
-        (lambda: Agent("a", output={"type": "thing"}), "agent 'a': \\$.schema: is no JSON Schema"),
+        (lambda: Agent("a", output={"type": "thing"}), "agent 'a': \\$.schema: is not a JSON Schema"),
         (lambda: Agent("a", context=[{"type": "text"}]), r"agent 'a': \$.context\[0\]\.text: is missing"),
         (lambda: Agent("a", context=[{"type": "text", "text": len}]), "agent 'a' cannot be written as JSON"),
         (lambda: Agent(""), "agent '': .*"),
         (lambda: Agent.read("nowhere.json"), r"no agent 'nowhere.json': there is no file nowhere\.json$"),
+        (
+            lambda: Agent.read(Agent("a")),  # type: ignore[call-overload]
+            "Agent.read takes a file's path or an agent's name, not Agent; Agent.of takes",
+        ),
+        (lambda: Agent.read({"name": "a"}), "Agent.read takes a file's path or an agent's name, not dict; Agent.of"),  # type: ignore[call-overload]
+        (lambda: Agent("a", deadline=None), "deadline: must be a number, not null; leave it out for its default"),  # type: ignore[call-overload]
+        (lambda: Agent("a", tools=5), "agent 'a': tools must be a list, not 5"),  # type: ignore[call-overload]
+        (lambda: Agent("a", tools="price"), "agent 'a': tools must be a list, not 'price'"),
+        (
+            lambda: Agent("a", output=5),
+            "agent 'a': output is neither .*: Unable to generate pydantic-core schema for 5$",
+        ),
         (lambda: Agent.of([1]), "the agent must be a JSON object"),
     ],
 )

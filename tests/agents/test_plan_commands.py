@@ -85,7 +85,9 @@ def test_it_fails_where_the_run_would() -> None:
     Path("shopper.json").write_text(
         json.dumps(AGENT | {"context": [*AGENT["context"], {"type": "tool", "tool": "pey"}]})
     )
-    assert "the agent: the worker has no tool 'pey'; it has" in plan("validate", CALLS, *GIVEN).stdout
+    assert (
+        "the agent: the worker has no tool 'pey'; did you mean 'pay'? it has" in plan("validate", CALLS, *GIVEN).stdout
+    )
 
 
 @pytest.mark.usefixtures("folder")
@@ -94,7 +96,7 @@ def test_an_agent_that_no_run_would_start_with_is_told_as_there() -> None:
     found = plan("validate", CALLS, *GIVEN)
     assert (found.exit_code, found.stdout) == (2, "")
     assert (
-        'shopper.json:1: $.config.approval.tools.pya: "pya" is no tool of this agent; did you mean "pay"?'
+        'shopper.json:1: $.config.approval.tools.pya: "pya" is not a known tool of this agent; did you mean "pay"?'
         in found.stderr
     )
     Path("shopper.json").write_text(json.dumps(AGENT))

@@ -225,7 +225,7 @@ def test_no_definition_swaps_what_was_approved() -> None:
     """The attack: `_names` of an agent file exchanges the parameters after a person has let them pass."""
     swapped = {"payer": "payee", "payee": "payer"}
     for names in (swapped, {"x": "_x"}, {"x_": "x"}, {"x_": "_y"}, {"amount_": "amount"}):
-        with pytest.raises(ToolDefinitionError, match=r"_names: .* is no other name for"):
+        with pytest.raises(ToolDefinitionError, match=r"_names: .* is not another name for"):
             resolve_tools([{"name": "t", "_activity": "wipe", "properties": {}, "_names": names}], CODE)
     params = {"payer": "me", "payee": "you", "a_": 1, "a__": 2}
     assert with_own_names(params, CODE["wipe"], {"name": "wipe", "_names": swapped}) == params

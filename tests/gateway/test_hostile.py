@@ -146,9 +146,9 @@ async def test_a_page_that_was_made_up_is_refused_at_once(dev_server: WorkflowEn
     perdure = Perdure(dev_server.client)
     async with asyncio.timeout(5):  # the SDK would ask again for ten seconds
         for page in ("AAAA", "bm90IGEgdG9rZW4gYXQgYWxs"):
-            with pytest.raises(RunError, match="names no page"):
+            with pytest.raises(RunError, match="is not a page"):
                 await perdure.page_of_runs(Selection(), size=10, page=page)
-            with pytest.raises(RunError, match="names no page"):
+            with pytest.raises(RunError, match="is not a page"):
                 await perdure.approvals(page=page)
 
 
@@ -206,7 +206,7 @@ async def test_one_token_does_not_hold_every_connection(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("time", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00+23:00"])
 async def test_a_time_beyond_the_calendar_is_none(time: str) -> None:
-    with pytest.raises(RunError, match="is no time"):
+    with pytest.raises(RunError, match="is not a time"):
         Selection(since=time).text()
 
 

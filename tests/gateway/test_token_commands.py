@@ -48,7 +48,7 @@ def test_a_token_is_shown_once_and_kept_as_a_digest(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["token", "list"], 2, "say which file"),
+        (["token", "list"], 2, "the file of tokens is not set: give --tokens"),
         (
             ["token", "new", "x", "--rights", "fly", "--tokens", "t.json"],
             2,
@@ -56,10 +56,10 @@ def test_a_token_is_shown_once_and_kept_as_a_digest(here: Path) -> None:
         ),
         (["token", "revoke", "x", "--tokens", "none.json"], 2, "none.json cannot be read"),
         (["serve", "--tokens", "none.json"], 2, "none.json cannot be read"),
-        (["serve", "--host", "0.0.0.0"], 2, "others can reach 0.0.0.0"),
+        (["serve", "--host", "0.0.0.0"], 2, "other machines can reach 0.0.0.0"),
         (["serve", "--token", "short"], 2, "--token: "),
-        (["serve", "--token", "x" * 20, "--tokens", "t.json"], 2, "say one of them"),
-        (["dev", "--gateway-host", "0.0.0.0"], 2, "others can reach 0.0.0.0"),
+        (["serve", "--token", "x" * 20, "--tokens", "t.json"], 2, "both set: set one of them"),
+        (["dev", "--gateway-host", "0.0.0.0"], 2, "other machines can reach 0.0.0.0"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(words: list[str], code: int, said: str) -> None:

@@ -97,7 +97,7 @@ def test_what_is_made_past_the_types_of_an_event_is_no_answer(params: Any) -> No
         hearing.hear(ref("before_tool_call"), hearing.event.model_copy(update={"params": params}))
     assert (hearing.event.as_json()["params"], hearing.answer.changed) == ({"a": 1}, None)
     after = HookedEvent(AfterToolCall(), 100)
-    with pytest.raises(HookAnswerError, match="has a key that is no text, but int"):
+    with pytest.raises(HookAnswerError, match="has a key that is not text, but int"):
         after.hear(ref("after_tool_call"), after.event.changed(result={1: 2}))
 
 
@@ -124,10 +124,10 @@ def deep(levels: int, width: int = 1) -> list[Any]:
         ("x" * 20_000, "bytes, and 10,000 is the most"),
         ("\ud800", "an unpaired surrogate"),
         (10**5000, "digits"),
-        (object(), "has object, which is no JSON"),
-        ({1, 2}, "has set, which is no JSON"),
-        (b"x", "has bytes, which is no JSON"),
-        ({("a", "b"): 1}, "a key that is no text"),
+        (object(), "has object, which is not JSON"),
+        ({1, 2}, "has set, which is not JSON"),
+        (b"x", "has bytes, which is not JSON"),
+        ({("a", "b"): 1}, "a key that is not text"),
     ],
     ids=["cyclic", "deep", "shared", "huge", "surrogate", "digits", "object", "set", "bytes", "keys"],
 )

@@ -64,26 +64,29 @@ def test_the_file_can_be_named(here: Path, monkeypatch: pytest.MonkeyPatch, name
     assert found["http_private"] == {"value": True, "source": "http_private in other.toml"}
     assert settings_of("--config", "other.toml", "--no-http-private")["http_private"]["value"] is False
     missing = invoke("settings", "--config", "none.toml")
+    assert (missing.exit_code, missing.stderr) == (2, "perdure: --config: there is no file none.toml\n")
+    monkeypatch.setenv("PERDURE_CONFIG", "none.toml")
+    missing = invoke("settings")
     assert (missing.exit_code, missing.stderr) == (2, "perdure: PERDURE_CONFIG names none.toml, which does not exist\n")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("graec = 5", "perdure.toml: 'graec' is no setting; did you mean 'grace'?"),
+        ("graec = 5", "perdure.toml: 'graec' is not a setting; did you mean 'grace'?"),
         (
             "graec = 5\nagnets = ''",
-            "perdure.toml: 'graec' is no setting; did you mean 'grace'?; 'agnets' is no setting; did you mean 'agents'?",
+            "perdure.toml: 'graec' is not a setting; did you mean 'grace'?; 'agnets' is not a setting; did you mean 'agents'?",
         ),
-        ("http-hosts = []", "perdure.toml: 'http-hosts' is no setting; did you mean 'http_hosts'?"),
+        ("http-hosts = []", "perdure.toml: 'http-hosts' is not a setting; did you mean 'http_hosts'?"),
         ('grace = "soon"', 'grace in perdure.toml: must be a valid number, not "soon"'),
         ("grace = inf", "grace in perdure.toml: must be a finite number, not Infinity"),
         ("model_limits = {m = inf}", "model_limits.m in perdure.toml: must be a finite number"),
         ("activities = 0", "activities in perdure.toml: must be greater than or equal to 1, not 0"),
         ("[prices.m]\nprompt = 1", "prices.m.completion in perdure.toml: Field required"),
-        ("wait = true", "wait in perdure.toml: is no switch: say how much, or which, not true"),
-        ("threads = false", "threads in perdure.toml: is no switch: say how much, or which, not false"),
-        ("model_limits = {m = true}", 'model_limits in perdure.toml: a rate is a number, not {"m": true}'),
+        ("wait = true", "wait in perdure.toml: must be a value, not true"),
+        ("threads = false", "threads in perdure.toml: must be a value, not false"),
+        ("model_limits = {m = true}", 'model_limits in perdure.toml: each rate must be a number, not {"m": true}'),
         ("= 5", "perdure.toml cannot be read: Invalid statement (at line 1, column 1)"),
         ("[codec_keys]\na = 5", "codec_keys.a in perdure.toml: must be a valid string"),
     ],
@@ -125,7 +128,7 @@ def test_secrets_are_masked_and_strange_variables_named(monkeypatch: pytest.Monk
     found = invoke("settings")
     assert "hush" not in found.stdout
     assert "inbox_token" in found.stdout
-    assert "PERDURE_PORT_80_TCP is no setting" in found.stderr
+    assert "PERDURE_PORT_80_TCP is not a setting" in found.stderr
 
 
 def test_what_is_in_force_is_the_command_s(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +136,7 @@ def test_what_is_in_force_is_the_command_s(monkeypatch: pytest.MonkeyPatch) -> N
     with using(changed(load(), {"task_queue": "mine"})):
         assert (in_force().task_queue, in_force().grace) == ("mine", 3.0)
     assert in_force().task_queue == "perdure"
-    with pytest.raises(TypeError, match="'task_qeue' is no setting; did you mean 'task_queue'"):
+    with pytest.raises(TypeError, match="'task_qeue' is not a setting; did you mean 'task_queue'"):
         changed(load(), {"task_qeue": "mine"})
 
 

@@ -122,7 +122,7 @@ def test_what_stands_there_already_will_do_only_where_no_call_of_the_plan_writes
         (["†state.nowhere"], "$._after: †state.nowhere does not exist and no call writes it"),
         (["1.9"], "$._after: there is no call 1.9 in this plan"),
         (["1.0"], "$._after: 1.0 is the call itself"),
-        (["0.1"], "$._after: 0.1 is no call of this plan"),
+        (["0.1"], "$._after: 0.1 is not a call of this plan"),
         (["†input.x"], "must be a list of output paths"),
         (["after {†state.x}"], "must be a list of output paths"),
         ([3], "must be a list of output paths"),

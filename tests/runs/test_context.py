@@ -181,7 +181,7 @@ def test_r2_8_an_id_of_the_history_is_not_given_again() -> None:
             [{"role": "assistant", "tool_calls": [{"function": {}}]}],
             "$.context[0].tool_calls[0].id: is missing; $.context[0].tool_calls[0].function.name: is missing",
         ),
-        ([{"content": "x"}], "$.context[0]: is no message"),
+        ([{"content": "x"}], "$.context[0]: is not a message"),
         ([{"type": "plan", "plan": ["x"]}], '$.context[0].plan[0]: must be an object, not "x"'),
     ],
 )

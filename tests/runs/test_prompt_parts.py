@@ -27,7 +27,7 @@ def no(_: Any) -> bool:
     [
         ("Do it.", "does not begin with front matter"),
         ("---\nname: a", "does not begin with front matter"),
-        ("---\nname: [\n---\n", "line 3: its front matter is no YAML"),
+        ("---\nname: [\n---\n", "line 3: its front matter is not YAML"),
         ("---\nname: a\n---\n", "needs 'name' and 'description'"),
         ("---\nname: a\ndescription: ''\n---\n", "needs 'name' and 'description'"),
         ("---\n- a\n---\n", "needs 'name' and 'description'"),
@@ -123,8 +123,8 @@ def test_r10_19_so_is_the_list_of_skills(sizes: list[int]) -> None:
     ("prompt", "words"),
     [
         ({"skils": True}, "skils"),
-        ({"files": ["a/b"]}, "'a/b' is no file's name"),
-        ({"files": [".."]}, "'..' is no file's name"),
+        ({"files": ["a/b"]}, "'a/b' is not a file's name"),
+        ({"files": [".."]}, "'..' is not a file's name"),
         ({"text": "x" * 20_001}, "text"),
         ("all", "prompt: "),
         ({"skills": "pdf"}, "skills"),

@@ -365,7 +365,7 @@ def test_an_error_that_met_nothing_of_others_is_told_in_full() -> None:
     played = play(show="shape")
     played.request(READ, {"_tool": "note", "x": {"_expr": "int(input.iban)"}})
     played.request()
-    assert "is no whole number" in played.prompt
+    assert "is not a whole number" in played.prompt
 
 
 @pytest.mark.parametrize("path", ["†state.mail", "†state"])

@@ -403,7 +403,7 @@ def test_r10_7_a_message_can_be_taken_back_until_a_request_holds_it() -> None:
     assert it.steered_into(ann("d")) == 2
     with pytest.raises(MessageRefusedError, match=f"Request 1 of {SESSION}/2 holds 'b' already|a Request of"):
         take_back(it, "b")
-    with pytest.raises(MessageRefusedError, match="'eve' may not take back what 'ann' has said"):
+    with pytest.raises(MessageRefusedError, match="'eve' may not withdraw a message of 'ann'"):
         take_back(it, "c", "eve")
     assert take_back(it, "c", "bob", ["withdraw"]) is not None
     it.ended({ann("d"): 3})

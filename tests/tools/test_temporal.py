@@ -125,9 +125,9 @@ def plain() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: activity_tool(plain), "is no activity with a name: decorate it with @activity.defn"),
-        (lambda: workflow_tool(Bank), "is no workflow with a name: decorate it with @workflow.defn"),
-        (lambda: nexus_tool(plain, service=Stock, endpoint="e"), "is no Nexus operation"),
+        (lambda: activity_tool(plain), "is not an activity with a name: decorate it with @activity.defn"),
+        (lambda: workflow_tool(Bank), "is not a workflow with a name: decorate it with @workflow.defn"),
+        (lambda: nexus_tool(plain, service=Stock, endpoint="e"), "is not a Nexus operation"),
         (lambda: activity_tool(wants_context), "Temporal gives arguments by position, no ToolContext"),
         (lambda: activity_tool("x", input=object()), "tool 'x': "),
     ],
@@ -152,5 +152,5 @@ def test_what_is_called_is_said_by_the_code_and_no_agent_file() -> None:
         {**mine, "_calls": {"kind": "workflow", "name": "Pay"}},
         {**post.definition(), "_taskQueue": "other"},
     ):
-        with pytest.raises(ToolDefinitionError, match="what it calls is said by the worker's code alone"):
+        with pytest.raises(ToolDefinitionError, match="'_calls' can be set by the worker's code only"):
             resolve_tools([forged], registry)

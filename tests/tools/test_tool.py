@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -245,14 +246,31 @@ def test_functions_that_cannot_be_tools_say_why() -> None:
             return 1
 
 
+@pytest.mark.parametrize("other", [5, "look", SimpleNamespace(name="look", on_invoke_tool=print), SimpleNamespace])
+def test_what_is_no_function_cannot_be_decorated(other: Any) -> None:
+    line = f"^tool takes a function, not {type(other).__name__}: decorate the function itself with @tool$"
+    with pytest.raises(ToolDefinitionError, match=line):
+        tool(other)
+
+
+def test_the_tools_of_a_worker_are_listed_beside_the_one_that_was_meant() -> None:
+    known = {name: {"name": name} for name in ("ask_person", "now", "recall")}
+    line = "^the worker has no tool 'ask_persn'; did you mean 'ask_person'\\? it has ask_person, now, recall$"
+    with pytest.raises(ToolDefinitionError, match=line):
+        resolve_tools(["ask_persn"], known)
+    many = {f"tool{number}": {"name": f"tool{number}"} for number in range(10)}
+    with pytest.raises(ToolDefinitionError, match=r"it has tool0, .*, tool7 and 2 more$"):
+        resolve_tools(["other"], many)
+
+
 @pytest.mark.parametrize(
     ("definition", "words"),
     [
         ({}, "needs a 'name'"),
         ({"name": "perdure.x"}, "cannot be a tool's name"),
         ({"name": "x", "params": {}}, "unknown key 'params'"),
-        ({"name": "x", "_aproval": 1}, '"_aproval" is no key; did you mean "_approval"? at $._aproval'),
-        ({"name": "x", "properties": {"a": {"type": "nope"}}}, "no JSON Schema"),
+        ({"name": "x", "_aproval": 1}, '"_aproval" is not a known key; did you mean "_approval"? at $._aproval'),
+        ({"name": "x", "properties": {"a": {"type": "nope"}}}, "its schema is not a JSON Schema"),
         ({"name": "x", "properties": {"a": {"$ref": "#/$defs/none"}}}, "points at nothing"),
         ({"name": "x", "_activity": "y"}, "needs the activity 'y'"),
         ({"name": "x", "_timeout": 0}, "greater than or equal to 0.001"),
@@ -273,7 +291,7 @@ def test_r2_4_the_last_definition_of_a_name_wins_and_binds_by_name() -> None:
 
 @pytest.mark.parametrize("name", ["../other", "a/b", "http://x", "", ".hidden", "a..b"])
 def test_r8_1_a_delegates_name_is_no_path(name: str) -> None:
-    with pytest.raises(ToolDefinitionError, match="is no delegate's name"):
+    with pytest.raises(ToolDefinitionError, match="is not a delegate's name"):
         resolve_tools([{"name": "child", "_delegate": name}], {})
 
 

@@ -40,8 +40,8 @@ def test_r2_2_both_spellings(message: dict[str, Any], kind: str, data: Any) -> N
 @pytest.mark.parametrize(
     ("context", "words"),
     [
-        ([{"type": "inptu"}], '$.context[0].type: "inptu" is no type of message; did you mean "input"?'),
-        ([{"type": "system", "text": "x"}, 7], "$.context[1]: is no message"),
+        ([{"type": "inptu"}], '$.context[0].type: "inptu" is not a known type of message; did you mean "input"?'),
+        ([{"type": "system", "text": "x"}, 7], "$.context[1]: is not a message"),
         ([{"type": "system"}], "$.context[0].text: is missing"),
         ([{"type": "input", "input": {}, "more": 1}], "either under 'input' or beside 'type'"),
         ([{"type": "input", "kind": "other"}], "$.context[0].kind: must be 'input', not \"other\""),

@@ -44,19 +44,19 @@ def test_all_that_is_wrong_is_told_at_once_with_line_path_and_what_was_meant(tmp
     found = problems(WRONG, tmp_path)
     assert found[:5] == [
         'wrong.json:4: $.config.deadline: must be a number, not "x"',
-        'wrong.json:4: $.config.dialct: "dialct" is no key; did you mean "dialect"?',
-        'wrong.json:5: $.config.models.fst: "fst" is no key; did you mean "fast"?',
+        'wrong.json:4: $.config.dialct: "dialct" is not a known key; did you mean "dialect"?',
+        'wrong.json:5: $.config.models.fst: "fst" is not a known key; did you mean "fast"?',
         "wrong.json:5: $.config.dialect: must be 'solution', 'tools' or 'script', not \"tols\"; did you mean 'tools'?",
-        'wrong.json:6: $.config.approval.tools.pirce: "pirce" is no tool of this agent; did you mean "price"?',
+        'wrong.json:6: $.config.approval.tools.pirce: "pirce" is not a known tool of this agent; did you mean "price"?',
     ]
     assert found[5:9] == [
-        'wrong.json:8: $.context[0].type: "inptu" is no type of message; did you mean "input"?',
-        'wrong.json:9: $.context[1].txt: "txt" is no key; did you mean "text"?',
-        'wrong.json:10: $.context[2].tool: tool \'price\': "_aproval" is no key; did you mean "_approval"? at $._aproval',
+        'wrong.json:8: $.context[0].type: "inptu" is not a known type of message; did you mean "input"?',
+        'wrong.json:9: $.context[1].txt: "txt" is not a known key; did you mean "text"?',
+        'wrong.json:10: $.context[2].tool: tool \'price\': "_aproval" is not a known key; did you mean "_approval"? at $._aproval',
         "wrong.json:11: $.context[3].tool: must be text or must be an object, not 5",
     ]
     assert found[9].startswith("wrong.json:12: $.context[5].role: must be 'system', 'developer'")
-    assert found[10].startswith("wrong.json:14: $.schema: is no JSON Schema")
+    assert found[10].startswith("wrong.json:14: $.schema: is not a JSON Schema")
     assert len(found) == 11
 
 
@@ -69,15 +69,18 @@ def test_a_bare_list_of_messages_has_lines_too(tmp_path: Path) -> None:
 def test_from_python_all_of_it_is_one_line() -> None:
     with pytest.raises(AgentError) as raised:
         Agent.of({"name": "a", "config": {"max_request": 3, "paralel": 1}}, source="a.json")
-    first = '$.config.max_request: "max_request" is no key; did you mean "max_requests"?'
-    assert str(raised.value) == f'a.json: {first}; $.config.paralel: "paralel" is no key; did you mean "parallel"?'
+    first = '$.config.max_request: "max_request" is not a known key; did you mean "max_requests"?'
+    assert (
+        str(raised.value)
+        == f'a.json: {first}; $.config.paralel: "paralel" is not a known key; did you mean "parallel"?'
+    )
 
 
 def test_a_delegate_may_say_what_is_asked_about_a_tool_that_it_is_given(tmp_path: Path) -> None:
     path = tmp_path / "writer.json"
     path.write_text(json.dumps({"config": {"approval": {"tools": {"given": "always"}}}}))
     assert Agent.read(path).name == "writer"
-    with pytest.raises(AgentError, match="no tool of this agent"):
+    with pytest.raises(AgentError, match="not a known tool of this agent"):
         Agent.read_to_run(path)
 
 
@@ -87,8 +90,8 @@ def test_a_rule_about_flows_names_tools_that_there_are(tmp_path: Path) -> None:
     flows = [{"from": source, "to": to, "do": "ask"} for source, to in [*good, ("tool:read_mial", "send_mony.iban")]]
     agent = {"config": {"approval": {"flows": flows}}, "context": tools}
     assert problems(json.dumps(agent), tmp_path) == [
-        'wrong.json:1: $.config.approval.flows[4].from: "read_mial" is no tool of this agent; did you mean "read_mail"?',
-        'wrong.json:1: $.config.approval.flows[4].to: "send_mony" is no tool of this agent; did you mean "send_money"?',
+        'wrong.json:1: $.config.approval.flows[4].from: "read_mial" is not a known tool of this agent; did you mean "read_mail"?',
+        'wrong.json:1: $.config.approval.flows[4].to: "send_mony" is not a known tool of this agent; did you mean "send_money"?',
     ]
     tools.append({"type": "tool", "tool": {"name": "ask_clerk", "_delegate": "clerk"}})  # whose tools are its own
     assert [each.split(": ")[1] for each in problems(json.dumps(agent), tmp_path)] == ["$.config.approval.flows[4].to"]
@@ -99,7 +102,7 @@ def test_from_python_a_policy_names_no_tool_but_the_agents_own() -> None:
         return Agent("a", instructions="x", tools=["price"], approval={"tools": {name: "always"}})
 
     agent("price").check_policy()
-    with pytest.raises(AgentError, match=r"^agent 'a': .* is no tool of this agent; did you mean"):
+    with pytest.raises(AgentError, match=r"^agent 'a': .* is not a known tool of this agent; did you mean"):
         agent("pirce").check_policy()
 
 

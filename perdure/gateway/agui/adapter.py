@@ -85,7 +85,7 @@ async def _answer(
     elif not asked.answers:
         caller.check(READ, "follow what runs in a thread")
         if (running := await session.run()) is None:
-            raise HttpError(409, "nothing runs in this thread: say something in it", kind="nothing-runs")
+            raise HttpError(409, "nothing runs in this thread: send a message first", kind="nothing-runs")
         run_id = running.id
     if run_id is None:  # a command
         telling = AguiEvents(asked)

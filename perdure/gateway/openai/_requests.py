@@ -174,7 +174,8 @@ def read_tools(body: RequestBody, of: str) -> list[JsonObject]:
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind != "function":
             raise unsupported(
-                f"tools[{at}].type", f"{kind!r} is no tool of a client's; the agent has its own, and takes 'function'"
+                f"tools[{at}].type",
+                f"{kind!r} is not a tool of a client's; the agent has its own, and takes 'function'",
             )
         function = tool.get("function") if of == "chat" else tool
         name = function.get("name") if isinstance(function, dict) else None
@@ -401,7 +402,7 @@ def _part(part: Any, where: str) -> JsonObject:
         return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
     if kind == "image_url" and isinstance(part.get("image_url"), dict):
         return {"type": "image_url", "image_url": part["image_url"]}
-    raise unsupported(where, f"{kind!r} is no part that is taken here: texts, and pictures by their 'image_url'")
+    raise unsupported(where, f"{kind!r} is not a part that is taken here: texts, and pictures by their 'image_url'")
 
 
 def _result(output: Any, where: str) -> Json:
@@ -483,7 +484,9 @@ def read_request(json: JsonObject) -> ClientRequest:
         raise unsupported("include", "an agent's answer has no probabilities")
     previous, conversation = body.text("previous_response_id"), _conversation(body)
     if previous is not None and conversation is not None:
-        raise refused("'previous_response_id' and 'conversation': say one of them", "conversation", "invalid_value")
+        raise refused(
+            "'previous_response_id' and 'conversation' are both set: set one of them", "conversation", "invalid_value"
+        )
     store, background = body.flag("store", True), body.flag("background")
     if background and not store:
         raise refused("a response in the background is stored: without 'store'", "store", "invalid_value")
@@ -514,7 +517,7 @@ def _changes(body: RequestBody, declared: list[JsonObject]) -> Changes:
     reasoning = body.object("reasoning")
     for key, value in reasoning.items():
         if key not in ("effort", "summary", "generate_summary") and value is not None:
-            raise unsupported(f"reasoning.{key}", "an agent's thoughts are not told; 'effort' is honoured")
+            raise unsupported(f"reasoning.{key}", "an agent's reasoning is not returned; 'effort' is honoured")
     effort = reasoning.get("effort")
     if effort is not None and not isinstance(effort, str):
         raise invalid("reasoning.effort", "a string")

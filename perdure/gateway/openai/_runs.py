@@ -391,7 +391,7 @@ class RunStarter:
         if replace(asked.changes, must_call=[]) != Changes() and asked.changes.digest != found.record.changes:
             raise unsupported("tools", f"{id} goes on with the instructions, tools and settings that it began with")
         if asked.said.before and (asked.previous or asked.conversation):
-            raise unsupported("input", "a run that goes on takes results, decisions and a user's words")
+            raise unsupported("input", "a run that goes on takes results, decisions and a user's messages")
         said, by_person = decisions(asked, id, found, caller.sender)
         if by_person:
             caller.check("approve", "decide what waits for a person")
@@ -415,7 +415,7 @@ class RunStarter:
         receipt = await session.send(text, sender=caller.sender, rights=caller.rights, mode="steer")
         if receipt.run_id != run.id:
             await session.withdraw(receipt.message_id, sender=caller.sender)
-            raise refused(f"{id} takes no more words of {caller.sender!r}: {receipt.why}", "input", "conflict")
+            raise refused(f"{id} accepts no more messages of {caller.sender!r}: {receipt.why}", "input", "conflict")
 
     async def _after(
         self, caller: Caller, asked: ClientRequest, previous: str, idempotency: Idempotency | None
@@ -534,7 +534,9 @@ class RunStarter:
         if not text.strip():
             raise refused("'input' has nothing to answer: it needs a user's message", "input", "invalid_value")
         if text.strip() in COMMANDS:
-            raise refused(f"{text.strip()!r} is a command of sessions, and is not said here", "input", "invalid_value")
+            raise refused(
+                f"{text.strip()!r} is a command of sessions, and is not accepted here", "input", "invalid_value"
+            )
         agent = self._agent(asked.model)
         session: Session = self._perdure.session(key, tenant=caller.tenant, agent=agent)
         if idempotency is not None:

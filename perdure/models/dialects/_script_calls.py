@@ -289,7 +289,7 @@ class ScriptValues:
     @staticmethod
     def _name(name: str, node: ast.expr) -> str:
         if name.startswith("__"):
-            raise NotAllowedError(node, f"{name} is no name of this plan")
+            raise NotAllowedError(node, f"{name} is not a name of this plan")
         return name
 
 
@@ -591,7 +591,7 @@ TWICE: Final = (
 
 def statement_hint(node: ast.stmt) -> str:
     found = _INSTEAD.get(type(node))
-    return found or f"{words(node)!r} is no call; only calls can be planned: name = tool(key=value)"
+    return found or f"{words(node)!r} is not a call; only calls can be planned: name = tool(key=value)"
 
 
 _KNOWN: Final = {

@@ -144,7 +144,7 @@ class ToolsReader:
             if isinstance(arguments, str):  # some servers encode them twice
                 arguments = loads_commented(arguments.strip() or "{}", source="they")
         except JsonError as error:
-            message = f"the arguments of {name} are no JSON object: {error}"
+            message = f"the arguments of {name} are not a JSON object: {error}"
             return syntax_error(message, _tool=name, _id=piece.id, **_claimed(text))
         if arguments is None:
             arguments = {}
