@@ -1,5 +1,5 @@
-"""Write the tables of all settings, of all keys of agent files, of all events and of all commands, and the options of
-`Agent`, anew: `make settings`.
+"""Write the tables of all settings, of all keys of agent files, of all events, of all commands and of all limits, and
+the options of `Agent`, anew: `make settings`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from perdure.hosting.settings import Settings, about
 from perdure.hosting.settings_display import table
 from perdure.runs.events import TOPICS
 from scripts.agent_options import options_source
+from scripts.limits import limits_table
 
 _ROOT: Final = Path(__file__).parents[1]
 _DOCS: Final = _ROOT / "docs"
@@ -23,6 +24,7 @@ PAGE: Final = _DOCS / "settings.md"
 AGENTS: Final = _DOCS / "agents.md"
 EVENTS: Final = _DOCS / "events.md"
 COMMANDS: Final = _DOCS / "commands.md"
+LIMITS: Final = _DOCS / "limits.md"
 OPTIONS: Final = _ROOT / "perdure" / "agents" / "options.py"
 PANELS: Final = {about(field).group for field in Settings.model_fields.values()}
 MARKS: Final = {
@@ -30,6 +32,7 @@ MARKS: Final = {
     AGENTS: "<!-- made from the models by `make settings`; not to be edited below -->\n",
     EVENTS: "<!-- made from the table of events by `make settings`; not to be edited below -->\n",
     COMMANDS: "<!-- made from the commands by `make settings`; not to be edited below -->\n",
+    LIMITS: "<!-- made from perdure/values/limits.py by `make settings`; not to be edited below -->\n",
     OPTIONS: "# Made from the models by `make settings`; not to be edited below.\n\n",
 }
 
@@ -94,6 +97,7 @@ TABLES: Final[dict[Path, Callable[[], str]]] = {
     AGENTS: config_table,
     EVENTS: events_table,
     COMMANDS: commands_table,
+    LIMITS: limits_table,
     OPTIONS: options_source,
 }
 

@@ -138,7 +138,7 @@ async def test_a_guides_tests_pass(name: str, tmp_path: Path) -> None:
 
 
 def test_the_guides_with_tests_are_those_that_there_are() -> None:
-    assert {"approvals.md", "cost.md", "injection.md", "streaming.md", "tools.md"} <= set(GUIDES)
+    assert {"approvals.md", "cost.md", "injection.md", "migration.md", "streaming.md", "tools.md"} <= set(GUIDES)
 
 
 def test_a_guide_ends_with_what_can_go_wrong() -> None:
@@ -160,6 +160,11 @@ def test_a_guide_ends_with_what_can_go_wrong() -> None:
         "sessions",
         "upgrading",
         "testing",
+        "fastapi",
+        "schedules",
+        "memory",
+        "migration",
+        "kubernetes",
     ]
     last = {name: re.findall(r"^## (.*)$", DOCS[f"{name}.md"], re.MULTILINE)[-1] for name in guides}
     assert [name for name, heading in last.items() if not heading.startswith("What can go wrong")] == []

@@ -131,8 +131,8 @@ MAX_TURNS: Final = 500
 """Iterations, one after another, inside a run's own workflow: it continues as new only between Requests."""
 MAX_CALLS_INSIDE: Final = 10_000
 """Calls in the iterations of all loops of one Request that run inside the run's own workflow, nested loops included.
-Each takes up to 1 ms, and as the Request ends one workflow task keeps a record of each: all of them take up to 0.6 s, and
-the SDK fails a task after 2 s. Bodies have up to 100 calls, so a bound on iterations alone would allow a million
+Each takes up to 1 ms. As the Request ends, one workflow task keeps a record of each: all of them take up to 0.6 s. The
+SDK fails a task after 2 s. Bodies have up to 100 calls, so a bound on iterations alone would allow a million
 (R16.6)."""
 MAX_BODY_CALLS: Final = 100
 """Calls of a body: each iteration is a plan of as many."""
@@ -224,7 +224,7 @@ MAX_MEMO: Final = 20_000
 # A prompt (R10.19).
 
 MAX_INSTRUCTIONS: Final = 20_000
-"""Characters of `config.prompt.text`: 5,000 tokens that stand in every Request."""
+"""Characters of `config.prompt.text`: 5,000 tokens in every Request."""
 MAX_BOOTSTRAP: Final = 20
 """Names of bootstrap files that are searched for."""
 FILE_CHARACTERS: Final = 20_000
@@ -249,7 +249,7 @@ TIGHT_PART: Final = 1_000
 MAX_SAID: Final = 100_000
 """Bytes of a message: 20 of them wait in one history, and no person writes a tenth of it."""
 MAX_NAME: Final = 200
-"""Characters of a session's key, of a sender, of a message's id and of a right: they stand in lists and in ids."""
+"""Characters of a session's key, of a sender, of a message's id and of a right: they are in lists and in ids."""
 MAX_WAITING_TEXT: Final = 500_000
 """Characters of all messages that wait in a session: it carries them whenever it continues as new, and one run may get
 all of them."""
