@@ -100,9 +100,6 @@ async def _prepare(
     if run_input.snapshot is not None:
         given = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")
         _set_guard(people, agent, run_input, given.prepared, parse_policy(given.policy))
-        people.approval_queue.guard.recall(given.remembered)
-        people.approval_queue.vouched.known |= given.vouched
-        people.approval_queue.refusals = [*given.refusals, *people.approval_queue.refusals]
         hooking.hooks = Hooks(given.prepared.hooks)
         run = restore(
             agent,

@@ -83,12 +83,16 @@ def restore(
     sources: Mapping[str, list[str]] | None = None,
     journal: RunJournal | None = None,
 ) -> Run:
-    """Return the run that a `snapshot` holds."""
+    """Return the run that a `snapshot` holds. The guard of the `approval_queue` has the snapshot's `policy` already."""
+    queue = approval_queue or ApprovalQueue()
+    queue.guard.recall(snapshot.remembered)
+    queue.vouched.known |= snapshot.vouched
+    queue.refusals = [*snapshot.refusals, *queue.refusals]
     run = Run(
         agent,
         context,
         snapshot.prepared,
-        approval_queue,
+        queue,
         identity=identity,
         budget=budget,
         sources=sources,
