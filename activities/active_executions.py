@@ -33,7 +33,7 @@ def not_begun() -> None:
     _SAID.set([])
 
 
-def said_begun() -> list[Json]:
+def begun_details() -> list[Json]:
     """Return details for a heartbeat without any: an empty one would withdraw the report."""
     return _SAID.get([])
 

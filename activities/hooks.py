@@ -17,7 +17,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.queries import ask_run
 from perdure.activities.secrets import masked, masked_error, masked_value
 from perdure.errors import ToolError
-from perdure.hooks.answers import AFTER, PERSIST, WITHHELD, HookAnswerError, HookedEvent, matches, told
+from perdure.hooks.answers import AFTER, PERSIST, WITHHELD, HookAnswerError, HookedEvent, answer_for_run, matches
 from perdure.hooks.decorator import HookFunction
 from perdure.hooks.events import (
     HOOK_ACTIVITY,
@@ -171,7 +171,7 @@ class HookActivity:
                     f"no event that this version knows: {error}", type="unknown_event", non_retryable=True
                 ) from None
             hearing = await call_hooks(self._registry, wanted.hooks, event)
-        answer: HookAnswer = HookAnswer.model_validate(masked_value(told(event, hearing).as_json()))
+        answer: HookAnswer = HookAnswer.model_validate(masked_value(answer_for_run(event, hearing).as_json()))
         return answer
 
     @activity.defn(name=SESSION_HOOKS_ACTIVITY)

@@ -299,7 +299,7 @@ class WritingReporter:
 
     def _take(self) -> bool:
         """Take the answer's new text; return whether there is more than was reported."""
-        return self._answer is not None and self._writing.add(self._answer.said(), self._answer.thought())
+        return self._answer is not None and self._writing.add(self._answer.output_text(), self._answer.thought())
 
     def _written(self) -> WrittenText:
         self.told, self._told = True, asyncio.get_running_loop().time()

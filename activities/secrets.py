@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from temporalio import worker
 from temporalio.exceptions import ApplicationError, CancelledError
 
-from perdure.activities.active_executions import said_begun
+from perdure.activities.active_executions import begun_details
 from perdure.errors import causes_of
 from perdure.values.json import Json, dumps
 
@@ -105,7 +105,7 @@ class _Inbound(worker.ActivityInboundInterceptor):
 
 class _Outbound(worker.ActivityOutboundInterceptor):
     def heartbeat(self, *details: Any) -> None:
-        super().heartbeat(*map(masked_details, details or said_begun()))
+        super().heartbeat(*map(masked_details, details or begun_details()))
 
 
 def masked_error(error: Exception) -> Exception:

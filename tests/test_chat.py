@@ -164,11 +164,11 @@ async def test_r10_14_where_nobody_tells_it_goes_on_behind_the_last_event() -> N
     client: Any = None
     talk = Chat(client, session, "ann", lambda line: said.append(line.plain), lambda: None)
     await talk.begin()
-    assert await talk.heard("hello")
+    assert await talk.send("hello")
     await asyncio.wait_for(talk.listen(), HANG)
     assert told.asked == [None, "1.0.0", "2.0.0"]
     assert said == ["part 1", "part 2", "part 3", "the session has ended"]
-    assert not await talk.heard("/quit")
+    assert not await talk.send("/quit")
 
 
 class Terminal:

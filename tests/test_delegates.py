@@ -13,7 +13,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
-from perdure.client.approvals import offers_below
+from perdure.client.approvals import waiting_below
 from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, perdure
@@ -297,7 +297,7 @@ async def test_r7_a_delegates_approvals_are_listed_with_their_parent(
     ) as it:
         handle = await it.start(agent(clean))
         async with asyncio.timeout(HANG):
-            while not (found := (await offers_below(it.client, handle.id))[0]):
+            while not (found := (await waiting_below(it.client, handle.id))[0]):
                 pass
         await it.client.get_workflow_handle(found[0].run_id).signal("reject", {"call": "1.0", "reason": "no"})
         result = await handle.result()

@@ -34,10 +34,10 @@ from perdure.sessions.transcript import (
     SessionSnapshot,
     Transcript,
     TranscriptSnapshot,
-    asked,
     is_said,
     joined_below,
     segment_of,
+    segments_to_query,
 )
 from perdure.sessions.wire import SessionInput
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn, server_error
@@ -232,7 +232,7 @@ async def test_r10_1_messages_that_a_session_remembers() -> None:
             index = index.joined(indexes[below])
         indexes[number] = index
     for segments in (1, 2, 63, 64, 65, 200):
-        questions = list(asked(segments))
+        questions = list(segments_to_query(segments))
         assert len(questions) <= 6 + segments // 64
         for number in range(1, segments + 1):
             assert [found for each in questions if (found := indexes[each].find(f"m{number}"))] == [number]

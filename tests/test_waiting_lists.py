@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure import Agent, Perdure, Selection, tool
-from perdure.client.approvals import list_waiting, offers_below, run_offers
+from perdure.client.approvals import list_waiting, run_offers, waiting_below
 from perdure.client.run_operations import start_run
 from perdure.errors import RunError
 from perdure.hosting._health import look
@@ -86,7 +86,7 @@ async def test_r7_8_pages_follow_each_other(dev_server: WorkflowEnvironment) -> 
                 break
         assert {handle.id for handle in handles} <= set(seen)
         assert len(seen) == len(set(seen))
-        whole, silent = await offers_below(it.client, handles[0].id)
+        whole, silent = await waiting_below(it.client, handles[0].id)
         assert ([one.offer.call for one in whole], silent) == (["0.0"], [])
         assert await run_offers(it.client, handles[0].id, "9.9") == []
         with pytest.raises(RunError, match="there is no run 'nobody'"):
@@ -150,7 +150,7 @@ async def test_r18_8_a_run_that_cannot_tell_says_why(dev_server: WorkflowEnviron
         handle = await client.start_workflow(AGENT_WORKFLOW, id="too-much", task_queue=queue)
         with pytest.raises(RunError) as met:
             await run_offers(client, "too-much")
-        found, why = await offers_below(client, "too-much")
+        found, why = await waiting_below(client, "too-much")
         await handle.terminate()
     assert "no worker answers" not in str(met.value)
     assert "limit" in str(met.value).lower()

@@ -37,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.models.requests import CallDelivery, RequestContext, RequestInput, RequestResult
     from perdure.models.usage import RunUsage
     from perdure.runs.agent import ModelChoice
-    from perdure.runs.context import heard
+    from perdure.runs.context import message_fates
     from perdure.runs.delegates import BUDGET, GIVEN_QUERY, LATE, SPENT_QUERY, SpentBudget
     from perdure.runs.events import EVENTS_QUERY, WATCHED, EventsPage
     from perdure.runs.limits import Budget, Limit, WorkClock
@@ -115,7 +115,7 @@ class RunDriver:
             result = await self._to_end()
             if (refusal := await self._parent.refusal(run, result, self._input.free)) is not None:
                 raise self._failure(*refusal)
-            result.messages = heard(run.progress)  # one may have come since
+            result.messages = message_fates(run.progress)  # one may have come since
             return result
         except PerdureError as error:  # it would be the same on every replay; what was used and done is told with it
             raise self._failure(str(error), type(error).__name__) from None

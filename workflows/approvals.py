@@ -38,7 +38,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.limits import Limit
     from perdure.runs.rules import REMEMBER_PROVENANCE, RESETS_COUNT, follows
     from perdure.runs.run import Run
-    from perdure.runs.views import offer_size, waiting_view
+    from perdure.runs.views import approval_size, waiting_view
     from perdure.runs.views import summary as line
     from perdure.values.json import Json, JsonObject
     from perdure.values.limits import INLINE
@@ -118,10 +118,10 @@ class RunApprovals:
         judged = self.judge(raw, kind)
         if judged.decision.remember:
             self.approval_queue.guard.by_provenance = follows(self._rules, REMEMBER_PROVENANCE)
-        self.verdict_of(judged.offer).set_result(self.approval_queue.apply(judged))
+        self.verdict_of(judged.request).set_result(self.approval_queue.apply(judged))
         if judged.decision.remember:
             self._release()
-        return {"call": judged.offer.id, "decision": judged.decision.decision}
+        return {"call": judged.request.id, "decision": judged.decision.decision}
 
     async def counted(self, raw: Json, update_id: str = "") -> Json:
         """The decision, once it is known that it came after the last reset. Raises `DecisionError` where it came before.
@@ -302,7 +302,7 @@ class ApprovalWaits:
         if sizes.of(offer.shown) <= INLINE:  # else it need not even be built
             run = self._agent_run
             view = waiting_view(offer, run.agent.name, self._approval_queue.guard, run.dry_plan)
-            if (size := offer_size(view, sizes)) <= INLINE:
+            if (size := approval_size(view, sizes)) <= INLINE:
                 await self._sender.room(size)
                 asked.offer = view.as_json()
                 return asked

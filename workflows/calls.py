@@ -78,7 +78,7 @@ async def run_existing(
     if not 0 < (length := len(_child(call, existing).encode())) <= MAX_ID:
         message = f"{tool.name} cannot be run: its id would have {length:,} bytes, and 1 to {MAX_ID:,} are possible"
         return Failed(CallError("id_too_long", message))
-    given = existing.given(call.inputs.params)
+    given = existing.argument_list(call.inputs.params)
     size = sum(map(sender.sizes.of, given))
     if size > sender.max_payload:
         message = f"the parameters of {tool.name} have {bytes_text(size)} with their references resolved; {sender.max_payload:,} is the most"
@@ -287,7 +287,7 @@ class CallLoop:
                 self._clock.work(workflow.time())
             revised = sys.exception() is None and loop.stage is RequestStage.REVISED
             if not revised and isinstance(sys.exception(), NoneType | FailureError | asyncio.CancelledError):
-                self._tell(list(loop.plan.made()))  # no fault of ours
+                self._tell(list(loop.plan.every_call()))  # no fault of ours
             if not revised:
                 await self._cancel_all()
 
@@ -423,7 +423,7 @@ class CallLoop:
         """Ask a person, where one has to decide; return the outcome, if there is one now."""
         verdict = None if offer is None else await self._waits.verdict(offer)
         if verdict is not None and verdict.outcome is None and is_answered(call):  # a question was put in its place
-            question = self._agent_run.approval_queue.offer_question(self.loop.plan.home(call), call, _now())
+            question = self._agent_run.approval_queue.add_question(self.loop.plan.home(call), call, _now())
             self._on_change()
             verdict = await self._waits.verdict(question)
         return None if verdict is None else verdict.outcome

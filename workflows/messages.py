@@ -49,7 +49,7 @@ class Mailbox:
             message = context.accept(self._run.progress, only(said))
             if message is None:
                 return
-            self._run.journal.heard(message)
+            self._run.journal.message_accepted(message)
         except DecisionError as error:
             self._refuse(said, error)
             return

@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.limits import WorkClock
     from perdure.runs.records import record
     from perdure.runs.run import Run
-    from perdure.runs.views import fit, run_view, told_above
+    from perdure.runs.views import fit, result_for_parent, run_view
     from perdure.runs.wire import MODEL_REFUSED, RunResult, RunView
     from perdure.values.limits import MAX_MESSAGE
 
@@ -31,7 +31,7 @@ def _whole_view(run: Run) -> RunView:
     view.resets = len(run.journal.events.resets)
     if run.identity.in_session:  # of the calls that have ended it is said already
         view.calls = [call.model_copy() for call in view.calls]
-        newest = () if run.plan is None else [*islice(run.plan.made_last(), len(view.calls))][::-1]
+        newest = () if run.plan is None else [*islice(run.plan.every_call_reversed(), len(view.calls))][::-1]
         record(view.calls, newest, run.sizes, run.provenance.recorded)
     return view
 
@@ -48,7 +48,7 @@ def result_of(run: Run, clock: WorkClock) -> RunResult:
     result = _whole_view(run).result()
     result.ended_at = now()
     if workflow.info().parent is not None and not run.identity.in_session:
-        result = told_above(result, run.sizes)
+        result = result_for_parent(result, run.sizes)
     count = run.records.count(run.plan) if result.calls else 0
     return fit(result, run.prepared.max_payload, run.sizes, calls=count)
 
@@ -58,7 +58,7 @@ def failure_of(run: Run, clock: WorkClock, message: str, kind: str) -> Applicati
     result = result_of(run, clock)
     if workflow.info().parent is not None:
         result.output = None
-        result.sources = run.provenance.met(run.progress, run.records.table.sets)
+        result.sources = run.provenance.untrusted_read(run.progress, run.records.table.sets)
     message = message[:MAX_MESSAGE]
     refused = kind == MODEL_REFUSED
     result.status, result.error = "refused" if refused else "failed", message

@@ -183,7 +183,7 @@ class SessionDriver:
             return
         first = running.messages[0]
         own = with_settings(kept.document, first.settings)
-        agent = document(own, kept.conversation(running), kept.state, kept.said(running))
+        agent = document(own, kept.conversation(running), kept.state, kept.message_texts(running))
         kept.begun(running, now())
         self.child = ChildRun(
             run_id,

@@ -28,9 +28,9 @@ with workflow.unsafe.imports_passed_through():
         ReplyEntry,
         RunEntry,
         delivery_entry,
+        message_text,
         reply_of,
         run_entry,
-        said,
     )
     from perdure.sessions.journal import SessionJournal
     from perdure.sessions.message_queue import (
@@ -375,10 +375,10 @@ class SessionState:
         first = self.transcript.message(running.messages[0].key)
         return self.transcript.conversation(None if first is None else first.branch)
 
-    def said(self, running: ActiveRun) -> list[str]:
+    def message_texts(self, running: ActiveRun) -> list[str]:
         """Return the messages that the run has to answer, as a model reads them."""
         found = [self.transcript.message(message.key) for message in running.messages]
-        return [said(entry) for entry in found if entry is not None]
+        return [message_text(entry) for entry in found if entry is not None]
 
     def details(self) -> str:
         """Return the session as Markdown, for the Web UI."""

@@ -246,7 +246,7 @@ class Guard:
             and all(rule == "always" for rule in change.tools.values())
         )
 
-    def given(self, names: Collection[str]) -> list[ToolOwner]:
+    def tool_owners(self, names: Collection[str]) -> list[ToolOwner]:
         """Return the owners of tools that this run gives to a delegate: this run, and the owners that gave the tools to
         it."""
         givers = [*self._givers, ToolOwner(tools=list(names), policy=self.base)]

@@ -17,8 +17,8 @@ from perdure.approvals.requests import (
     ApprovalRequest,
     ApprovalVerdict,
     JudgedDecision,
-    asked_words,
     changed_words,
+    question_words,
     what_runs,
 )
 from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
@@ -54,7 +54,7 @@ class ApprovalQueue:
     _approved_plan: int | None = None
     _approved_by_person: bool = False
 
-    def offer_call(self, plan: Plan, call: Call, time: str) -> ApprovalRequest | None:
+    def add_call(self, plan: Plan, call: Call, time: str) -> ApprovalRequest | None:
         """Return an approval request for a ready call, if the call needs one (R7.1)."""
         assert call.spec.tool is not None
         reason = self.guard.why(call.spec.tool, call.inputs.params, plan.checks, call.inputs.origins)
@@ -69,7 +69,7 @@ class ApprovalQueue:
             return None
         reason = (reason or "its plan was approved as it was") + changed_words(call)
         call.approval = again(call.approval, time)
-        offer = ApprovalRequest(
+        request = ApprovalRequest(
             call.id,
             reason,
             plan,
@@ -78,9 +78,9 @@ class ApprovalQueue:
             floor=self.guard.floor_asks(call.spec.tool, call.inputs.origins),
             digests=self.digests,
         )
-        offer.reason += what_runs(offer)
+        request.reason += what_runs(request)
         plan.hold(call)
-        return self._put_out(offer)
+        return self._put_out(request)
 
     def refuse_flow(self, call: Call) -> Rejected | None:
         """Reject a ready call if a flow rule of the policy refuses one of its values (R15.5)."""
@@ -92,122 +92,122 @@ class ApprovalQueue:
         )
         return Rejected(f"rejected by the policy: {why}")
 
-    def offer_question(self, plan: Plan, call: Call, time: str) -> ApprovalRequest:
+    def add_question(self, plan: Plan, call: Call, time: str) -> ApprovalRequest:
         """Return a request for a call whose result is the answer of a person, or of a client program."""
         call.approval = again(call.approval, time)
-        offer = ApprovalRequest(
-            call.id, asked_words(call), plan, call.approval, call, question=True, digests=self.digests
+        request = ApprovalRequest(
+            call.id, question_words(call), plan, call.approval, call, question=True, digests=self.digests
         )
         plan.hold(call)
-        return self._put_out(offer)
+        return self._put_out(request)
 
-    def offer_plan(self, plan: Plan, time: str, new_plan: Callable[[], Plan]) -> ApprovalRequest | None:
+    def add_plan(self, plan: Plan, time: str, new_plan: Callable[[], Plan]) -> ApprovalRequest | None:
         """Return an approval request for a complete plan, if plans need approval and one of its calls would run
         (R7.6). `new_plan` returns an empty plan, in which an edit of this one is validated as a whole."""
         if self.guard.policy.scope != "plan" or all(call.state.ended for call in plan.calls):
             return None
-        offer = ApprovalRequest(
+        request = ApprovalRequest(
             str(plan.request), PLAN_SCOPE, plan, Approval(requested_at=time), digests=self.digests, new_plan=new_plan
         )
-        offer.reason += what_runs(offer)
-        for call in offer.calls:
-            call.approval = None if call.state.ended else offer.approval
-        return self._put_out(offer)
+        request.reason += what_runs(request)
+        for call in request.calls:
+            call.approval = None if call.state.ended else request.approval
+        return self._put_out(request)
 
-    def _put_out(self, offer: ApprovalRequest) -> ApprovalRequest:
-        self.waiting[offer.id] = offer
-        return offer
+    def _put_out(self, request: ApprovalRequest) -> ApprovalRequest:
+        self.waiting[request.id] = request
+        return request
 
     def judge(self, decision: Decision) -> JudgedDecision:
         """Return the decision with its revised call or plan, and change nothing.
 
         Raises `DecisionError` with the reason if the decision cannot be applied (R7.2, R7.3).
         """
-        offer = self.waiting.get(decision.call)
-        if offer is None:
-            raise DecisionError(self._no_offer(decision.call))
-        if decision.digest is not None and decision.digest != offer.digest:
+        request = self.waiting.get(decision.call)
+        if request is None:
+            raise DecisionError(self._unknown_request(decision.call))
+        if decision.digest is not None and decision.digest != request.digest:
             raise DecisionError(
-                f"{offer.title} is not what was shown: its digest is {offer.digest}, not {decision.digest}"
+                f"{request.title} is not what was shown: its digest is {request.digest}, not {decision.digest}"
             )
-        if decision.decision == "answer" or offer.question:
-            return self._judge_answer(offer, decision)
-        if offer.call is None:
-            return JudgedDecision(offer, decision, plan=self._revised_plan(offer, decision))
-        call = offer.call
+        if decision.decision == "answer" or request.question:
+            return self._judge_answer(request, decision)
+        if request.call is None:
+            return JudgedDecision(request, decision, plan=self._revised_plan(request, decision))
+        call = request.call
         revised: Call | None = None
         if decision.decision == "edit":
             if decision.params is None:
-                raise DecisionError(f"{offer.title} is a call: an edit of it needs 'params'")
-            revised = self._edited(offer, call, decision.params)
+                raise DecisionError(f"{request.title} is a call: an edit of it needs 'params'")
+            revised = self._edited(request, call, decision.params)
         elif decision.decision == "replace":
             assert decision.replacement is not None
-            revised = offer.plan.revised(call, _written(offer, decision.replacement))
+            revised = request.plan.revised(call, _written(request, decision.replacement))
         if isinstance(decision.endorse, list) and (
             unknown := set(decision.endorse) - {*(revised or call).inputs.params}
         ):
-            raise DecisionError(f"{offer.title} has no parameter {shorten(min(unknown), 60)} to endorse")
+            raise DecisionError(f"{request.title} has no parameter {shorten(min(unknown), 60)} to endorse")
         if decision.decision != "reject" and (why := self.guard.refuses(revised or call)) is not None:
-            raise DecisionError(f"{offer.title} may not run: {why}")
-        return JudgedDecision(offer, decision, revised)
+            raise DecisionError(f"{request.title} may not run: {why}")
+        return JudgedDecision(request, decision, revised)
 
-    def _edited(self, offer: ApprovalRequest, call: Call, params: JsonObject) -> Call:
+    def _edited(self, request: ApprovalRequest, call: Call, params: JsonObject) -> Call:
         """Return the call with these parameters. The others stay as they were shown, and no reference in them is
         resolved again (R7.2)."""
         if meta := [key for key in params if key.startswith("_")]:
             raise DecisionError(
-                f"{offer.title}: an edit changes parameters, not {shorten(meta[0], 40)}: replace it instead"
+                f"{request.title}: an edit changes parameters, not {shorten(meta[0], 40)}: replace it instead"
             )
         kept = {key: value for key, value in call.inputs.params.items() if key not in params}
-        return offer.plan.revised(call, call.spec.raw | _written(offer, params), kept)
+        return request.plan.revised(call, call.spec.raw | _written(request, params), kept)
 
-    def _judge_answer(self, offer: ApprovalRequest, decision: Decision) -> JudgedDecision:
-        if not offer.question:
-            raise DecisionError(f"{offer.title} asks nothing: approve it, reject it, edit it or replace it")
+    def _judge_answer(self, request: ApprovalRequest, decision: Decision) -> JudgedDecision:
+        if not request.question:
+            raise DecisionError(f"{request.title} asks nothing: approve it, reject it, edit it or replace it")
         if decision.decision not in ("answer", "reject"):
-            raise DecisionError(f"{offer.title} asks a question: answer it, or reject it")
-        assert offer.call is not None
-        is_answer = decision.decision == "answer" and not offer.is_with_client
-        problem = answer_problem(offer.call.inputs.params, decision.answer) if is_answer else None
+            raise DecisionError(f"{request.title} asks a question: answer it, or reject it")
+        assert request.call is not None
+        is_answer = decision.decision == "answer" and not request.is_with_client
+        problem = answer_problem(request.call.inputs.params, decision.answer) if is_answer else None
         if problem is not None:
-            raise DecisionError(f"{offer.title}: {problem}")
-        return JudgedDecision(offer, decision)
+            raise DecisionError(f"{request.title}: {problem}")
+        return JudgedDecision(request, decision)
 
     def apply(self, judged: JudgedDecision) -> ApprovalVerdict:
         """Apply a decision that `judge` has accepted."""
-        offer, decision = judged.offer, judged.decision
-        approval = self._settle(offer)
+        request, decision = judged.request, judged.decision
+        approval = self._settle(request)
         approval.decision, approval.by, approval.reason = decision.decision, decision.by, decision.reason
         approval.via = decision.via
         if decision.must_call is not None:
             self.must_call = decision.must_call
         if decision.decision == "answer":
             return ApprovalVerdict(Returned(decision.answer))
-        if decision.endorse and judged.by_person and offer.call is not None:
-            endorse(judged.call or offer.call, decision.endorse, self.vouched, self.digests)
-        if decision.remember and offer.call is not None:
-            shown = judged.call or offer.call
+        if decision.endorse and judged.by_person and request.call is not None:
+            endorse(judged.call or request.call, decision.endorse, self.vouched, self.digests)
+        if decision.remember and request.call is not None:
+            shown = judged.call or request.call
             self.guard.remember(shown.spec.tool_name, shown.inputs.params, shown.inputs.origins)
         if decision.decision == "reject":
             reason = decision.reason or "no reason was given"
-            self._tell(offer, approval, {})
+            self._tell(request, approval, {})
             return ApprovalVerdict(Rejected(f"rejected{_by(decision.by)}: {reason}"))
-        if judged.call is not None and offer.call is not None:
+        if judged.call is not None and request.call is not None:
             changed = decision.decision == "edit"
-            before = offer.call.inputs.params if changed else offer.call.spec.raw
-            offer.plan.adopt(offer.call, judged.call)
-            after = offer.call.inputs.params if changed else offer.call.spec.raw
-            self._tell(offer, approval, {"before": before, "after": after})
+            before = request.call.inputs.params if changed else request.call.spec.raw
+            request.plan.adopt(request.call, judged.call)
+            after = request.call.inputs.params if changed else request.call.spec.raw
+            self._tell(request, approval, {"before": before, "after": after})
         elif judged.plan is not None:
-            plans = [[call.spec.raw for call in plan.calls] for plan in (offer.plan, judged.plan)]
-            self._tell(offer, approval, {"before": plans[0], "after": plans[1]})
-        if offer.call is None:
-            self._approve_plan(judged.plan or offer.plan, approval, by_person=judged.by_person)
+            plans = [[call.spec.raw for call in plan.calls] for plan in (request.plan, judged.plan)]
+            self._tell(request, approval, {"before": plans[0], "after": plans[1]})
+        if request.call is None:
+            self._approve_plan(judged.plan or request.plan, approval, by_person=judged.by_person)
         elif judged.by_person:
-            _approve(offer.call, self.digests)
+            _approve(request.call, self.digests)
         return ApprovalVerdict(plan=judged.plan)
 
-    def judge_program(self, offer: ApprovalRequest, answer: Json, by: str) -> JudgedDecision | None:
+    def judge_program(self, request: ApprovalRequest, answer: Json, by: str) -> JudgedDecision | None:
         """Return the decision of an approver program about a request, or `None` for `ask` (R7.9).
 
         The program answers with a decision, or with its kind alone. It can only reject a call that the worker's floor
@@ -218,9 +218,9 @@ class ApprovalQueue:
         decision = {"decision": answer} if isinstance(answer, str) else answer
         if not isinstance(decision, dict):
             raise DecisionError(f"{by} gave {shorten(answer, 60)}, but must give a decision, or 'ask'")
-        judged = self.judge(parse_decision({**decision, "call": offer.id, "by": by}))
-        plans = [plan for plan in (judged.plan, offer.plan if offer.call is None else None) if plan is not None]
-        calls = [call for call in (offer.call, judged.call) if call is not None]
+        judged = self.judge(parse_decision({**decision, "call": request.id, "by": by}))
+        plans = [plan for plan in (judged.plan, request.plan if request.call is None else None) if plan is not None]
+        calls = [call for call in (request.call, judged.call) if call is not None]
         calls += [call for plan in plans for call in plan.written()]
         only_a_person = any(self._only_a_person(call, by) for call in calls)
         return replace(judged, by_person=False) if judged.decision.decision == "reject" or not only_a_person else None
@@ -231,38 +231,38 @@ class ApprovalQueue:
             self.guard.floor_asks(tool, call.inputs.origins) or self.guard.approver(tool) != by
         )
 
-    def time_out(self, offer: ApprovalRequest, seconds: float) -> ApprovalVerdict:
+    def time_out(self, request: ApprovalRequest, seconds: float) -> ApprovalVerdict:
         """Return the verdict when nobody decides in time: the policy chooses it, but it never passes the worker's floor
         (R7.4)."""
-        approval = self._settle(offer)
-        calls = list(offer.plan.written()) if offer.call is None else [offer.call]
+        approval = self._settle(request)
+        calls = list(request.plan.written()) if request.call is None else [request.call]
         means = min((self.guard.on_timeout(call.spec.tool) for call in calls), key=_STRICTEST.index, default="reject")
-        floor = offer.floor or (offer.call is None and self._floor_asks_in(offer.plan)) or self._refused(offer)
+        floor = request.floor or (request.call is None and self._floor_asks_in(request.plan)) or self._refused(request)
         means = "reject" if means == "approve" and floor else means
         approval.decision, approval.by = "timeout", "timeout"
         approval.reason = f"nobody decided within {seconds:g} s"
-        if offer.question:
+        if request.question:
             return ApprovalVerdict(Failed(CallError("no_answer", f"nobody answered within {seconds:g} s")))
         if means == "approve":
-            if offer.call is None:
-                self._approve_plan(offer.plan, approval, by_person=False)
+            if request.call is None:
+                self._approve_plan(request.plan, approval, by_person=False)
             return ApprovalVerdict()
         if means == "fail":
             return ApprovalVerdict(Failed(CallError("approval_timeout", approval.reason)))
-        self._tell(offer, approval, {})
+        self._tell(request, approval, {})
         return ApprovalVerdict(Rejected(f"rejected: {approval.reason}"))
 
     def released(self) -> list[ApprovalRequest]:
         """Return the requests that need no decision any more after a change of the policy (R7.7)."""
-        free = [offer for offer in self.waiting.values() if not self._asks(offer)]
-        for offer in free:
-            approval = self._settle(offer)
+        free = [request for request in self.waiting.values() if not self._asks(request)]
+        for request in free:
+            approval = self._settle(request)
             approval.decision, approval.by, approval.reason = "approve", "policy", "the policy does not ask any more"
         return free
 
-    def drop(self, offer: ApprovalRequest, reason: str, by: str) -> None:
+    def drop(self, request: ApprovalRequest, reason: str, by: str) -> None:
         """Remove a request whose call does not run any more; a later decision about it is refused with this reason."""
-        approval = self._settle(offer)
+        approval = self._settle(request)
         approval.decision, approval.by, approval.reason = "dropped", by, reason
 
     def refuse(self, raw: Json, problem: str, time: str) -> None:
@@ -273,10 +273,10 @@ class ApprovalQueue:
     def change_policy(self, change: Policy) -> None:
         self.guard.loosen_or_tighten(change)
 
-    def withdraw(self, offers: Iterable[ApprovalRequest]) -> None:
+    def withdraw(self, requests: Iterable[ApprovalRequest]) -> None:
         """Remove requests that need no decision any more."""
-        for offer in list(offers):
-            self.waiting.pop(offer.id, None)
+        for request in list(requests):
+            self.waiting.pop(request.id, None)
         if not self.waiting:
             self.digests.clear()
 
@@ -286,18 +286,18 @@ class ApprovalQueue:
             if not plan.is_past(call):
                 call.approval = approval
 
-    def _asks(self, offer: ApprovalRequest) -> bool:
-        if offer.call is None:
+    def _asks(self, request: ApprovalRequest) -> bool:
+        if request.call is None:
             return self.guard.policy.scope == "plan"
-        if offer.question:
+        if request.question:
             return True
-        assert offer.call.spec.tool is not None
-        why = self.guard.why(offer.call.spec.tool, offer.call.inputs.params, origins=offer.call.inputs.origins)
-        changed = offer.call.inputs.changed and self._covered_by_plan(offer.plan, offer.call)
-        return self._refused(offer) or why is not None or bool(changed)
+        assert request.call.spec.tool is not None
+        why = self.guard.why(request.call.spec.tool, request.call.inputs.params, origins=request.call.inputs.origins)
+        changed = request.call.inputs.changed and self._covered_by_plan(request.plan, request.call)
+        return self._refused(request) or why is not None or bool(changed)
 
-    def _refused(self, offer: ApprovalRequest) -> bool:
-        return offer.call is not None and self.guard.refuses(offer.call) is not None
+    def _refused(self, request: ApprovalRequest) -> bool:
+        return request.call is not None and self.guard.refuses(request.call) is not None
 
     def _covered_by_plan(self, plan: Plan, call: Call) -> bool:
         """Whether the call's plan was approved as a whole. A call that the floor asks about is covered only if its
@@ -312,37 +312,37 @@ class ApprovalQueue:
             for call in plan.written()
         )
 
-    def _revised_plan(self, offer: ApprovalRequest, decision: Decision) -> Plan | None:
+    def _revised_plan(self, request: ApprovalRequest, decision: Decision) -> Plan | None:
         if decision.decision in ("approve", "reject"):
             return None
-        if decision.decision == "replace" or decision.calls is None or offer.new_plan is None:
-            raise DecisionError(f"{offer.title} is a plan: approve it, reject it, or edit it with 'calls'")
-        plan = offer.new_plan()
+        if decision.decision == "replace" or decision.calls is None or request.new_plan is None:
+            raise DecisionError(f"{request.title} is a plan: approve it, reject it, or edit it with 'calls'")
+        plan = request.new_plan()
         if len(decision.calls) > plan.max_calls:
-            raise DecisionError(f"{offer.title} would be wrong: {surplus_words(plan.max_calls, len(decision.calls))}")
-        offered = list(offer.plan.calls)
+            raise DecisionError(f"{request.title} would be wrong: {surplus_words(plan.max_calls, len(decision.calls))}")
+        offered = list(request.plan.calls)
         for raw in decision.calls:
-            written = _written(offer, raw)
+            written = _written(request, raw)
             same = next((call for call in offered if call.spec.raw == written), None)
             if same is not None:
                 offered.remove(same)
             plan.add(written, USER if same is None else same.inputs.origins.written)
-        plan.close(drain=offer.plan.drained)
+        plan.close(drain=request.plan.drained)
         problems = [
             f"{call.id} {call.spec.tool_name}: {call.state.error.message}" for call in plan.calls if call.state.error
         ]
         if problems:
-            raise DecisionError(f"{offer.title} would be wrong: {'; '.join(problems[:5])}")
+            raise DecisionError(f"{request.title} would be wrong: {'; '.join(problems[:5])}")
         return plan
 
-    def _settle(self, offer: ApprovalRequest) -> Approval:
-        self.withdraw([offer])
-        self._decided[offer.id] = offer.approval
-        return offer.approval
+    def _settle(self, request: ApprovalRequest) -> Approval:
+        self.withdraw([request])
+        self._decided[request.id] = request.approval
+        return request.approval
 
-    def _tell(self, offer: ApprovalRequest, approval: Approval, more: JsonObject) -> None:
+    def _tell(self, request: ApprovalRequest, approval: Approval, more: JsonObject) -> None:
         """Add a feedback message (R2.5)."""
-        about = f"plan {offer.id}" if offer.call is None else offer.call.as_plan_entry()
+        about = f"plan {request.id}" if request.call is None else request.call.as_plan_entry()
         message = {"type": "feedback", "call": about, "decision": approval.decision, **more}
         if approval.by and approval.by != "timeout":
             message["by"] = approval.by
@@ -350,7 +350,7 @@ class ApprovalQueue:
             message["reason"] = approval.reason
         self.feedback.append(message)
 
-    def _no_offer(self, call_id: str) -> str:
+    def _unknown_request(self, call_id: str) -> str:
         if (approval := self._decided.get(call_id)) is not None and approval.decision == "dropped":
             return f"{call_id} does not wait any more: {approval.reason}"
         if approval is not None:
@@ -366,14 +366,14 @@ def _approve(call: Call, digests: Digests) -> None:
         call.inputs.approved = approval_digest(call.spec.tool.activity, call.inputs.params, digests)
 
 
-def _written(offer: ApprovalRequest, call: Any) -> Any:
+def _written(request: ApprovalRequest, call: Any) -> Any:
     """Return a call, its parameters, or a list of calls, from the form that a person sends, in the engine's own notation:
     of an object an object. Raises `DecisionError`."""
-    held = None if offer.call is None else set(held_marks(offer.shown))
+    held = None if request.call is None else set(held_marks(request.shown))
     try:
         return written_call(call, held)
     except ReferenceSyntaxError as error:
-        raise DecisionError(f"{offer.title} would be wrong: {error.message}") from None
+        raise DecisionError(f"{request.title} would be wrong: {error.message}") from None
 
 
 def _by(name: str) -> str:

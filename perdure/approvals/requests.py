@@ -104,7 +104,7 @@ class ApprovalVerdict:
 class JudgedDecision:
     """A decision that can be applied."""
 
-    offer: ApprovalRequest
+    request: ApprovalRequest
     decision: Decision
     call: Call | None = None
     """The revised call."""
@@ -113,9 +113,9 @@ class JudgedDecision:
     by_person: bool = True
 
 
-def what_runs(offer: ApprovalRequest) -> str:
+def what_runs(request: ApprovalRequest) -> str:
     """Return the end of the reason: the code that runs, for tools with another name than their code."""
-    named = [f"{clip(name, 60)} runs {clip(code, 60)}" for name, code in offer.runs.items()]
+    named = [f"{clip(name, 60)} runs {clip(code, 60)}" for name, code in request.runs.items()]
     return "".join(f"; {each}" for each in named[:NAMED]) + (
         f"; and {len(named) - NAMED} more" if len(named) > NAMED else ""
     )
@@ -126,7 +126,7 @@ def is_with_client(call: Call) -> bool:
     return call.spec.tool is not None and call.spec.tool.activity == CLIENT
 
 
-def asked_words(call: Call) -> str:
+def question_words(call: Call) -> str:
     """Return the question to the person or program that answers a call."""
     return WITH_CLIENT if is_with_client(call) else str(call.inputs.params.get("question", ""))
 
@@ -370,9 +370,9 @@ class WaitingView(WireModel):
         return ask_words(self.tool, self.params, self.reason, question=self.question)
 
 
-def asked_of_people(waiting: Iterable[WaitingView]) -> list[WaitingView]:
+def requests_of_people(waiting: Iterable[WaitingView]) -> list[WaitingView]:
     """Return the requests that people decide or answer, without the calls that the run's client carries out."""
-    return [offer for offer in waiting if not offer.client]
+    return [request for request in waiting if not request.client]
 
 
 class WaitingEntry(WireModel):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from perdure.cli._chat_view import ChatView, PendingApproval, offer_lines
+from perdure.cli._chat_view import ChatView, PendingApproval, approval_lines
 from perdure.cli._console import harmless
 from perdure.cli._errors import FAILED
 from perdure.cli._run_view import waiting_lines
@@ -111,7 +111,7 @@ class Chat:
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
-    async def heard(self, line: str) -> bool:
+    async def send(self, line: str) -> bool:
         """Do what was typed; whether the chat goes on."""
         text = line.strip()
         if not text:
@@ -129,7 +129,7 @@ class Chat:
 
     async def stop(self) -> None:
         """End what runs."""
-        await self.heard("/stop")
+        await self.send("/stop")
 
     async def _send(self, text: str) -> None:
         id = uuid.uuid4().hex
@@ -186,7 +186,7 @@ class Chat:
 
     def _offer(self, waits: PendingApproval) -> None:
         self.picture.waits.setdefault((waits.run_id, waits.call), waits)
-        for line in offer_lines(waits):
+        for line in approval_lines(waits):
             self.say(line)
         self._changed()
 
@@ -196,7 +196,7 @@ class Chat:
         except PerdureError:
             views = []
         waits.view = next(iter(views), None)
-        for line in offer_lines(waits) if waits.view is not None else ():
+        for line in approval_lines(waits) if waits.view is not None else ():
             self.say(line)
 
     def _watch(self, run_id: str) -> None:

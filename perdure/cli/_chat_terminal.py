@@ -80,7 +80,7 @@ class _Terminal:
     async def _do(self) -> None:
         """Do what was typed, one line after the other; meanwhile the next is typed."""
         while True:
-            await self._talk.heard(await self._lines.get())
+            await self._talk.send(await self._lines.get())
             self._prompt.app.invalidate()
 
     async def _end(self) -> None:

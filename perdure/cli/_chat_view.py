@@ -260,7 +260,7 @@ def wrapped(text: Text, width: int) -> list[Text]:
     return list(text.wrap(Console(width=width, file=None), width))
 
 
-def offer_lines(waits: PendingApproval) -> Iterator[Text]:
+def approval_lines(waits: PendingApproval) -> Iterator[Text]:
     """Yield the lines of an approval request, cut to fit a terminal."""
     view = waits.view
     if waits.question:

@@ -30,7 +30,7 @@ from perdure.cli._session_commands import agent_app, session_app
 from perdure.cli._settings_command import settings_app
 from perdure.cli._token_commands import token_app
 from perdure.hosting.settings import Settings
-from perdure.runs.agent import parse_prompt, said
+from perdure.runs.agent import parse_prompt, written_keys
 from perdure.runs.diagrams import draw_run
 from perdure.runs.views import run_ways
 from perdure.runs.wire import RunView
@@ -105,7 +105,7 @@ def run(
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
         example = example_input(found.input_schema, input)
         value = found.check_input(MISSING if input is None else json_option(input, "--input", example), told=True)
-        told = {} if prompt is None else said(parse_prompt(json_option(prompt, "--prompt")))
+        told = {} if prompt is None else written_keys(parse_prompt(json_option(prompt, "--prompt")))
     how: dict[str, Any] = {
         "no_wait": no_wait,
         "live": watch and not as_json,

@@ -103,7 +103,7 @@ async def run_offers(client: Client, run_id: str, call: str | None = None) -> li
     return await _ask(client, run_id, call)
 
 
-async def offers_below(client: Client, run_id: str) -> tuple[list[WaitingRequest], list[str]]:
+async def waiting_below(client: Client, run_id: str) -> tuple[list[WaitingRequest], list[str]]:
     """Return the approval requests of a run and of its delegates' runs, oldest first, and one line with the reason for each run that does not
     answer.
 

@@ -27,7 +27,7 @@ from perdure.client.tenancy import IdempotentStart, check_owner
 from perdure.errors import RunExistsError, RunNotFoundError
 from perdure.hosting.connection import connect, with_converter
 from perdure.hosting.settings import in_force
-from perdure.runs.agent import parse_prompt, said
+from perdure.runs.agent import parse_prompt, written_keys
 from perdure.runs.events import Event
 from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
 from perdure.values.json import Json, JsonObject
@@ -100,7 +100,7 @@ class Perdure:
         change: JsonObject = {**(approval or {})}
         parse_policy(change)
         wishes: JsonObject = {**(prompt or {})}
-        told = said(parse_prompt(wishes))
+        told = written_keys(parse_prompt(wishes))
         said_again: list[Json] = [agent.name, None if value is MISSING else [value], change, told]
         wanted = (
             key

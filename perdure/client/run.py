@@ -256,7 +256,7 @@ class Run(Generic[OutputT]):
         answer.
         """
         with clear_errors(self._client, self.id):
-            return await approvals.offers_below(self._client, self.id)
+            return await approvals.waiting_below(self._client, self.id)
 
     async def delegates(self, *, asked: bool = False) -> list[str]:
         """The ids of its delegates' runs, and of theirs, as far as the server's index knows them; `asked`: of those that have ended only the

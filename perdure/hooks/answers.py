@@ -86,7 +86,7 @@ class HookedEvent:
             self.answer.failed.append(HookProblem(hook=hook.name, problem=problem))
 
 
-def told(before: HookEvent, hearing: HookedEvent) -> HookAnswer:
+def answer_for_run(before: HookEvent, hearing: HookedEvent) -> HookAnswer:
     """Return the answer for the run. It has only the changed parameters, because the run knows the others (R18.1)."""
     answer = hearing.answer
     if answer.changed is None or "params" not in answer.changed:

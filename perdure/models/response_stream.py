@@ -141,9 +141,9 @@ class ResponseStream:
                 closed += self._choice(choice)
         return closed
 
-    def said(self) -> str:
+    def output_text(self) -> str:
         """Return the known text of the output beyond earlier results: see `perdure.models.dialects.output_text`."""
-        return self._reader.said()
+        return self._reader.output_text()
 
     def thought(self) -> str:
         """Return the model's thoughts beyond earlier results."""

@@ -136,7 +136,7 @@ async def decide(run: Run, form: Mapping[str, str], *, by: str | None) -> str:
     return f"{form['run']} {done['call']}: {DECIDED[done['decision']]}"
 
 
-async def offer_of(run: Run, call: str) -> WaitingRequest | None:
+async def waiting_request(run: Run, call: str) -> WaitingRequest | None:
     """Return the approval request of a call in full; `None`: it does not wait."""
     return next((WaitingRequest(run.id, offer) for offer in await run.waiting(call)), None)
 
@@ -153,7 +153,7 @@ async def _decision(run: Run, form: Mapping[str, str]) -> JsonObject:
         decision["endorse"] = True
     if form["action"] == "remember":
         decision["remember"] = True
-    chosen = await offer_of(run, form["call"])
+    chosen = await waiting_request(run, form["call"])
     if chosen is None:
         return decision | {"decision": "approve"}  # the run itself says best what has become of it
     if chosen.offer.calls is not None:

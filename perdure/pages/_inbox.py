@@ -25,7 +25,7 @@ from perdure.gateway.bounds import OpenStreams
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError, problem_of
 from perdure.gateway.guards import Guards, TooManyGuessesError
-from perdure.pages._decision_forms import Find, FormError, decide, fields_of, offer_of, request_drawing
+from perdure.pages._decision_forms import Find, FormError, decide, fields_of, request_drawing, waiting_request
 from perdure.pages._live import SHOWN, LiveApprovals
 from perdure.pages._sign_in import signing_in
 from perdure.pages._site import STATIC, Site
@@ -172,10 +172,10 @@ class Inbox:
     ) -> WaitingRequest | None:
         """Return the approval request that is `wanted`, or by default the oldest one. Only its run is queried."""
         if "run" in wanted:
-            return await offer_of(await self._find(caller, wanted["run"]), wanted.get("call", ""))
+            return await waiting_request(await self._find(caller, wanted["run"]), wanted.get("call", ""))
         for one in listed[:_TRIED]:
             run = self._perdure.get_run(one.run_id)  # the list has none but the tenant's
-            if (offered := await offer_of(run, one.entry.call)) is not None:
+            if (offered := await waiting_request(run, one.entry.call)) is not None:
                 return offered
         return None
 

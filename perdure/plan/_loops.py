@@ -64,8 +64,8 @@ class Iteration(Protocol):
     def take_ready(self, time: str = "", *, only_safe: bool = False) -> list[Call]: ...
     def go_on(self) -> None: ...
     def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None: ...
-    def made(self) -> Iterator[Call]: ...
-    def made_last(self) -> Iterator[Call]: ...
+    def every_call(self) -> Iterator[Call]: ...
+    def every_call_reversed(self) -> Iterator[Call]: ...
     def named_edges(self) -> list[tuple[str, str, str]]: ...
     def newest_edges(self, most: int) -> list[tuple[str, str, str]]: ...
 
@@ -88,13 +88,13 @@ class EndedIteration:
     def __init__(self, plan: Iteration) -> None:
         self.calls = plan.calls
         self.count, self.done = plan.count, plan.done
-        self._made = list(plan.made())
+        self._made = list(plan.every_call())
         self._edges = plan.named_edges()
 
-    def made(self) -> list[Call]:
+    def every_call(self) -> list[Call]:
         return self._made
 
-    def made_last(self) -> Iterator[Call]:
+    def every_call_reversed(self) -> Iterator[Call]:
         return reversed(self._made)
 
     def named_edges(self) -> list[tuple[str, str, str]]:
@@ -313,7 +313,7 @@ class RunningLoop:
         ended = self.plans[number] = EndedIteration(plan)
         self._ended_count += ended.count
         self._ended_done += ended.done
-        self._folded += ended.made()
+        self._folded += ended.every_call()
         for call in plan.calls:
             self._count(call, shown)
             self._sources = join(self._sources, join(call.state.sources, call.inputs.origins.all))

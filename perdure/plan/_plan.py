@@ -453,18 +453,18 @@ class Plan:
             plan = plan._running(index, number)
         return plan.calls[place[-1]]
 
-    def made(self) -> Iterator[Call]:
+    def every_call(self) -> Iterator[Call]:
         """Yield all calls that exist, those of a loop's iterations behind it."""
         for call in self.calls:
             yield call
             for plan in self._loops.of(call):
-                yield from plan.made()
+                yield from plan.every_call()
 
-    def made_last(self) -> Iterator[Call]:
+    def every_call_reversed(self) -> Iterator[Call]:
         """Yield all calls that exist, from the last to the first."""
         for call in reversed(self.calls):
             for plan in reversed(self._loops.of(call)):
-                yield from plan.made_last()
+                yield from plan.every_call_reversed()
             yield call
 
     def take_folded(self) -> list[Call]:

@@ -15,7 +15,14 @@ from perdure.runs.wire import VALUE_QUERY
 from perdure.sessions.compaction import ENTRIES_QUERY, HeldEntries
 from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, RunEntry
 from perdure.sessions.recall import newest_first, oldest_first
-from perdure.sessions.transcript import SEGMENT_ENTRIES_QUERY, SEGMENT_FIND_QUERY, EntryList, Span, asked, is_said
+from perdure.sessions.transcript import (
+    SEGMENT_ENTRIES_QUERY,
+    SEGMENT_FIND_QUERY,
+    EntryList,
+    Span,
+    is_said,
+    segments_to_query,
+)
 from perdure.sessions.wire import Fate, several_senders
 from perdure.values.json import Json, ValuePage
 
@@ -59,7 +66,7 @@ class SessionReader:
         """
         found: dict[str, MessageEntry | CommandEntry] = {}
         for span in reversed(spans):
-            for number in asked(span.segments):
+            for number in segments_to_query(span.segments):
                 held: Any = await self._ask(span.id(number), SEGMENT_FIND_QUERY, None, message_id)
                 for each in held if isinstance(held, list) else [held] if held else []:
                     for entry in (await self.segment(span.id(each))).entries:

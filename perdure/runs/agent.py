@@ -135,7 +135,7 @@ def parse_prompt(raw: Json) -> PromptConfig:
     return config
 
 
-def said(config: PromptConfig) -> JsonObject:
+def written_keys(config: PromptConfig) -> JsonObject:
     """Return the keys that were written, without defaults."""
     plain: JsonObject = config.model_dump(mode="json", exclude_unset=True)
     return plain
@@ -172,7 +172,7 @@ class Sampling(BaseModel):
     reasoning_effort: str | None = None
     """How long it thinks: `low`, `medium`, …"""
 
-    def said(self) -> JsonObject:
+    def written_keys(self) -> JsonObject:
         """Return the keys that were written, unchanged."""
         return {key: getattr(self, key) for key in Sampling.model_fields if key in self.model_fields_set}
 
@@ -188,7 +188,7 @@ class ModelSampling(Sampling):
     def of(self, model: str, models: Models) -> JsonObject:
         """Return the sampling for this model. Where one model is both, `smart` has the last word."""
         own = [named for name, named in ((models.fast, self.fast), (models.smart, self.smart)) if name == model]
-        return self.said() | {key: value for each in own for key, value in each.said().items()}
+        return self.written_keys() | {key: value for each in own for key, value in each.written_keys().items()}
 
 
 class Config(BaseModel):

@@ -36,13 +36,13 @@ class Contexts:
     """A maker of the contexts of one run's Requests, each of at most `max_payload` bytes."""
 
     def __init__(
-        self, agent: Agent, context: Context, prepared: PreparedWorker, sizes: Sizes, reading: RunProvenance
+        self, agent: Agent, context: Context, prepared: PreparedWorker, sizes: Sizes, provenance: RunProvenance
     ) -> None:
         self._agent, self._context, self._parts = agent, context, prepared.prompt
         self._dialect = DIALECTS[agent.config.dialect]
         self._max_payload = prepared.max_payload
         self._sizes = sizes
-        self._reading = reading
+        self._provenance = provenance
         self._said = said_by(agent.output_schema)
         self._parameters: dict[tuple[bool, bool, int], JsonObject] = {}
         self._beside: dict[tuple[bool, bool, int], list[tuple[str, int]]] = {}
@@ -83,9 +83,9 @@ class Contexts:
     ) -> RequestContext:
         kinds = [merged.kind for merged in self._context.data]
         if self._dialect.keeps_turns:  # which show what has happened
-            shown = self._reading.shown_start(self._context.initial_state)
+            shown = self._provenance.shown_start(self._context.initial_state)
         else:
-            shown = self._reading.shown_state(state, tight=progress.tight)
+            shown = self._provenance.shown_state(state, tight=progress.tight)
         keep = None if revision is None else revision.keep  # told of where the Request tells of what is held
         ask = DialectRequest(
             tools={} if final else dict(tools),
@@ -102,7 +102,7 @@ class Contexts:
         kind = final, revision is not None and revision.keep is not None, len(tools)
         if kind not in self._parameters:  # schemas are composed once a run, not once a Request
             self._parameters[kind] = self._dialect.parameters(ask)
-        prompt = Prompt(self._context, self._parts, self._dialect, ask, progress, shown, self._reading)
+        prompt = Prompt(self._context, self._parts, self._dialect, ask, progress, shown, self._provenance)
         messages = prompt.messages(limit, revision)
         if kind not in self._beside:
             self._beside[kind] = (
@@ -155,7 +155,7 @@ def not_well(calls: Iterable[Call], plan: Plan) -> str | None:
         if (call.state.error is not None and not call.state.writes) or call.state.status == "rejected"
     ]
     own = set(map(id, plan.calls))
-    bad += [call for call in plan.made() if call.state.status == "rejected" and id(call) not in own]
+    bad += [call for call in plan.every_call() if call.state.status == "rejected" and id(call) not in own]
     which = ", ".join(f"{call.id} {call.spec.tool_name} ({call.state.status})" for call in bad[:5])
     held = "The output was not returned, because calls beside it did not succeed"
     return f"{held}: {which}. Answer again." if bad else None
@@ -218,7 +218,7 @@ def turn_message(
     result: RequestResult,
     before: list[JsonObject],
     sizes: Sizes,
-    reading: RunProvenance,
+    provenance: RunProvenance,
     server: str = "",
     given: Iterable[str] = (),
 ) -> JsonObject | None:
@@ -239,7 +239,7 @@ def turn_message(
                 "id": id,
                 "tool": call.spec.tool_name,
                 "arguments": arguments,
-                "result": _result_text(call, sizes, reading),
+                "result": _result_text(call, sizes, provenance),
                 **unended,
             }
         )
@@ -253,45 +253,47 @@ def turn_message(
     return turn
 
 
-def complete_turns(messages: Iterable[JsonObject], ended: Iterable[Call], sizes: Sizes, reading: RunProvenance) -> None:
+def complete_turns(
+    messages: Iterable[JsonObject], ended: Iterable[Call], sizes: Sizes, provenance: RunProvenance
+) -> None:
     """Put the results of calls that have ended since into the turns that made them."""
     by_id = {call.id: call for call in ended}
     for message in messages if by_id else ():
         for said in message["calls"] if message["type"] == "turn" else ():
             if (call := by_id.get(said.get("call"))) is not None:
-                said["result"] = _result_text(call, sizes, reading)
+                said["result"] = _result_text(call, sizes, provenance)
                 del said["call"]
 
 
-def _result_text(call: Call, sizes: Sizes, reading: RunProvenance) -> str:
+def _result_text(call: Call, sizes: Sizes, provenance: RunProvenance) -> str:
     if call.state.status == "done":
-        hidden, value = reading.shown_result(call)
+        hidden, value = provenance.shown_result(call)
         value = value if hidden else excerpt(value, sizes.of(value), call.id)[0]
         return value if isinstance(value, str) else dumps(value)
     if call.state.error is not None:
-        return dumps({"error": reading.shown_error(call, call.state.error)})
+        return dumps({"error": provenance.shown_error(call, call.state.error)})
     return dumps(
         {"status": call.standing, "reason": call.state.reason} if call.state.reason else {"status": call.standing}
     )
 
 
-def results_of(calls: Iterable[Call], sizes: Sizes, reading: RunProvenance) -> JsonObject:
+def results_of(calls: Iterable[Call], sizes: Sizes, provenance: RunProvenance) -> JsonObject:
     """Return, by call id, the results that were written to no path (R4.4)."""
     results: JsonObject = {}
     for call in calls:
         if call.state.status == "done" and not call.state.writes:
-            hidden, shown = reading.shown_result(call)
+            hidden, shown = provenance.shown_result(call)
             shown = shown if hidden else excerpt(shown, sizes.of(shown), call.id)[0]
             results[call.id] = {"tool": call.spec.tool_name, "params": call.spec.written_params, "result": shown}
     return results
 
 
-def has_cut(calls: Iterable[Call], sizes: Sizes, reading: RunProvenance) -> bool:
+def has_cut(calls: Iterable[Call], sizes: Sizes, provenance: RunProvenance) -> bool:
     """Whether the model sees only the beginning of the result of one of these calls (R10.18)."""
     return any(
         call.state.status == "done"
         and sizes.of(call.state.result) > MAX_RESULT
-        and not reading.hides(call.state.sources)
+        and not provenance.hides(call.state.sources)
         and excerpt(call.state.result, sizes.of(call.state.result), call.id)[1]
         for call in calls
     )
@@ -311,7 +313,7 @@ def accept(progress: RunProgress, raw: Json) -> IncomingMessage | None:
         said = IncomingMessage.model_validate(raw)
     except ValidationError as error:
         raise DecisionError(f"the message is not valid: {first_problem(error)}") from None
-    if any(each.names(said.id, said.sender) for each in heard(progress)):
+    if any(each.names(said.id, said.sender) for each in message_fates(progress)):
         return None
     size = len(said.text.encode())
     if size > MAX_SAID:
@@ -364,7 +366,7 @@ def hold(progress: RunProgress) -> None:
     progress.inbox = []
 
 
-def heard(progress: RunProgress) -> list[MessageFate]:
+def message_fates(progress: RunProgress) -> list[MessageFate]:
     """Return which Request held each message; messages that none held come last."""
     return [*progress.heard, *(MessageFate(id=said.id, sender=said.sender) for said in progress.inbox)]
 
@@ -380,8 +382,8 @@ class ModelTurns:
     received.
     """
 
-    def __init__(self, sizes: Sizes, reading: RunProvenance, given: Iterable[str], *, turns: bool) -> None:
-        self._sizes, self._reading, self._given, self._turns = sizes, reading, given, turns
+    def __init__(self, sizes: Sizes, provenance: RunProvenance, given: Iterable[str], *, turns: bool) -> None:
+        self._sizes, self._provenance, self._given, self._turns = sizes, provenance, given, turns
         self._told: set[str] = set()
         self._turned = -1
         self._asked = -1
@@ -418,7 +420,7 @@ class ModelTurns:
 
     def keep_results(self, progress: RunProgress, calls: Iterable[Call]) -> None:
         """Keep results that were written to no path, where no turn holds them (R4.4)."""
-        if not self._turns and (found := results_of(calls, self._sizes, self._reading)):
+        if not self._turns and (found := results_of(calls, self._sizes, self._provenance)):
             progress.results |= found
             progress.messages.append({"type": "results", "calls": list(found)})
 
@@ -435,12 +437,12 @@ class ModelTurns:
         """Return the Request's turn, once. Results of calls that an earlier Request made are put into its turn."""
         if not self._turns:
             return []
-        complete_turns(progress.messages, fresh, self._sizes, self._reading)
+        complete_turns(progress.messages, fresh, self._sizes, self._provenance)
         if plan.request == self._turned:
             return []
         self._turned = plan.request
         server = server_of(log[-1].model) if log else ""
-        turn = turn_message(plan.own, result, progress.messages, self._sizes, self._reading, server, self._given)
+        turn = turn_message(plan.own, result, progress.messages, self._sizes, self._provenance, server, self._given)
         return [turn] if turn else []
 
 

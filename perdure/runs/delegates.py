@@ -139,7 +139,7 @@ def scoped(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, 
     messages: list[JsonObject] = []
     for scope in scopes:
         if scope == "tools" or scope.startswith("tool:"):
-            given = (tools[name] for name in given_tools([scope], tools))
+            given = (tools[name] for name in inherited_tools([scope], tools))
             messages += [
                 {"type": "tool", "tool": tool.name if tool.registered else tool.definition()} for tool in given
             ]
@@ -163,7 +163,7 @@ def scoped(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, 
     return messages
 
 
-def given_tools(scopes: Iterable[str], tools: Mapping[str, Tool]) -> list[str]:
+def inherited_tools(scopes: Iterable[str], tools: Mapping[str, Tool]) -> list[str]:
     """Return the names of the tools that the scopes give."""
     wanted = set(scopes)
     return [name for name in tools if "tools" in wanted or f"tool:{name}" in wanted]
@@ -216,9 +216,9 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
     approval = guard.change.as_change()
     scoped_references = references_of(call.spec.scopes, base.get("state"))
     home = None if run.plan is None else run.plan.home(call)
-    sources = run.provenance.given_below(call, scoped_references, None if home is None else home.provenance.then)
+    sources = run.provenance.input_sources(call, scoped_references, None if home is None else home.provenance.then)
     sources |= {f"†input.{name}": sorted(call.inputs.item_sources) for name in call.inputs.item_values}
-    givers = guard.given(given_tools(call.spec.scopes, run.tools))
+    givers = guard.tool_owners(inherited_tools(call.spec.scopes, run.tools))
     below = _below(run, budget, approval, givers, sources)
     # The input is neither validated nor copied: it is the run's own data, however large.
     if not call.spec.repeats:

@@ -74,7 +74,7 @@ def draw_plan(plan: Plan, *, paths: bool = False, sources: Mapping[str, Sources]
     """
     found = [(plan.calls[writer], plan.calls[reader], str(what)) for writer, reader, what in plan.edges()]
     told = {reader.id for _, reader, what in found if what in _read(reader.spec.condition)}
-    given = sources or {call.id: call.state.sources for call in plan.made()}
+    given = sources or {call.id: call.state.sources for call in plan.every_call()}
     others = {shared_id(id) for id, each in given.items() if untrusted(each)}
     nodes = [_node(call, others, told=paths or call.id in told) for call in plan.calls]
     if not paths:

@@ -263,7 +263,7 @@ class RunJournal:
 
     # Its Requests.
 
-    def asked(self, view: RequestView) -> None:
+    def request_began(self, view: RequestView) -> None:
         """Note that a model receives a Request, or receives it again."""
         again, self._asked = view.number == self._asked, view.number
         self.events.note(
@@ -275,10 +275,10 @@ class RunJournal:
             reason=view.reason,
         )
 
-    def answered(self, view: RequestView, result: RequestResult, *, says: bool, cut: bool = False) -> None:
+    def request_ended(self, view: RequestView, result: RequestResult, *, says: bool, cut: bool = False) -> None:
         """Note that the answer is complete.
 
-        With `says` it has a text, and `said` follows for the text. With `cut` a message ended it early.
+        With `says` it has a text, and `text_ended` follows for the text. With `cut` a message ended it early.
         """
         self._saying = (view.number, result.attempt, result.anew) if says else None
         if result.reasoned:
@@ -324,7 +324,7 @@ class RunJournal:
             problem=problem,
         )
 
-    def said(self, text: str, refused: str | None, *, output: bool) -> None:
+    def text_ended(self, text: str, refused: str | None, *, output: bool) -> None:
         """Note the outcome of the last answer's text, if it had one.
 
         `refused` is the reason why the text does not count. With `output` the text is the run's output.
@@ -439,7 +439,7 @@ class RunJournal:
             reason=(approval.reason or None) if decided else None,
         )
 
-    def heard(self, said: IncomingMessage) -> None:
+    def message_accepted(self, said: IncomingMessage) -> None:
         """Note that a message came while the run works."""
         self.events.note("message", "accepted", self._now(), messageId=said.id, sender=said.sender, text=said.text)
 

@@ -139,7 +139,7 @@ def is_stuck(answers: Sequence[str], after: int) -> bool:
     return len(answers) >= after and len(set(answers[-after:])) == 1
 
 
-def asked_too_often(
+def request_limit(
     config: Config, answers: Sequence[str], *, coming: int, told: bool, last_counts: bool
 ) -> Limit | None:
     """Return the limit that Request `coming` reaches: it is the last of `max_requests`, or the agent repeats itself.

@@ -77,9 +77,9 @@ def part_policy(guard: Guard, call: Call, given: Mapping[str, list[str]]) -> tup
     names = [each.spec.tool_name for each in call.written()]
     if guard.policy.scope == "plan":
         return {**change, "scope": "calls", "ask": "never", "tools": remembered}, []
-    return ({**change, "tools": {**change.get("tools", {}), **remembered}} if remembered else change), guard.given(
-        names
-    )
+    return (
+        {**change, "tools": {**change.get("tools", {}), **remembered}} if remembered else change
+    ), guard.tool_owners(names)
 
 
 def _brings_others_in(call: Call) -> bool:

@@ -12,7 +12,7 @@ from perdure.models.requests import RequestResult, RequestView
 from perdure.models.usage import Price, RunUsage
 from perdure.runs.agent import CalledTool, Config
 from perdure.runs.budget import BudgetPool, ExpectedUsage
-from perdure.runs.limits import Budget, Limit, asked_too_often, budget_of
+from perdure.runs.limits import Budget, Limit, budget_of, request_limit
 from perdure.runs.sent_texts import added
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_REFUSALS
@@ -120,7 +120,7 @@ class RunLimits:
         varied = 0 < progress.told_to_vary == coming - 1
         self.reached = (
             self.reached
-            or asked_too_often(
+            or request_limit(
                 self._config, progress.answers, coming=coming - progress.cut, told=varied, last_counts=last_counts
             )
             or self.pool.budget.late(worked)

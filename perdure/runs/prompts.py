@@ -108,10 +108,10 @@ class Prompt:
         ask: DialectRequest,
         progress: RunProgress,
         shown: JsonObject,
-        reading: RunProvenance,
+        provenance: RunProvenance,
     ) -> None:
         self._context, self._recorded, self._dialect, self._ask = context, parts, dialect, ask
-        self._progress, self._reading = progress, reading
+        self._progress, self._provenance = progress, provenance
         self._states: dict[str | None, JsonObject] = {}
         shared, own = split_state(shown, context.instances)
         self._states[None] = shared
@@ -163,17 +163,17 @@ class Prompt:
             yield "base", INSTANCES.format(names=", ".join(self._context.instances))
         if ask.known and ask.parallel == 1:
             yield "base", ONE_AT_A_TIME
-        if self._reading.tells_shapes:
+        if self._provenance.tells_shapes:
             yield "base", SHAPES
         yield "tools", dialect.tools_text(replace(ask, tools=ask.known))
-        yield "skills", skills_text(self._recorded, self._reading.hides, tight=self._progress.tight)
+        yield "skills", skills_text(self._recorded, self._provenance.hides, tight=self._progress.tight)
         for file in self._recorded.files:
             if not file.untrusted:
                 yield f"file {file.name}", self._file(file)
         yield "instructions", self._recorded.text
 
     def _file(self, file: BootstrapFile) -> str:
-        return file_text(file, self._reading.hides, tight=self._progress.tight)
+        return file_text(file, self._provenance.hides, tight=self._progress.tight)
 
     def _given(self) -> Iterator[tuple[str, JsonObject]]:
         """Yield the context in its order (R2.7), without a plan, and without the state's value where it changes: they
@@ -189,7 +189,7 @@ class Prompt:
                 elif not turns and (item.description or item.data_schema is not None):
                     yield "context", described(_title(item), item.description, item.data_schema, STANDS_LAST)
             elif isinstance(item, MergedMessages):
-                data = self._reading.shown_data(item) if item.exists else None
+                data = self._provenance.shown_data(item) if item.exists else None
                 yield "context", user(_title(item), data, item.description, item.data_schema)
             elif isinstance(item, SystemMessage | TextMessage):
                 yield "context", {"role": item.role, "content": item.text}

@@ -106,23 +106,23 @@ class RunProvenance:
                 self.data[reference.kind].write(reference.path, None, "set", names)
         self._planned = next((names for reference, names in self._given if reference.kind == "plan"), AGENT)
         """Authors of the plan that the run received. In a part of a loop they are the authors of the loop."""
-        self.told = [
+        self.conversation_sources = [
             name for reference, names in self._given if reference.kind == CONVERSATION for name in sorted(names)
         ]
         """Untrusted sources of the conversation that a session's run continues."""
-        self.told = sorted({*self.told, *untrusted(context.history_sources)})
+        self.conversation_sources = sorted({*self.conversation_sources, *untrusted(context.history_sources)})
         self._noted: set[str] = set()  # calls of a plan that goes on under another Request (R10.5)
         self._types: dict[str, JsonObject] = {}
         """Known result type by call, for calls whose results are hidden."""
         self.state = State(self.first_writes(context.initial_state), sizes or Sizes())
         """The run's state, with the provenance of each write."""
-        self.asked: Sources = NOWHERE
+        self.read_by_model: Sources = NOWHERE
         """Untrusted sources of what the running Request's model has read."""
 
     def instruct(self, parts: PromptParts) -> None:
         """Record untrusted skills and files that stand in every prompt. The model has read those that are not hidden."""
         shown = join_all(untrusted(each) for each in parts.sources() if not self.hides(each))
-        self.told = sorted({*self.told, *shown})
+        self.conversation_sources = sorted({*self.conversation_sources, *shown})
 
     def first_writes(self, state: JsonObject) -> list[Write]:
         """Return the writes that the run's state starts with: the agent file's, and the parent run's, key by key
@@ -147,14 +147,14 @@ class RunProvenance:
         """
         keys = {str(Reference("state", (key,))): state.labels.at((key,)) for key in state.snapshot()}
         seen = (untrusted(each) for each in said if not self.hides(each))
-        told = join_all([frozenset(progress.told), self.asked, untrusted(answer), *seen])
+        told = join_all([frozenset(progress.told), self.read_by_model, untrusted(answer), *seen])
         return {text: sorted(each) for text, each in {**keys, f"†{CONVERSATION}": told}.items() if each}
 
-    def met(self, progress: RunProgress, called: Iterable[Sources]) -> list[str]:
+    def untrusted_read(self, progress: RunProgress, called: Iterable[Sources]) -> list[str]:
         """Return the untrusted sources that the model or its calls have read. The words of the run's failure may hold
         them.
         """
-        return sorted(untrusted(join_all([frozenset(progress.told), self.asked, *called])))
+        return sorted(untrusted(join_all([frozenset(progress.told), self.read_by_model, *called])))
 
     def hides(self, sources: Sources) -> bool:
         """Whether the model sees the shape of values of these sources in place of the values (R15.4)."""
@@ -169,7 +169,7 @@ class RunProvenance:
         """Begin a Request. Its model may obey the untrusted content that its prompt holds (R15.3)."""
         held = [state.labels, *self.data.values()]
         seen = join_all(self._seen(labels) for labels in held if untrusted(labels.whole))
-        self.asked = join(frozenset(progress.told), seen)
+        self.read_by_model = join(frozenset(progress.told), seen)
 
     def _seen(self, labels: Labels) -> Sources:
         return join_all(untrusted(own) for _, own in labels.parts() if not self.hides(own))
@@ -181,8 +181,8 @@ class RunProvenance:
         """
         if not number:
             return KnownSources(self.data, lambda _: self._planned, vouched)
-        wrote = join(MODEL, self.asked)
-        planned = list(progress.planned) if self.asked else []
+        wrote = join(MODEL, self.read_by_model)
+        planned = list(progress.planned) if self.read_by_model else []
 
         def written(call: Json) -> Sources:
             if planned and isinstance(call, dict) and (known := print_of(call)) in planned:
@@ -195,7 +195,7 @@ class RunProvenance:
     def note(self, plan: Plan, progress: RunProgress, *, turns: bool) -> None:
         """End a Request: record which of its sources stand in later prompts. With `turns`, all results stand there."""
         told = set(progress.told)
-        for call in plan.made():
+        for call in plan.every_call():
             if call.spec.tool is not None and call.state.writes and self.hides(call.state.sources):
                 self.note_type(call.id, call.spec.tool)
             told |= untrusted(call.inputs.origins.written)
@@ -268,7 +268,7 @@ class RunProvenance:
             taken = join_all(taken_by(site.expression, found, of) for site in template.sites)
         except StateError:  # it is refused for that; whatever is told of it may be of anybody
             taken = state.labels.whole
-        return join(taken, join(MODEL, self.asked)) if template.written_out() else taken
+        return join(taken, join(MODEL, self.read_by_model)) if template.written_out() else taken
 
     def _of(self, state: State) -> Callable[[Reference], Sources]:
         def of(reference: Reference) -> Sources:
@@ -277,7 +277,7 @@ class RunProvenance:
 
         return of
 
-    def given_below(
+    def input_sources(
         self, call: Call, names: Iterable[Reference], sources: Callable[[Reference], Sources] | None
     ) -> dict[str, list[str]]:
         """Return the sources of a delegate's input, by reference there: of its parameters, and of what its scopes give."""
@@ -387,12 +387,14 @@ class RunProvenance:
         """Return decisions as the model sees them: each call as it stands now, and untrusted parts of an edit by their
         shape.
         """
-        calls = {call.id: call for call in plan.made()}
+        calls = {call.id: call for call in plan.every_call()}
         return [self._shown_edit(_as_it_stands(message, calls), plan) for message in messages]
 
     def _shown_edit(self, message: JsonObject, plan: Plan) -> JsonObject:
         before, after = message.get("before"), message.get("after")
-        call = next((call for call in plan.made() if call.approval is not None and call.inputs.params is after), None)
+        call = next(
+            (call for call in plan.every_call() if call.approval is not None and call.inputs.params is after), None
+        )
         if not (self.tells_shapes and isinstance(before, dict) and isinstance(after, dict)) or call is None:
             return message
         origins = call.inputs.origins.params

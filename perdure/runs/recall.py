@@ -77,7 +77,7 @@ def _sources(run: Run, what: str, reader: Call) -> Sources | None:
 
 
 def _call_sources(run: Run, id: str) -> Sources | None:
-    for call in run.plan.made() if run.plan is not None else ():
+    for call in run.plan.every_call() if run.plan is not None else ():
         if call.id == id:
             return call.state.sources if call.state.status == "done" else None
     view = next((view for view in run.records.past.calls if view.id == id), None)
@@ -111,7 +111,7 @@ def _state_value(run: Run, what: str) -> Json:
 
 
 def _result(run: Run, what: str) -> str:
-    for call in run.plan.made() if run.plan is not None else ():
+    for call in run.plan.every_call() if run.plan is not None else ():
         if call.id == what:
             return _of_call(run, call)
     view = next((view for view in run.records.past.calls if view.id == what), None)
@@ -121,7 +121,7 @@ def _result(run: Run, what: str) -> str:
         raise RunError(f"the result of {what} is {HIDDEN}")
     if view.status != "done":
         return dumps(view.error or {"status": view.status, "reason": view.reason})
-    kept = run.records.kept.whole(what)
+    kept = run.records.values.get(what)
     if kept is None:
         raise RunError(f"{what} is not kept any more: the newest results are, {bytes_text(MAX_KEPT)} of them")
     return _text(kept["result"])

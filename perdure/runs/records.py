@@ -140,7 +140,7 @@ class KeptValues:
         while self._bytes > self._most and len(self._calls) > 1:
             self._let_go(next(iter(self._calls)))
 
-    def whole(self, call_id: str) -> JsonObject | None:
+    def get(self, call_id: str) -> JsonObject | None:
         """Return `{"params", "result"}`; `None` if they are not here any more, or never were."""
         if call_id not in self._calls:
             return None
@@ -181,7 +181,7 @@ class RunRecords:
         self.past = PastRequests()
         self.size = 0
         """Bytes of the views of past calls, more or less."""
-        self.kept = KeptValues()
+        self.values = KeptValues()
         """Parameters and results of this execution's calls."""
         self.table = SourceTable()
         """Sets of sources that the views name by number."""
@@ -197,11 +197,11 @@ class RunRecords:
 
     def add(self, plan: Plan) -> None:
         """Add the calls of a plan that has settled."""
-        past, calls = self.past, list(plan.made())
+        past, calls = self.past, list(plan.every_call())
         begin = len(past.calls)
         for call in calls:
             past.calls.append(self.view(call))
-            self.kept.add(call, self._sizes)
+            self.values.add(call, self._sizes)
         if self._recorded is not None:
             record(past.calls, calls, self._sizes, self._recorded)
         self.size += sum(weight(view, self._sizes) for view in past.calls[begin:])
@@ -238,5 +238,5 @@ class RunRecords:
 
     def newest(self, plan: Plan | None) -> list[Call]:
         """Return the newest calls, `RECENT` at most, in their order; `plan` is the running one."""
-        newest = [] if plan is None else [*islice(plan.made_last(), RECENT)][::-1]
+        newest = [] if plan is None else [*islice(plan.every_call_reversed(), RECENT)][::-1]
         return [*self._recent, *newest][-RECENT:]

@@ -321,7 +321,7 @@ class RequestLoop:
         return None if decided and not call.inputs.changed else self._offer(call, now)
 
     def _offer(self, call: Call, now: str) -> ApprovalRequest | None:
-        offer_it = self._run.approval_queue.offer_question if is_answered(call) else self._run.approval_queue.offer_call
+        offer_it = self._run.approval_queue.add_question if is_answered(call) else self._run.approval_queue.add_call
         return offer_it(self.plan.home(call), call, now)
 
     def _is_hooked(self, call: Call) -> bool:
@@ -491,7 +491,7 @@ class RequestLoop:
         if self._shows_plan and self.result.problem:
             self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", now)
         elif self._shows_plan:
-            self._plan_offer = self._run.approval_queue.offer_plan(
+            self._plan_offer = self._run.approval_queue.add_plan(
                 self.plan, now, lambda: self._run.new_plan(self.plan.request)
             )
         return RequestStage.ANSWERED if self._plan_offer is not None else RequestStage.DRAINING

@@ -90,7 +90,9 @@ class Run:
         self.provenance = RunProvenance(context, sources or {}, agent.config.show, prepared.delegates, self.sizes)
         """Provenance of the run's data, and of what its model has read (section 15)."""
         self.provenance.instruct(prepared.prompt)
-        self.progress = RunProgress(told=self.provenance.told, must_call=self._offered(agent.config.must_call))
+        self.progress = RunProgress(
+            told=self.provenance.conversation_sources, must_call=self._offered(agent.config.must_call)
+        )
         self.limits = RunLimits(agent.config, self.progress, budget)
         self.wait: ModelWait | None = None
         """Reason for the wait while the model's provider is away (R20.5)."""
@@ -166,7 +168,7 @@ class Run:
         view = RequestView(number=number, model=choice.model, reason=choice.reason, messages=len(context.messages))
         log = self.records.past.log
         log.append(with_reasons(view, log, self.progress.messages))
-        self.journal.asked(view)
+        self.journal.request_began(view)
         # A plan that is shown as a whole has to be whole: nothing of it is wanted before the answer's end (R7.6).
         stream = self.agent.config.stream and self.approval_queue.guard.policy.scope == "calls"
         return RequestInput(number=number, model=choice.model, reason=choice.reason, stream=stream)
@@ -299,7 +301,7 @@ class Run:
 
     def _end_plan(self, plan: Plan) -> None:
         """Record the calls of a plan that has settled."""
-        self.progress.sent = added(self.progress.sent, sent_by(plan.made()))
+        self.progress.sent = added(self.progress.sent, sent_by(plan.every_call()))
         self.records.add(plan)
         self.plan = None
         self.conversation.turns.plan_is_over()
@@ -311,7 +313,7 @@ class Run:
         if view.status != "done":
             text_answers = self.output.text_answers
             count_answer(view, result, self.progress, self.prepared.prices, text_answers=text_answers)
-            self.journal.answered(view, result, says=self.output.text(result) is not None, cut=cut)
+            self.journal.request_ended(view, result, says=self.output.text(result) is not None, cut=cut)
 
     def _note_text(self, result: RequestResult, judged: JudgedOutput, *, over: bool) -> None:
         """Note the outcome of an answer's text or output. `over`: it is the run's output."""
@@ -319,7 +321,7 @@ class Run:
         is_final = written is not None and output is not None and self.output.stop_reason != "task_complete"
         refused = judged.held or next(iter(judged.problems), None) or why_not(result, self.progress.wants)
         text = text_of(output if is_final else written, self.sizes, replies=self.identity.in_session)
-        self.journal.said(text, refused, output=over)
+        self.journal.text_ended(text, refused, output=over)
 
     # The output.
 

@@ -14,7 +14,7 @@ from perdure.approvals.requests import ApprovalRequest, WaitingEntry, WaitingVie
 from perdure.errors import clip
 from perdure.models.requests import RequestView
 from perdure.plan import ENDED, Call, Plan, simulate
-from perdure.runs.context import heard
+from perdure.runs.context import message_fates
 from perdure.runs.events import Event
 from perdure.runs.prompts import call_line
 from perdure.runs.records import RECENT, plan_reads, plan_writes
@@ -80,7 +80,7 @@ _SHOWN_IN_LISTS: Final = 300
 def run_view(run: Run, run_id: str) -> RunView:
     """Return the run as it stands, with its newest `MAX_VIEWED` calls."""
     plan, past = run.plan, run.records.past
-    newest = [] if plan is None else [*islice(plan.made_last(), MAX_VIEWED)][::-1]
+    newest = [] if plan is None else [*islice(plan.every_call_reversed(), MAX_VIEWED)][::-1]
     edges = [] if plan is None else plan.newest_edges(MAX_VIEWED_EDGES)
     earlier = past.calls[max(0, len(past.calls) + len(newest) - MAX_VIEWED) :]
     return RunView(
@@ -94,7 +94,7 @@ def run_view(run: Run, run_id: str) -> RunView:
         errors=run.progress.errors,
         calls=[*earlier, *map(run.records.view, newest)],
         state=run.state.snapshot(),
-        messages=heard(run.progress),
+        messages=message_fates(run.progress),
         worked=run.progress.worked,
         context_tokens=past.log[-1].usage.tokens if past.log else 0,
         sent=run.progress.sent,
@@ -111,7 +111,7 @@ def run_view(run: Run, run_id: str) -> RunView:
         reads=past.reads | plan_reads(newest),
         writes=past.writes | plan_writes(newest),
         sets=run.records.table.as_json(),
-        met=run.provenance.met(run.progress, run.records.table.sets),
+        met=run.provenance.untrusted_read(run.progress, run.records.table.sets),
         edges=[*past.edges, *edges],
         cut=[f"edges: the newest of loops are shown; whole: perdure show {run_id} --value edges"]
         if len(edges) >= MAX_VIEWED_EDGES
@@ -215,7 +215,7 @@ def _pieces(run: Run, what: str) -> Iterator[str]:
     if what != "calls":
         yield dumps(whole(run, what))
         return
-    calls = [*run.records.past.calls, *(run.plan.made() if run.plan is not None else ())]
+    calls = [*run.records.past.calls, *(run.plan.every_call() if run.plan is not None else ())]
     for number, call in enumerate(calls):
         view = run.records.view(call) if isinstance(call, Call) else call
         yield f"{',' if number else '['}{dumps(view.as_json())}"
@@ -253,17 +253,17 @@ def whole(run: Run, what: str) -> Json:
         if found is MISSING:
             raise KeyError(f"{what} does not exist")
         return found
-    for call in run.plan.made() if run.plan is not None else ():
+    for call in run.plan.every_call() if run.plan is not None else ():
         if call.id == what:
             return run.records.view(call).as_json() | {"params": call.inputs.params, "result": call.state.result}
     for view in run.records.past.calls:
         if view.id == what:
-            if (kept := run.records.kept.whole(what)) is None:
+            if (kept := run.records.values.get(what)) is None:
                 why = f"of the calls that have ended the newest are kept whole, {bytes_text(MAX_KEPT)} of them"
                 raise KeyError(f"{what} is only in the run's history now: {why}")
             return view.as_json() | kept
     plan, past = run.plan, run.records.past
-    made = list(plan.made()) if plan is not None else []
+    made = list(plan.every_call()) if plan is not None else []
     parts: dict[str, Callable[[], Any]] = {  # lists of texts are JSON, too
         "output": lambda: run.output.value,
         "errors": lambda: run.progress.errors,
@@ -511,7 +511,7 @@ def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, call
     return result.model_copy(update=update | {"cut": cut})
 
 
-def told_above(result: RunResult, sizes: Sizes) -> RunResult:
+def result_for_parent(result: RunResult, sizes: Sizes) -> RunResult:
     """Return a delegate's result without large parts that its parent does not read: they stand in the delegate's
     history.
     """
@@ -532,7 +532,7 @@ def fit_waiting(
     there are.
     """
     sizes = Sizes(sizes)
-    needed = [offer_size(view, sizes) for view in waiting]
+    needed = [approval_size(view, sizes) for view in waiting]
     if sum(needed) <= limit or not waiting:
         return list(waiting)
     share = max(limit // len(waiting), _NAMED)
@@ -558,7 +558,7 @@ def _allot(needed: Sequence[int], room: int) -> list[int]:
 
 def _size(part: Any, sizes: Sizes) -> int:
     if isinstance(part, list) and part and isinstance(part[0], WaitingView):
-        return sum(offer_size(view, sizes) for view in part)
+        return sum(approval_size(view, sizes) for view in part)
     if isinstance(part, list) and part and isinstance(part[0], BaseModel):
         return 2 + sum(map(_size_of_model, part))
     if isinstance(part, list) and part and isinstance(part[0], tuple):
@@ -579,7 +579,7 @@ _NAME: Final = 150
 """Bytes of a name, or of a reason, where there is no room for more."""
 
 
-def offer_size(view: WaitingView, sizes: Sizes) -> int:
+def approval_size(view: WaitingView, sizes: Sizes) -> int:
     """Return the most bytes that a request may have."""
     # Measured part by part: the parameters are the run's own values, however large.
     names = text_size(view.tool) + text_size(view.agent) + text_size(view.call)

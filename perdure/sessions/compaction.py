@@ -236,10 +236,10 @@ def _identifiers(cut: CompactionCut) -> dict[str, None]:
 def _lines(steps: Sequence[ConversationStep], most: int) -> Iterator[str]:
     for step in steps:
         for message in step.messages:
-            yield from _told(message, most)
+            yield from _texts(message, most)
 
 
-def _told(message: JsonObject, most: int) -> Iterator[str]:
+def _texts(message: JsonObject, most: int) -> Iterator[str]:
     content = message.get("content")
     for call in message.get("tool_calls", ()):
         yield _short(f"called {call['function']['name']}: {call['function']['arguments']}", most)

@@ -338,7 +338,7 @@ def estimate(*texts: str) -> int:
     return 4 + sum(len(text.encode(errors="replace")) for text in texts) // _TOKEN
 
 
-def said(message: MessageEntry) -> str:
+def message_text(message: MessageEntry) -> str:
     """Return a sender's message as a model reads it."""
     return f"{message.sender}: {message.text}" if message.sender else message.text
 
@@ -350,13 +350,15 @@ def steps_of(run: RunEntry, messages: Sequence[MessageEntry], reply: ReplyEntry 
         requests.setdefault(call.request, []).append(call)
     left = list(messages)
     first = [message for message in left if message.request <= 1]
-    yield ConversationStep((run.n, -1), [_user(said(message)) for message in first])
+    yield ConversationStep((run.n, -1), [_user(message_text(message)) for message in first])
     left = [message for message in left if message.request > 1]
     for number, calls in sorted(requests.items()):
         held = [message for message in left if message.request <= number]
         left = [message for message in left if message.request > number]
-        yield ConversationStep((run.n, number), [*(_user(said(message)) for message in held), *_called(run.n, calls)])
-    yield ConversationStep((run.n, END), [*(_user(said(message)) for message in left), *_ended(run, reply)])
+        yield ConversationStep(
+            (run.n, number), [*(_user(message_text(message)) for message in held), *_called(run.n, calls)]
+        )
+    yield ConversationStep((run.n, END), [*(_user(message_text(message)) for message in left), *_ended(run, reply)])
 
 
 def call_id(n: int, call: CallEntry) -> str:

@@ -65,7 +65,7 @@ async def recall(reader: WorkflowReader, what: str, page: int = 1) -> JsonObject
     if what.lstrip("#").isdecimal() and len(what) < 12:
         if (entry := await entry_at(reader, int(what.lstrip("#")))) is None:
             raise RunError(f"the session has no entry {what}")
-        return page_of(what, told(entry), page)
+        return page_of(what, entry_text(entry), page)
     return await _search(reader, what, page)
 
 
@@ -90,7 +90,7 @@ async def _search(reader: WorkflowReader, what: str, page: int) -> JsonObject:
     found: list[JsonObject] = []
     skip = (page - 1) * HITS
     async for entry in newest_first(reader):
-        text = told(entry)
+        text = entry_text(entry)
         lower = text.lower()
         if not all(word in lower for word in words):
             continue
@@ -105,7 +105,7 @@ async def _search(reader: WorkflowReader, what: str, page: int) -> JsonObject:
     return {"what": what, "page": page, "found": found, "more": False}
 
 
-def told(entry: Entry) -> str:
+def entry_text(entry: Entry) -> str:
     """Return an entry in words."""
     if isinstance(entry, MessageEntry):
         return f"{entry.sender}: {entry.text}" + (f"\n[no answer: {entry.why}]" if entry.why else "")
@@ -118,10 +118,10 @@ def told(entry: Entry) -> str:
         return f"{entry.kind} to {entry.route} {entry.status}{why}: {entry.text or 'the reply'}"
     if isinstance(entry, CommandEntry):
         return f"/{entry.command} {entry.text}".strip()
-    return "\n".join([f"run {entry.run_id}: {entry.status}", *(_told_call(entry.n, call) for call in entry.calls)])
+    return "\n".join([f"run {entry.run_id}: {entry.status}", *(_call_text(entry.n, call) for call in entry.calls)])
 
 
-def _told_call(n: int, call: CallEntry) -> str:
+def _call_text(n: int, call: CallEntry) -> str:
     return f"{call_id(n, call)} {call.tool} {dumps(call.params)} → {call.outcome}"
 
 

@@ -113,7 +113,7 @@ def joined_below(number: int) -> Iterator[int]:
         step *= 2
 
 
-def asked(segments: int) -> Iterator[int]:
+def segments_to_query(segments: int) -> Iterator[int]:
     """Yield the segments to query for a message, newest first; together they know all up to `segments`."""
     while segments:
         yield segments

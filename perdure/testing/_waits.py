@@ -269,7 +269,7 @@ class LocalRun(Run[OutputT]):
         async def waiting(look: WaitingState) -> RunView | None:
             if self.id not in look.open:
                 raise AssertionError(f"{self.id} has ended, and {', '.join(calls) or 'nothing'} waited")
-            found = [offer.call for offer in await offers_of(self.client, self.id)]
+            found = [offer.call for offer in await waiting_requests(self.client, self.id)]
             return await self.view() if (found == list(calls) if calls else found) else None
 
         return await self._following.until(waiting)
@@ -556,7 +556,7 @@ class TestRuns:
             f"{offer.call} {offer.tool or 'the plan'} of {run_id} waits for a person ({offer.reason}), and nobody of `people` "
             f"{'answers' if offer.question else 'decides'}"
             for run_id in look.open
-            for offer in await offers_of(self.client, run_id)
+            for offer in await waiting_requests(self.client, run_id)
         ]
         return "; ".join(waits) or f"nothing happens any more: {await self._running()}"
 
@@ -582,7 +582,7 @@ def _unlike_done(call: CallView) -> str:
     return f"{call.id} {call.tool} {call.status}{f' ({why})' if why else ''}"
 
 
-async def offers_of(client: Client, run_id: str) -> list[WaitingView]:
+async def waiting_requests(client: Client, run_id: str) -> list[WaitingView]:
     """Return the approval requests of a run; none if the run cannot answer."""
     try:
         return await _ask_offers(client, run_id)

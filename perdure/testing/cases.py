@@ -31,7 +31,7 @@ from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, POLICY, CallView, RunInput
 from perdure.testing._checks import AgentLike, ToolLike, as_agent, functions_of, inline_tools
 from perdure.testing._local import run_locally
 from perdure.testing._servers import Server
-from perdure.testing._waits import WaitingState, offers_of
+from perdure.testing._waits import WaitingState, waiting_requests
 from perdure.testing.scripted_model import ChatRequest, Fault, ScriptedModel, Turn
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.tools.invocation import ToolInput, ToolResult
@@ -438,7 +438,7 @@ class _Record:
             left = self._decisions.get(self._path(run_id), [])
             while left and "policy" in left[0]:
                 await change_policy(client, run_id, left.pop(0)["policy"])
-            waiting = {offer.call for offer in await offers_of(client, run_id)} if left else set()
+            waiting = {offer.call for offer in await waiting_requests(client, run_id)} if left else set()
             for decision in [each for each in left if each.get("call") in waiting]:
                 left.remove(decision)
                 try:

@@ -67,7 +67,7 @@ class Existing(BaseModel):
         days."""
         return self.kind != "activity"
 
-    def given(self, params: JsonObject) -> list[Json]:
+    def argument_list(self, params: JsonObject) -> list[Json]:
         """Return the arguments for a call's parameters; missing ones at the end are left to its own defaults."""
         if self.arguments is None:
             return [params]

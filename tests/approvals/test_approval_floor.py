@@ -52,7 +52,7 @@ def tools(draw: st.DrawFn, known: set[str]) -> dict[str, Tool]:
 def given_on(depth: int, guard: Guard, policies: list[Policy], floor: Any, workers: list[Any]) -> Guard:
     """The guard of a delegate so many runs below, each with an agent file and a worker of its own."""
     for level in range(depth):
-        givers = guard.given(["t", "u"])
+        givers = guard.tool_owners(["t", "u"])
         above = stricter(guard.floor, floor)
         guard = Guard(policies[level], floor=stricter(workers[level], above), change=guard.change, givers=givers)
     return guard
@@ -81,13 +81,13 @@ def test_nothing_runs_below_the_floor(
     plan.add({"_tool": "u", "x": data.draw(st.sampled_from(values))})
     plan.close()
     seen: dict[str, Any] = {}
-    if (whole := desk.offer_plan(plan, TIME, new_plan)) is not None:
+    if (whole := desk.add_plan(plan, TIME, new_plan)) is not None:
         plan = decide_plan(data, desk, plan, seen)
         if whole.id in desk.waiting:
             return
     while ready := plan.take_ready():
         for call in ready:
-            offer = desk.offer_call(plan, call, TIME)
+            offer = desk.add_call(plan, call, TIME)
             if offer is None or decide(data, desk, call, seen):
                 check(floor, there, call, seen)
             plan.end(call, Returned(1))
@@ -159,7 +159,7 @@ def test_a_tool_that_is_given_on_keeps_its_givers_policy(own: Any, change: Any, 
     change = parse_policy({key: value for key, value in change.items() if key not in ("tools", "on_timeout")})
     guard = Guard(parse_policy(own), change=change)
     for policy in below:
-        guard = Guard(parse_policy(policy), change=guard.change, givers=guard.given(["t"]))
+        guard = Guard(parse_policy(policy), change=guard.change, givers=guard.tool_owners(["t"]))
     assert guard.why(tool, {"x": 1}) is not None
     assert guard.on_timeout(tool) != "approve"
     guard.loosen_or_tighten(parse_policy({"tools": {"t": "never"}}))
@@ -184,7 +184,7 @@ def test_an_offer_names_the_code_behind_a_harmless_name() -> None:
         plan.add(raw)
     plan.close()
     desk = ApprovalQueue(Guard(Policy(ask="always")))
-    offers = [offer for call in plan.take_ready() if (offer := desk.offer_call(plan, call, TIME))]
+    offers = [offer for call in plan.take_ready() if (offer := desk.add_call(plan, call, TIME))]
     views = [
         waiting_view(offer, "a", desk.guard, lambda number: Plan(number, tools=tools, state=State()))
         for offer in offers
@@ -197,7 +197,7 @@ def test_an_offer_names_the_code_behind_a_harmless_name() -> None:
     for name in ("read", *(f"t{n}" for n in range(5))):
         plan.add({"_tool": name})
     plan.close()
-    whole = ApprovalQueue(Guard(Policy(scope="plan"))).offer_plan(plan, TIME, lambda: plan)
+    whole = ApprovalQueue(Guard(Policy(scope="plan"))).add_plan(plan, TIME, lambda: plan)
     assert whole is not None
     assert len(whole.runs) == 6
     assert whole.reason.endswith("; t3 runs wipe; and 1 more")
@@ -215,9 +215,9 @@ def test_a_formula_in_an_approved_plan_is_not_seen_before_it_is_computed() -> No
     for value in values:
         plan.add({"_tool": "wipe", "x": value})
     plan.close()
-    desk.offer_plan(plan, TIME, new_plan)
+    desk.add_plan(plan, TIME, new_plan)
     desk.apply(desk.judge(parse_decision({"call": "1", "decision": "approve"})))
-    offers = [desk.offer_call(plan, call, TIME) for call in plan.take_ready()]
+    offers = [desk.add_call(plan, call, TIME) for call in plan.take_ready()]
     assert [offer and offer.shown for offer in offers] == [{"x": "/etc"}, None]
 
 
@@ -257,7 +257,7 @@ def test_a_program_that_decides_signs_with_its_own_name() -> None:
     for name in tools:
         plan.add({"_tool": name, "x": 1})
     plan.close()
-    offers = [offer for call in plan.take_ready() if (offer := desk.offer_call(plan, call, TIME)) is not None]
+    offers = [offer for call in plan.take_ready() if (offer := desk.add_call(plan, call, TIME)) is not None]
     said: JsonObject = {"decision": "approve", "by": "Ann", "remember": True, "call": "1.1"}
     judged = desk.judge_program(offers[0], said, "mine:decide")
     assert judged is not None
@@ -272,9 +272,9 @@ def test_a_program_that_decides_signs_with_its_own_name() -> None:
 
 def test_what_is_not_given_is_not_kept() -> None:
     guard = Guard(Policy(tools={"t": "always"}))
-    assert guard.given([]) == []
+    assert guard.tool_owners([]) == []
     below = Guard(givers=[ToolOwner(tools=["t", "u"], policy=Policy())])
-    assert [each.tools for each in below.given(["u", "v"])] == [["u"], ["u", "v"]]
+    assert [each.tools for each in below.tool_owners(["u", "v"])] == [["u"], ["u", "v"]]
 
 
 def test_an_approval_is_of_exactly_these_parameters_and_this_code() -> None:

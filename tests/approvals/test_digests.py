@@ -45,7 +45,7 @@ def test_r18_5_what_five_hundred_offers_show_is_looked_through_once() -> None:
     for n in range(500):
         plan.add({"_tool": "t", "x": ["†state.v"], "n": n})
     for call in plan.take_ready():
-        desk.offer_call(plan, call, "")
+        desk.add_call(plan, call, "")
     cpu = Cpu()
     found = {waiting_entry(offer).digest for offer in desk.waiting.values()}
     assert cpu.laps() < 100

@@ -82,7 +82,7 @@ def test_r7_1_nothing_gets_below_the_floor(
     call = plan.add({"_tool": "t", "x": 1})
     plan.close()
     plan.take_ready()
-    offer = desk.offer_call(plan, call, "2026-01-01T00:00:00Z")
+    offer = desk.add_call(plan, call, "2026-01-01T00:00:00Z")
     if strict(floor, activity):
         assert offer is not None
     if offer is None:
@@ -163,7 +163,7 @@ def test_a_replacement_must_write_what_others_read() -> None:
     plan.add({"_tool": "plain", "x": "†state.a"})
     plan.close()
     assert plan.take_ready() == [first]
-    assert desk.offer_call(plan, first, "now") is not None
+    assert desk.add_call(plan, first, "now") is not None
     other: JsonObject = {"_tool": "calm", "x": 1}
     with pytest.raises(DecisionError, match=r"must write †state\.a, which other calls read"):
         desk.judge(parse_decision({"call": "1.0", "decision": "replace", "with": {**other, "_outputPath": "†state.b"}}))

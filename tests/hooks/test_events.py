@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perdure import hook, refuse
 from perdure.errors import HookDefinitionError
 from perdure.hooks import AfterToolCall, AgentEnd, BeforeToolCall, Refused, ToolResultPersist
-from perdure.hooks.answers import HookAnswerError, HookedEvent, Hooks, matches, told
+from perdure.hooks.answers import HookAnswerError, HookedEvent, Hooks, answer_for_run, matches
 from perdure.hooks.decorator import hook_functions
 from perdure.hooks.events import HOOKS, HookAnswer, HookRef
 from perdure.plan import Call, take_changed
@@ -67,10 +67,10 @@ def test_of_parameters_only_what_was_changed_goes_back() -> None:
     event = BeforeToolCall(params={"large": "x" * 1_000, "a": 1, "b": 2})
     hearing = HookedEvent(event, 10_000)
     hearing.hear(ref("before_tool_call"), event.changed(params={"large": "x" * 1_000, "a": True, "c": None}))
-    answer = told(event, hearing)
+    answer = answer_for_run(event, hearing)
     assert (answer.changed, answer.gone) == ({"params": {"a": True, "c": None}}, ["b"])
     unchanged = HookedEvent(AfterToolCall(result=1), 100)
-    assert told(AfterToolCall(result=1), unchanged) is unchanged.answer
+    assert answer_for_run(AfterToolCall(result=1), unchanged) is unchanged.answer
 
 
 def test_what_is_no_answer_changes_nothing() -> None:

@@ -37,7 +37,7 @@ def told(dialect: str, text: str, cuts: list[int], schema: dict[str, Any] | bool
     while at < len(text):
         size = cuts[len(pieces) % len(cuts)]
         reading.push(text[at : at + size])
-        pieces.append(reading.said())
+        pieces.append(reading.output_text())
         at += size
     reading.close("stop")
     return pieces

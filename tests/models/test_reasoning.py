@@ -51,7 +51,7 @@ def test_it_is_heard_in_each_form(form: list[dict[str, Any]], dialect: str) -> N
     heard, said = "", ""
     for document in [*form, delta(content=SAYS[dialect])]:
         answer.take(document)
-        said += answer.said()
+        said += answer.output_text()
         heard += answer.thought()
     result = answer.result()
     assert (heard, said) == (THOUGHT, "yes")
@@ -97,7 +97,7 @@ def test_a_thought_whose_beginning_was_lost_is_one_all_the_same(dialect: str, to
     answer, said = ResponseStream("m", 1, DIALECTS[dialect].reader(ReaderVocabulary())), ""
     for piece in ("I will ", "add.\n", "</think>\n", SAYS[dialect]):
         answer.take(delta(content=piece))
-        said += answer.said() if told else ""
+        said += answer.output_text() if told else ""
     result = answer.result()
     assert result.thought == "I will add."
     assert result.output == "yes" or result.text == "yes"

@@ -55,7 +55,7 @@ class Ran:
             call = running.pop(0 if seed is None else order.randrange(len(running)))
             self.plan.home(call).end(call, _outcome(answers(call)), "then")
         assert self.plan.settled
-        self.calls = {call.id: call for call in self.plan.made()}
+        self.calls = {call.id: call for call in self.plan.every_call()}
         self.state = self.plan.state.snapshot()
 
     def status(self) -> dict[str, str]:
@@ -318,7 +318,7 @@ def test_a_limit_ends_what_a_loop_still_has() -> None:
     plan.take_ready("now")
     plan.end_all("skipped", "the deadline", "then")
     assert plan.settled
-    assert [call.state.status for call in plan.made()] == ["skipped", "done", "skipped"]
+    assert [call.state.status for call in plan.every_call()] == ["skipped", "done", "skipped"]
 
 
 # A slow reference: the same programs, one statement after another.
@@ -453,7 +453,7 @@ def nested(outer: int, inner: int, *, patched: bool = True) -> Plan:
 def test_r16_6_all_loops_of_a_request_have_one_bound_together() -> None:
     """100 times 100 rounds held the run's tasks for so long that it was stuck when somebody looked at it."""
     plan = nested(100, 100)
-    made = [call for call in plan.made() if call is not plan.calls[0]]
+    made = [call for call in plan.every_call() if call is not plan.calls[0]]
     assert len(made) == 10_000, "each is the only one of its round"
     (ended,) = [call for call in made if call.state.error is not None]
     assert ended.state.error is not None
@@ -471,9 +471,9 @@ def test_r16_6_of_rounds_that_have_ended_nothing_is_walked_again() -> None:
     plan = nested(3, 4)
     assert plan.calls[0].state.status == "done"
     assert list(plan.iterations()) == []
-    made = list(plan.made())
+    made = list(plan.every_call())
     assert [call.id for call in made][:4] == ["1.0", "1.0[0].0", "1.0[0].0[0].0", "1.0[0].0[1].0"]
-    assert list(plan.made_last()) == made[::-1]
+    assert list(plan.every_call_reversed()) == made[::-1]
     assert (plan.count, plan.done) == (16, 16)
     assert sorted(call.id for call in plan.take_folded()) == sorted(call.id for call in made[1:])
     assert plan.take_folded() == []

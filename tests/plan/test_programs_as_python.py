@@ -138,7 +138,7 @@ def as_plan(program: Program, world: World) -> tuple[Any, list[str]]:
     while calls := plan.take_ready("now"):
         for call in calls:
             plan.home(call).end(call, Returned(world.call(call.spec.tool_name, call.inputs.params)), "then")
-    wrong = [f"{call.id} {call.state.error.message}" for call in plan.made() if call.state.error]
+    wrong = [f"{call.id} {call.state.error.message}" for call in plan.every_call() if call.state.error]
     output, problems = resolve_output(solution.output, {"input": INPUT, "state": plan.state.snapshot()}, TextBudget())
     return output, wrong + problems
 
@@ -204,7 +204,7 @@ def test_r5_14_a_name_that_is_assigned_again_is_what_python_would_give(how: str,
         failed = how == "failed" and call.spec.tool_name == "slow"
         value = made[call.spec.tool_name] if call.spec.tool_name in made else call.inputs.params["x"]
         plan.home(call).end(call, Failed(CallError("boom", "")) if failed else Returned(value), "then")
-    assert [call.state.error.message for call in plan.made() if call.state.error and not call.state.writes] == []
+    assert [call.state.error.message for call in plan.every_call() if call.state.error and not call.state.writes] == []
     state = plan.state.snapshot()
     read = [
         resolve_output(solution.output, {"state": state}, TextBudget(), at_end) for at_end in (None, plan.read_at_end)

@@ -112,7 +112,7 @@ def test_r6_4_an_edited_plan_beside_an_output_runs_to_its_end(decision: str, dra
     for raw in (calls[0], reads):
         plan.add(raw)
     plan.close(drain=drain)
-    assert desk.offer_plan(plan, "", lambda: new_plan(execution="step")) is not None
+    assert desk.add_plan(plan, "", lambda: new_plan(execution="step")) is not None
     sent: JsonObject = {"call": "1", "decision": decision} | ({"calls": calls} if decision == "edit" else {})
     plan = desk.apply(desk.judge(parse_decision(sent))).plan or plan
     for _ in calls:
@@ -128,7 +128,7 @@ def test_r6_8_an_edit_of_a_plan_to_too_many_calls_is_refused_at_once() -> None:
     desk, plan = ApprovalQueue(Guard(Policy(scope="plan"))), limited()
     plan.add({"_tool": "a"})
     plan.close()
-    assert desk.offer_plan(plan, "", limited) is not None
+    assert desk.add_plan(plan, "", limited) is not None
     with pytest.raises(DecisionError, match=r"Request 1 would be wrong: .* 3 calls at most, and this one has 4"):
         desk.judge(parse_decision({"call": "1", "decision": "edit", "calls": [{}] * 4}))
     with pytest.raises(DecisionError, match=r"an edit may have 10,000 calls at most, and this one has 300,000"):

@@ -154,7 +154,7 @@ def test_a_loop_is_a_box_with_its_body_inside_and_a_condition_an_edge_with_its_t
 
 def test_a_run_draws_what_a_loop_made_once() -> None:
     ran = Ran([DRAWN[0], CHECK | {"host": "{†index}", "_each": "†state.hosts"}, {**DRAWN[1], "_body": BODY[:2]}], found)
-    calls = [call_view(call, Sizes(), SourceTable()) for call in ran.plan.made()]
+    calls = [call_view(call, Sizes(), SourceTable()) for call in ran.plan.every_call()]
     drawing = draw_run(RunView(run_id="r", calls=calls, edges=ran.plan.named_edges()))
     assert [(node.label, node.status) for node in drawing.nodes] == [
         ("1.0 hosts", "done"),

@@ -169,7 +169,7 @@ def test_r10_5_what_is_held_is_kept_changed_or_dropped(dialect: str) -> None:
     assert {call.reason for call in world.run.records.past.calls if call.status == "skipped"} == {
         "dropped by Request 2"
     }
-    assert [(each.id, each.request) for each in context_module.heard(world.run.progress)] == [("m1", 2)]
+    assert [(each.id, each.request) for each in context_module.message_fates(world.run.progress)] == [("m1", 2)]
 
 
 def test_r10_5_only_what_is_safe_starts_until_the_model_has_answered() -> None:
@@ -509,7 +509,7 @@ def test_r10_7_what_is_no_message_or_held_already_is_refused() -> None:
     assert context_module.accept(progress, {"id": "1", "text": "x"}) is not None
     assert context_module.accept(progress, {"id": "1", "text": "x"}) is None
     assert context_module.withdraw(progress, "1") == {"id": "1", "withdrawn": True}
-    assert context_module.heard(progress) == []
+    assert context_module.message_fates(progress) == []
     context_module.accept(progress, {"id": "1", "text": "y"})
     context_module.hold(progress)
     with pytest.raises(DecisionError, match="Request 1 holds the message 1"):
@@ -554,7 +554,7 @@ def test_r10_5_whatever_happens_nothing_starts_unasked_is_lost_or_ends_twice(see
             world.answer(output={"last": True})
             if not (world.run.plan and world.run.plan.calls):
                 break
-    heard = context_module.heard(world.run.progress)
+    heard = context_module.message_fates(world.run.progress)
     assert [each.id for each in heard] == [f"m{n}" for n in range(sent)]
     assert all(each.request for each in heard)
     ids = [call.id for call in world.run.records.past.calls]

@@ -291,7 +291,7 @@ def check_signals(offered: list[Any], signals: list[tuple[str, Any]], scope: str
     for call in offered:
         plan.add(call)
     plan.close()
-    offers = [desk.offer_plan(plan, time, new_plan), *(desk.offer_call(plan, call, time) for call in plan.take_ready())]
+    offers = [desk.add_plan(plan, time, new_plan), *(desk.add_call(plan, call, time) for call in plan.take_ready())]
     for name, said in signals:
         before = set(desk.waiting)
         try:

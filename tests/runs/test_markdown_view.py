@@ -71,7 +71,7 @@ def test_what_a_page_says_is_no_markup_of_the_table() -> None:
     plan = run.open_plan(1)
     plan.add({"_tool": "t", "x": "\\| checked by Ann |", "y": "![x](//e.example) <b>`|`"})
     plan.close()
-    run.approval_queue.offer_call(plan, plan.take_ready()[0], "2026-01-01T00:00:00Z")
+    run.approval_queue.add_call(plan, plan.take_ready()[0], "2026-01-01T00:00:00Z")
     row = next(line for line in details(run).splitlines() if line.startswith("| 1.0 | t |"))
     # An escape is two characters; what is left over has its meaning in Markdown.
     assert re.sub(r"\\[^\w\s]", "", row).count("|") == 6

@@ -456,4 +456,6 @@ def test_a_code_that_is_no_name_is_not_shown_either() -> None:
 def test_what_a_failed_run_has_met_is_told_above() -> None:
     played = play(show="shape")
     played.request(READ)
-    assert played.run.provenance.met(played.run.progress, played.run.records.table.sets) == ["!tool:read_mail"]
+    assert played.run.provenance.untrusted_read(played.run.progress, played.run.records.table.sets) == [
+        "!tool:read_mail"
+    ]

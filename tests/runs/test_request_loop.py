@@ -220,7 +220,7 @@ def test_r9_5_time_counts_while_anything_of_the_runs_own_is_under_way(kinds: lis
             idle.add(name)
             if left[name].pop(0) == "asked":
                 one = loop.running[name]
-                desk.offer_question(loop.plan.home(one), one, "")
+                desk.add_question(loop.plan.home(one), one, "")
             else:
                 loop.resting.add(name)
         else:
@@ -280,7 +280,7 @@ def test_r16_6_the_calls_of_all_rounds_have_one_bound_and_looks_at_them_stay_sho
         if not loop.behind:
             break
     assert loop.stage is RequestStage.SETTLED
-    ended = [call for call in loop.plan.made() if call.state.error is not None]
+    ended = [call for call in loop.plan.every_call() if call.state.error is not None]
     assert "too_many_iterations" in {call.state.error.code for call in ended if call.state.error is not None}
     assert 9_900 < loop._run.records.count(loop._run.plan) <= 10_001
     cpu = Cpu()

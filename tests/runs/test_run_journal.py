@@ -77,7 +77,7 @@ def test_each_call_that_starts_has_one_start_and_each_that_ends_one_end_behind_i
             loop.report(CallEnded(call, Returned(1) if well else Failed(CallError("broken", "it is"))))
         loop.work(task, "")
         loop.starts("")
-    made = list(loop.plan.made())
+    made = list(loop.plan.every_call())
     starts, ends = calls_of(run, "start"), calls_of(run, "end")
     assert Counter(ends) == Counter(call.id for call in made if call.state.ended)
     assert max(Counter(starts).values(), default=1) == 1

@@ -110,13 +110,13 @@ def test_r18_3_ended_calls_are_kept_within_a_bound_and_a_value_counts_once() -> 
     for n in range(20):
         call.id, call.inputs.params, call.state.result = f"1.{n}", {"x": large, "n": n}, large
         kept.add(call, sizes)
-    assert kept.whole("1.0") == {"params": {"x": large, "n": 0}, "result": large}
+    assert kept.get("1.0") == {"params": {"x": large, "n": 0}, "result": large}
     for n in range(20, 22):
         call.id, call.inputs.params, call.state.result = f"1.{n}", {"x": "y" * 600_000}, n
         kept.add(call, sizes)
-    assert kept.whole("1.19") is None
-    assert kept.whole("1.20") is None
-    assert kept.whole("1.21") is not None
+    assert kept.get("1.19") is None
+    assert kept.get("1.20") is None
+    assert kept.get("1.21") is not None
 
 
 def test_r10_18_a_run_answers_recall_from_its_state_and_its_calls() -> None:

@@ -81,7 +81,7 @@ def test_a_single_model_is_the_tool_s_parameters_and_the_one_argument() -> None:
         "_calls": {"kind": "activity", "name": "ship"},
         "_output": {"type": "string"},
     }
-    assert calls(made).given({"street": "Main"}) == [{"street": "Main"}]
+    assert calls(made).argument_list({"street": "Main"}) == [{"street": "Main"}]
 
 
 @pytest.mark.parametrize("function", [Bank.charge, Bank().charge])
@@ -89,8 +89,8 @@ def test_several_parameters_are_given_by_position(function: Any) -> None:
     made = activity_tool(function)
     assert made.name == "charge-card"
     assert made.definition["properties"]["euros"] == {"type": "number", "description": "How much."}
-    assert calls(made).given({"euros": 1.5}) == [1.5]
-    assert calls(made).given({"euros": 1.5, "note": "x"}) == [1.5, "main", "x"]
+    assert calls(made).argument_list({"euros": 1.5}) == [1.5]
+    assert calls(made).argument_list({"euros": 1.5, "note": "x"}) == [1.5, "main", "x"]
 
 
 def test_a_workflow_has_the_schema_of_its_run_and_an_id() -> None:
@@ -106,7 +106,7 @@ def test_an_operation_has_its_types() -> None:
     left, everything = (nexus_tool(each, service=Stock, endpoint="e") for each in (Stock.left, Stock.all))
     assert calls(left) == Existing(kind="operation", name="left", arguments=["input"], endpoint="e", service="Stock")
     assert left.definition["required"] == ["input"]
-    assert calls(everything).given({}) == []
+    assert calls(everything).argument_list({}) == []
     assert everything.definition["_output"] == {"type": "object", "additionalProperties": {"type": "integer"}}
 
 
@@ -114,7 +114,7 @@ def test_by_name_the_schema_is_given() -> None:
     made = activity_tool("ship", name="send", input=Address, output={"type": "string"}, description="Send.")
     assert (made.name, made.definition["description"], made.definition["required"]) == ("send", "Send.", ["street"])
     assert calls(made) == Existing(kind="activity", name="ship")
-    assert calls(workflow_tool("Ping")).given({}) == []
+    assert calls(workflow_tool("Ping")).argument_list({}) == []
 
 
 @tool

@@ -104,7 +104,7 @@ def test_in_every_dialect_through_results_answers_delegates_and_outputs(
             return Returned(call.inputs.params)
         if call.spec.tool_name == "ask_person":
             assert call.inputs.params == {"question": text(page)}
-            run.approval_queue.offer_question(plan, call, "2026-01-01T00:00:00Z")
+            run.approval_queue.add_question(plan, call, "2026-01-01T00:00:00Z")
             decision = parse_decision({"call": call.id, "decision": "answer", "answer": answer})
             outcome = run.approval_queue.apply(run.approval_queue.judge(decision)).outcome
             assert outcome is not None
@@ -190,7 +190,7 @@ def test_in_what_people_say_to_the_model(reason: str) -> None:
         plan.take_ready()
         run.approval_queue.guard.change = Policy(ask="always")
         run.approval_queue.change_policy(Policy(ask="always"))
-        run.approval_queue.offer_call(plan, call, "2026-01-01T00:00:00Z")
+        run.approval_queue.add_call(plan, call, "2026-01-01T00:00:00Z")
         verdict = run.approval_queue.apply(
             run.approval_queue.judge(parse_decision({"call": call.id, "decision": "reject", "reason": said}))
         )

@@ -61,7 +61,7 @@ def offered(page: Any) -> tuple[ApprovalQueue, Plan, Call]:
     plan.end(fetch, Returned(page))
     plan.take_ready()
     desk = ApprovalQueue(Guard(Policy()))
-    desk.offer_call(plan, call, "2026-01-01T00:00:00Z")
+    desk.add_call(plan, call, "2026-01-01T00:00:00Z")
     return desk, plan, call
 
 
@@ -118,7 +118,7 @@ def test_what_reads_a_value_a_thousand_times_does_not_wait_for_a_person() -> Non
     assert error is not None
     assert error.code == "params_too_large"
     desk = ApprovalQueue(Guard(Policy(ask="always")))
-    desk.offer_call(plan, call, "2026-01-01T00:00:00Z")
+    desk.add_call(plan, call, "2026-01-01T00:00:00Z")
     with pytest.raises(DecisionError, match="the parameters have 400,002,"):
         decide(desk, {"decision": "edit", "params": {"x": [{"_ref": "†state.big"}] * 1000}})
     assert "1.1" in desk.waiting
@@ -132,7 +132,7 @@ def test_what_an_edit_keeps_is_not_computed_again() -> None:
     plan.close()
     plan.take_ready()
     desk = ApprovalQueue(Guard(Policy(ask="always")))
-    desk.offer_call(plan, call, "2026-01-01T00:00:00Z")
+    desk.add_call(plan, call, "2026-01-01T00:00:00Z")
     plan.end(other, Returned(5))
     decide(desk, {"call": "1.0", "decision": "edit", "params": {"y": 2}})
     assert call.inputs.params == {"x": 2, "y": 2}
@@ -166,7 +166,7 @@ def whole(raw: Any, state: Any = None) -> tuple[ApprovalQueue, ApprovalRequest]:
     plan.add(raw)
     plan.close()
     desk = ApprovalQueue(Guard(Policy(scope="plan")))
-    offer = desk.offer_plan(plan, "2026-01-01T00:00:00Z", new_plan)
+    offer = desk.add_plan(plan, "2026-01-01T00:00:00Z", new_plan)
     assert offer is not None
     return desk, offer
 
@@ -244,7 +244,7 @@ def test_a_mark_in_the_items_of_a_loop_is_data_when_the_call_is_replaced() -> No
     plan.close()
     plan.take_ready()
     desk = ApprovalQueue(Guard(Policy(ask="always")))
-    offer = desk.offer_call(plan, call, "2026-01-01T00:00:00Z")
+    offer = desk.add_call(plan, call, "2026-01-01T00:00:00Z")
     assert offer is not None
     other = {"_tool": "each", "x": 2, "_each": offer.shown["_each"]}
     judged = desk.judge(parse_decision({"call": "1.0", "decision": "replace", "with": other}))

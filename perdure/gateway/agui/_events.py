@@ -35,7 +35,7 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 
-from perdure.approvals.requests import WaitingView, asked_of_people
+from perdure.approvals.requests import WaitingView, requests_of_people
 from perdure.gateway.agui._requests import AguiRequest, interrupt_id
 from perdure.models.dialects.output_text import text_of
 from perdure.runs.event_adapter import EventAdapter
@@ -218,7 +218,7 @@ def _decision(offer: WaitingView) -> JsonObject:
 
 def pauses(view: RunView) -> bool:
     """Whether all that there is to do is a person's."""
-    if view.status != "running" or not asked_of_people(view.waiting):
+    if view.status != "running" or not requests_of_people(view.waiting):
         return False
     if any(offer.calls is not None for offer in view.waiting):  # a whole plan, of which nothing runs
         return True

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from perdure.approvals.requests import asked_of_people
+from perdure.approvals.requests import requests_of_people
 from perdure.client.run import Run
 from perdure.client.session import Session
 from perdure.errors import DecisionRefusedError, RunEndedError, RunNotFoundError
@@ -101,7 +101,7 @@ async def decide(run: Run[object], view: RunView, answers: list[InterruptAnswer]
 
     Raises `HttpError` (422) for what was never offered, `DecisionRefusedError` for an answer that cannot be.
     """
-    waiting = {offer.call: offer for offer in asked_of_people(view.waiting)}
+    waiting = {offer.call: offer for offer in requests_of_people(view.waiting)}
     offered = {call.id for call in view.calls if call.approval is not None}
     offered |= {str(each.number) for each in view.log}
     late = []

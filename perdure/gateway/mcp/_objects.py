@@ -9,7 +9,7 @@ from typing import Any, Final
 from mcp import types
 
 from perdure.agents.agent import Agent
-from perdure.approvals.requests import asked_of_people
+from perdure.approvals.requests import requests_of_people
 from perdure.errors import clip
 from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import Event
@@ -64,7 +64,7 @@ def _result(text: str, *, structured: Json = None, is_error: bool = False) -> ty
 
 def task_of(view: RunView, created: str) -> types.Task:
     """A run as a task, whose id is the run's. `created`: ISO 8601. It is kept as long as the namespace keeps runs that have ended."""
-    status: types.TaskStatus = "input_required" if asked_of_people(view.waiting) else _STATUS[view.status]
+    status: types.TaskStatus = "input_required" if requests_of_people(view.waiting) else _STATUS[view.status]
     return types.Task(
         task_id=view.run_id,
         status=status,
@@ -83,7 +83,7 @@ def written(task: types.Task) -> JsonObject:
 
 
 def _message(view: RunView) -> str:
-    if waiting := asked_of_people(view.waiting):
+    if waiting := requests_of_people(view.waiting):
         names = ", ".join(f"{one.call} {one.tool}" for one in waiting[:5])
         return clip(f"waits for a person: {names}", _LONGEST)
     if view.error:

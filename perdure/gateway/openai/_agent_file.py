@@ -130,7 +130,7 @@ def with_history(document: JsonObject, said: ClientInput, source: str = "") -> J
     return document | {"context": [*document["context"], *before, *now]}
 
 
-def told_by(record: Record, answer: str, met: Sequence[str]) -> list[JsonObject]:
+def messages_of(record: Record, answer: str, met: Sequence[str]) -> list[JsonObject]:
     """Return all messages of a run without a session, with its answer. The answer's sources are those of others that the run has `met`."""
     said = written_by(record.source, history_of(read_input(record.items, follows=False)[0]))
     return [*said, *([{"role": "assistant", "content": answer, "_sources": [*met]}] if answer else [])]

@@ -31,10 +31,10 @@ from perdure.gateway.errors import HttpError
 from perdure.gateway.openai._agent_file import (
     Record,
     changed_agent,
+    messages_of,
     new_record,
     record_of,
     settings_of,
-    told_by,
     with_history,
 )
 from perdure.gateway.openai._errors import not_found, refused, unsupported
@@ -435,7 +435,7 @@ class RunStarter:
         self._check_agent(caller, asked, found.record.agent)
         if not id.run:  # it has no session: one begins with all that it was about
             key = new_key() if idempotency is None else idempotency.key
-            record = self._record(caller, asked, told_by(found.record, answer_of(found), found.view.met))
+            record = self._record(caller, asked, messages_of(found.record, answer_of(found), found.view.met))
             return await self._say(caller, asked, key, record, "followup", idempotency), record
         record = self._record(caller, asked, found.record.before)
         return await self._continue(caller, asked, id, record, idempotency), record

@@ -123,7 +123,7 @@ class SolutionReader:
         self._native = True
         return []
 
-    def said(self) -> str:
+    def output_text(self) -> str:
         scanner = self._calls
         raw, scanner.output = "".join(scanner.output), []
         return self._output.push(raw, closed=scanner.output_closed) if raw or scanner.output_closed else ""

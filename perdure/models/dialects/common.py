@@ -54,7 +54,7 @@ class SolutionStreamReader(Protocol):
         """Return the calls that closed with this piece of a native tool call."""
         ...
 
-    def said(self) -> str:
+    def output_text(self) -> str:
         """Return the known text of the output beyond earlier results, for watchers: see
         `perdure.models.dialects.output_text`."""
         ...

@@ -71,7 +71,7 @@ class ScriptReader:
         self._native = True
         return []
 
-    def said(self) -> str:
+    def output_text(self) -> str:
         if self._held or "output" in self._vocabulary.names:
             return ""
         if self._plan.outputs:

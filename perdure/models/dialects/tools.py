@@ -86,13 +86,13 @@ class ToolsReader:
         self._text.append(text)
         return []
 
-    def said(self) -> str:
+    def output_text(self) -> str:
         new, self._said = self._text[self._said :], len(self._text)
         known, self._known = self._known + self._prose.push("".join(new)), ""
         return known
 
     def thought(self) -> str:
-        self._known = self.said()
+        self._known = self.output_text()
         return self._prose.thoughts.new()
 
     def push_tool(self, delta: ToolDelta) -> list[Json]:
@@ -154,7 +154,7 @@ class ToolsReader:
 
     def close(self, finish_reason: str | None = None) -> Solution:
         cut = finish_reason == "length"
-        self._known = self.said()
+        self._known = self.output_text()
         self._closed(all=not cut)
         text = without_thoughts("".join(self._text))
         problem = None
