@@ -58,6 +58,7 @@ lint: $(DEV) ## Lint, check the format, dead code, docstrings, sentences, the di
 	@$(BIN)/ruff format --check .
 	@$(BIN)/vulture
 	@$(BIN)/python -m scripts.docstrings
+	@$(BIN)/python -m scripts.addresses
 	@$(BIN)/python -m scripts.prose
 	@PYTHONPATH=. $(BIN)/lint-imports --no-logo 2>/dev/null || PYTHONPATH=. $(BIN)/lint-imports
 	@$(BIN)/mypy
@@ -66,10 +67,14 @@ lint: $(DEV) ## Lint, check the format, dead code, docstrings, sentences, the di
 audit: $(READY) ## Look for known faults in the dependencies; AUDIT=required fails where that cannot be asked.
 	@$(BIN)/python -m scripts.audit
 
-lint-deploy: .venv-deploy/.ready ## Check the Dockerfile, the Compose file and the manifests by their projects' linters.
+lint-deploy: .venv-deploy/.ready ## Check the Dockerfile, the Compose file, the manifests and the workflows of a public CI by linters.
 	@.venv-deploy/bin/hadolint Dockerfile
-	@.venv-deploy/bin/yamllint -s docker-compose.temporal.yml deploy
+	@.venv-deploy/bin/yamllint -s docker-compose.temporal.yml deploy .github .pre-commit-config.yaml CITATION.cff
 	@.venv-deploy/bin/check-jsonschema -q --builtin-schema vendor.compose-spec docker-compose.temporal.yml
+	@.venv-deploy/bin/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@.venv-deploy/bin/check-jsonschema -q --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
+	@.venv-deploy/bin/check-jsonschema -q --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	@.venv-deploy/bin/check-jsonschema -q --builtin-schema vendor.citation-file-format CITATION.cff
 	@.venv-deploy/bin/kubernetes-validate --strict --quiet --no-warn deploy/kubernetes/*.yaml
 
 # An environment of its own: two of them are GPL, and none comes along with anything.

@@ -67,7 +67,7 @@ _PAUSE: Final = 0.005
 
 
 class MessageOptions(TypedDict, total=False):
-    """What `Session.send` takes beside text and sender."""
+    """Options of `Session.send` beside text and sender."""
 
     rights: Iterable[str]
     id: str | None

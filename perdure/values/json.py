@@ -226,7 +226,7 @@ class UnreadArgument(str):
 
 
 class Sent(tuple["Json", ...], Generic[T]):
-    """What somebody sent to a handler that expects one `T`: all arguments, decoded, and not judged yet."""
+    """Arguments that a handler received where it expects one `T`: all of them, decoded, and not judged yet."""
 
 
 class WireModel(BaseModel):
