@@ -113,7 +113,7 @@ async def test_a_port_that_is_taken_is_refused(dev_server: WorkflowEnvironment, 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(ServerError, match="give another by --ui-port"):
+        with pytest.raises(ServerError, match="give another port with --ui-port"):
             async with embedded_server(ui_port=taken.getsockname()[1]):
                 pass
 
@@ -136,7 +136,7 @@ async def test_a_tool_is_safe_or_dangerous() -> None:
         def both() -> None:
             """Nothing."""
 
-    with pytest.raises(ToolDefinitionError, match="at once"):
+    with pytest.raises(ToolDefinitionError, match="safe and dangerous"):
         parse_tool({"name": "x", "_safe": True, "_dangerous": True})
 
 

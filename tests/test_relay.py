@@ -263,13 +263,9 @@ async def test_who_asks_for_what_is_not_there_is_told(dev_server: WorkflowEnviro
             ProtocolError, match="'texts' is not a known topic; use one of: lifecycle, request, assistant"
         ):
             await all_of(it.perdure, run.id, topics=["texts"])
-        with pytest.raises(
-            CursorError, match=r"'1.2.3' is a place among the events of a session: a run's are like '12'"
-        ):
+        with pytest.raises(CursorError, match=r"'1.2.3' is a cursor of a session: a run's are like '12'"):
             await all_of(it.perdure, run.id, "1.2.3")
-        with pytest.raises(
-            CursorError, match=r"'7' is a place among the events of a run: a session's are like '5.2.12'"
-        ):
+        with pytest.raises(CursorError, match=r"'7' is a cursor of a run: a session's are like '5.2.12'"):
             await all_of(it.perdure, session.id, "7")
         with pytest.raises(CursorError, match="'later' is not a cursor of events"):
             await all_of(it.perdure, session.id, "later")

@@ -130,7 +130,7 @@ async def test_what_waits_and_what_is_taken_back(dev_server: WorkflowEnvironment
         assert ended.code == 1
         assert ended.out.startswith("error: stopped by ")
         wrong = await perdure("agent", key, "y", "--mode", "loud", *how)
-        assert (wrong.code, "--mode is one of steer, followup" in wrong.err) == (2, True)
+        assert (wrong.code, "--mode: 'loud' is not one of steer, followup" in wrong.err) == (2, True)
         gate.open.set()
 
 
