@@ -760,6 +760,51 @@ async def test_r19_2_the_answer_of_a_message_that_joins_a_run_begins_with_it(dev
     assert not [each for each in of_joins if each.topic == "tool" and each.phase == "start"]
 
 
+async def test_r19_2_a_message_that_joins_a_run_is_streamed_with_the_text_of_its_answer_also_by_that_topic_alone(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    gate = Gate()
+    async with desk(dev_server, gate.answer, HOLD, [gate.tool]) as (session, _), asyncio.timeout(HANG):
+        await session.send("hold", sender="ann")
+        await gate.asked.wait()
+        joins = await session.send("hurry", sender="ann")
+        gate.open.set()
+        events = await streamed(session, joins, ["assistant"])
+    assert joins.done == "steered"
+    assert {event.topic for event in events} == {"assistant"}
+    assert "re: hurry" in "".join(event.data["text"] for event in events if event.phase == "delta")
+
+
+async def test_r19_2_the_stream_of_a_message_goes_on_in_the_run_that_takes_it(dev_server: WorkflowEnvironment) -> None:
+    gate = Gate()
+    async with desk(dev_server, gate.answer, HOLD, [gate.tool]) as (session, it), asyncio.timeout(HANG):
+        first = await session.send("hold", sender="ann")
+        await gate.asked.wait()
+        joins = await session.send("hurry", sender="ann")
+        assert (joins.done, joins.run_id) == ("steered", first.run_id)
+        reading = asyncio.create_task(streamed(session, joins, None))
+        assert first.run_id is not None
+        # A Request may hold the message by then, or none. The session knows later of the run's end than the stream.
+        await it.client.get_workflow_handle(first.run_id).terminate("by hand")
+        events = await reading
+        await session.wait(joins)
+        entries = {each.get("messageId"): each for each in (await session.show()).entries}
+    assert events[-1].run_id == entries[joins.message_id]["runId"]
+
+
+async def test_r19_2_the_stream_of_a_message_ends_where_its_session_ended_before_its_run(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    gate = Gate()
+    async with desk(dev_server, gate.answer, HOLD, [gate.tool]) as (session, _), asyncio.timeout(HANG):
+        await session.send("hold", sender="ann")
+        await gate.asked.wait()
+        second = await session.send("second", sender="ann", mode="followup")
+        await session.handle.terminate("by hand")
+        gate.open.set()
+        assert await streamed(session, second, None) == []
+
+
 async def streamed(session: Session, receipt: Receipt, topics: list[str] | None) -> list[Event]:
     return [event async for event in session.stream(receipt, topics)]
 

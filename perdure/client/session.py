@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Any, Final, TypedDict, TypeVar
@@ -25,7 +25,7 @@ from perdure.client.run import Run
 from perdure.client.selection import WaitingRequest
 from perdure.errors import MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
 from perdure.queries import SessionReader, answer_of
-from perdure.runs.events import Event
+from perdure.runs.events import Event, Topic
 from perdure.runs.wire import RunView
 from perdure.sessions.recall import oldest_first, recall
 from perdure.sessions.wire import (
@@ -62,6 +62,8 @@ _LONG: Final = 0.3
 """Seconds of pause from which it is asked whether the session is still there."""
 _SO_FAR: Final = 1.0
 """Seconds in which a session may say what it has of a message, where the caller's time is over."""
+_TIMED: Final[frozenset[Topic]] = frozenset({"lifecycle", "request", "message"})
+"""Topics whose events say when a run's text was written: the times of its deltas are those of their readers."""
 _PAUSE: Final = 0.005
 """Seconds between two looks at a message whose run has not begun; twice as long after each, up to a second."""
 
@@ -216,22 +218,27 @@ class Session:
                 if event.phase == "delta":
                     print(event.data["text"], end="", flush=True)
         """
-        run_id, is_heard = "", False
+        run_id, is_heard, kinds = "", False, wanted(topics)
         since = receipt.accepted_at if receipt.done == "steered" else ""  # its run has begun before it
+
+        def is_settled(fate: Fate) -> bool:
+            # The session may learn later than this reader of a run's end, and gives the messages that it has not taken to the next one.
+            return fate.state in ("ended", "withdrawn") or (fate.state == "running" and fate.run_id != run_id)
+
         while receipt.run_id is not None:
-            fate = await self._until(receipt.message_id, receipt.sender, ("running", "ended", "withdrawn"))
-            if fate.run_id is None or fate.run_id == run_id:
-                return  # a message that one run has ended without taking is the next one's
+            fate = await self._until(receipt.message_id, receipt.sender, is_settled)
+            if fate.state == "queued" or fate.run_id is None or fate.run_id == run_id:
+                return
             run_id = fate.run_id
             run, pause = Run(self._client, run_id), _PAUSE
             while await self._look(run_id, Run.started_at) is None:
                 await asyncio.sleep(pause)
                 pause = min(1.0, 2 * pause)
-            async with aclosing(run.events(topics=topics)) as events:
+            async with aclosing(run.events(topics=kinds | _TIMED)) as events:
                 async for event in events:
                     # The time of a delta is that of its reader.
                     is_heard = is_heard or (event.phase != "delta" and event.at >= since)
-                    if is_heard:
+                    if is_heard and event.topic in kinds:
                         yield event
 
     async def knows(self, id: str, *, sender: str) -> bool:
@@ -436,17 +443,17 @@ class Session:
 
     async def _end_of(self, what: str, sender: str) -> Fate:
         """Return the fate of a message once it has ended."""
-        fate = await self._until(what, sender, ("ended", "withdrawn"))
+        fate = await self._until(what, sender, lambda fate: fate.state in ("ended", "withdrawn"))
         return fate if fate.status is not None else await self._archived(fate)
 
-    async def _until(self, what: str, sender: str, states: Container[str]) -> Fate:
-        """Return the fate of a message once it is one of these, or an error where the session was ended from outside before that."""
+    async def _until(self, what: str, sender: str, is_settled: Callable[[Fate], bool]) -> Fate:
+        """Return the fate of a message once it is settled, or an error where the session was ended from outside before that."""
         pause, over = _PAUSE, None
         while True:
             fate = await self._fate(what, sender)
             if fate is not None and over is not None and fate.state in ("queued", "running"):
                 return fate.model_copy(update={"status": "error", "error": f"the session was {over} from outside"})
-            if fate is not None and fate.state in states:
+            if fate is not None and is_settled(fate):
                 return fate
             run_id = None if fate is None else fate.run_id if fate.state == "running" else fate.under_way
             if run_id is not None:

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -335,12 +335,12 @@ class LocalSession(Session):
             async for event in events:
                 yield event
 
-    async def _until(self, what: str, sender: str, states: Container[str]) -> Fate:
+    async def _until(self, what: str, sender: str, is_settled: Callable[[Fate], bool]) -> Fate:
         self._following.follow(self.id)
 
         async def reached(_: WaitingState) -> Fate | None:
             fate = await self._fate(what, sender)
-            return fate if fate is not None and fate.state in states else None
+            return fate if fate is not None and is_settled(fate) else None
 
         return await self._following.until(reached)
 
