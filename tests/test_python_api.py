@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import contextlib
 import pickle
 import subprocess
 import sys
@@ -41,7 +42,7 @@ from perdure.approvals.requests import WaitingEntry
 from perdure.client.selection import Selection
 from perdure.errors import DecisionError, InputError
 from perdure.hosting import process
-from perdure.hosting.server import free_port
+from perdure.hosting.server import embedded_server, free_port
 from perdure.runs.wire import AGENT_WORKFLOW
 from perdure.testing.scripted_model import Turn
 from tests.patience import HANG
@@ -296,6 +297,30 @@ async def test_no_server_is_one_clear_error() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(ServerError, match=f"no Temporal server answers at {address}"):
         await Perdure.connect(address)
+
+
+async def test_r19_10_a_client_connects_when_it_is_used_and_again_after_the_server_was_away() -> None:
+    address = f"127.0.0.1:{(port := free_port())}"
+    lazy = await Perdure.connect(address, lazy=True)
+    waits = asyncio.create_task(Perdure.connect(address, wait=HANG))
+    try:
+        for _ in range(2):
+            with pytest.raises(ServerError, match=f"at {address}"):
+                await lazy.get_run("any").view()
+            async with embedded_server(port=port, ui=False), asyncio.timeout(HANG):
+                for perdure in (lazy, await waits):
+                    with pytest.raises(RunNotFoundError):
+                        await until_answered(perdure)
+    finally:
+        waits.cancel()
+
+
+async def until_answered(perdure: Perdure) -> None:
+    """Ask until the server answers: a connection that was lost comes back after a pause."""
+    while True:
+        with contextlib.suppress(ServerError):
+            await perdure.get_run("any").view()
+        await asyncio.sleep(0.05)
 
 
 async def test_a_process_ends_when_threads_of_the_sdk_have_left_the_interpreter() -> None:

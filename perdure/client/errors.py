@@ -11,10 +11,14 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.errors import NoWorkerError, RunError, RunNotFoundError, ServerError, ServerRefusalError
-from perdure.hosting.connection import no_namespace
+from perdure.hosting.connection import no_namespace, unreachable
 from perdure.runs.wire import RunView
 
 UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
+
+
+_NOT_CONNECTED: Final = "Failed client connect"
+"""Beginning of the SDK's `RuntimeError` where a lazy client cannot connect at its first use."""
 
 
 class RunFailedError(RunError):
@@ -55,6 +59,11 @@ def clear_errors(client: Client, run_id: str | None = None) -> Iterator[None]:
     """Translate the server's errors into words that say what to do. With `run_id` a missing run is named, too."""
     try:
         yield
+    except RuntimeError as error:
+        if not str(error).startswith(_NOT_CONNECTED):
+            raise
+        address, namespace = client.service_client.config.target_host, client.namespace
+        raise unreachable(error, {"target_host": address, "namespace": namespace}) from None
     except RPCError as error:
         if any(detail.Is(NamespaceNotFoundFailure.DESCRIPTOR) for detail in error.grpc_status.details):
             raise no_namespace(client) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Iterable
 from contextlib import aclosing
 from typing import Any, overload
 
@@ -25,7 +25,7 @@ from perdure.client.session import Session
 from perdure.client.session_operations import Address
 from perdure.client.tenancy import IdempotentStart, check_owner
 from perdure.errors import RunExistsError, RunNotFoundError
-from perdure.hosting.connection import connect, with_converter
+from perdure.hosting.connection import connect, reached, with_converter
 from perdure.hosting.settings import in_force
 from perdure.runs.agent import parse_prompt, written_keys
 from perdure.runs.events import Event
@@ -61,15 +61,25 @@ class Perdure:
         profile: str | None = None,
         task_queue: str | None = None,
         runtime: Runtime | None = None,
+        wait: float = 0,
+        lazy: bool = False,
     ) -> Perdure:
         """Connect by Temporal's own settings: `TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, `TEMPORAL_PROFILE`, `temporal.toml`, … (R12.6).
 
         What is given here goes before them. `address`: `host:port`. `tls`: yes or no, or certificates of one's own; by default
-        yes where there is an `api_key`. `profile`: one of `temporal.toml`. `task_queue`: as of `Perdure` itself. `runtime`: the SDK's. Raises `ServerError` when
-        nothing answers there, or when the settings cannot be read.
+        yes where there is an `api_key`. `profile`: one of `temporal.toml`. `task_queue`: as of `Perdure` itself. `runtime`: the SDK's. `wait`:
+        seconds to wait for a server, and its namespace, that may still come. `lazy`: connect at the first use; that one raises what is wrong (R19.10).
+        A connection that is lost is made again by the next use. Raises `ServerError` when nothing answers there, or when the settings cannot be read.
+
+            perdure = await Perdure.connect(wait=60)
         """
         given = {"target_host": address, "namespace": namespace, "api_key": api_key, "tls": tls}
-        client = await connect(runtime, profile=profile, **{k: v for k, v in given.items() if v is not None})
+        options = {name: value for name, value in given.items() if value is not None} | ({"lazy": True} if lazy else {})
+
+        def connected() -> Awaitable[Client]:
+            return connect(runtime, profile=profile, **options)
+
+        client = await (reached(connected, wait) if wait > 0 and not lazy else connected())
         return cls(client, task_queue=task_queue)
 
     async def start(
