@@ -1,4 +1,4 @@
-"""Makes the README's pictures anew: the demo's run in the Web UI, by headless Chromium.
+"""Makes the README's pictures anew: the demo's run on its page, in the Web UI and in the inbox, by headless Chromium.
 
 make picture
 """
@@ -13,25 +13,21 @@ import subprocess
 import sys
 import tempfile
 from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final, Literal
 
-from playwright.async_api import async_playwright
+from playwright.async_api import Browser, FloatRect, Page, async_playwright
 
 from perdure.demo.script import FIRST
 from scripts.waiting_demo import waiting_demo
 
 DOCS = Path(__file__).parents[1] / "docs"
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--hide-scrollbars",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--virtual-time-budget=15000",
-]
+WIDE = "main { max-width: none !important; }"
+"""The pages are as wide as the picture, so that no plan is scrolled."""
+Scheme = Literal["light", "dark"]
+SCHEMES: Final[tuple[Scheme, ...]] = ("light", "dark")
 
 
 def main() -> int:
@@ -53,11 +49,9 @@ def main() -> int:
                 page = line.split()[-1]
             if "stay up" in line:
                 break
-        photograph(chromium, page, DOCS / "run-page.png", "1180,1060")
-        photograph(chromium, f"{address}/timeline", DOCS / "web-ui-timeline.png", "1400,1250")
-        photograph(chromium, f"{address}/user-metadata", DOCS / "web-ui-details.png", "1400,1000")
+        asyncio.run(photograph_demo(chromium, page, address))
         draw_plan()
-        asyncio.run(photograph_inbox(chromium, DOCS / "inbox.png"))
+        asyncio.run(photograph_inbox(chromium))
     finally:
         demo.terminate()
         demo.wait(10)
@@ -85,8 +79,32 @@ def draw_plan() -> None:
         subprocess.run([sys.executable, "client.py", *command], check=True, cwd=DOCS.parent)
 
 
-async def photograph_inbox(chromium: str, target: Path) -> None:
-    """The page on which people decide, with the demo's dangerous call waiting."""
+async def photograph_demo(chromium: str, page: str, address: str) -> None:
+    """The ended run: on its page, light and dark, and in Temporal's Web UI."""
+    async with browser(chromium) as opened:
+        for scheme in SCHEMES:
+            shown = await opened.new_page(viewport={"width": 1280, "height": 700}, color_scheme=scheme, bypass_csp=True)
+            await shown.goto(page)
+            await shown.get_by_role("heading", name="Plan").wait_for()
+            await shown.add_style_tag(content=WIDE)
+            calls = await shown.get_by_role("heading", name="Calls").bounding_box()
+            assert calls is not None
+            await save(
+                shown, "run-page" + suffix(scheme), clip={"x": 0, "y": 0, "width": 1280, "height": calls["y"] - 8}
+            )
+        for name, path, width, height, text in (
+            ("web-ui-timeline", "timeline", 1500, 1480, "first Request"),
+            ("web-ui-details", "user-metadata", 1900, 1000, "Current Details"),
+        ):
+            shown = await opened.new_page(viewport={"width": width, "height": height})
+            await shown.goto(f"{address}/{path}")
+            await shown.get_by_text(text).first.wait_for()
+            await shown.wait_for_load_state("networkidle")
+            await save(shown, name)
+
+
+async def photograph_inbox(chromium: str) -> None:
+    """The page on which people decide, with the demo's dangerous call waiting, light and dark."""
     async with waiting_demo("disk-full") as (server, handle):
         env = {**os.environ, "TEMPORAL_ADDRESS": server.client.service_client.config.target_host}
         inbox = await asyncio.create_subprocess_exec(
@@ -94,31 +112,38 @@ async def photograph_inbox(chromium: str, target: Path) -> None:
         )
         assert inbox.stderr is not None
         address = (await inbox.stderr.readline()).decode().split()[1].rstrip(";")
-        async with async_playwright() as playwright:
-            browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            page = await browser.new_page(viewport={"width": 1280, "height": 960})
-            await page.goto(address)
-            await page.get_by_role("heading", name="clean logs").wait_for(timeout=20_000)
-            await page.screenshot(path=target)
-            await browser.close()
+        async with browser(chromium) as opened:
+            for scheme in SCHEMES:
+                page = await opened.new_page(
+                    viewport={"width": 1680, "height": 700}, color_scheme=scheme, bypass_csp=True
+                )
+                await page.goto(address)
+                await page.get_by_role("heading", name="clean logs").wait_for(timeout=20_000)
+                await page.add_style_tag(content=WIDE)
+                await save(page, "inbox" + suffix(scheme))
         inbox.terminate()
         await inbox.wait()
         await handle.cancel()
-    print(target.name)
 
 
-def photograph(chromium: str, address: str, target: Path, size: str) -> None:
-    """One page as a PNG, with a browser profile of its own."""
-    with tempfile.TemporaryDirectory() as profile:
-        command = [
-            chromium,
-            *FLAGS,
-            f"--user-data-dir={profile}",
-            f"--window-size={size}",
-            f"--screenshot={target}",
-            address,
-        ]
-        subprocess.run(command, check=True, capture_output=True, timeout=90)
+def suffix(scheme: Scheme) -> str:
+    """Return the end of a picture's name: dark ones are `NAME-dark.png`."""
+    return "-dark" if scheme == "dark" else ""
+
+
+@asynccontextmanager
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    """A headless Chromium that ends with the context."""
+    async with async_playwright() as playwright:
+        opened = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        await opened.close()
+
+
+async def save(page: Page, name: str, clip: FloatRect | None = None) -> None:
+    """The whole page as a PNG, however long it is, or the part of it in `clip`."""
+    target = DOCS / f"{name}.png"
+    await page.screenshot(path=target, full_page=True, clip=clip)
     print(f"{target.name}: {target.stat().st_size:,} bytes")
 
 
