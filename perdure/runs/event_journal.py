@@ -89,15 +89,11 @@ class EventJournal:
         self._keep(_Entry(topic, phase, at, run_id, found, size, held))
 
     def reset(self, at: str) -> None:
-        """Note that the run goes on from an earlier point. Events that followed that point do not count any more.
-
-        A first task that has failed looks like a reset to the start. After a later reset, readers of then go back to the later one's point, and
-        each reset still counts: a reader that knows of the first one learns of the second.
-        """
+        """Note that the run goes on from an earlier point. Events that followed that point do not count any more."""
+        self.resets = [number for number in self.resets if number]
         if self.count == 0:
-            self.resets = [0]
+            self.resets.append(0)
             return
-        self.resets = [number or self.count for number in self.resets]
         self._note_reset(at)
 
     def _note_reset(self, at: str) -> None:

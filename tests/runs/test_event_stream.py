@@ -352,27 +352,6 @@ def test_r10_14_a_reader_goes_back_to_where_a_reset_run_goes_on_from() -> None:
     assert not stream.go_back(new.page().resets)
 
 
-def test_r10_14_a_reader_of_a_run_that_was_reset_to_its_start_learns_of_the_next_reset() -> None:
-    old, new = EventJournal(), EventJournal()
-    for journal in (old, new):
-        journal.reset("")
-        for number in range(3):
-            journal.note("tool", "start", "", call=f"1.{number}")
-    old.note("tool", "end", "", call="1.0")
-    stream, feed = EventBuffer(), RunEventReader("r")
-    assert not stream.go_back(old.page().resets)
-    stream.add(old.page())
-    feed.take(stream.since(0))
-    new.reset("")
-    assert stream.go_back(new.page().resets)
-    stream.add(new.page(stream.next))
-    feed.take(stream.since(feed.cursor.events))
-    told = feed.take(stream.since(feed.cursor.events))
-    assert [(each.cursor, each.phase) for each in told] == [("4r2", "reset")]
-    unaware = Cursor(4).after(new.page().resets)  # of a reset to the start that was a failed first task
-    assert (unaware.events, unaware.resets) == (3, 2)
-
-
 def test_r10_14_what_was_written_before_a_reset_does_not_count() -> None:
     journal = EventJournal()
     journal.note("request", "start", "", number=1)
