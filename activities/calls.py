@@ -24,12 +24,13 @@ from perdure.activities.active_executions import (
 from perdure.activities.failures import tellable, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.hooks import ResultHooks
-from perdure.activities.queries import ask_granted, ask_reads, own_run
+from perdure.activities.queries import fetch, own_run
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import masked_value
 from perdure.approvals.policy import Ask, floor_problem
 from perdure.errors import JsonError, ToolError
 from perdure.plan import NO_SUCH_TOOL, NOT_BEGUN
+from perdure.runs.claim_check import CALL, GRANT
 from perdure.runs.wire import CLAIM
 from perdure.tools.decorator import Branch, ToolContext, ToolFunction
 from perdure.tools.definitions import with_own_names
@@ -72,7 +73,7 @@ class ToolActivity:
         hooks.check()
         try:
             async with supervised_heartbeat() as heart:
-                reads = call.reads or await ask_reads(call.call_id)
+                reads = await fetch(CALL, call.call_id) if call.reads is None else call.reads
                 if (told := TOLD.get()) is not None:
                     told.tool, told.given = call.tool, reads.params if told.content else None
                 self._check_floor(function, call, reads)
@@ -138,7 +139,7 @@ def _travels_outside(size: int) -> bool:
 async def _claim(call: ToolInput, size: int) -> None:
     """Ask whether the run's history has room for a large result (R18.4). Raises `ToolError` when it has none."""
     await own_run().signal(CLAIM, SpaceClaim(call_id=call.call_id, size=size))
-    if not await ask_granted(call.call_id):
+    if not await fetch(GRANT, call.call_id):
         raise ToolError(
             HISTORY_FULL,
             f"the result of {call.tool} has {bytes_text(size)}, and the run's history has no room for it beside the others. "

@@ -14,14 +14,13 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.active_executions import in_thread, others_poll
 from perdure.activities.heartbeats import supervised_heartbeat
-from perdure.activities.queries import ask_run
+from perdure.activities.queries import fetch
 from perdure.activities.secrets import masked, masked_error, masked_value
 from perdure.errors import ToolError
 from perdure.hooks.answers import AFTER, PERSIST, WITHHELD, HookAnswerError, HookedEvent, answer_for_run, matches
 from perdure.hooks.decorator import HookFunction
 from perdure.hooks.events import (
     HOOK_ACTIVITY,
-    HOOK_QUERY,
     HOOKS,
     NO_SUCH_HOOK,
     REFUSED_BY_HOOK,
@@ -35,8 +34,9 @@ from perdure.hooks.events import (
     ToolResultPersist,
     Where,
 )
+from perdure.runs.claim_check import HOOK
 from perdure.tools.invocation import CallHookRefs, ToolInput, ToolReads
-from perdure.values.json import Json, JsonObject
+from perdure.values.json import Json
 from perdure.values.limits import MAX_PAYLOAD
 
 
@@ -162,8 +162,7 @@ class HookActivity:
         async with supervised_heartbeat():
             given = wanted.given
             if given is None:
-                asked: JsonObject = await ask_run(HOOK_QUERY, wanted.key, JsonObject)
-                given = asked
+                given = await fetch(HOOK, wanted.key)
             try:
                 event = HOOKS[wanted.event].event.model_validate(given)
             except (KeyError, ValueError) as error:

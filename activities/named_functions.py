@@ -10,13 +10,14 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.active_executions import in_thread
-from perdure.activities.queries import ask_run
+from perdure.activities.queries import fetch
 from perdure.activities.registry import import_named
 from perdure.activities.secrets import masked_value
-from perdure.approvals.requests import APPROVE_ACTIVITY, ApproveInput, WaitingView
+from perdure.approvals.requests import APPROVE_ACTIVITY, ApproveInput
 from perdure.errors import JsonError
 from perdure.runs.agent import ChooseInput, ModelChoice
-from perdure.runs.wire import CHOOSE_ACTIVITY, REFUSED, WAITING_QUERY
+from perdure.runs.claim_check import APPROVAL
+from perdure.runs.wire import CHOOSE_ACTIVITY, REFUSED
 from perdure.values.json import JsonObject, check
 
 
@@ -78,14 +79,12 @@ async def _offer(call: str) -> JsonObject:
     """Query an approval request that is too large to be sent. A person decides on one that does not fit: a part could
     mislead.
     """
-    waiting: list[WaitingView] = await ask_run(WAITING_QUERY, call, list[WaitingView])
-    if not waiting:
-        raise ApplicationError(f"{call} no longer waits", type="not_waiting", non_retryable=True)
-    if waiting[0].cut:
+    view = await fetch(APPROVAL, call)
+    if view.cut:
         raise ApplicationError(
             f"{call} is too large for an approver program", type="offer_too_large", non_retryable=True
         )
-    return waiting[0].as_json()
+    return view.as_json()
 
 
 def _refused(message: str) -> ApplicationError:

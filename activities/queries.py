@@ -8,7 +8,7 @@ import itertools
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from temporalio import activity
 from temporalio.api.enums.v1 import PendingActivityState
@@ -23,10 +23,10 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.queries import TIMEOUT, answer_of, cancellable
-from perdure.runs.delegates import GIVEN_ACTIVITY, GIVEN_QUERY, SPENT_ACTIVITY, SPENT_QUERY, GivenInput, SpentBudget
-from perdure.runs.wire import CLAIM, PARAMETERS_QUERY, RUN_QUERY, RunResult, RunView
+from perdure.runs.claim_check import CHILD, PAYLOADS_QUERY, USAGE, PayloadKind
+from perdure.runs.delegates import GIVEN_ACTIVITY, SPENT_ACTIVITY, GivenInput, SpentBudget
+from perdure.runs.wire import RUN_QUERY, RunResult, RunView
 from perdure.sessions.wire import AFTER_ACTIVITY, SAY_ACTIVITY, TURN, TURN_ACTIVITY, RunUpdate, RunUpdateResult
-from perdure.tools.invocation import ToolReads
 from perdure.values import limits
 
 _LASTING: Final = {
@@ -37,7 +37,10 @@ _LASTING: Final = {
 }
 OWN_CLIENT: Final[ContextVar[Client]] = ContextVar("client")
 """Client with Perdure's converter, where the worker's own client has another."""
+GONE: Final = "gone"
+"""Type of the failure where a run, or the value that it had, does not exist any more: nobody retries."""
 _Run: TypeAlias = WorkflowHandle[Any, Any]
+V = TypeVar("V")
 
 
 def own_run() -> _Run:
@@ -52,32 +55,19 @@ def client() -> Client:
     return OWN_CLIENT.get(None) or activity.client()
 
 
-async def ask_run(query: str, argument: Any, result_type: Any) -> Any:
-    """Return the answer of the activity's own run; repeat the query without an answer.
+async def fetch(kind: PayloadKind[V], name: str, run: _Run | None = None) -> V:
+    """Return a value that was too large to be sent, from the activity's own run, or from `run`.
 
-    Raise `RPCError` without any answer, `WorkflowQueryFailedError` when the run rejects the query.
+    Simultaneous fetches of one kind share one query, and a query without an answer is repeated. Raise `ApplicationError`
+    of type `gone` where nobody needs the value any more, `RPCError` without any answer, and `WorkflowQueryFailedError`
+    when the run rejects the query.
     """
-    return await _ask(own_run(), query, argument, result_type)
-
-
-async def _ask(run: _Run, query: str, argument: Any, result_type: Any) -> Any:
-    for attempt in itertools.count(1):
-        try:
-            return await answer_of(run, query, argument, result_type=result_type)
-        except RPCError as error:
-            pause = None if error.status in _LASTING else limits.after_failure(attempt)
-            if pause is None:
-                raise
-        await asyncio.sleep(pause)
-    raise AssertionError
-
-
-async def ask_reads(call_id: str) -> ToolReads:
-    """Return the input of a call's tool. Simultaneous queries of one run share one query."""
-    reads: ToolReads | None = await _line(PARAMETERS_QUERY, dict[str, ToolReads | None]).ask(call_id)
-    if reads is None:
-        raise ApplicationError(f"call {call_id} is not running", type="not_running", non_retryable=True)
-    return reads
+    run = run or own_run()
+    fetcher = _fetchers.setdefault((run.id, run.run_id, kind.name), _Fetcher(run, kind))
+    found: V | None = await fetcher.fetch(name)
+    if found is None:
+        raise ApplicationError(f"{run.id} does not need {kind.name} {name} any more", type=GONE, non_retryable=True)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +114,6 @@ async def _look(run: _Run) -> tuple[dict[str, int], int]:
     return working, described.history_length
 
 
-async def ask_granted(call_id: str) -> bool:
-    """Wait for the turn of the call's claim; return whether it was granted."""
-    granted: bool = await _line(CLAIM, dict[str, bool]).ask(call_id)
-    return granted
-
-
-async def ask_given(wanted: GivenInput) -> Any:
-    """Return a child run's input from its parent. This process sends such queries one after the other: inputs may be
-    large.
-    """
-    above = client().get_workflow_handle(wanted.above, run_id=wanted.execution)
-    return await _line(GIVEN_QUERY, dict[str, Any], above).ask(wanted.name)
-
-
 async def ask_other(run_id: str, query: str, result_type: Any, *arguments: Any) -> Any:
     """Query another run, whether it still runs or not."""
     return await answer_of(other_run(run_id), query, *arguments, result_type=result_type)
@@ -148,74 +124,76 @@ def other_run(run_id: str) -> _Run:
     return client().get_workflow_handle(run_id)
 
 
-def _line(query: str, answers: Any, run: _Run | None = None) -> _Line:
-    run = run or own_run()
-    return _lines.setdefault((run.id, run.run_id, query), _Line(run, query, answers))
+class _Fetcher:
+    """The fetches of one kind from one run in this process: a single query at a time serves them all."""
 
-
-class _Line:
-    """The calls of one run in this process that wait for one query: a single one at a time serves them all."""
-
-    def __init__(self, run: _Run, query: str, answers: Any) -> None:
-        self._run, self._query, self._answers = run, query, answers
+    def __init__(self, run: _Run, kind: PayloadKind[Any]) -> None:
+        self._run, self._kind = run, kind
         self._wanted: dict[str, asyncio.Future[Any]] = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._fetching: asyncio.Task[None] | None = None
 
-    async def ask(self, call_id: str) -> Any:
-        if (answer := self._wanted.get(call_id)) is None or answer.cancelled():
-            answer = self._wanted[call_id] = asyncio.get_running_loop().create_future()
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._ask_all())
-        return await asyncio.shield(answer)
+    async def fetch(self, name: str) -> Any:
+        if (value := self._wanted.get(name)) is None or value.cancelled():
+            value = self._wanted[name] = asyncio.get_running_loop().create_future()
+        if self._fetching is None:
+            self._fetching = asyncio.create_task(self._fetch_all())
+        return await asyncio.shield(value)
 
-    async def _ask_all(self) -> None:
-        """Query the run, which answers for some of them; repeat for the others."""
+    async def _fetch_all(self) -> None:
+        """Query the run, which answers for some of the names; repeat for the others."""
         pause = limits.SHORTEST_PAUSE
         try:
             while self._wanted:
-                told: dict[str, Any] = await _ask(self._run, self._query, list(self._wanted), self._answers)
-                for call_id, answer in told.items():
-                    self._wanted.pop(call_id).set_result(answer)
-                pause = limits.after_answer(pause, told=bool(told))
-                if self._wanted and not told:
+                found = await self._query()
+                for name, value in found.items():
+                    self._wanted.pop(name).set_result(value)
+                pause = limits.after_answer(pause, told=bool(found))
+                if self._wanted and not found:
                     await asyncio.sleep(pause)
         except Exception as error:
-            for answer in self._wanted.values():
-                answer.set_exception(error)
+            for waiting in self._wanted.values():
+                waiting.set_exception(error)
         finally:
-            _lines.pop((self._run.id, self._run.run_id, self._query), None)
+            _fetchers.pop((self._run.id, self._run.run_id, self._kind.name), None)
+
+    async def _query(self) -> dict[str, Any]:
+        names, values = list(self._wanted), dict[str, self._kind.type | None]  # type: ignore[name-defined]
+        for attempt in itertools.count(1):
+            try:
+                found: dict[str, Any] = await answer_of(
+                    self._run, PAYLOADS_QUERY, self._kind.name, names, result_type=values
+                )
+                return found
+            except RPCError as error:
+                pause = None if error.status in _LASTING else limits.after_failure(attempt)
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+        raise AssertionError
 
 
 _looks: dict[tuple[str, str], asyncio.Task[tuple[dict[str, int], int]]] = {}
-_lines: dict[tuple[str, str | None, str], _Line] = {}
-
-
-_GONE: Final = "gone"
-"""Type of the failure where the run does not exist any more: nobody retries."""
+_fetchers: dict[tuple[str, str | None, str], _Fetcher] = {}
 
 
 @activity.defn(name=GIVEN_ACTIVITY)
 async def given(wanted: GivenInput) -> Any:
     """Return a child run's input from its parent; the child's history records it."""
     try:
-        found = await ask_given(wanted)
+        # This process sends such queries one after the other: inputs may be large.
+        return await fetch(CHILD, wanted.name, client().get_workflow_handle(wanted.above, run_id=wanted.execution))
     except RPCError as error:
-        raise ApplicationError(str(error), type=_GONE, non_retryable=error.status is RPCStatusCode.NOT_FOUND) from None
-    if found is None:
-        message = f"{wanted.above} does not run {wanted.name} any more"
-        raise ApplicationError(message, type=_GONE, non_retryable=True)
-    return found
+        raise ApplicationError(str(error), type=GONE, non_retryable=error.status is RPCStatusCode.NOT_FOUND) from None
 
 
 @activity.defn(name=SPENT_ACTIVITY)
 async def spent(run_id: str) -> SpentBudget:
     """Return the usage of a run whose end did not hold it: it was cancelled or terminated, or has timed out."""
     try:
-        found: SpentBudget = await ask_other(run_id, SPENT_QUERY, SpentBudget)
+        return await fetch(USAGE, "", other_run(run_id))
     except (RPCError, WorkflowQueryFailedError) as error:
         lasting = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
-        raise ApplicationError(str(error), type=_GONE, non_retryable=lasting) from None
-    return found
+        raise ApplicationError(str(error), type=GONE, non_retryable=lasting) from None
 
 
 _TIMEOUT: Final = timedelta(seconds=5)
@@ -232,7 +210,7 @@ async def after(run_id: str) -> RunResult:
         closed = (await other_run(run_id).describe()).close_time
     except (RPCError, WorkflowQueryFailedError) as error:
         lasting = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
-        raise ApplicationError(str(error), type="gone", non_retryable=lasting) from None
+        raise ApplicationError(str(error), type=GONE, non_retryable=lasting) from None
     result = view.result()
     result.ended_at = None if closed is None else closed.isoformat(timespec="milliseconds")
     return result

@@ -24,16 +24,18 @@ from perdure.activities.active_executions import TOLD, ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in, within_patience
 from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
-from perdure.activities.queries import AttemptState, ask_run, look, own_run
+from perdure.activities.queries import AttemptState, fetch, look, own_run
 from perdure.activities.secrets import MASK, known_secrets, masked_error, masked_value
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
 from perdure.models.provider_extras import ProviderExtras
 from perdure.models.requests import CallDelivery, RequestContext, RequestInput, RequestResult
 from perdure.models.response_stream import ResponseStream, interruption
+from perdure.queries import answer_of
+from perdure.runs.claim_check import CONTEXT
 from perdure.runs.event_stream import TextWriter
 from perdure.runs.events import WATCHED, WrittenText
-from perdure.runs.wire import CALLS_SIGNAL, CONTEXT_QUERY, REQUEST_ACTIVITY
+from perdure.runs.wire import CALLS_SIGNAL, REQUEST_ACTIVITY
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import MAX_EVENT
 
@@ -329,7 +331,7 @@ class WritingReporter:
         """Query the watchers after an event in the run: somebody may have begun to watch it."""
         self._asking = True
         with contextlib.suppress(RPCError, WorkflowQueryFailedError):
-            self._watched_until = max(self._watched_until, await ask_run(WATCHED, None, float))
+            self._watched_until = max(self._watched_until, await answer_of(own_run(), WATCHED, result_type=float))
             self._events = look.events
             if self._watched:
                 self._woken.set()
@@ -367,7 +369,7 @@ class RequestActivity:
             # The context comes by a query: a history does not hold queries, so it does not grow with every context
             # (R6.8).
             try:
-                context: RequestContext = await ask_run(CONTEXT_QUERY, request.number, RequestContext)
+                context = await fetch(CONTEXT, str(request.number))
             except (RPCError, WorkflowQueryFailedError) as error:
                 raise context_failure(error) from None
             if context.released:

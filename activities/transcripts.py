@@ -15,7 +15,7 @@ from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure
 from perdure.activities.heartbeats import supervised_heartbeat
-from perdure.activities.queries import ask_other, ask_run, client, own_run
+from perdure.activities.queries import ask_other, client, fetch, own_run
 from perdure.activities.requests import read_answer
 from perdure.activities.secrets import masked_value
 from perdure.errors import RunError, ToolError
@@ -29,14 +29,13 @@ from perdure.runs.wire import AGENT_WORKFLOW, CONTEXT_TOO_LONG, RECALL_QUERY
 from perdure.sessions.compaction import (
     ARCHIVE_ACTIVITY,
     FIND_ACTIVITY,
-    SEGMENT_QUERY,
+    SEGMENT,
+    SUMMARY,
     SUMMARY_ACTIVITY,
-    SUMMARY_QUERY,
     Archived,
     ArchiveInput,
     FindInput,
     FoundEntry,
-    SegmentSource,
     SummaryInput,
     SummaryResult,
     SummarySource,
@@ -87,7 +86,7 @@ class SummaryActivity:
         async with self._underway.working(f"compaction of {activity.info().workflow_id}"), supervised_heartbeat():
             for room in _ROOMS:
                 try:
-                    source: SummarySource = await ask_run(SUMMARY_QUERY, room, SummarySource)
+                    source = await fetch(SUMMARY, str(room))
                 except (RPCError, WorkflowQueryFailedError) as error:
                     raise context_failure(error) from None
                 try:
@@ -210,12 +209,9 @@ async def archive(wanted: ArchiveInput) -> Archived:
     number = wanted.span.segments + 1
     name = wanted.span.id(number)
     try:
-        source: SegmentSource = await ask_run(SEGMENT_QUERY, number, SegmentSource)
+        segment = await fetch(SEGMENT, str(number))
     except (RPCError, WorkflowQueryFailedError) as error:
         raise ApplicationError(f"the session does not say what is old: {error}", type="Archive") from None
-    segment = source.segment
-    if segment is None:
-        raise ApplicationError("nothing is old any more", type="Archive", non_retryable=True)
     index = Index(segment.index)
     for below in joined_below(number):
         index = index.joined(Index(await ask_other(wanted.span.id(below), SEGMENT_INDEX_QUERY, str)))

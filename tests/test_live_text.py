@@ -14,11 +14,12 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.activities import queries, requests
+from perdure.activities import requests
 from perdure.activities.heartbeats import Heartbeat
 from perdure.client.histories import audit_run
 from perdure.hosting.connection import data_converter
 from perdure.models.dialects.output_text import text_of
+from perdure.queries import answer_of
 from perdure.runs.events import EVENTS_QUERY, WATCHED, EventsPage, WrittenText
 from perdure.runs.wire import REQUEST_ACTIVITY
 from perdure.testing.scripted_model import Fault, Pace, Turn
@@ -178,16 +179,16 @@ async def test_who_comes_while_it_is_written_is_noticed(dev_server: WorkflowEnvi
 @contextlib.asynccontextmanager
 async def _noticed() -> AsyncIterator[asyncio.Event]:
     """Set when an activity has asked who watches, and was told."""
-    noticed, ask = asyncio.Event(), queries.ask_run
+    noticed, ask = asyncio.Event(), answer_of
 
-    async def asked(query: str, argument: Any, kind: Any) -> Any:
-        answer = await ask(query, argument, kind)
+    async def asked(run: Any, query: str, **options: Any) -> Any:
+        answer = await ask(run, query, **options)
         if query == WATCHED and answer > 0:
             noticed.set()
         return answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(requests, "ask_run", asked)
+        patch.setattr(requests, "answer_of", asked)
         yield noticed
 
 

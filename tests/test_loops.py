@@ -16,7 +16,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolError, tool
 from perdure.models.usage import RunUsage
-from perdure.runs.delegates import SPENT_QUERY, SpentBudget
+from perdure.runs.claim_check import PAYLOADS_QUERY, USAGE
+from perdure.runs.delegates import SpentBudget
 from perdure.runs.loops import LOOP_WORKFLOW
 from tests.patience import HANG
 from tests.support import DONE, agent, harness, impatient
@@ -274,5 +275,5 @@ async def test_r9_6_a_loop_that_did_not_begin_has_used_nothing(dev_server: Workf
         handle = await it.client.start_workflow(LOOP_WORKFLOW, "no input of a loop", id=id, task_queue=it.task_queue)
         with pytest.raises(WorkflowFailureError):
             await handle.result()
-        spent = await handle.query(SPENT_QUERY, result_type=SpentBudget)
-    assert spent == SpentBudget(usage=RunUsage())
+        spent = await handle.query(PAYLOADS_QUERY, args=[USAGE.name, [""]], result_type=dict[str, SpentBudget])
+    assert spent == {"": SpentBudget(usage=RunUsage())}

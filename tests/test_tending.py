@@ -17,13 +17,10 @@ from perdure.activities import transcripts
 from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.transcripts import SummaryActivity
+from perdure.runs.claim_check import PAYLOADS_QUERY, read_payloads
 from perdure.sessions.compaction import (
     ENTRIES_QUERY,
-    SEGMENT_QUERY,
-    SUMMARY_QUERY,
     HeldEntries,
-    SegmentSource,
-    SummarySource,
 )
 from perdure.sessions.entries import CommandEntry, Entry, MessageEntry
 from perdure.sessions.message_queue import QueueState
@@ -41,7 +38,7 @@ from perdure.sessions.transcript import (
 )
 from perdure.sessions.wire import SessionInput
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn, server_error
-from perdure.values.json import pack
+from perdure.values.json import JsonObject, pack
 from perdure.values.messages import parse_messages
 from perdure.workflows.session_hooks import SessionHooks
 from perdure.workflows.session_state import SessionState
@@ -83,13 +80,9 @@ class Tended:
     async def look_for(self, message_id: str) -> int:
         return int((await self._tasks.find(message_id)).get("place", 0))
 
-    @workflow.query(name=SUMMARY_QUERY)
-    def summary_source(self, room: int) -> SummarySource:
-        return self._tasks.summary_source(room)
-
-    @workflow.query(name=SEGMENT_QUERY)
-    def segment_source(self, number: int) -> SegmentSource:
-        return self._tasks.segment_source(number)
+    @workflow.query(name=PAYLOADS_QUERY)
+    def payloads(self, kind: str, names: list[str]) -> JsonObject:
+        return read_payloads(lambda name: self._tasks.payload(kind, name), names)
 
     @workflow.query(name=ENTRIES_QUERY)
     def at_hand(self, after: int) -> HeldEntries:

@@ -33,12 +33,23 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.queue import ApprovalQueue
     from perdure.approvals.requests import STEER, WITHDRAW, IncomingMessage, WaitingView
     from perdure.errors import PerdureError
-    from perdure.hooks.events import HOOK_QUERY
     from perdure.models.requests import CallDelivery, RequestContext, RequestInput, RequestResult
     from perdure.models.usage import RunUsage
     from perdure.runs.agent import ModelChoice
+    from perdure.runs.claim_check import (
+        APPROVAL,
+        CALL,
+        CONTEXT,
+        GONE,
+        GRANT,
+        HOOK,
+        PAYLOADS_QUERY,
+        USAGE,
+        Payload,
+        read_payloads,
+    )
     from perdure.runs.context import message_fates
-    from perdure.runs.delegates import BUDGET, GIVEN_QUERY, LATE, SPENT_QUERY, SpentBudget
+    from perdure.runs.delegates import BUDGET, LATE, SpentBudget
     from perdure.runs.events import EVENTS_QUERY, WATCHED, EventsPage
     from perdure.runs.limits import Budget, Limit, WorkClock
     from perdure.runs.recall import recall
@@ -49,13 +60,11 @@ with workflow.unsafe.imports_passed_through():
         AGENT_WORKFLOW,
         CALLS_SIGNAL,
         CLAIM,
-        CONTEXT_QUERY,
         DECIDE,
         GRANTED,
         LIMIT_REACHED,
         MODEL_FAILED,
         MODEL_REFUSED,
-        PARAMETERS_QUERY,
         POLICY,
         RECALL_QUERY,
         RUN_QUERY,
@@ -65,10 +74,10 @@ with workflow.unsafe.imports_passed_through():
         RunResult,
         RunView,
     )
-    from perdure.tools.invocation import SpaceClaim, SpaceGrant, ToolReads
+    from perdure.tools.invocation import SpaceClaim, SpaceGrant
     from perdure.tools.tool import Tool
     from perdure.values.json import Json, JsonObject, Sent, ValuePage
-    from perdure.values.limits import NEAR
+    from perdure.values.limits import MAX_PAYLOAD, NEAR
 
 
 class RunDriver:
@@ -263,8 +272,24 @@ class RunDriver:
     def _failure(self, message: str, kind: str) -> ApplicationError:
         return failure_of(self.run, self.clock, message, kind)
 
+    def payload(self, kind: str, name: str, watched_until: float) -> Payload | None:
+        """Return a value of the run that was too large to be sent; `None` where it is still to be decided."""
+        run = self.run
+        match kind:
+            case CONTEXT.name:
+                return Payload(self.context(int(name), watched_until))
+            case CALL.name:
+                return GONE if self.calls is None else self.calls.payload(name)
+            case APPROVAL.name:
+                waiting = fit_waiting(waiting_views(run, name), sizes=run.sizes)
+                return Payload(waiting[0]) if waiting else GONE
+            case USAGE.name:
+                return Payload(spent_by(run, self.clock))
+            case _:
+                return self.sender.payload(kind, name)
+
     def context(self, number: int, watched_until: float) -> RequestContext:
-        """Return the context of Request `number`, with how many of its calls were released already."""
+        """Return the context of Request `number`, with the number of its calls that were released already."""
         context = self.run.request_context(number)
         intake = None if self.calls is None else self.calls.loop.intake
         released = intake.received if intake is not None and intake.number == number else 0
@@ -341,6 +366,10 @@ class AgentWorkflow:
     def tools(self) -> list[Tool]:
         """Return the tools that the run recorded at its start, for replays."""
         return [] if self._driver is None else list(self._driver.run.prepared.tools)
+
+    def context(self, number: int) -> RequestContext:
+        """Return the context of Request `number`, for replays."""
+        return self._started.context(number, self._watchers.until)
 
     @property
     def _run(self) -> Run | None:
@@ -463,11 +492,23 @@ class AgentWorkflow:
 
     # What the engine's own activities and runs send and ask.
 
-    @workflow.query(name=CONTEXT_QUERY, description="The engine's own: the context of a Request, by its number")
+    @workflow.query(
+        name=PAYLOADS_QUERY, description="The engine's own: values too large to be sent, by their kind and names"
+    )
     @query_arguments
-    def context(self, number: int) -> RequestContext:
-        """Return the context of Request `number`. Its activity queries it, and the history does not record it (R6.8)."""
-        return self._started.context(number, self._watchers.until)
+    def payloads(self, kind: str, names: list[str]) -> JsonObject:
+        """Return values that were too large to be sent, for their readers (R18.2)."""
+        most = MAX_PAYLOAD if self._driver is None else self._driver.sender.max_payload
+        return read_payloads(lambda name: self._payload(kind, name), names, most)
+
+    def _payload(self, kind: str, name: str) -> Payload | None:
+        if kind == HOOK.name:
+            return self._hooks.payload(name)
+        if self._driver is not None:
+            return self._driver.payload(kind, name, self._watchers.until)
+        if kind == USAGE.name:
+            return Payload(SpentBudget(usage=RunUsage()))
+        return None if kind == GRANT.name else GONE
 
     @workflow.signal(name=CALLS_SIGNAL, description="The engine's own: calls that have closed in the model's stream")
     @any_arguments
@@ -476,49 +517,12 @@ class AgentWorkflow:
         if self._driver is not None and (calls := read_one(CallDelivery, delivery)) is not None:
             self._driver.deliver(calls)
 
-    @workflow.query(name=PARAMETERS_QUERY, description="The engine's own: large parameters of running calls, by ids")
-    @query_arguments
-    def parameters(self, call_ids: list[str]) -> dict[str, ToolReads | None]:
-        """Return the inputs of running calls' tools that were too large to be sent, for their activities (R18.2).
-
-        The answer holds as many as fit, and always the first; `None` for a call that does not run.
-        """
-        calls = None if self._driver is None else self._driver.calls
-        return dict.fromkeys(call_ids) if calls is None else calls.reads(call_ids)
-
-    @workflow.query(name=HOOK_QUERY, description="The engine's own: what a hook is called with, by its key")
-    @query_arguments
-    def hook_given(self, key: str) -> JsonObject:
-        """Return the event of a point that is under way, by its key, for the hooks' activity (R18.2)."""
-        return self._hooks.given(key)
-
     @workflow.signal(name=CLAIM, description="The engine's own: may the history hold a large result?")
     @any_arguments
     def claim(self, claim: Sent[SpaceClaim]) -> None:
         """Record the claim of an activity, or a child run, for a result above its share of the history (R18.4)."""
         if self._driver is not None:
             self._driver.sender.claim(claim)
-
-    @workflow.query(name=CLAIM, description="The engine's own: which calls may return large results, by ids")
-    @query_arguments
-    def granted(self, call_ids: list[str]) -> dict[str, bool]:
-        """Return whether these calls may return large results. A claim that has not arrived is left out."""
-        return {} if self._driver is None else self._driver.sender.granted(call_ids)
-
-    @workflow.query(name=GIVEN_QUERY, description="The engine's own: large inputs of child runs, by names")
-    @query_arguments
-    def given_below(self, names: list[str]) -> JsonObject:
-        """Return the inputs of child runs that were too large to be sent (R18.2); `None` for one that does not run."""
-        return dict.fromkeys(names) if self._driver is None else self._driver.sender.given(names)
-
-    @workflow.query(name=SPENT_QUERY, description="The usage of the run and its child runs so far")
-    @query_arguments
-    def spent(self) -> SpentBudget:
-        """Return the usage of the run and its child runs so far, for a parent whose child was cancelled or failed
-        (R9.6).
-        """
-        driver = self._driver
-        return SpentBudget(usage=RunUsage()) if driver is None else spent_by(driver.run, driver.clock)
 
     @workflow.signal(name=GRANTED, description="The engine's own: what the run above has decided of this one's output")
     @any_arguments
@@ -594,6 +598,6 @@ class AgentWorkflow:
         self._watchers.note()
 
     @workflow.query(name=WATCHED, description="Until when somebody watches, in seconds since 1970; 0 for nobody")
-    def watched_until(self, *_: Json) -> float:
+    def watched_until(self) -> float:
         """Return until when somebody watches, in seconds since 1970; 0 for nobody."""
         return self._watchers.until

@@ -42,6 +42,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import Call, Failed, Outcome, Returned
     from perdure.runs import metrics
     from perdure.runs.budget import rivals
+    from perdure.runs.claim_check import GONE, Payload
     from perdure.runs.delegates import SpentBudget
     from perdure.runs.limits import Budget, Limit, WorkClock
     from perdure.runs.prompts import call_line
@@ -59,7 +60,6 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.run import Run
     from perdure.runs.views import summary as line
     from perdure.tools.engine import sleep_seconds
-    from perdure.tools.invocation import ToolReads
     from perdure.tools.tool import SLEEP_UNTIL, Existing, Tool
     from perdure.values.json import Json, JsonObject, check
     from perdure.values.limits import MAX_AT_ONCE, MAX_ID, MAX_MESSAGE, SHORT_TASKS, bytes_text
@@ -308,17 +308,13 @@ class CallLoop:
         self.loop.report(LimitReached(limit))
         self._news.set()
 
-    def reads(self, call_ids: list[str]) -> dict[str, ToolReads | None]:
-        """Return the inputs of these calls' tools, of the first ones that fit together; `None` for a call that does not
-        run.
-        """
-        running = [(call_id, self.loop.running.get(call_id)) for call_id in call_ids]
-        return self._sender.fitting(
-            {
-                name: None if call is None else tool_reads(call, self.loop.plan.home(call).values(call))
-                for name, call in running
-            }
-        )
+    def payload(self, call_id: str) -> Payload:
+        """Return the input of a running call's tool."""
+        call = self.loop.running.get(call_id)
+        if call is None:
+            return GONE
+        reads = tool_reads(call, self.loop.plan.home(call).values(call))
+        return Payload(reads, self._sender.size_of(reads))
 
     async def _take_in(self) -> None:
         """Wait for an event, or for the next task where work was left for it, and process it."""

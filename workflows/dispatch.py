@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from itertools import islice
 from typing import Any, Final
 
 from temporalio import worker, workflow
@@ -24,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
     from perdure.hooks.events import NO_SUCH_HOOK, REFUSED_BY_HOOK, HookProblem
     from perdure.plan import Call, Failed, Outcome, RetryState, Returned
+    from perdure.runs.claim_check import CHILD, GONE, GRANT, Payload
     from perdure.runs.delegates import scoped_data
     from perdure.runs.loops import LoopInput
     from perdure.runs.prompts import call_line
@@ -33,9 +33,9 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.wire import GRANTED, LIMITED_ACTIVITY, NEXT_TASK_ACTIVITY, RunInput
     from perdure.tools.invocation import CallHookRefs, Limited, SpaceClaim, SpaceGrant, ToolInput, ToolReads, ToolResult
     from perdure.tools.tool import QUEUE_TIMEOUT, Tool
-    from perdure.values.json import Json, JsonObject, Sent
+    from perdure.values.json import Json, Sent
     from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, SHORT_TASKS, bytes_text
-    from perdure.values.sizes import HistoryRoom, QuickCalls, Sizes, TaskBudget, first_fitting, history_full
+    from perdure.values.sizes import HistoryBudget, QuickCalls, Sizes, TaskBudget, history_full
 
 
 WAIT: Final = timedelta(seconds=QUEUE_TIMEOUT)
@@ -144,7 +144,7 @@ class Dispatcher:
         self._sending = TaskBudget()
         self._quick = QuickCalls()
         self._pause: asyncio.Task[None] | None = None
-        self._history = HistoryRoom()
+        self._history = HistoryBudget()
         self._on_retry = on_retry
         self.alarm = Alarm()
         """Alarm of all tasks that wait for a time in this execution."""
@@ -178,18 +178,15 @@ class Dispatcher:
         """Keep a child run's input of `size` bytes, which it will query, until it is settled."""
         self._given[name] = argument, size
 
-    def given(self, names: Iterable[str]) -> JsonObject:
-        """Return the inputs of child runs, of the first ones that fit together; `None` for one that does not need it."""
-        found = {name: self._given.get(name, (None, 0)) for name in names}
-        fitting = first_fitting((200 + size for _, size in found.values()), self.max_payload)
-        return {name: argument for name, (argument, _) in islice(found.items(), fitting)}
+    def payload(self, kind: str, name: str) -> Payload | None:
+        """Return the input of a child run that was not sent, or the decision on a claim; `None`: it is undecided."""
+        if kind == GRANT.name:
+            granted = self._history.granted(name)
+            return None if granted is None else Payload(granted)
+        return Payload(*self._given[name]) if kind == CHILD.name and name in self._given else GONE
 
-    def fitting(self, found: Mapping[str, ToolReads | None]) -> dict[str, ToolReads | None]:
-        """Return as many of these as one answer holds, in their order, and always the first."""
-        sizes = (200 + (0 if reads is None else self._size_of(reads)) for reads in found.values())
-        return dict(islice(found.items(), first_fitting(sizes, self.max_payload)))
-
-    def _size_of(self, reads: ToolReads) -> int:
+    def size_of(self, reads: ToolReads) -> int:
+        """Return the bytes of a tool's input."""
         return sum(map(self.sizes.of, (reads.call, reads.params, reads.definition, reads.messages)))
 
     def claim(self, claim: Sent[SpaceClaim]) -> None:
@@ -200,11 +197,6 @@ class Dispatcher:
         if (found := read_one(SpaceClaim, claim)) is not None:
             self._history.claim(found.call_id, found.size)
             self._decide()
-
-    def granted(self, call_ids: Iterable[str]) -> dict[str, bool]:
-        """Return the decisions on these calls' claims."""
-        found = {call_id: self._history.granted(call_id) for call_id in call_ids}
-        return {call_id: granted for call_id, granted in found.items() if granted is not None}
 
     def free(self, call_id: str) -> int:
         """Return the bytes that the call's result may have without a claim. The call is under way until it is settled."""
@@ -265,7 +257,7 @@ class Dispatcher:
         assert tool is not None
         assert tool.activity is not None
         reads = tool_reads(call, base)
-        size = self._size_of(reads)
+        size = self.size_of(reads)
         if size > self.max_payload:
             what = "with their references resolved" + (" and what its scopes give it" if reads.messages else "")
             message = f"the parameters of {tool.name} have {bytes_text(size)} {what}; {self.max_payload:,} is the most"

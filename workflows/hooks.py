@@ -40,6 +40,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import Call, Failed, Outcome, Returned
     from perdure.runs import metrics
     from perdure.runs.agent import with_system_text
+    from perdure.runs.claim_check import GONE, Payload
     from perdure.runs.request_loop import RequestLoop
     from perdure.runs.run import Run
     from perdure.runs.views import summary as line
@@ -144,12 +145,10 @@ class ExecutionHooks:
             self._given.pop(key, None)
         return answer
 
-    def given(self, key: str) -> JsonObject:
-        """Return the event under way by its key. Raise `ValueError` if there is none."""
+    def payload(self, key: str) -> Payload:
+        """Return the event by its key, while hooks are called with it."""
         event = self._given.get(key)
-        if event is None:
-            raise ValueError("no hook waits for this")
-        return event.as_json()
+        return GONE if event is None else Payload(event.as_json())
 
 
 START: Final = "before_agent_start"

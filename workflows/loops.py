@@ -23,14 +23,15 @@ with workflow.unsafe.imports_passed_through():
     from perdure.models.usage import RunUsage
     from perdure.plan import Failed, Returned, is_satisfied
     from perdure.runs.budget import BudgetPool
-    from perdure.runs.delegates import BUDGET, GIVEN_QUERY, LATE, SPENT_QUERY, SpentBudget
+    from perdure.runs.claim_check import GONE, PAYLOADS_QUERY, USAGE, Payload, read_payloads
+    from perdure.runs.delegates import BUDGET, LATE, SpentBudget
     from perdure.runs.limits import Budget, Limit
     from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.runs.sent_texts import added
     from perdure.runs.wire import CLAIM, GRANTED, POLICY, RunInput
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
     from perdure.values.json import Json, JsonObject, Sent
-    from perdure.values.limits import HISTORY_FULL, MAX_SHARED, NEAR
+    from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, MAX_SHARED, NEAR
     from perdure.values.sizes import Sizes
 
 
@@ -89,18 +90,20 @@ class LoopWorkflow:
         """Record that the deadline has come by the parent's time."""
         self._parent.note_late()
 
-    @workflow.query(name=GIVEN_QUERY, description="The engine's own: large inputs of iterations, by names")
+    @workflow.query(
+        name=PAYLOADS_QUERY, description="The engine's own: values too large to be sent, by their kind and names"
+    )
     @query_arguments
-    def given_below(self, names: list[str]) -> dict[str, Any]:
-        """Return the inputs of iterations that were too large to be sent; `None` for one that does not run."""
-        return dict.fromkeys(names) if self._driver is None else self._driver.sender.given(names)
+    def payloads(self, kind: str, names: list[str]) -> JsonObject:
+        """Return values that were too large to be sent, for their readers (R18.2)."""
+        most = MAX_PAYLOAD if self._driver is None else self._driver.sender.max_payload
+        return read_payloads(lambda name: self._payload(kind, name), names, most)
 
-    @workflow.query(name=SPENT_QUERY, description="The usage of the iterations so far")
-    @query_arguments
-    def spent(self) -> SpentBudget:
-        """Return the usage of the iterations so far (R9.6)."""
-        state = LoopState() if self._driver is None else self._driver.state
-        return SpentBudget(usage=state.usage, sent=state.sent)
+    def _payload(self, kind: str, name: str) -> Payload | None:
+        if kind == USAGE.name:
+            state = LoopState() if self._driver is None else self._driver.state
+            return Payload(SpentBudget(usage=state.usage, sent=state.sent))
+        return GONE if self._driver is None else self._driver.sender.payload(kind, name)
 
 
 class PolicyChanges:

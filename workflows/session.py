@@ -18,19 +18,14 @@ from perdure.workflows.session_updates import SessionUpdates
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import WAITS, RunWaits
     from perdure.errors import MessageRefusedError, PerdureError, ProtocolError, RunError
-    from perdure.hooks.events import HOOK_QUERY
-    from perdure.runs.delegates import GIVEN_QUERY
+    from perdure.runs.claim_check import PAYLOADS_QUERY, read_payloads
     from perdure.runs.event_journal import EventJournal
     from perdure.runs.events import EVENTS_QUERY, EventsPage
-    from perdure.runs.wire import REFUSED, RunInput
+    from perdure.runs.wire import REFUSED
     from perdure.sessions.agent_file import input_name
     from perdure.sessions.compaction import (
         ENTRIES_QUERY,
-        SEGMENT_QUERY,
-        SUMMARY_QUERY,
         HeldEntries,
-        SegmentSource,
-        SummarySource,
     )
     from perdure.sessions.wire import (
         COMPACT,
@@ -218,29 +213,13 @@ class SessionWorkflow:
         if self._session is not None:
             self._session.arrived()
 
-    @workflow.query(name=GIVEN_QUERY, description="The engine's own: the large input of the active run, by its name")
+    @workflow.query(
+        name=PAYLOADS_QUERY, description="The engine's own: values too large to be sent, by their kind and names"
+    )
     @query_arguments
-    def given_below(self, names: list[str]) -> dict[str, RunInput | None]:
-        """Return the active run's input, for a run whose input was too large to be sent (R18.2)."""
-        return dict.fromkeys(names) if self._session is None else self._session.given_below(names)
-
-    @workflow.query(name=HOOK_QUERY, description="The engine's own: what a hook is called with, by its key")
-    @query_arguments
-    def hook_given(self, key: str) -> JsonObject:
-        """Return the event of a point that is under way, by its key, for the hooks' activity (R18.2)."""
-        return self._readable.hooks.given(key)
-
-    @workflow.query(name=SUMMARY_QUERY, description="The engine's own: the text to summarise, in so many characters")
-    @query_arguments
-    def summary_source(self, room: int) -> SummarySource:
-        """Return the text to summarise, in `room` characters. The activity queries it, so that no history holds it."""
-        return self._readable.transcripts.summary_source(room)
-
-    @workflow.query(name=SEGMENT_QUERY, description="The engine's own: entries to archive, by the segment's number")
-    @query_arguments
-    def segment_source(self, number: int) -> SegmentSource:
-        """Return the entries to archive as the segment of a number."""
-        return self._readable.transcripts.segment_source(number)
+    def payloads(self, kind: str, names: list[str]) -> JsonObject:
+        """Return values that were too large to be sent, for their readers (R18.2)."""
+        return read_payloads(lambda name: self._readable.payload(kind, name), names)
 
     @workflow.query(name=ENTRIES_QUERY, description="The entries behind a number, and where the older ones are")
     @query_arguments

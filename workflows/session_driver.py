@@ -19,7 +19,7 @@ from perdure.workflows.session_transcript import TranscriptTasks
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import RunWaits
     from perdure.errors import MessageRefusedError
-    from perdure.runs.wire import RunInput
+    from perdure.runs.claim_check import CHILD, GONE, HOOK, Payload
     from perdure.sessions.agent_file import document, with_settings
     from perdure.sessions.message_queue import ActiveRun, BeginRun, QueueIdle, RunCommand, WaitUntil
     from perdure.sessions.replies import Delivered, ReplyDelivery
@@ -95,11 +95,15 @@ class SessionDriver:
         """Show the session as it stands in the Web UI."""
         workflow.set_current_details(self.kept.details())
 
-    def given_below(self, names: list[str]) -> dict[str, RunInput | None]:
-        """Return the active run's input by its name, `None` for other names."""
-        child = self.child
-        mine = None if child is None else child.id.removeprefix(f"{workflow.info().workflow_id}/")
-        return {name: child.given if child is not None and name == mine else None for name in names}
+    def payload(self, kind: str, name: str) -> Payload:
+        """Return a value of the session that was too large to be sent."""
+        if kind == HOOK.name:
+            return self.hooks.payload(name)
+        if kind == CHILD.name:
+            child = self.child
+            mine = None if child is None else child.id.removeprefix(f"{workflow.info().workflow_id}/")
+            return Payload(child.given) if child is not None and name == mine else GONE
+        return self.transcripts.payload(kind, name)
 
     async def run(self) -> None:
         """Keep the queue until the session is ended."""

@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
         SessionEnd,
         SessionStart,
     )
+    from perdure.runs.claim_check import Payload
     from perdure.sessions.entries import CompactionEntry
     from perdure.sessions.replies import ReplyDelivery
     from perdure.values.json import JsonObject, dumps
@@ -55,9 +56,9 @@ class SessionHooks:
         self._recording = asyncio.Lock()
         self._hooking = ExecutionHooks(kept.notes.hooks(now))
 
-    def given(self, key: str) -> JsonObject:
-        """Return the event under way by its key. Raise `ValueError` if there is none."""
-        return self._hooking.given(key)
+    def payload(self, key: str) -> Payload:
+        """Return the event by its key, while hooks are called with it."""
+        return self._hooking.payload(key)
 
     def has_hooks(self) -> bool:
         """Whether this execution has hooks. A marker in the history records that; without hooks there is no marker.

@@ -22,9 +22,12 @@ from perdure.workflows.session_state import SessionState, now
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError, RunError
+    from perdure.runs.claim_check import GONE, Payload
     from perdure.sessions.compaction import (
         ARCHIVE_ACTIVITY,
         FIND_ACTIVITY,
+        SEGMENT,
+        SUMMARY,
         SUMMARY_ACTIVITY,
         Archived,
         ArchiveInput,
@@ -32,7 +35,6 @@ with workflow.unsafe.imports_passed_through():
         FindInput,
         FoundEntry,
         HeldEntries,
-        SegmentSource,
         SummaryInput,
         SummaryResult,
         SummarySource,
@@ -187,15 +189,13 @@ class TranscriptTasks:
         )
         return found.entry.known if isinstance(found.entry, MessageEntry | CommandEntry) else {}
 
-    def summary_source(self, room: int) -> SummarySource:
-        """Return the text to summarise, in `room` characters. The activity queries it, so that no history holds it."""
-        if self._cut is None:
-            raise ValueError("nothing is compacted now")
-        return SummarySource(text=self._cut.source(room), most=self._cut.most_of_summary)
-
-    def segment_source(self, number: int) -> SegmentSource:
-        """Return the entries to archive as the segment of a number."""
-        return SegmentSource(segment=segment_of(number, self._old) if self._old else None)
+    def payload(self, kind: str, name: str) -> Payload:
+        """Return the text to summarise, in so many characters, or the entries to archive, as the segment of a number."""
+        if kind == SUMMARY.name and self._cut is not None:
+            return Payload(SummarySource(text=self._cut.source(int(name)), most=self._cut.most_of_summary))
+        if kind == SEGMENT.name and self._old:
+            return Payload(segment_of(int(name), self._old))
+        return GONE
 
     def at_hand(self, after: int) -> HeldEntries:
         """Return the entries at hand behind a place, as many as one answer holds, and where the older ones are."""

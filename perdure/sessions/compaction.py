@@ -15,6 +15,7 @@ from typing import Final, Literal, TypeAlias
 from pydantic import Field
 
 from perdure.models.usage import Usage
+from perdure.runs.claim_check import PayloadKind
 from perdure.sessions.entries import CompactionEntry, ConversationStep, Entry, Place, estimate
 from perdure.sessions.transcript import EARLIER, Segment, Span, Transcript
 from perdure.values.json import JsonObject, WireModel
@@ -259,10 +260,6 @@ def _short(text: str, most: int) -> str:
 SUMMARY_ACTIVITY: Final = "perdure.summary"
 ARCHIVE_ACTIVITY: Final = "perdure.archive"
 FIND_ACTIVITY: Final = "perdure.find"
-SUMMARY_QUERY: Final = "summary"
-"""Query by the activity that writes a summary: a `SummarySource`."""
-SEGMENT_QUERY: Final = "segment"
-"""Query for the entries to archive: a `SegmentSource`."""
 ENTRIES_QUERY: Final = "at_hand"
 """The entries that the session has itself, and where the older ones are: `HeldEntries`."""
 
@@ -280,6 +277,12 @@ class SummarySource(WireModel):
     text: str
     most: int
     """Tokens of the summary."""
+
+
+SUMMARY: Final = PayloadKind[SummarySource]("summary", SummarySource)
+"""The text to summarise, by the number of characters."""
+SEGMENT: Final = PayloadKind[Segment]("segment", Segment)
+"""The entries to archive, by the number of their segment."""
 
 
 class SummaryResult(WireModel):
@@ -330,9 +333,3 @@ class HeldEntries(WireModel):
     last: int = 0
     branch: int = 0
     limit: int = 0
-
-
-class SegmentSource(WireModel):
-    """The segment to archive; `None` if nothing is left to archive."""
-
-    segment: Segment | None = None

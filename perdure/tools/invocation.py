@@ -42,7 +42,7 @@ class ToolInput(WireModel):
     elsewhere: bool = False
     """Whether the last worker that took it up lacks the tool."""
     reads: ToolReads | None = None
-    """`None`: a claim check; the activity fetches it from its run by `PARAMETERS_QUERY` (R18.2)."""
+    """`None`: a claim check; the activity fetches it from its run (R18.2)."""
     approved: str | None = None
     """The `approval_digest` of the call that a person approved, if one did."""
     clean: bool = False

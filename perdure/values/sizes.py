@@ -383,8 +383,8 @@ def first_fitting(sizes: Iterable[int], room: int) -> int:
     return count
 
 
-class HistoryRoom:
-    """The room of a history for the results of running calls: each call has a share, and claims room before it takes
+class HistoryBudget:
+    """The bytes of a history, for the results of running calls: each call has a share, and claims room before it takes
     more.
 
     Claims are granted one after the other, in their order, so that the server need not hold back more than it can.

@@ -17,7 +17,7 @@ from perdure.values.limits import HELD_BACK, HISTORY_BYTES, LEAST_RESULT, MAX_CO
 from perdure.values.references import UNKNOWN
 from perdure.values.sizes import (
     LEAST,
-    HistoryRoom,
+    HistoryBudget,
     QuickCalls,
     Sizes,
     TaskBudget,
@@ -165,7 +165,7 @@ def test_r18_2_as_many_quick_calls_start_as_come_back(tasks: list[tuple[float, i
 @given(st.lists(st.integers(0, 1_900_000), min_size=1, max_size=150), st.integers(0, HISTORY_BYTES), st.randoms())
 def test_r18_4_no_history_is_filled_by_its_results(results: list[int], used: int, dice: Random) -> None:
     """Any results, coming in whatever order: no history above its limit, nobody waits for ever, few on their way at once."""
-    room, begun = HistoryRoom(), used
+    room, begun = HistoryBudget(), used
     size = {str(n): result for n, result in enumerate(results)}
     free = {call: room.free(call, used) for call in size}
     for call, each in size.items():
@@ -238,7 +238,7 @@ def asked(asking: list[int], sizes: list[int], given: Counter[int]) -> list[int]
 
 
 def test_r18_4_what_was_let_in_stays_so_unless_it_has_grown() -> None:
-    room = HistoryRoom(room=3_000_000)
+    room = HistoryBudget(room=3_000_000)
     for call in "ab":
         room.free(call, 0)
     room.claim("a", 900_000)

@@ -1,0 +1,74 @@
+"""Claim checks of a run: values that are too large to be sent, which their readers fetch by one query.
+
+Queries are not in the history, so neither are these values (R6.8, R18.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from perdure.approvals.requests import WaitingView
+from perdure.models.requests import RequestContext
+from perdure.runs.delegates import SpentBudget
+from perdure.tools.invocation import ToolReads
+from perdure.values.json import JsonObject
+from perdure.values.limits import MAX_PAYLOAD
+from perdure.values.sizes import first_fitting
+
+PAYLOADS_QUERY: Final = "payloads"
+"""Query of a run, loop or session for values by their kind and names: an object of the values by name.
+
+It has as many values as one answer holds, and at least the first. `null` is a value that nobody needs any more. A name
+that is left out is to be queried again.
+"""
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class PayloadKind(Generic[V]):
+    """A kind of value that readers fetch."""
+
+    name: str
+    type: Any
+    """The type of its values, `V`."""
+
+
+CONTEXT: Final = PayloadKind[RequestContext]("context", RequestContext)
+"""The context of a Request, by its number."""
+CALL: Final = PayloadKind[ToolReads]("call", ToolReads)
+"""The input of a running call's tool, by the call's id."""
+CHILD: Final = PayloadKind[Any]("child", Any)
+"""The input of a child run, an iteration or a session's run, by its id below the run that starts it."""
+HOOK: Final = PayloadKind[JsonObject]("hook", JsonObject)
+"""The event that hooks are called with, by the event's key."""
+APPROVAL: Final = PayloadKind[WaitingView]("approval", WaitingView)
+"""An approval request for a program that decides, by its call."""
+GRANT: Final = PayloadKind[bool]("grant", bool)
+"""Whether a call may return its large result, by the call's id. Undecided claims are left out (R18.4)."""
+USAGE: Final = PayloadKind[SpentBudget]("usage", SpentBudget)
+"""The usage of the run, or loop, so far, for a parent whose child could not report it (R9.6). The name is empty."""
+
+
+class Payload(NamedTuple):
+    """A value that a reader fetches, and its size in bytes, as far as that counts."""
+
+    value: Any
+    """`None`: nobody needs it any more."""
+    size: int = 0
+
+
+GONE: Final = Payload(None)
+
+
+def read_payloads(find: Callable[[str], Payload | None], names: Iterable[str], most: int = MAX_PAYLOAD) -> JsonObject:
+    """Return the values that `find` returns for these names, as many as fit in `most` bytes, and at least the first.
+
+    A name for which `find` returns `None` is left out: its reader asks again.
+    """
+    found = {name: payload for name in names if (payload := find(name)) is not None}
+    count = first_fitting((200 + payload.size for payload in found.values()), most)
+    return {name: payload.value for name, payload in islice(found.items(), count)}
