@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, assert_type
@@ -40,10 +41,12 @@ from perdure import (
 )
 from perdure.approvals.requests import WaitingEntry
 from perdure.client.selection import Selection
+from perdure.client.session import Session
 from perdure.errors import DecisionError, InputError
 from perdure.hosting import process
 from perdure.hosting.server import embedded_server, free_port
 from perdure.runs.wire import AGENT_WORKFLOW
+from perdure.sessions.wire import Receipt as MessageReceipt
 from perdure.testing.scripted_model import Turn
 from tests.patience import HANG
 from tests.support import ROOT, harness
@@ -313,6 +316,37 @@ async def test_r19_10_a_client_connects_when_it_is_used_and_again_after_the_serv
                         await until_answered(perdure)
     finally:
         waits.cancel()
+
+
+async def test_r19_10_every_first_use_of_a_lazy_client_says_that_no_server_answers() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    receipt = MessageReceipt.model_validate(
+        {
+            "run_id": "session-x/1",
+            "message_id": "m",
+            "position": 0,
+            "accepted_at": "",
+            "done": "started",
+            "sender": "ann",
+        }
+    )
+    uses: dict[str, Callable[[Run[Any], Session], Awaitable[Any]]] = {
+        "troubles": lambda run, _: anext(run.troubles()),
+        "waits": lambda run, _: anext(run.waits()),
+        "events": lambda run, _: anext(run.events()),
+        "result": lambda run, _: run.result(),
+        "ask": lambda _, session: session.ask("hello", sender="ann"),
+        "knows": lambda _, session: session.knows("m", sender="ann"),
+        "reply": lambda _, session: session.reply("m"),
+        "stream": lambda _, session: anext(session.stream(receipt)),
+        "wait": lambda _, session: session.wait("m"),
+        "waiting below": lambda _, session: session.waiting_below(),
+    }
+    for use in uses.values():
+        lazy = await Perdure.connect(address, lazy=True)
+        async with asyncio.timeout(HANG):
+            with pytest.raises(ServerError, match=f"at {address}"):
+                await use(lazy.get_run("any"), lazy.session("any", agent=Agent("a", instructions="Help.")))
 
 
 async def until_answered(perdure: Perdure) -> None:

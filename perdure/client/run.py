@@ -211,16 +211,18 @@ class Run(Generic[OutputT]):
 
     async def troubles(self) -> AsyncGenerator[str, None]:
         """Once each, why the model is asked again; goes on until nobody listens any more, and costs no Action."""
-        async with aclosing(watch_trouble(self._client, self.id)) as troubles:
-            async for words in troubles:
-                yield words
+        with clear_errors(self._client, self.id):
+            async with aclosing(watch_trouble(self._client, self.id)) as troubles:
+                async for words in troubles:
+                    yield words
 
     async def waits(self) -> AsyncGenerator[WaitingRow, None]:
         """Once each, what waits for a person in it or below it, as lists know it; goes on until nobody listens any more, and costs no
         Action."""
-        async with aclosing(watch_waiting(self._client, self.id)) as found:
-            async for one in found:
-                yield one
+        with clear_errors(self._client, self.id):
+            async with aclosing(watch_waiting(self._client, self.id)) as found:
+                async for one in found:
+                    yield one
 
     async def value(self, what: str) -> str:
         """The JSON of what a view has cut, whole: `output`, `state`, `calls`, `errors`, a reference or a call's id (R18.3).

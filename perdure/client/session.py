@@ -487,12 +487,12 @@ class Session:
 
     async def _fate(self, what: str, sender: str = "") -> Fate | None:
         """`None`: nobody can tell now. Raises `RunNotFoundError` for what was never said here."""
-        try:
-            fate: Fate = await self._query(FATE, Fate, what, *([sender] if sender else []))
-        except RPCError as error:
-            if error.status in UNANSWERED or error.status == RPCStatusCode.FAILED_PRECONDITION:  # its last task failed
-                return None
-            with session_operations.found(self._client, self.key):
+        with session_operations.found(self._client, self.key):
+            try:
+                fate: Fate = await self._query(FATE, Fate, what, *([sender] if sender else []))
+            except RPCError as error:
+                if error.status in UNANSWERED or error.status == RPCStatusCode.FAILED_PRECONDITION:
+                    return None  # the last of these: its last task failed
                 raise
         if not fate.known:
             fate = await SessionReader(self._client, self.id).fate(what, sender)
