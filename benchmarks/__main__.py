@@ -7,7 +7,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import engine, events, injection, latency, limits, load, loops, plan, programs, scaling, steer, stream
+from benchmarks import (
+    engine,
+    events,
+    injection,
+    latency,
+    limits,
+    load,
+    loops,
+    plan,
+    programs,
+    scaling,
+    start,
+    steer,
+    stream,
+)
 
 BENCHMARKS: dict[str, Callable[[], str]] = {
     "plan": plan.table,
@@ -26,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[], str]] = {
     "events": engine.run(events.events),
     "scaling": engine.run(scaling.scaling),
     "gateway": engine.run(load.gateway),
+    "start": start.table,
 }
 HERE = Path(__file__).parent
 PAGES = (HERE / "README.md", HERE.parent / "docs" / "cloud.md")

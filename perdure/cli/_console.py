@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
 from rich.control import Control
@@ -17,7 +17,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from perdure.models.requests import ModelWait
+if TYPE_CHECKING:
+    from perdure.models.requests import ModelWait
 
 WIDTH_OF_A_PIPE: Final = 200
 """Characters of a line where no terminal says how many: whoever reads a pipe breaks no lines."""

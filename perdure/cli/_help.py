@@ -12,7 +12,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from perdure.cli._console import harmless
-from perdure.values.problems import none_of
 
 SITE: Final = "https://perdure.example"
 """The address of the site, as `pyproject.toml` has it."""
@@ -278,6 +277,8 @@ def _usage_problem(error: Any) -> str:
 
 
 def _words(error: Any, message: str) -> str:
+    from perdure.values.problems import none_of  # with pydantic, which help and the version need not wait for
+
     if hasattr(error, "possibilities"):
         return none_of(error.option_name, "option", _options(error.ctx.command.params)).replace('"', "")
     if hasattr(error, "param_type"):

@@ -286,6 +286,9 @@ Place: TypeAlias = tuple[int, float]
 """A layer, and a place in it."""
 
 
+# The layout is written here, because no library does it as well under a licence that an MIT project can take.
+# Of networkx, `multipartite_layout` needs numpy, leaves crossings, and routes no edge past the layers between its ends.
+# igraph and grandalf have a layered layout, under the GPL (grandalf also under the EPL). Graphviz is a program to install.
 class Layout(NamedTuple):
     places: list[Place]
     """Place of each node."""

@@ -175,7 +175,8 @@ def test_what_is_wrong_is_one_line_when_it_is_written(wrong: Any, line: str) -> 
 def test_a_module_of_tools_and_a_plan_stay_cheap_to_look_at() -> None:
     code = (
         "import sys; from perdure import tool; assert 'temporalio' not in sys.modules and 'openai' not in sys.modules;"
-        "from perdure import Agent; import perdure.cli.app; assert 'temporalio' not in sys.modules; import perdure;"
+        "from perdure import Agent; import typer.main; from perdure.cli.app import app;"
+        "assert dict(typer.main.get_group(app).commands) and 'temporalio' not in sys.modules; import perdure;"
         "assert [n for n in perdure.__all__ if not hasattr(perdure, n)] == []"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

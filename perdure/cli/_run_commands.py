@@ -1,0 +1,174 @@
+"""`perdure run`, `wait`, `show`, `watch`, `steer` and `withdraw`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from perdure.agents.agent import Agent
+from perdure.agents.files import example_input, json_option
+from perdure.approvals.policy import ASKS
+from perdure.cli import _commands as commands
+from perdure.cli._console import screen
+from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
+from perdure.cli._execute import Json, RunId, connected
+from perdure.cli._help import Commands
+from perdure.cli._options import configured
+from perdure.cli._plan_commands import print_drawing
+from perdure.cli._run_view import print_parts, print_result, print_run
+from perdure.hosting.settings import Settings
+from perdure.runs.agent import parse_prompt, written_keys
+from perdure.runs.diagrams import draw_run
+from perdure.runs.views import run_ways
+from perdure.runs.wire import RunView
+from perdure.values.json import JsonObject, dumps
+from perdure.values.references import MISSING
+
+runs_app = Commands()
+
+
+@runs_app.command()
+@configured("task_queue", "agents")
+def run(
+    settings: Settings,
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="An agent file, or a name in the agents folder.")],
+    input: Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", help="The run's id; by default the agent's name and a random part.")
+    ] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and return.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it live.")] = False,
+    ask: Annotated[
+        str | None, typer.Option(help="What this run asks a person about, over its agent file: " + " < ".join(ASKS))
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON|@FILE", help='Prompt settings of this run, over config.prompt: {"text": "…", "skills": true}'
+        ),
+    ] = None,
+    sender: Annotated[str | None, typer.Option(metavar="NAME", help="For whom it runs: lists find it by it.")] = None,
+    tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The same, one level up.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Start an agent and print its result."""
+    approval: JsonObject = {} if ask is None else {"ask": ask}
+    with one_line_errors():  # what the run would refuse needs no server to be refused
+        if id is not None and not id.strip():
+            raise CommandError("--id is empty: give the run a name, or leave it out for one of its own", USAGE)
+        check_choice("--ask", ask, ASKS)
+        found = Agent.read_to_run(agent, folder=settings.agents_folder)
+        example = example_input(found.input_schema, input)
+        value = found.check_input(MISSING if input is None else json_option(input, "--input", example), told=True)
+        told = {} if prompt is None else written_keys(parse_prompt(json_option(prompt, "--prompt")))
+    how: dict[str, Any] = {
+        "no_wait": no_wait,
+        "live": watch and not as_json,
+        "task_queue": settings.task_queue,
+        "id": id,
+        "approval": approval,
+        "prompt": told,
+        "sender": sender,
+        "tenant": tenant,
+    }
+    view = connected(lambda perdure: commands.run_agent(perdure, found, value, **how))
+    if isinstance(view, str):
+        print(dumps({"runId": view}) if as_json else view)
+    else:
+        _finish(view, as_json)
+
+
+@runs_app.command()
+def wait(
+    run_id: RunId,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Seconds; the run is not touched.")] = 30.0,
+    as_json: Json = False,
+) -> None:
+    """Wait for a run to end and print its result."""
+    _finish(connected(lambda perdure: perdure.get_run(run_id).wait(timeout)), as_json)
+
+
+@runs_app.command()
+def show(
+    run_id: RunId,
+    as_json: Json = False,
+    draw: Annotated[bool, typer.Option("--draw", help="Print its plans as Mermaid, coloured by status.")] = False,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="OUT", help="Draw its plans into an SVG file.")] = None,
+    value: Annotated[
+        str | None,
+        typer.Option(
+            "--value",
+            metavar="WHAT",
+            help="Print one thing whole, as JSON: output, state, calls, errors, a reference or a call's id.",
+        ),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also print every prompt and answer in full.")] = False,
+    sources: Annotated[bool, typer.Option("--sources", help="Print where each parameter comes from.")] = False,
+    prompt: Annotated[
+        bool, typer.Option("--prompt", help="Print what its prompts are made of, and what each part costs.")
+    ] = False,
+) -> None:
+    """Show a run: Requests, calls, state and result."""
+    if value is not None:
+        print(connected(lambda perdure: perdure.get_run(run_id).value(value)))
+        return
+    if prompt:
+        print_parts(run_id, connected(lambda perdure: perdure.get_run(run_id).exchanges()), as_json=as_json)
+        return
+    view = connected(lambda perdure: commands.show(perdure.get_run(run_id), verbose=verbose, aside=as_json))
+    if svg is not None or (draw and not as_json):
+        with one_line_errors():
+            print_drawing(draw_run(view), svg)
+    if sources:
+        ways = list(run_ways(view))
+        print(dumps(ways) if as_json else "\n".join(ways or ["the model has written out every parameter itself"]))
+    elif as_json:
+        print(dumps(view.result().as_json()))
+    elif svg is None and not draw:
+        print_run(screen(), view)
+
+
+@runs_app.command()
+def watch(
+    run_id: RunId,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="At its end print every prompt and answer in full.")
+    ] = False,
+) -> None:
+    """Show a run live until it ends."""
+    _finish(connected(lambda perdure: commands.watch(perdure.get_run(run_id), verbose=verbose)), as_json=False)
+
+
+@runs_app.command()
+def steer(
+    run_id: RunId,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The new message.")],
+    id: Annotated[str | None, typer.Option("--id", help="The message's; the same one twice is one message.")] = None,
+    by: Annotated[str, typer.Option("--by", envvar="USER", help="Who says it, for the record.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Tell a run something new while it works: it changes its plan for it."""
+    message = connected(lambda perdure: perdure.get_run(run_id).steer(text, by=by, id=id))
+    print(dumps({"messageId": message}) if as_json else message)
+
+
+@runs_app.command()
+def withdraw(
+    run_id: RunId,
+    message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message's id.")],
+    as_json: Json = False,
+) -> None:
+    """Take back what a run was told, while no Request holds it."""
+    connected(lambda perdure: perdure.get_run(run_id).withdraw(message))
+    print(dumps({"messageId": message, "withdrawn": True}) if as_json else f"{message} was taken back")
+
+
+def _finish(view: RunView, as_json: bool) -> None:
+    """Print a result and leave with its exit code."""
+    if as_json:
+        print(dumps(view.result().as_json()))
+    else:
+        print_result(screen(), view)
+    raise SystemExit(0 if view.status == "completed" else FAILED)
