@@ -151,6 +151,37 @@ async def test_r10_4_a_delegate_that_was_ended_waits_no_more(
 impatient_server = impatient(20)
 
 
+async def test_r10_4_a_run_that_waits_no_more_and_goes_on_as_new_at_once_says_so(
+    impatient_server: WorkflowEnvironment,
+) -> None:
+    """A server sends no signal of an execution that ends in the same task."""
+    holds = asyncio.Event()
+
+    @tool(timeout=600)
+    async def hold() -> str:
+        """Wait."""
+        await holds.wait()
+        return "held"
+
+    pays = {"calls": [{"_tool": "pay", "to": "bob"}], "output": None}
+    script = [pays, {"calls": [{"_tool": "hold"}], "output": None}, DONE]
+    async with desk(impatient_server, script, agent("pay", "hold", name="desk"), [pay, hold]) as (session, it):
+        first = await session.send("pay", sender="ann", rights=ALL)
+        assert first.run_id is not None
+        await it.until_waiting(first.run_id, "1.0")
+        await seen(session, "waiting")
+        execution = (await it.client.get_workflow_handle(first.run_id).describe()).run_id
+        await session.decide({"call": "1.0", "decision": "reject"}, sender="ann", rights=ALL)
+        async with asyncio.timeout(HANG):
+            while True:
+                if (await it.client.get_workflow_handle(first.run_id).describe()).run_id != execution:
+                    break
+                await asyncio.sleep(0.02)
+        await seen(session, "running")
+        holds.set()
+        assert (await session.wait(first, HANG)).status == "ok"
+
+
 async def test_r10_4_a_run_that_has_gone_on_as_new_says_again_that_it_waits(
     impatient_server: WorkflowEnvironment,
 ) -> None:

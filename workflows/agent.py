@@ -22,7 +22,7 @@ from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, tell_end
 from perdure.workflows.messages import Mailbox
 from perdure.workflows.observability import Watchers, end, list_agent, page_of, run_journal, tell_request
-from perdure.workflows.preparation import ContinueAsNew, prepare
+from perdure.workflows.preparation import ContinueAsNew, begins_anew, prepare
 from perdure.workflows.requests import ask, choose
 from perdure.workflows.results import failure_of, result_of, spent_by, view_of
 from perdure.workflows.timers import watch
@@ -169,7 +169,7 @@ class RunDriver:
             if last:
                 break
             if run.limits.reached is None:
-                self._continue_as_new()
+                await self._continue_as_new()
         assert run.limits.reached is not None
         words = f"{run.limits.reached.words}, and the last answer was no output that fits the schema"
         raise self._failure(words, LIMIT_REACHED)
@@ -243,9 +243,11 @@ class RunDriver:
                 f"Request {log.number} to {log.model} failed: {message_of(error)}", MODEL_FAILED
             ) from None
 
-    def _continue_as_new(self) -> None:
+    async def _continue_as_new(self) -> None:
         """Continue as new where that is due; limit a run that cannot, and whose history is nearly full."""
         run = self.run
+        if begins_anew():
+            await self._display.until_sent()
         if run.plan is None and not self._approvals.resets.pending:
             clocked = self._input.clocked and not self._parent.late.done()
             following = self._input.model_copy(update={"clocked": clocked})

@@ -109,7 +109,11 @@ class RunDisplay:
             return  # a session knows itself when its own run has ended
         if self._waits:
             self._report_waiting(run, waits=False)
-        if self._signals:
+        await self.until_sent()
+
+    async def until_sent(self) -> None:
+        """Wait until the session has the reports of this execution, which ends now or goes on as new."""
+        if self._signals and self._run is not None and self._run.prepared.follows(SESSION_KNOWS_DELEGATES):
             await workflow.wait([*self._signals])
 
     def _report_waiting(self, run: Run, *, waits: bool) -> None:

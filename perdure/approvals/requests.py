@@ -15,7 +15,7 @@ from perdure.errors import clip
 from perdure.plan import Approval, Call, Outcome, Plan
 from perdure.tools.tool import CLIENT
 from perdure.values.json import Json, JsonObject, WireModel, shorten
-from perdure.values.limits import MAX_NAME
+from perdure.values.limits import MAX_ID, MAX_NAME
 from perdure.values.templates import marked_call
 
 WITH_CLIENT: Final = "the program that started the run carries it out, and says the result"
@@ -425,7 +425,7 @@ WITHDRAW: Final = "withdraw"
 class RunWaits(WireModel):
     """Whether a session's run, or a run below it, waits for a person."""
 
-    run_id: str
+    run_id: str = Field(max_length=MAX_ID)
     count: int
     """Larger in each later report of a run: signals may overtake each other."""
     waits: bool

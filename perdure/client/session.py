@@ -298,7 +298,9 @@ class Session:
 
         async def below(run_id: str) -> list[WaitingRequest]:
             async with limit:
-                return [WaitingRequest(run_id, offer) for offer in await Run(self._client, run_id).waiting()]
+                with suppress(RunNotFoundError):  # it was deleted
+                    return [WaitingRequest(run_id, offer) for offer in await Run(self._client, run_id).waiting()]
+                return []
 
         found += [one for each in await asyncio.gather(*map(below, seen.waiting_runs)) for one in each]
         return sorted(found, key=lambda one: one.offer.requested_at)

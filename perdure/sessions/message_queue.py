@@ -26,7 +26,7 @@ from perdure.sessions.wire import (
     several_senders,
 )
 from perdure.values.json import JsonObject, WireModel
-from perdure.values.limits import MAX_AGENT, MAX_NAME, MAX_SAID, MAX_STEERED, MAX_WAITING_TEXT
+from perdure.values.limits import MAX_AGENT, MAX_NAME, MAX_REPORTS, MAX_SAID, MAX_STEERED, MAX_WAITING_TEXT
 from perdure.values.messages import Mode, SessionRules
 from perdure.values.sizes import Sizes
 
@@ -95,12 +95,16 @@ class ActiveRun(WireModel):
 
     def report(self, told: RunWaits) -> None:
         """Record the report of a run below it. An ended run leaves nothing that waits below it."""
-        before = self.below.get(told.run_id)
-        if before is None or told.count > before.count:
-            self.below[told.run_id] = told
+        before = self.below.pop(told.run_id, None)
+        self.below[told.run_id] = told if before is None or told.count > before.count else before
         if told.closed:
-            for run_id in [each for each in self.below if each.startswith(f"{told.run_id}/")]:
-                del self.below[run_id]
+            left = [run_id for run_id in self.below if run_id.startswith(f"{told.run_id}/")]
+            for run_id in left:
+                if self.below[run_id].count < told.count:
+                    del self.below[run_id]
+        if len(self.below) > MAX_REPORTS:  # the oldest report of one that waits no more goes first
+            done = (run_id for run_id, report in self.below.items() if not report.waits)
+            del self.below[next(done, told.run_id)]
 
 
 class KnownMessage(WireModel):

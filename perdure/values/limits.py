@@ -192,6 +192,8 @@ MAX_SUMMARY: Final = 4_000
 """Tokens of the summary of the part before it: a fifth of the part that stays word for word."""
 MAX_IDENTIFIERS: Final = 4_000
 """Characters of the names in that part which its summary has left out."""
+MAX_REPORTS: Final = 1_000
+"""Runs below a session's run of which the session knows whether they wait for a person."""
 AT_HAND: Final = 500_000
 """Bytes of entries that a session holds before it compacts: packed, a fifth of it, which it carries whenever it
 continues as new."""

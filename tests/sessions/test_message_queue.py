@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from perdure.approvals.requests import RunWaits
 from perdure.errors import MessageRefusedError
@@ -24,6 +25,7 @@ from perdure.sessions.message_queue import (
 from perdure.sessions.transcript import Transcript
 from perdure.sessions.views import fate
 from perdure.sessions.wire import Message, MessageWithdrawal, message_key, session_id
+from perdure.values.limits import MAX_REPORTS
 from perdure.values.messages import MODES, SessionRules
 
 SESSION = session_id("acme", "desk")
@@ -108,6 +110,25 @@ def test_r10_4_a_run_waits_for_a_person_while_a_run_below_it_does() -> None:
     assert not waits("/1.0", 7, False, closed=True)
     assert waits("", 1, True)
     assert not waits("", 2, False)
+    assert waits("/1.0/0.0", 9, True)
+    assert waits("/1.0", 8, False, closed=True)  # late: what is below it has begun anew since
+    assert not waits("/1.0/0.0", 10, False)
+
+
+def test_a_session_knows_of_a_bounded_number_of_runs_below_its_own() -> None:
+    asking = lane()
+    say(asking, "a")
+    begin(asking)
+    own = asking.run_id(1)
+    running = asking.state.running
+    assert running is not None
+    for number in range(MAX_REPORTS + 10):
+        asking.waits(RunWaits(run_id=f"{own}/{number}", count=1, waits=number > 4))
+    assert len(running.below) == MAX_REPORTS
+    assert f"{own}/0" not in running.below
+    assert f"{own}/5" in running.waiting_below
+    with pytest.raises(ValidationError):
+        RunWaits(run_id=f"{own}/" + "x" * 1_000, count=1, waits=True)
 
 
 def test_r10_9_a_decision_is_for_the_run_that_waits() -> None:
