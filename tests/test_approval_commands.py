@@ -195,7 +195,7 @@ async def test_a_mistake_is_one_line(dev_server: WorkflowEnvironment) -> None:
     assert lines[1] == "perdure: there is no run 'nobody' in namespace 'default'"
     assert lines[2].startswith("perdure: the argument JSON is not valid JSON")
     assert lines[3] == "perdure: nothing to change: give --ask, --tool or --set"
-    assert "must be 'never', 'untrusted', 'dangerous', 'unsafe' or 'always'" in lines[4]
+    assert "is not one of never, untrusted, dangerous, unsafe, always" in lines[4]
 
 
 async def test_a_namespace_that_does_not_know_the_attribute_is_one_clear_line() -> None:

@@ -199,7 +199,7 @@ async def test_who_may_decide(server: WorkflowEnvironment, browser: Browser) -> 
         *("inbox", "--host", "0.0.0.0", "--port", "0"),
         env={"TEMPORAL_ADDRESS": server.client.service_client.config.target_host},
     )
-    assert (refused.code, "give a token" in one_line(refused.err)) == (2, True)
+    assert (refused.code, "require a token" in one_line(refused.err)) == (2, True)
     async with waiting(server, plan("/guarded"), asking(), "1.0") as (it, run_id):
         form = {"run": run_id, "call": "1.0", "action": "approve"}
         async with inbox(server) as address, httpx2.AsyncClient() as http:

@@ -162,8 +162,13 @@ async def test_the_table_and_its_words() -> None:
         ({}, [], 2, "no model to check: set OPENAI_API_KEY"),
         ({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}, [], 1, "http://127.0.0.1:9/v1"),
         ({"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}, [], 1, "is OPENAI_BASE_URL right?"),
-        ({"OPENAI_API_KEY": "k"}, ["--dialect", "prose"], 2, "--dialect 'prose': there are solution, tools, script"),
-        ({"OPENAI_API_KEY": "k"}, ["--task", "juggling"], 2, "--task 'juggling': there are references, text"),
+        (
+            {"OPENAI_API_KEY": "k"},
+            ["--dialect", "prose"],
+            2,
+            "--dialect: 'prose' is not one of solution, tools, script",
+        ),
+        ({"OPENAI_API_KEY": "k"}, ["--task", "juggling"], 2, "--task: 'juggling' is not one of references, text"),
     ],
 )
 async def test_what_cannot_be_checked_is_one_line(

@@ -472,7 +472,7 @@ async def test_r10_7_a_message_is_taken_back_until_a_request_holds_it(dev_server
         await session.send("second", sender="ann", mode="followup", id="second")
         with pytest.raises(MessageRefusedError, match=r"a Request of .* holds 'first' already"):
             await session.withdraw("first", sender="ann")
-        with pytest.raises(MessageRefusedError, match="'eve' may not take back what 'ann' has said"):
+        with pytest.raises(MessageRefusedError, match="'eve' may not withdraw a message of 'ann'"):
             await session.withdraw("second", sender="eve")
         await session.withdraw("second", sender="ann")
         gate.open.set()

@@ -126,7 +126,7 @@ async def test_r18_2_a_program_decides_on_large_parameters(dev_server: WorkflowE
         assert await troubles(it.client, handle) == []
     assert [call.status for call in view.calls[3:]] == ["done", "rejected", "rejected"]
     assert [call.approval.by for call in view.calls[3:] if call.approval] == [RISKY["approver"]] * 2 + [""]
-    assert "too large to be shown to a program whole" in view.refusals[0]["problem"]
+    assert "is too large for an approver program" in view.refusals[0]["problem"]
 
 
 async def test_r18_2_a_program_is_asked_about_hundreds_in_turns(dev_server: WorkflowEnvironment) -> None:

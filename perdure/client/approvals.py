@@ -16,6 +16,7 @@ from typing import Any, Final
 from temporalio.client import (
     Client,
     WorkflowExecution,
+    WorkflowExecutionStatus,
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
@@ -223,9 +224,9 @@ async def _update(client: Client, run_id: str, name: str, argument: Json) -> Jso
         reason = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
         raise DecisionRefusedError(f"nothing changed: {reason}") from None
     except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND and "completed" in error.message:
-            raise RunEndedError(f"nothing changed: the run {run_id!r} has ended") from None
         if error.status == RPCStatusCode.NOT_FOUND:
+            if "completed" in error.message or await _has_ended(handle):
+                raise RunEndedError(f"nothing changed: the run {run_id!r} has ended") from None
             words = f"nothing changed: the run {run_id!r} does not exist in namespace {client.namespace!r}"
             raise RunNotFoundError(words) from None
         if error.status in (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED):
@@ -233,6 +234,13 @@ async def _update(client: Client, run_id: str, name: str, argument: Json) -> Jso
         raise
     except WorkflowUpdateRPCTimeoutOrCancelledError:
         raise await unanswered(client, run_id, _unanswered(run_id)) from None
+
+
+async def _has_ended(handle: WorkflowHandle[Any, Any]) -> bool:
+    """Whether the server knows the run as ended. An update that its end has overtaken is not found, in various words."""
+    with contextlib.suppress(RPCError):
+        return (await handle.describe(rpc_timeout=TIMEOUT)).status is not WorkflowExecutionStatus.RUNNING
+    return False
 
 
 async def _check_answers(client: Client, handle: WorkflowHandle[Any, Any]) -> None:

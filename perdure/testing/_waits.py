@@ -226,6 +226,10 @@ _STILL: Final = 2
 """Looks that see the same before time passes: what one execution tells another is seen in neither for a moment."""
 
 
+_TRIES: Final = 20
+"""Looks that find that nobody decides, before that is the end: what waits is seen sooner than its event is read."""
+
+
 class LocalRun(Run[OutputT]):
     """A run in a test, with all that a run of `perdure.Perdure` has. While it is waited for, people decide and time passes; else time
     stands still. To wait for what never comes is an `AssertionError`."""
@@ -280,9 +284,9 @@ async def _while_waiting(
 ) -> AsyncGenerator[Event, None]:
     """Yield the events while their end is waited for.
 
-    Raises what waiting for it raises, e.g. because nobody decides, unless whoever reads the events has just had one: then they may decide themselves.
+    Raises what waiting for it raises, e.g. because nobody decides, unless an event comes soon: whoever reads it may decide themselves.
     """
-    ending, read = asyncio.ensure_future(end()), False
+    ending, tries = asyncio.ensure_future(end()), 0
     coming: asyncio.Future[Event] | None = None
     try:
         while True:
@@ -291,8 +295,8 @@ async def _while_waiting(
             while not coming.done():
                 if ending.exception() is None:
                     await asyncio.wait({coming})
-                elif read:
-                    ending, read = asyncio.ensure_future(end()), False
+                elif tries < _TRIES:
+                    ending, tries = asyncio.ensure_future(end()), tries + 1
                     await asyncio.wait({coming, ending}, return_when=asyncio.FIRST_COMPLETED)
                 else:
                     ending.result()
@@ -300,7 +304,7 @@ async def _while_waiting(
                 event = coming.result()
             except StopAsyncIteration:
                 return
-            read = True
+            tries = 0
             yield event
     finally:
         left = [each for each in (coming, ending) if each is not None]

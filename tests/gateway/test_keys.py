@@ -127,7 +127,7 @@ async def test_r10_1_a_key_is_one_request_at_all_doors(dev_server: WorkflowEnvir
             call = {"name": "shopper", "arguments": {}, "_meta": {"perdure/key": f"k-{taken}"}}
             said = (await rpc(served, token, "tools/call", **call))["result"]
             assert said["isError"], taken  # with another policy it is another run, too
-            assert "is that of another" in said["content"][0]["text"]
+            assert "belongs to a run with another" in said["content"][0]["text"]
         assert (await ann.post("/v1/runs", {"agent": "shopper", "key": "k"}, "another")).status_code == 422
         assert (await ann.post(*requests["runs"], "k\x7f")).status_code == 400
 

@@ -90,6 +90,9 @@ def test_the_pieces_of_a_text_are_its_beginning_and_all_but_what_may_be_its_end(
     if whole is not None:
         assert isinstance(whole, str)
         assert whole.startswith(pieces)
+    if output.lstrip().startswith("<|"):  # it may be a mark of channels
+        return
+    if whole is not None:
         assert len(whole) - len(pieces) <= 8
     if output[-1:].isalnum() and whole is not None:
         assert pieces == whole

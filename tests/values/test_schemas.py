@@ -69,7 +69,7 @@ def test_a_schema_is_read_in_the_draft_that_it_names_or_whose_words_it_uses(
         ({"pattern": "(?=a)b"}, "ahead or behind"),
         ({"patternProperties": {r"(a)\1": {}}}, "earlier group"),
         ({"properties": {"x": {"pattern": "("}}}, "the pattern"),
-        ({"type": "text"}, "must fit"),
+        ({"type": "text"}, "must be one of"),
         ({"minLength": -1}, "$.minLength"),
         ({"items": [{}], "prefixItems": [{}]}, "$.items"),
         ({"properties": {str(n): {"enum": [1, 2]} for n in range(20_000)}}, "more than 50,000 parts"),
