@@ -32,7 +32,11 @@ async def read(address: str, run_id: str, reader: Reader, most: int | None = Non
     """Read to the end; with `most` by one client and relay after the other, so many events each."""
     ended = False
     while not ended:
-        client = await Client.connect(address, data_converter=data_converter())
+        try:
+            client = await Client.connect(address, data_converter=data_converter())
+        except RuntimeError:  # the server has just ended, and comes again
+            await asyncio.sleep(0.05)
+            continue
         events, count = Perdure(client).get_run(run_id).events(reader.cursor or None), 0
         with contextlib.suppress(NoWorkerError):  # it has just been killed
             async with contextlib.aclosing(events):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
+import os
+import sys
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,8 +20,7 @@ from perdure import Agent, Perdure
 from perdure.cli.app import app
 from perdure.sessions.wire import END
 from tests.patience import HANG
-from tests.support import Command, harness
-from tests.support import perdure as process
+from tests.support import ROOT, Command, harness
 from tests.test_sessions import ECHO, HOLD, Gate, echo
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -162,20 +163,25 @@ async def test_a_session_is_watched_and_exported(dev_server: WorkflowEnvironment
         await session.reply(await session.send("one", sender="ann", rights=["*"]), HANG)
         # In a process of its own: two commands in this one at once take each other's output.
         at = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
-        watching = asyncio.ensure_future(process("session", "watch", key, "--json", env=at))
+        words = (sys.executable, str(ROOT / "client.py"), "session", "watch", key, "--json")
+        pipe, env = asyncio.subprocess.PIPE, {**os.environ, **at}
+        watching = await asyncio.create_subprocess_exec(*words, env=env, stdout=pipe, stderr=pipe)
+        assert watching.stdout is not None
+        lines = [await asyncio.wait_for(watching.stdout.readline(), HANG)]
         await session.reply(await session.send("two", sender="ann", rights=["*"]), HANG)
         exported = await perdure("session", "export", key)
         saved = await perdure("session", "export", key, "--out", str(tmp_path / "session.json"))
+        lines += [await asyncio.wait_for(watching.stdout.readline(), HANG) for _ in range(5)]
         await session.handle.execute_update(END, {"sender": "ann", "rights": ["*"]})
-        watched = await asyncio.wait_for(watching, HANG)
+        _, problem = await asyncio.wait_for(watching.communicate(), HANG)
         nobody = await perdure("session", "export", "no-such-session")
     found = json.loads(exported.out)
     assert (found["session"], found["agent"], found["tenant"]) == (key, "echo", "")
     kinds = ["message", "run", "reply"] * 2
     assert [entry["type"] for entry in found["entries"]] == kinds
     assert (saved.code, json.loads((tmp_path / "session.json").read_text(encoding="utf-8"))) == (0, found)
-    assert watched.code == 0, watched.err
-    assert [json.loads(line) for line in watched.out.splitlines()][:6] == found["entries"]
+    assert watching.returncode == 0, problem.decode()
+    assert [json.loads(line) for line in lines] == found["entries"]
     assert nobody.code == 1
 
 
