@@ -97,29 +97,20 @@ async def _prepare(
     run_input: RunInput, people: RunApprovals, journal: RunJournal, hooking: ExecutionHooks
 ) -> tuple[RunInput, Run]:
     agent, context, change = _read(run_input)
+    earlier: RunSnapshot | None = None
     if run_input.snapshot is not None:
-        given = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run goes on from")
-        _set_guard(people, agent, run_input, given.prepared, parse_policy(given.policy))
-        hooking.hooks = Hooks(given.prepared.hooks)
-        run = restore(
-            agent,
-            context,
-            given,
-            people.approval_queue,
-            identity=RunIdentity.of(run_input),
-            budget=run_input.budget,
-            sources=run_input.sources,
-            journal=journal,
-        )
-        return run_input, run
-    packed = run_input.prepared or await record(run_input)
-    prepared = packed.read(PreparedWorker, PREPARED_FORM, "what the worker recorded at the run's start")
+        earlier = run_input.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run continues from")
+        prepared, change = earlier.prepared, parse_policy(earlier.policy)
+    else:
+        packed = run_input.prepared or await record(run_input)
+        prepared = packed.read(PreparedWorker, PREPARED_FORM, "what the worker recorded at the run's start")
     hooking.hooks = Hooks(prepared.hooks)
     _set_guard(people, agent, run_input, prepared, change)
-    if (changed := await begin(hooking, run_input, agent.name, "\n\n".join(context.system))) is not None:
-        run_input = changed
-        agent, context, _ = _read(run_input)
-    prepared = await bootstrap(hooking, run_input, agent.name, prepared)
+    if earlier is None:
+        if (changed := await begin(hooking, run_input, agent.name, "\n\n".join(context.system))) is not None:
+            run_input = changed
+            agent, context, _ = _read(run_input)
+        prepared = await bootstrap(hooking, run_input, agent.name, prepared)
     run = Run(
         agent,
         context,
@@ -130,6 +121,8 @@ async def _prepare(
         sources=run_input.sources,
         journal=journal,
     )
+    if earlier is not None:
+        restore(run, earlier)
     return run_input, run
 
 

@@ -410,7 +410,7 @@ class EventRelay:
             while True:
                 bell.clear()
                 for event in feed.take(*await _page(source, feed.cursor.events)):
-                    if _wanted(event, topics):
+                    if is_wanted(event, topics):
                         yield await _whole(event, source)
                 if feed.ended:
                     return
@@ -444,7 +444,7 @@ class EventRelay:
                 said, _ = await _page(own, feed.cursor.session or 0)
                 before = feed.cursor
                 for event in feed.take(said, page, live, gone=run is not None and run.gone):
-                    if _wanted(event, topics):
+                    if is_wanted(event, topics):
                         yield await _whole(event, own if not event.run_id or run is None else run)
                 if feed.cursor == before and not feed.ended:
                     await bell.wait()
@@ -528,5 +528,6 @@ async def _whole(event: Event, source: EventSource) -> Event:
     return event
 
 
-def _wanted(event: Event, topics: frozenset[Topic]) -> bool:
+def is_wanted(event: Event, topics: frozenset[Topic]) -> bool:
+    """Whether a reader of these topics gets the event. Every reader gets a snapshot, and a reset."""
     return event.topic in topics or event.phase in ("snapshot", "reset")

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any, Final
 
@@ -116,18 +116,28 @@ async def waiting_below(client: Client, run_id: str) -> tuple[list[WaitingReques
     runs = [run_id]
     with contextlib.suppress(RunError), _clear_refusal(client):  # a namespace without the attribute lists no delegates
         runs += [run.id async for run in below]
+    found, problems = await waiting_in(client, runs)
+    return found, [str(problem) for problem in problems]
+
+
+async def waiting_in(client: Client, runs: Iterable[str]) -> tuple[list[WaitingRequest], list[RunError]]:
+    """Return the approval requests of these runs, oldest first, and the error of each run that does not answer.
+
+    Nothing waits in a run that does not exist any more.
+    """
     limit = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(run: str) -> list[WaitingRequest] | str:
+    async def ask(run: str) -> list[WaitingRequest] | RunError:
         async with limit:
             try:
                 return await _ask(client, run, None)
             except RunError as error:
-                return str(error)
+                return error
 
     answers = await asyncio.gather(*map(ask, runs))
-    found = [one for answer in answers if not isinstance(answer, str) for one in answer]
-    return sorted(found, key=lambda one: one.offer.requested_at), [each for each in answers if isinstance(each, str)]
+    found = [one for answer in answers if not isinstance(answer, RunError) for one in answer]
+    problems = [each for each in answers if isinstance(each, RunError)]
+    return sorted(found, key=lambda one: one.offer.requested_at), problems
 
 
 async def list_below(client: Client, run_id: str, *, asked: bool) -> list[str]:

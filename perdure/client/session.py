@@ -16,10 +16,10 @@ from typing_extensions import Unpack
 
 from perdure.agents.agent import Agent
 from perdure.approvals.requests import WaitingView
-from perdure.client import run_operations, session_operations
-from perdure.client._event_relay import relay_of, wanted
+from perdure.client import approvals, run_operations, session_operations
+from perdure.client._event_relay import is_wanted, relay_of, wanted
 from perdure.client._pending_activities import check_ends, failing, unanswered
-from perdure.client._run_lists import AT_ONCE, STATUS
+from perdure.client._run_lists import STATUS
 from perdure.client.errors import UNANSWERED, clear_errors, no_answer
 from perdure.client.run import Run
 from perdure.client.selection import WaitingRequest
@@ -238,7 +238,7 @@ class Session:
                 async for event in events:
                     # The time of a delta is that of its reader.
                     is_heard = is_heard or (event.phase != "delta" and event.at >= since)
-                    if is_heard and event.topic in kinds:
+                    if is_heard and is_wanted(event, kinds):
                         yield event
 
     async def knows(self, id: str, *, sender: str) -> bool:
@@ -293,17 +293,11 @@ class Session:
         seen: SessionView = await self._ask(SHOW, SessionView) if view is None else view
         if seen.run_id is None:
             return []
-        found = [WaitingRequest(seen.run_id, offer) for offer in await self.waiting(seen)]
-        limit = asyncio.Semaphore(AT_ONCE)
-
-        async def below(run_id: str) -> list[WaitingRequest]:
-            async with limit:
-                with suppress(RunNotFoundError):  # it was deleted
-                    return [WaitingRequest(run_id, offer) for offer in await Run(self._client, run_id).waiting()]
-                return []
-
-        found += [one for each in await asyncio.gather(*map(below, seen.waiting_runs)) for one in each]
-        return sorted(found, key=lambda one: one.offer.requested_at)
+        with session_operations.found(self._client, self.key):
+            found, problems = await approvals.waiting_in(self._client, [seen.run_id, *seen.waiting_runs])
+        if problems:
+            raise problems[0]
+        return found
 
     async def view_run(self, run_id: str) -> RunView | None:
         """Return a run of the session as it stands; `None`: the session has accepted it, and it has not begun.

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from pydantic import Field
 
-from perdure.approvals.queue import ApprovalQueue
-from perdure.runs.agent import Agent, Context
-from perdure.runs.event_journal import RunJournal
 from perdure.runs.events import CarriedEvents
-from perdure.runs.limits import Budget
 from perdure.runs.progress import RunProgress
 from perdure.runs.records import PastRequests
-from perdure.runs.run import Run, RunIdentity
+from perdure.runs.run import Run
 from perdure.runs.wire import PreparedWorker
 from perdure.values.json import JsonObject, WireModel
 from perdure.values.limits import MAX_CARRIED
@@ -72,32 +67,12 @@ def snapshot(run: Run) -> RunSnapshot:
     )
 
 
-def restore(
-    agent: Agent,
-    context: Context,
-    snapshot: RunSnapshot,
-    approval_queue: ApprovalQueue | None = None,
-    *,
-    identity: RunIdentity | None = None,
-    budget: Budget | None = None,
-    sources: Mapping[str, list[str]] | None = None,
-    journal: RunJournal | None = None,
-) -> Run:
-    """Return the run that a `snapshot` holds. The guard of the `approval_queue` has the snapshot's `policy` already."""
-    queue = approval_queue or ApprovalQueue()
+def restore(run: Run, snapshot: RunSnapshot) -> None:
+    """Let a new run continue where the `snapshot` was made. The guard of its approval queue has the snapshot's `policy` already."""
+    queue = run.approval_queue
     queue.guard.recall(snapshot.remembered)
     queue.vouched.known |= snapshot.vouched
     queue.refusals = [*snapshot.refusals, *queue.refusals]
-    run = Run(
-        agent,
-        context,
-        snapshot.prepared,
-        queue,
-        identity=identity,
-        budget=budget,
-        sources=sources,
-        journal=journal,
-    )
     run.journal.events.take_up(snapshot.events)
     table, numbers = SourceTable(snapshot.sets), snapshot.sources
     writes = [
@@ -105,7 +80,6 @@ def restore(
         for write, number in zip(snapshot.writes, numbers or [-1] * len(snapshot.writes), strict=True)
     ]
     run.restore(snapshot.progress, snapshot.past, State(writes, run.sizes))
-    return run
 
 
 def carried(run: Run) -> int:

@@ -13,11 +13,12 @@ from perdure.models.requests import RequestResult
 from perdure.plan import Failed, Outcome, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.run import Run
-from perdure.runs.snapshot import carried, restore, snapshot
+from perdure.runs.snapshot import carried, snapshot
 from perdure.runs.views import fit, run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.sizes import Sizes, first_fitting
+from tests.runs.test_snapshot import continued
 
 NOW = "2026-01-01T00:00:00"
 
@@ -88,7 +89,7 @@ def test_r18_3_any_run_tells_carries_on_and_fails_within_its_limits(
     weighed, made = carried(run), snapshot(run)
     size = len(made.model_dump_json(exclude_defaults=True).encode())
     assert size <= 1.3 * weighed + 40_000, "what a snapshot holds is known before it is made"
-    again = restore(run.agent, run.context, type(made).model_validate_json(made.model_dump_json()))
+    again = continued(run)
     assert (again.state.snapshot(), again.progress, again.records.past) == (
         run.state.snapshot(),
         run.progress,

@@ -12,11 +12,11 @@ from perdure.plan import Call, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.recall import with_sources
 from perdure.runs.run import Run
-from perdure.runs.snapshot import restore, snapshot
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json
 from perdure.values.provenance import untrusted
+from tests.runs.test_snapshot import continued
 
 NOW = "2026-01-01T00:00:00Z"
 NAMES = ("recall", "mail", "count", "ask_agent")
@@ -86,7 +86,7 @@ def test_what_is_read_again_has_its_own_sources(what: str, anew: bool) -> None:
     run = new_run()
     request(run, *FIRST)
     if anew:
-        run = restore(run.agent, run.context, snapshot(run))
+        run = continued(run)
     (call,) = request(run, read(what))
     assert call.state.status == "done"
     assert bool(untrusted(call.state.sources)) == (what in OTHERS)

@@ -18,9 +18,9 @@ from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.events import JournalEntry
 from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage
 from perdure.runs.run import Run
-from perdure.runs.snapshot import restore, snapshot
 from perdure.runs.wire import PreparedWorker
 from tests.runs.test_request_loop import LATE, TOOL, delivered, loop_of
+from tests.runs.test_snapshot import continued
 
 
 def noted(run: Run) -> list[JournalEntry]:
@@ -203,8 +203,7 @@ def test_a_run_that_goes_on_elsewhere_goes_on_with_its_numbers() -> None:
     run = run_of()
     for _ in range(3):
         answered(run, RequestResult(output=1))
-    made = snapshot(run)
-    again = restore(run.agent, run.context, type(made).model_validate_json(made.model_dump_json(exclude_defaults=True)))
+    again = continued(run)
     before = run.journal.events.page()
     assert again.journal.events.page().events == before.events
     answered(again, RequestResult(output="done"))

@@ -62,7 +62,17 @@ def begun(kept: RunSnapshot | None = None) -> Run:
         return Run(AGENT, context, PreparedWorker(tools=[TOOL], models=Models(fast="m", smart="m")), ApprovalQueue())
     queue = ApprovalQueue()
     queue.guard = Guard(change=parse_policy(kept.policy))
-    return restore(AGENT, context, kept, queue)
+    run = Run(AGENT, context, kept.prepared, queue)
+    restore(run, kept)
+    return run
+
+
+def continued(run: Run, queue: ApprovalQueue | None = None) -> Run:
+    """The run that continues another one, whose snapshot has been sent as JSON."""
+    made = RunSnapshot.model_validate_json(snapshot(run).model_dump_json(exclude_defaults=True))
+    following = Run(run.agent, run.context, made.prepared, queue)
+    restore(following, made)
+    return following
 
 
 def play(run: Run, number: int, step: dict[str, Any]) -> str:

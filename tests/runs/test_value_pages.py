@@ -14,13 +14,13 @@ from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.recall import recall
 from perdure.runs.records import KeptValues
 from perdure.runs.run import Run
-from perdure.runs.snapshot import restore, snapshot
 from perdure.runs.views import Pages, fit, run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.json import dumps, loads
 from perdure.values.limits import MAX_PAYLOAD, MAX_VIEWED
 from perdure.values.sizes import Sizes
+from tests.runs.test_snapshot import continued
 
 NOW = "2026-01-01T00:00:00"
 
@@ -96,7 +96,7 @@ def test_r18_5_the_pages_of_one_value_are_made_of_one_text(monkeypatch: pytest.M
 
 def test_r18_3_of_an_execution_before_the_execution_before_is_asked() -> None:
     run = run_of("v", times=2)
-    restored = restore(run.agent, run.context, snapshot(run))
+    restored = continued(run)
     assert Pages().page(restored, "2.0", 0).earlier
     with pytest.raises(KeyError, match="is not a part of a run"):
         Pages().page(restored, "2.7", 0)
@@ -134,7 +134,7 @@ def test_r10_18_a_run_answers_recall_from_its_state_and_its_calls() -> None:
     ):
         with pytest.raises(RunError, match=why):
             recall(run, what, 6)
-    restored = restore(run.agent, run.context, snapshot(run))
+    restored = continued(run)
     assert recall(restored, "1.0") is None, "the execution before has it"
     assert recall(restored, "state.v") == pages[5]
 
@@ -144,7 +144,7 @@ def test_r10_18_recall_is_offered_once_something_was_cut_also_after_continue_as_
     for value, offered in (("x" * 16_000, []), ("x" * 16_001, ["recall"])):
         run = run_of(value)
         run.prepared = run.prepared.model_copy(update={"recall": tool})
-        run = restore(run.agent, run.context, snapshot(run))
+        run = continued(run)
         run.situation()
         run.begin_request(ModelChoice("m", "only"))
         assert [name for name in run.tools if name != "t"] == offered
