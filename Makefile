@@ -24,9 +24,9 @@ test: $(DEV) ## Run the suite; ARGS="-k name" picks tests, WORKERS=3 runs as man
 test-loaded: $(DEV) ## The suite with two busy loops beside it: no test depends on the machine's seconds.
 	@$(BIN)/python -m scripts.busy_loops $(BIN)/python -m pytest -q -n 2 --timeout 600 $(ARGS)
 
-UNCACHED := runs plan_rules streaming approvals hooks hooks_lasting sessions session_hooks replies
+UNCACHED := runs plan_rules streaming approvals hooks hook_durability session session_hooks session_replies
 test-uncached: $(DEV) ## The tests of workflows again, each replayed from its history at every task.
-	@WORKFLOW_CACHE=0 $(BIN)/python -m pytest -q -n 2 $(UNCACHED:%=tests/test_%.py) $(ARGS)
+	@WORKFLOW_CACHE=0 $(BIN)/python -m pytest -q -n 2 $(UNCACHED:%=tests/workflows/test_%.py) $(ARGS)
 
 soak: $(DEV) ## The tests that take minutes; SOAK=10 plays ten times as much.
 	@$(BIN)/python -m pytest -q -n 2 -m soak --timeout 1200 $(ARGS)

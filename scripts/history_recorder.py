@@ -18,7 +18,7 @@ from perdure.client.histories import WORKFLOWS
 from perdure.client.run_operations import AgentHandle
 from perdure.client.session import Session
 from tests.support import Harness, harness
-from tests.test_sessions import ECHO, echo
+from tests.workflows.test_session import ECHO, echo
 
 Tool: TypeAlias = Callable[..., Any]
 

@@ -42,10 +42,10 @@ from perdure.sessions.wire import END
 from perdure.testing.scripted_model import Fault, ScriptedModel, Turn
 from perdure.tools.invocation import SpaceClaim
 from tests.support import DONE, Harness, agent, harness, registry
-from tests.test_existing import AGENT as KEEPER
-from tests.test_existing import plan, shop
-from tests.test_replies import Channel, having
-from tests.test_sessions import ECHO, HOLD, Gate, echo, idles
+from tests.workflows.test_session import ECHO, HOLD, Gate, echo, idles
+from tests.workflows.test_session_replies import Channel, having
+from tests.workflows.test_temporal_tools import AGENT as KEEPER
+from tests.workflows.test_temporal_tools import plan, shop
 
 if TYPE_CHECKING:
     from perdure.client.run_operations import AgentHandle

@@ -60,10 +60,10 @@ from scripts import history_scenarios as scenarios
 from scripts.history_recorder import Recorder
 from scripts.release import is_released, write_digests
 from tests.support import DONE, Harness, agent, harness, registry
-from tests.test_existing import AGENT as KEEPER
-from tests.test_existing import plan, shop
-from tests.test_replies import Channel, having
-from tests.test_sessions import ECHO, HOLD, Gate, echo, idles
+from tests.workflows.test_session import ECHO, HOLD, Gate, echo, idles
+from tests.workflows.test_session_replies import Channel, having
+from tests.workflows.test_temporal_tools import AGENT as KEEPER
+from tests.workflows.test_temporal_tools import plan, shop
 
 ROOT: Final = Path(__file__).parents[1]
 HISTORIES: Final = ROOT / "tests" / "histories"

@@ -33,8 +33,8 @@ from perdure.runs.agent import parse_agent
 from perdure.runs.wire import RUN_QUERY, RunView
 from perdure.testing.scripted_model import Script, ScriptedModel, close_at_once
 from perdure.tools.decorator import tool_function
-from tests.patience import HANG
-from tests.warm import FORKED, Warm
+from tests.forked_cli import FORKED, ForkedCli
+from tests.timeouts import HANG
 
 ROOT = Path(__file__).parents[1]
 DONE: dict[str, Any] = {"calls": [], "output": {"ok": True}}
@@ -181,13 +181,13 @@ class Command:
 async def perdure(
     *arguments: str, env: dict[str, str] | None = None, cwd: Path = ROOT, program: str = "client.py"
 ) -> Command:
-    """The command line as a process of its own, with nothing of this process's settings; see `tests.warm`."""
+    """The command line as a process of its own, with nothing of this process's settings; see `tests.forked_cli`."""
     clean = {
         key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "OPENAI_", "PERDURE_"))
     }
     whole = clean | {"COLUMNS": "160", "NO_COLOR": "1"} | (env or {})
     if program == "client.py" and all(key.startswith(FORKED) for key in env or {}):
-        code, said, erred = await Warm.run(list(arguments), whole, cwd, HANG)
+        code, said, erred = await ForkedCli.run(list(arguments), whole, cwd, HANG)
         return Command(code, said.decode(), erred.decode())
     process = await asyncio.create_subprocess_exec(
         sys.executable,

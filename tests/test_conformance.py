@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from tests.player import Case, compare, play
+from tests.case_player import Case, compare, play
 
 HERE = Path(__file__).parent / "conformance"
 SHARED = Path(__file__).parents[2] / "shared" / "conformance"

@@ -16,7 +16,7 @@ from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.testing.scripted_model import ChatRequest
 from tests.clients.test_clients import HERE, installed
 from tests.gateway.support import gateway, write_agents
-from tests.gateway.test_mcp_door import add, serving
+from tests.gateway.test_mcp import add, serving
 from tests.support import harness
 
 SUITE: Final = "node_modules/@modelcontextprotocol/conformance/dist/index.js"

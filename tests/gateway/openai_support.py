@@ -14,8 +14,8 @@ from temporalio.client import Client
 from perdure.gateway.openai.adapter import openai_adapter
 from perdure.testing.scripted_model import Script
 from tests.gateway.support import Served, gateway, write_agents, write_tokens
-from tests.patience import HANG
 from tests.support import Harness, harness
+from tests.timeouts import HANG
 
 SHOPPER: dict[str, Any] = {"name": "shopper", "context": [{"type": "system", "text": "You help people shop."}]}
 WEATHER: dict[str, Any] = {

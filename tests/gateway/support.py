@@ -19,7 +19,7 @@ from perdure.gateway.adapter import AdapterMaker, Gateway
 from perdure.gateway.server import served
 from perdure.gateway.tokens import FORM, new_token
 from perdure.hosting.settings import Settings, changed, load
-from tests.patience import HANG
+from tests.timeouts import HANG
 
 
 @dataclass

@@ -20,7 +20,7 @@ from perdure import tool
 from perdure.gateway.agui.adapter import agui_adapter
 from perdure.testing.scripted_model import Script, Turn, cut
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
-from tests.gateway.test_agui_telling import Client
+from tests.gateway.test_agui_events import Client
 from tests.support import Harness, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -18,9 +18,9 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.gateway.api.adapter import OPERATIONS, api
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
-from tests.patience import HANG
 from tests.support import DONE, Harness, agent, harness
-from tests.test_sessions import ECHO, HOLD, Gate, echo
+from tests.timeouts import HANG
+from tests.workflows.test_session import ECHO, HOLD, Gate, echo
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

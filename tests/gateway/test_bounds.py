@@ -20,7 +20,7 @@ from perdure.gateway.server import served
 from perdure.gateway.streams import EventStream, frame
 from perdure.hosting.settings import load
 from tests.gateway.support import bearer, gateway, write_tokens
-from tests.patience import HANG
+from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

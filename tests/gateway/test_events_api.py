@@ -16,9 +16,9 @@ from temporalio.testing import WorkflowEnvironment
 from perdure.gateway.api.adapter import api
 from tests.gateway.support import gateway, some_name
 from tests.gateway.test_api import ALL, GREETER, quoted, served, until
-from tests.patience import HANG
 from tests.support import DONE
-from tests.test_sessions import ECHO, HOLD, Gate, echo
+from tests.timeouts import HANG
+from tests.workflows.test_session import ECHO, HOLD, Gate, echo
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

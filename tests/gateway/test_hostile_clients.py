@@ -13,8 +13,8 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from tests.gateway.openai_support import SHOPPER, WEATHER, Door, door, says
 from tests.gateway.test_openai_runs import results
-from tests.patience import HANG
 from tests.support import agent
+from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TOOLS: Any = [WEATHER]

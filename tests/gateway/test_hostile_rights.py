@@ -20,8 +20,8 @@ from perdure.sessions.wire import session_id
 from tests.gateway.openai_support import SHOPPER, door
 from tests.gateway.support import bearer, gateway, some_name, write_agents, write_tokens
 from tests.gateway.test_api import quoted, served, until
-from tests.gateway.test_mcp_door import rpc, serving
-from tests.test_sessions import ECHO, echo
+from tests.gateway.test_mcp import rpc, serving
+from tests.workflows.test_session import ECHO, echo
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -18,9 +18,9 @@ from perdure.gateway.api.adapter import OPERATIONS
 from perdure.gateway.callers import RIGHTS
 from perdure.gateway.errors import KINDS
 from tests.gateway.test_api import GREETER, pay, served
-from tests.patience import HANG
 from tests.support import ROOT, agent
-from tests.test_sessions import ECHO, echo
+from tests.timeouts import HANG
+from tests.workflows.test_session import ECHO, echo
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 PAGE = (ROOT / "docs" / "gateway" / "http.md").read_text(encoding="utf-8")

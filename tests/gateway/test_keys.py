@@ -20,7 +20,7 @@ from perdure.sessions.wire import KEY_WORKFLOW
 from tests.gateway.openai_support import SHOPPER, WEATHER, says
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
 from tests.gateway.test_agui import asked, user
-from tests.gateway.test_mcp_door import rpc
+from tests.gateway.test_mcp import rpc
 from tests.support import Harness, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

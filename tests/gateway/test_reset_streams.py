@@ -17,10 +17,10 @@ from perdure.runs.wire import RunResult
 from tests.gateway.openai_support import door
 from tests.gateway.support import some_name
 from tests.gateway.test_agui import SHOPPER, pay, played, text, user
-from tests.gateway.test_agui_telling import Client
-from tests.patience import HANG
+from tests.gateway.test_agui_events import Client
 from tests.support import Harness
-from tests.test_resets import reset, task_before_decision, until_asked
+from tests.timeouts import HANG
+from tests.workflows.test_resets import reset, task_before_decision, until_asked
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

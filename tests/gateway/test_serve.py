@@ -19,9 +19,9 @@ from temporalio.testing import WorkflowEnvironment
 from tests.gateway.support import bearer, secret_of, some_name, write_agents, write_tokens
 from tests.gateway.test_api import until
 from tests.gateway.test_events_api import Sent, events
-from tests.patience import HANG
 from tests.support import ROOT, harness
-from tests.test_sessions import ECHO, HOLD, Gate
+from tests.timeouts import HANG
+from tests.workflows.test_session import ECHO, HOLD, Gate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 HOOKS = """

@@ -14,7 +14,7 @@ from perdure.errors import CursorError
 from perdure.runs.event_journal import EventJournal
 from perdure.runs.event_stream import EventBuffer, LiveState, RunEventReader, SessionEventReader
 from perdure.runs.events import Cursor, Event, JournalEntry, TextPiece, Topic, WrittenText, parse_cursor
-from tests.reader import Reader
+from tests.event_reader import Reader
 
 AT = "2026-01-01T00:00:00.000Z"
 

@@ -1,0 +1,158 @@
+"""The command line as a process that is forked from one that has loaded it already: loading takes a second of CPU time, and tests run it hundreds of times.
+
+Run as a program this is the one that forks: it takes `{"argv", "env", "cwd"}` and two files, standard output and error, over a socket of its own for each command, and
+answers with the exit code. It has no thread, so that what is forked from it is as good as new.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Final
+
+_ROOT: Final = Path(__file__).parents[1]
+_LOADED: Final = ("perdure.cli.main", "perdure.client.perdure", "perdure.hosting.telemetry", "perdure.hosting.dev")
+FORKED: Final = ("TEMPORAL_", "OPENAI_", "PERDURE_", "EDITOR", "VISUAL")
+"""Variables that nothing reads while it is loaded."""
+_HEADER: Final = 8
+
+
+class ForkedCli:
+    """The process that forks, of one test process."""
+
+    _path: str | None = None
+    _starting = threading.Lock()
+
+    @classmethod
+    async def run(cls, argv: list[str], env: dict[str, str], cwd: Path, seconds: float) -> tuple[int, bytes, bytes]:
+        """Exit code, standard output and error of a command."""
+        path: str = await asyncio.to_thread(cls._start, env)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(path)
+        connection.setblocking(False)
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            said = json.dumps({"argv": argv, "env": env, "cwd": str(cwd)}).encode()
+            socket.send_fds(connection, [len(said).to_bytes(_HEADER)], [out.fileno(), err.fileno()])
+            loop = asyncio.get_running_loop()
+            with connection:
+                await loop.sock_sendall(connection, said)
+                code = await asyncio.wait_for(loop.sock_recv(connection, 16), seconds)
+            return int(code), _read(out.fileno()), _read(err.fileno())
+
+    @classmethod
+    def _start(cls, env: dict[str, str]) -> str:
+        """Start the process once. Loading takes seconds on a slow machine, in which the test's own worker has to go on with its heartbeats."""
+        with cls._starting:
+            path = cls._path = cls._path or _started(env)
+        return path
+
+
+def _read(file: int) -> bytes:
+    os.lseek(file, 0, os.SEEK_SET)
+    with open(file, "rb", closefd=False) as opened:
+        return opened.read()
+
+
+def _started(env: dict[str, str]) -> str:
+    folder = tempfile.mkdtemp(prefix="forked-cli-")
+    path = f"{folder}/socket"
+    plain = {key: value for key, value in env.items() if not key.startswith(FORKED)}
+    process = subprocess.Popen(
+        [sys.executable, __file__, path], env=plain, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+
+    def end() -> None:
+        process.kill()
+        process.wait()
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+            os.rmdir(folder)
+
+    atexit.register(end)
+    return path
+
+
+def serve(path: str) -> None:
+    """Fork for ever."""
+    sys.path[0] = str(_ROOT)
+    for name in _LOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    assert threading.active_count() == len(os.listdir("/proc/self/task")) == 1, "what has threads cannot be forked"
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(100)
+    os.write(1, b"ready\n")
+    while True:
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            _attend(connection)
+        connection.close()
+
+
+def _attend(connection: socket.socket) -> None:
+    """One command, and what became of it."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    length, files, _, _ = socket.recv_fds(connection, _HEADER, 2)
+    said = b""
+    while len(said) < int.from_bytes(length):
+        said += connection.recv(65536)
+    wanted = json.loads(said)
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        _become(wanted["argv"], wanted["env"], wanted["cwd"], array.array("i", files).tolist())
+    _, status = os.waitpid(child, 0)
+    with contextlib.suppress(OSError):
+        connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def _become(argv: list[str], env: dict[str, str], cwd: str, files: list[int]) -> None:
+    code = 70
+    try:
+        os.dup2(files[0], 1)
+        os.dup2(files[1], 2)
+        for file in files:
+            os.close(file)
+        os.environ.clear()
+        os.environ.update(env)
+        os.chdir(cwd)
+        sys.argv = [str(_ROOT / "client.py"), *argv]
+        from perdure.cli.main import main
+
+        main()
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 1 if leaving.code else 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,256 @@
+"""Agents as MCP tools, played by that protocol's own client over streamable HTTP, and long ones as tasks (R17.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import tool
+from perdure.gateway.mcp.adapter import mcp_adapter
+from perdure.testing.scripted_model import ChatRequest
+from tests.gateway.support import Served, bearer, gateway, write_agents, write_tokens
+from tests.support import ROOT, harness
+from tests.timeouts import HANG
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+OBJECT = {"type": "object"}
+ADDS = {
+    "name": "adder",
+    "description": "Adds two numbers.",
+    "context": [
+        {"type": "system", "text": "Add."},
+        {
+            "type": "input",
+            "schema": {
+                **OBJECT,
+                "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+                "required": ["a", "b"],
+            },
+        },
+        {"type": "tool", "tool": "add"},
+    ],
+    "schema": {**OBJECT, "properties": {"sum": {"type": "number"}}, "required": ["sum"]},
+}
+PAYS = {"name": "payer", "context": [{"type": "system", "text": "Pay."}, {"type": "tool", "tool": "pay"}]}
+
+
+@tool
+def add(a: float, b: float) -> float:
+    """Add."""
+    return a + b
+
+
+@tool(dangerous=True)
+def pay(euros: int) -> str:
+    """Pay."""
+    return f"paid {euros}"
+
+
+def answer(request: ChatRequest) -> Any:
+    if "Pay." in request.text:
+        done = {"calls": [], "output": "†state.paid"}
+        return (
+            done
+            if "paid 5" in request.text
+            else {"calls": [{"_tool": "pay", "euros": 5, "_outputPath": "†state.paid"}], "output": None}
+        )
+    if '"s"' in request.text:
+        return {"calls": [], "output": {"sum": "†state.s"}}
+    return {"calls": [{"_tool": "add", "a": "†input.a", "b": "†input.b", "_outputPath": "†state.s"}], "output": None}
+
+
+@asynccontextmanager
+async def serving(server: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[tuple[Served, list[str]]]:
+    tokens = write_tokens(
+        tmp_path / "tokens.json", ("shop", "ann", ["*"]), ("other", "eve", ["*"]), ("shop", "ron", ["read"])
+    )
+    agents = write_agents(tmp_path / "agents", ADDS, PAYS)
+    async with (
+        harness(server.client, [add, pay], answer) as it,
+        gateway(
+            server.client,
+            [mcp_adapter],
+            task_queue=it.task_queue,
+            agents=agents,
+            gateway_tokens=tmp_path / "tokens.json",
+        ) as at,
+    ):
+        yield at, tokens
+
+
+@asynccontextmanager
+async def client(at: Served, token: str) -> AsyncIterator[Client]:
+    async with (
+        httpx2.AsyncClient(headers=bearer(token), timeout=HANG) as http,
+        Client(streamable_http_client(f"{at.address}/mcp", http_client=http)) as found,
+    ):
+        yield found
+
+
+INITIALIZE: dict[str, Any] = {
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "tests", "version": "1"},
+    },
+}
+
+
+async def post(at: Served, token: str, message: dict[str, Any], session: str = "") -> httpx2.Response:
+    headers = {**bearer(token), "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-11-25"}
+    if session:
+        headers["Mcp-Session-Id"] = session
+    return await at.http.post("/mcp", json={"jsonrpc": "2.0", **message}, headers=headers)
+
+
+async def rpc(at: Served, token: str, method: str, **params: Any) -> Any:
+    """One request as the protocol of 2025-11-25 writes it, for what the client has no words for."""
+    return said(await post(at, token, {"id": 1, "method": method, "params": params}))
+
+
+def said(answered: httpx2.Response) -> Any:
+    assert answered.status_code == 200, answered.text
+    if answered.headers["content-type"].startswith("application/json"):
+        return answered.json()
+    lines = [line[6:] for line in answered.text.splitlines() if line.startswith("data: ") and len(line) > 6]
+    return json.loads(lines[-1])
+
+
+async def test_r17_4_an_agent_is_a_tool_with_its_schemas_and_tells_how_far_it_is(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with serving(dev_server, tmp_path) as (at, tokens), client(at, tokens[0]) as mcp:
+        tools = {each.name: each for each in (await mcp.list_tools()).tools}
+        assert tools["adder"].input_schema["required"] == ["a", "b"]
+        assert tools["adder"].output_schema == ADDS["schema"]
+        assert tools["payer"].input_schema["required"] == ["request"]
+        told: list[str | None] = []
+
+        async def progress(progress: float, total: float | None, message: str | None) -> None:
+            del progress, total
+            told.append(message)
+
+        result = await mcp.call_tool("adder", {"a": 2, "b": 3}, progress_callback=progress)
+        assert (result.is_error, result.structured_content) == (False, {"sum": 5})
+        assert "1.0 add done" in told
+        wrong = await mcp.call_tool("adder", {"a": "two"})
+        assert wrong.is_error
+        with pytest.raises(MCPError, match="adder") as nobody:
+            await mcp.call_tool("subtracter", {})
+        assert nobody.value.code == INVALID_PARAMS
+        async with client(at, tokens[2]) as reader:
+            refused = await reader.call_tool("adder", {"a": 1, "b": 1})
+        assert refused.is_error
+        assert "'ron' may not run an agent" in refused.content[0].text  # type: ignore[union-attr]
+
+
+async def test_r17_4_a_long_one_is_a_task_which_waits_for_a_person_and_is_cancelled(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with serving(dev_server, tmp_path) as (at, tokens):
+        ann, eve, *_ = tokens
+        call = {"name": "payer", "arguments": {"request": "pay 5"}, "task": {"ttl": 60_000}}
+        begun = (await rpc(at, ann, "tools/call", **call))["result"]["task"]
+        id = begun["taskId"]
+        assert begun["ttl"] is None
+        assert begun["status"] in ("working", "input_required")
+        async with asyncio.timeout(HANG):
+            while (task := (await rpc(at, ann, "tasks/get", taskId=id))["result"])["status"] != "input_required":
+                pass
+        assert (task["statusMessage"], task["ttl"]) == ("waits for a person: 1.0 pay", None)
+        assert (await rpc(at, eve, "tasks/get", taskId=id))["error"]["message"] == "there is no such task"
+        await at.gateway.perdure.get_run(id).approve("1.0")
+        result = (await rpc(at, ann, "tasks/result", taskId=id))["result"]
+        assert (result["content"][0]["text"], result["isError"]) == ("paid 5", False)
+        assert (await rpc(at, ann, "tasks/get", taskId=id))["result"]["status"] == "completed"
+        again = (await rpc(at, ann, "tasks/cancel", taskId=id))["error"]
+        assert again["message"] == f"the task {id} has ended already: completed"
+        other = (await rpc(at, ann, "tools/call", **call))["result"]["task"]["taskId"]
+        cancelled = (await rpc(at, ann, "tasks/cancel", taskId=other))["result"]
+        assert (cancelled["status"], cancelled["ttl"]) == ("cancelled", None)
+        async with asyncio.timeout(HANG):
+            while (
+                not {
+                    each["taskId"]: each["ttl"] for each in (await rpc(at, ann, "tasks/list"))["result"]["tasks"]
+                }.items()
+                >= {id: None, other: None}.items()
+            ):
+                pass
+        assert (await rpc(at, eve, "tasks/list"))["result"]["tasks"] == []
+
+
+async def test_r17_4_who_goes_away_cancels_a_call_that_is_no_task(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with serving(dev_server, tmp_path) as (at, tokens):
+        async with client(at, tokens[0]) as mcp:
+            calling = asyncio.create_task(mcp.call_tool("payer", {"request": "pay 5"}))
+            perdure = at.gateway.perdure
+            async with asyncio.timeout(HANG):
+                while not (found := (await perdure.approvals(tenant="shop")).waiting):
+                    pass
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+        view = await perdure.get_run(found[0].run_id).wait(HANG)
+    assert view.status == "cancelled"
+
+
+async def test_r17_4_a_call_is_cancelled_by_its_session_and_request_through_any_gateway(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with serving(dev_server, tmp_path) as (at, tokens):
+        perdure = at.gateway.perdure
+        given = {"agents": tmp_path / "agents", "gateway_tokens": tmp_path / "tokens.json"}
+        async with gateway(dev_server.client, [mcp_adapter], task_queue=perdure.task_queue, **given) as other:
+            begun = await post(at, tokens[0], {**INITIALIZE, "id": 0})
+            session = begun.headers["mcp-session-id"]
+            assert said(begun)["result"]["serverInfo"]["version"] == version("perdure")
+
+            async def cancel(gateway: Served, token: str, session: str, id: object) -> None:
+                note = {"method": "notifications/cancelled", "params": {"requestId": id, "reason": "enough"}}
+                assert (await post(gateway, token, note, session)).status_code == 202
+
+            for id, near in ((7, at), (8, other)):
+                call = {"id": id, "method": "tools/call", "params": {"name": "payer", "arguments": {"request": "pay"}}}
+                calling = asyncio.create_task(post(at, tokens[0], call, session))
+                async with asyncio.timeout(HANG):
+                    while not (found := (await perdure.approvals(tenant="shop")).waiting):
+                        pass
+                run = perdure.get_run(found[0].run_id)
+                # Another sender's, another session's, another request's, and one of no session: they mean another call.
+                if near is at:  # for each a gateway waits until the call could have begun
+                    strangers = ((tokens[1], session, id), (tokens[0], "other", id), (tokens[0], "", id))
+                    await asyncio.gather(*(cancel(at, *stranger) for stranger in strangers))
+                assert (await run.view()).status == "running"
+                await cancel(near, tokens[0], session, id)
+                assert (await run.wait(HANG)).status == "cancelled"
+                assert said(await calling)["result"]["isError"] is True
+
+
+async def test_the_client_of_the_docs_runs(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "gateway" / "mcp.md").read_text(encoding="utf-8")
+    script = page.split("```python\n")[1].split("```")[0]
+    async with serving(dev_server, tmp_path) as (at, tokens):
+        env = {**os.environ, "PERDURE_GATEWAY": at.address, "PERDURE_TOKEN": tokens[0]}
+        ran = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", script, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, err = await asyncio.wait_for(ran.communicate(), HANG)
+    assert ran.returncode == 0, err.decode()
+    assert out.decode().splitlines() == ["['adder', 'payer']", "{'sum': 5.0}"]

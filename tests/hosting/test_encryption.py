@@ -1,0 +1,310 @@
+"""What Temporal stores cannot be read there (docs/encryption.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+from openai import AsyncOpenAI
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowHistory, WorkflowUpdateFailedError
+from temporalio.common import RawValue
+from temporalio.converter import PayloadCodec
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import tool
+from perdure.activities.registry import load_tools
+from perdure.activities.secrets import masked
+from perdure.client.approvals import list_waiting
+from perdure.client.histories import exchanges
+from perdure.client.run import watch_run
+from perdure.client.run_operations import fetch_run
+from perdure.demo.script import SCRIPT
+from perdure.demo.workspace import fill
+from perdure.errors import SettingsError
+from perdure.hosting._encryption import ENCODING, PLACE, AesGcm
+from perdure.hosting.codec import payload_codec
+from perdure.hosting.connection import data_converter
+from perdure.runs.wire import DECIDE
+from tests.support import DONE, Harness, agent, harness
+from tests.timeouts import HANG
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OLD, NEW = ({name: base64.b64encode(bytes([n]) * 32).decode()} for n, name in enumerate(("old", "new")))
+TASK = "The disk is filling up. Sort it out."
+
+
+@pytest.fixture
+def encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting._encryption:aes_gcm")
+    monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW | OLD))
+
+
+PATCH = {"id", "deprecated"}
+"""Keys of the SDK's note of a patch: names in the code."""
+NOTE = {
+    "seq",
+    "attempt",
+    "activity_id",
+    "activity_type",
+    "complete_time",
+    "backoff",
+    "original_schedule_time",
+    "activation_index",
+}
+TEMPORALS = {"failure", "result", "completed"}
+"""`Encoded failure`, a marker's key for a result, the id that the server gives some requests."""
+
+
+async def connect(server: WorkflowEnvironment) -> Client:
+    return await Client.connect(server.client.service_client.config.target_host, data_converter=data_converter())
+
+
+def payloads(message: Message, path: str = "") -> Iterator[tuple[str, Payload]]:
+    """Every payload in a message, by where it stands; search attributes are numbers that the server itself must read."""
+    for field, value in message.ListFields():
+        here = f"{path}.{field.name}"
+        if isinstance(value, Message):
+            children = [value]
+        elif field.message_type is not None and field.message_type.GetOptions().map_entry:
+            children = [one for one in value.values() if isinstance(one, Message)]
+        else:
+            children = [one for one in value if isinstance(one, Message)] if field.message_type is not None else []
+        for child in children:
+            if isinstance(child, Payload):
+                yield here, child
+            elif field.name != "search_attributes":
+                yield from payloads(child, here)
+
+
+def clear_search_attributes(message: Message) -> None:
+    """They cannot be encrypted, and docs/encryption.md says what is in them."""
+    for field, value in message.ListFields():
+        if field.name == "search_attributes":
+            message.ClearField("search_attributes")
+        elif isinstance(value, Message):
+            clear_search_attributes(value)
+
+
+def words(text: str) -> set[str]:
+    return {word.lower() for word in re.findall(r"[A-Za-z]{6,}", text)}
+
+
+def names(history: WorkflowHistory) -> set[str]:
+    """What the server must be able to read: the names by which it hands out work."""
+    found = {history.workflow_id}
+    for event in history.events:
+        started, scheduled = (
+            event.workflow_execution_started_event_attributes,
+            event.activity_task_scheduled_event_attributes,
+        )
+        found |= {started.workflow_type.name, started.task_queue.name, started.identity, scheduled.activity_type.name}
+        found |= {event.workflow_execution_signaled_event_attributes.signal_name}
+        found |= {event.workflow_execution_update_accepted_event_attributes.accepted_request.input.name}
+        found |= {event.marker_recorded_event_attributes.marker_name}
+    return words(" ".join(found))
+
+
+async def run_demo(it: Harness, folder: Path) -> tuple[str, list[Message]]:
+    """The demo's run to its end; also what visibility held of it while something waited."""
+    document = json.loads(files("perdure.demo").joinpath("agents/devops.json").read_bytes())
+    handle = await it.start(document, {"request": TASK, "folder": str(folder)})
+    view = await it.until_waiting(handle.id, "1.2")
+    offers: list[Any] = []
+    async with asyncio.timeout(HANG):
+        while not offers:  # visibility comes a little later
+            offers = [one for one in (await list_waiting(it.client)).waiting if one.run_id == handle.id]
+    [offered] = offers
+    assert (offered.entry.tool, view.waiting[0].tool) == ("clean_logs", "clean_logs")
+    listed = [run.raw_info async for run in it.client.list_workflows(f"WorkflowId = '{handle.id}'")]
+    decision = {"call": "1.2", "decision": "approve", "by": "a person", "reason": "nobody reads rotated files"}
+    await handle.execute_update(DECIDE, decision)
+    assert (await handle.result()).status == "completed"
+    return handle.id, [*listed, (await handle.describe()).raw_description]
+
+
+@pytest.mark.usefixtures("encrypted")
+async def test_nothing_of_the_demos_run_can_be_read_in_what_temporal_stores(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    fill(tmp_path)
+    client = await connect(dev_server)
+    tools = load_tools(["perdure.demo.tools"])
+    async with harness(client, [], SCRIPT, registry=tools) as it:
+        run_id, visible = await run_demo(it, tmp_path)
+        prompts = [request.shown for request in it.model.requests]
+    handle = client.get_workflow_handle(run_id)
+    history = await handle.fetch_history()
+    kept = [*visible, *history.events]
+    for message in kept:
+        clear_search_attributes(message)
+    view, said = await fetch_run(client, run_id), await exchanges(client, run_id)
+    secret = words(" ".join([TASK, view.result().model_dump_json(), *prompts, str(said), "nobody reads rotated files"]))
+    secret -= names(history) | TEMPORALS
+    assert {"filling", "devops", "measure", "dump"} - secret == {"dump"}
+    assert len(secret) > 100
+
+    def seen() -> set[str]:
+        raw = b" ".join(message.SerializeToString() for message in kept).decode("latin-1").lower()
+        return {word for word in secret if word in raw}
+
+    found = [(path, one) for message in kept for path, one in payloads(message)]
+    # The SDK's own note of a local activity: its number, type, attempt and time.
+    notes = [one for _, one in found if one.metadata["encoding"] != ENCODING]
+    assert {frozenset(json.loads(note.data)) for note in notes} <= {frozenset(NOTE), frozenset(PATCH)}
+    for note in notes:
+        note.data = b""
+    assert seen() == set()
+    places = {path.rpartition(".")[2] for path, _ in found}
+    assert {"summary", "details", "fields", "encoded_attributes", "payloads"} <= places
+    # And that this test would have found them:
+    for _, one in found:
+        one.CopyFrom((await data_converter().payload_codec.decode([one]))[0])  # type: ignore[union-attr]
+    assert len(seen()) > 50  # prompts are not stored at all
+
+
+def stored(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+
+
+@tool(dangerous=True)
+def remove(path: str) -> str:
+    return "gone: " + path * 100_000
+
+
+@pytest.mark.usefixtures("encrypted")
+async def test_why_a_request_is_asked_again_is_told_to_those_who_may_read_it(dev_server: WorkflowEnvironment) -> None:
+    client = await connect(dev_server)
+    dead = AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0)
+    async with harness(client, [remove], [], model=dead) as it:
+        handle = await it.start(agent("remove"))
+        async for view in watch_run(client, handle.id):
+            if view.log and view.log[-1].trouble:
+                break
+        assert "http://127.0.0.1:9/v1" in str(view.log[-1].trouble)
+        [pending] = (await handle.describe()).raw_description.pending_activities
+        assert pending.last_failure.message == "Encoded failure"
+        await handle.cancel()
+
+
+@pytest.mark.usefixtures("encrypted")
+async def test_large_values_are_encrypted_where_they_are_stored_and_what_is_forged_stops_no_run(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path))
+    client = await connect(dev_server)
+    script = [{"calls": [{"_tool": "remove", "path": "/etc", "_outputPath": "†state.x"}]}, DONE]
+    async with harness(client, [remove], script) as it:
+        handle = await it.start(agent("remove"))
+        await it.until_waiting(handle.id, "1.0")
+        stranger = dev_server.client.get_workflow_handle(handle.id)
+        for key in (b"new", b"nobody's", b"\xff"):
+            forged = RawValue(Payload(metadata={"encoding": ENCODING, "encryption-key-id": key}, data=b"x" * 40))
+            await stranger.signal("approve", forged)
+            with pytest.raises(WorkflowUpdateFailedError):
+                await stranger.execute_update(DECIDE, forged)
+        # What was really sent, and encrypted, to another run, by whoever can read histories and write to the namespace.
+        other = await it.start(agent("remove", context=[{"type": "plan", "plan": script[0]["calls"], "output": 1}]))
+        await it.until_waiting(other.id, "0.0")
+        await other.signal("approve", {"call": "1.0"})
+        async for event in other.fetch_history_events(wait_new_event=True):
+            if event.HasField("workflow_execution_signaled_event_attributes"):
+                [moved] = event.workflow_execution_signaled_event_attributes.input.payloads
+                break
+        await stranger.signal("approve", RawValue(moved))
+        await stranger.signal(
+            "approve", RawValue(Payload(metadata={**moved.metadata, PLACE: handle.id.encode()}, data=moved.data))
+        )
+        await other.cancel()
+        refused: list[str] = []
+        while len(refused) < 5:  # a signal is judged some tasks after it was sent
+            refused = [line["problem"] for line in (await it.until_waiting(handle.id, "1.0")).refusals]
+        assert len(refused) == 5
+        assert all("cannot be read: " in line for line in refused)
+        await handle.execute_update(DECIDE, {"call": "1.0", "decision": "approve", "by": "me"})
+        result = await handle.result()
+        history = await handle.fetch_history()
+    assert (result.status, len(result.state["x"])) == ("completed", 400_006)
+    assert not any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED for event in history.events)
+    found = stored(tmp_path)
+    assert max(map(len, found)) > 400_000
+    assert not any(b"/etc/etc" in data for data in found)
+
+
+async def use(codec: PayloadCodec, payload: Payload) -> Payload:
+    [decoded] = await codec.decode([payload])
+    return decoded
+
+
+async def test_keys_are_changed_without_a_break(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting._encryption:aes_gcm")
+    codecs = []
+    (tmp_path / "keys.json").write_text(json.dumps(NEW | OLD))
+    for keys in (json.dumps(OLD), f"@{tmp_path / 'keys.json'}", json.dumps(NEW)):
+        monkeypatch.setenv("PERDURE_CODEC_KEYS", keys)
+        codec = payload_codec()
+        assert isinstance(codec, AesGcm)
+        codecs.append(codec)
+    before, both, after = codecs
+    plain = Payload(metadata={"encoding": b"json/plain"}, data=b'"a word"')
+    [old], [new] = await before.encode([plain]), await both.encode([plain])
+    assert (old.metadata["encryption-key-id"], new.metadata["encryption-key-id"]) == (b"old", b"new")
+    assert [await use(both, one) for one in (old, new, plain)] == [plain] * 3
+    assert (await use(after, new), await use(after, old), await use(before, new)) == (plain, old, new)
+    assert masked(f"the key {OLD['old']}") == "the key [masked]"
+    for spoilt in (new.data[:-1], new.data[:12], b"", new.data[:-1] + bytes([new.data[-1] ^ 1])):
+        forged = Payload(metadata=new.metadata, data=spoilt)
+        assert await use(both, forged) == forged
+
+
+@pytest.mark.parametrize(
+    ("codec", "keys", "words"),
+    [
+        ("nocolon", "", "must be module:function, not 'nocolon'"),
+        ("nope.nope:f", "", "ModuleNotFoundError"),
+        ("perdure.hosting._encryption:nope", "", "has no attribute 'nope'"),
+        ("builtins:dict", "", "gives dict, which is not a temporalio.converter.PayloadCodec"),
+        ("perdure.hosting._encryption:aes_gcm", "", "PERDURE_CODEC_KEYS must name keys"),
+        ("perdure.hosting._encryption:aes_gcm", "{}", "openssl rand -base64 32"),
+        ("perdure.hosting._encryption:aes_gcm", "{", "PERDURE_CODEC_KEYS"),
+        ("perdure.hosting._encryption:aes_gcm", '{"a": "c2hvcnQ="}', "the key 'a' must be 32 bytes in base64"),
+        ("perdure.hosting._encryption:aes_gcm", '{"a": 5}', "PERDURE_CODEC_KEYS.a: must be a valid string"),
+    ],
+)
+async def test_a_codec_that_cannot_be_used_is_one_line(
+    codec: str, keys: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_CODEC", codec)
+    monkeypatch.setenv("PERDURE_CODEC_KEYS", keys)
+    with pytest.raises(SettingsError, match=re.escape(words)) as refused:
+        data_converter()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.soak  # ten seconds: Temporal's own, before a failed task is tried again
+@pytest.mark.usefixtures("encrypted")
+async def test_a_run_waits_for_a_worker_that_has_its_key(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await connect(dev_server)
+    monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(OLD))
+    keyless = await connect(dev_server)
+    queue = "a-key-is-missing"
+    async with harness(keyless, [remove], [DONE], task_queue=queue) as it:
+        it.client = client
+        handle = await it.start(agent("remove"), {"a": 1})
+        async for event in handle.fetch_history_events(wait_new_event=True):
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+                break
+    async with harness(client, [remove], [DONE], task_queue=queue):
+        assert (await handle.result()).status == "completed"

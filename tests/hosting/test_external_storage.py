@@ -1,0 +1,252 @@
+"""Large values travel by external storage, in files and in S3; the model is shown a cut (R6.9)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import tool
+from perdure.errors import SettingsError
+from perdure.hosting._storage import FileStorage, external_storage
+from perdure.hosting.connection import data_converter
+from perdure.hosting.settings import Settings
+from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, REFUSED
+from perdure.values.limits import MAX_PAYLOAD
+from tests.cli.test_commands import one_line, write
+from tests.support import DONE, agent, harness, perdure
+from tests.timeouts import HANG
+from tests.workflows.test_delegates import parts, save
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+REFERENCE = b"json/external-storage-reference"
+
+
+@tool
+def make(size: int) -> str:
+    """Make a text."""
+    return "x" * size
+
+
+@tool
+def measure(text: str) -> int:
+    """Measure a text."""
+    return len(text)
+
+
+async def connect(server: WorkflowEnvironment) -> Client:
+    """A client with the storage that the settings name."""
+    return await Client.connect(server.client.service_client.config.target_host, data_converter=data_converter())
+
+
+def made(size: int) -> list[Any]:
+    calls = [
+        {"_tool": "make", "size": size, "_outputPath": "†state.text"},
+        {"_tool": "measure", "text": "†state.text", "_outputPath": "†state.length"},
+    ]
+    return [{"calls": calls, "output": None}, DONE]
+
+
+def stored(folder: Path) -> list[int]:
+    return [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+
+
+async def test_r6_9_five_megabytes_reach_the_next_tool_whole(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path))
+    async with harness(await connect(dev_server), [make, measure], made(5_000_000)) as it:
+        handle = await it.start(agent("make", "measure"))
+        result = await handle.result()
+        history = await handle.describe()
+        shown = it.model.requests[1].text
+    assert (result.status, result.state["length"]) == ("completed", 5_000_000)
+    assert len(result.state["text"]) == 5_000_000
+    assert "[5,000,000 characters; the rest: recall state.text]" in shown  # R10.18
+    assert len(shown) < 30_000
+    assert history.raw_description.workflow_execution_info.history_size_bytes < 100_000
+    assert max(stored(tmp_path)) > 5_000_000
+
+
+THRESHOLD = Settings().storage_threshold
+
+
+@pytest.mark.parametrize(("size", "outside"), [(THRESHOLD - 1000, False), (THRESHOLD + 1000, True)])
+async def test_r6_9_both_sides_of_the_threshold(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, outside: bool
+) -> None:
+    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path))
+    async with harness(await connect(dev_server), [make, measure], made(size)) as it:
+        view = await it.run(agent("make", "measure"))
+        shown = it.model.requests[1].text
+    assert view.state["length"] == size
+    # The tool's own result; the run's, which holds the value twice, is larger in any case.
+    assert any(size < found < size + 2000 for found in stored(tmp_path)) == outside
+    assert f"[{size:,} characters; the rest: recall state.text]" in shown
+
+
+async def test_r8_7_results_of_a_loop_above_the_limit_of_a_payload(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path / "values"))
+    maker = {
+        "name": "maker",
+        "context": [
+            {"type": "tool", "tool": "make"},
+            {"type": "input"},
+            {
+                "type": "plan",
+                "plan": [{"_tool": "make", "size": "†input.item", "_outputPath": "†state.t"}],
+                "output": "†state.t",
+            },
+        ],
+    }
+    call = {"_tool": "all", "_each": [300_000] * 10, "_outputPath": "†state.all"}
+    script = parts(PARENT=[{"calls": [call], "output": None}, DONE])
+    async with harness(await connect(dev_server), [make], script, agents=save(tmp_path, maker)) as it:
+        result = await (await it.start(agent({"name": "all", "_delegate": "maker"}))).result()
+    assert [len(text) for text in result.state["all"]] == [300_000] * 10
+    assert MAX_PAYLOAD < 10 * 300_000
+
+
+def forged() -> list[Payload]:
+    """Payloads that claim to be stored where nothing of theirs is."""
+    claims: list[tuple[str, Any]] = [
+        ("perdure.files", {"sha256": "0" * 64}),
+        ("perdure.files", {"sha256": "../../etc/passwd"}),
+        ("perdure.files", {}),
+        ("aws.s3driver", {"bucket": "others", "key": "x"}),
+        ("nobody", {"sha256": "0" * 64}),
+    ]
+    written = [
+        json.dumps({"driver_name": name, "driver_claim": {"claim_data": data}}).encode() for name, data in claims
+    ]
+    payloads = [Payload(metadata={"encoding": REFERENCE}, data=data) for data in [*written, b"{oops", b"[]"]]
+    marked = Payload(metadata={"encoding": b"json/plain", "__temporal_external_storage_reference": b"true"}, data=b"{}")
+    return [*payloads, marked]
+
+
+async def attacker_starts(client: Client, queue: str, payload: Payload) -> BaseException | None:
+    """How a run ends that is started with it."""
+    name = f"forged-{uuid.uuid4().hex[:8]}"
+    handle = await client.start_workflow(AGENT_WORKFLOW, RawValue(payload), id=name, task_queue=queue)
+    with pytest.raises(WorkflowFailureError) as ended:
+        await handle.result()
+    return ended.value.cause
+
+
+@pytest.mark.parametrize("stores", [True, False])
+async def test_r18_6_a_forged_claim_of_storage_is_a_signal_that_is_none(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stores: bool
+) -> None:
+    """The attack: a signal whose argument is said to lie in the storage. The run's tasks must not fail for it."""
+    if stores:
+        monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path))
+    plain = await Client.connect(dev_server.client.service_client.config.target_host)
+    calls = [{"_tool": "erase", "path": "/x"}]
+
+    @tool(dangerous=True)
+    def erase(path: str) -> str:
+        return path
+
+    async with harness(await connect(dev_server), [erase], [{"calls": calls}, DONE]) as it:
+        handle = await it.start(agent("erase"))
+        await it.until_waiting(handle.id, "1.0")
+        attacker = plain.get_workflow_handle(handle.id)
+        for payload in forged():
+            for name in ("approve", "calls", "nothing of ours"):
+                await attacker.signal(name, RawValue(payload))
+        with pytest.raises(WorkflowUpdateFailedError):
+            await attacker.execute_update(DECIDE, RawValue(forged()[0]))
+        await it.client.get_workflow_handle(handle.id).execute_update(DECIDE, {"call": "1.0", "decision": "approve"})
+        result = await asyncio.wait_for(handle.result(), HANG)
+        failed = [
+            event
+            async for event in handle.fetch_history_events()
+            if event.HasField("workflow_task_failed_event_attributes")
+        ]
+        view = await it.view(handle.id)
+        starts = [attacker_starts(plain, it.task_queue, payload) for payload in forged()]
+        ends = await asyncio.wait_for(asyncio.gather(*starts), HANG)
+    assert ([call.status for call in result.calls], failed) == (["done"], [])
+    assert len([line for line in view.refusals if "cannot be read" in line["problem"]]) == len(forged())
+    for cause in ends:
+        assert isinstance(cause, ApplicationError)
+        assert (cause.type, "cannot be read" in cause.message or "no input" in cause.message) == (REFUSED, True)
+
+
+def damage(folder: Path) -> None:
+    """Change the only file."""
+    next(path for path in folder.rglob("*") if path.is_file()).write_bytes(b"two")
+
+
+async def test_a_name_that_leads_elsewhere_and_a_damaged_value_are_refused(tmp_path: Path) -> None:
+    from temporalio.converter import StorageDriverClaim, StorageDriverRetrieveContext, StorageDriverStoreContext
+
+    storage = FileStorage(tmp_path)
+    claims = await storage.store(StorageDriverStoreContext(), [Payload(data=b"one"), Payload(data=b"one")])
+    assert claims[0] == claims[1]
+    assert [one.data for one in await storage.retrieve(StorageDriverRetrieveContext(), claims)] == [b"one"] * 2
+    with pytest.raises(ValueError, match="is not a name of a stored value"):
+        await storage.retrieve(StorageDriverRetrieveContext(), [StorageDriverClaim({"sha256": "../../etc/passwd"})])
+    damage(tmp_path)
+    with pytest.raises(ValueError, match="was damaged"):
+        await storage.retrieve(StorageDriverRetrieveContext(), claims)
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A bucket on a server that speaks S3, found by AWS's own settings."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for key, value in {
+        "AWS_ENDPOINT_URL_S3": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_DEFAULT_REGION": "eu-central-1",
+        "PERDURE_STORAGE": "s3://values",
+    }.items():
+        monkeypatch.setenv(key, value)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="values", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    yield client
+    server.stop()
+    assert threading.active_count() < 200
+
+
+async def test_r6_9_values_in_s3(dev_server: WorkflowEnvironment, s3: Any) -> None:
+    async with harness(await connect(dev_server), [make, measure], made(5_000_000)) as it:
+        view = await it.run(agent("make", "measure"))
+    assert view.state["length"] == 5_000_000
+    assert max(item["Size"] for item in s3.list_objects_v2(Bucket="values")["Contents"]) > 5_000_000
+
+
+async def test_a_place_of_another_kind_is_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_STORAGE", "gs://values")
+    with pytest.raises(SettingsError, match="'gs://values' cannot be used: it is a folder, or s3://bucket"):
+        external_storage()
+
+
+async def test_a_threshold_that_is_no_number_is_one_line(tmp_path: Path) -> None:
+    env = {"PERDURE_STORAGE": str(tmp_path), "PERDURE_STORAGE_THRESHOLD": "lots"}
+    refused = await perdure("run", write(tmp_path, agent()), env=env)
+    assert (
+        refused.code,
+        'PERDURE_STORAGE_THRESHOLD: must be a valid integer, not "lots"' in one_line(refused.err),
+    ) == (2, True)

@@ -1,0 +1,254 @@
+"""Production runs written down and played again, and histories replayed before a deploy (R14.6, R13.7)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Agent, Perdure, ToolError, branch, tool
+from perdure.client.histories import read_history, replay_each, replay_running
+from perdure.errors import RunError, SettingsError
+from perdure.testing import (
+    CaseDifferenceError,
+    Turn,
+    approve,
+    cut,
+    edit,
+    read_case,
+    record,
+    replay,
+    run_locally,
+    write_case,
+)
+from tests.support import DONE, agent, harness, perdure
+from tests.timeouts import HANG
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+real: list[str] = []
+
+
+@tool
+async def stock(item: str) -> dict[str, int]:
+    """What is in stock."""
+    real.append("stock")
+    return {"count": len(item)}
+
+
+@tool(dangerous=True)
+async def order(item: str, count: int) -> str:
+    """Order."""
+    real.append("order")
+    return f"{count} of {item}"
+
+
+@tool(retries=0)
+async def deliver(receipt: str) -> Any:
+    """Deliver."""
+    if not receipt:
+        raise ToolError("nothing", "nothing to deliver")
+    return branch("†state.late", receipt)
+
+
+LAST: dict[str, Any] = {"calls": [], "output": {"ok": True}}
+FIRST: dict[str, Any] = {
+    "calls": [
+        {"_tool": "stock", "item": "†input.item", "_outputPath": "†state.stock"},
+        {"_tool": "order", "item": "†input.item", "count": "†state.stock.count", "_outputPath": "†state.receipt"},
+        {"_tool": "deliver", "receipt": "†state.receipt", "_outputPath": "†state.done || †state.late"},
+        {"_tool": "deliver", "receipt": "", "_outputPath": "†state.none"},
+        {"_tool": "clerk", "request": "again", "_outputPath": "†state.clerk"},
+    ],
+    "output": None,
+}
+BELOW: dict[str, Any] = {
+    "calls": [{"_tool": "stock", "item": "pear", "_outputPath": "†state.pear"}],
+    "output": {"pears": "†state.pear.count"},
+}
+
+
+def shop(**more: Any) -> Agent[Any]:
+    clerk = Agent("clerk", tools=[stock])
+    return Agent("counter", tools=[stock, order, deliver, clerk], **more)
+
+
+def answered(first: dict[str, Any]) -> Any:
+    """Whoever asks: the delegate, or the shop for the first time, or after."""
+    seen: list[str] = []
+
+    def turn(asked: Any) -> Any:
+        if "/" in asked.run_id:
+            return Turn(BELOW, dialect="solution")
+        seen.append(asked.run_id)
+        return first if len(seen) == 1 else LAST
+
+    return turn
+
+
+@pytest.mark.parametrize("dialect", ["solution", "tools", "script"])
+async def test_r14_6_a_run_is_recorded_and_plays_again_the_same(
+    dialect: str, dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    people = [edit("order", {"count": 2}, by="ann")]
+    agent = shop(dialect=dialect)
+    async with run_locally(agent, model=answered(FIRST), people=people, server=dev_server) as local:
+        run = await local.start({"item": "fig"})
+        view = await run.wait()
+    assert view.status == "completed", view.errors
+    case = await record(run)  # nobody works there any more
+    path = tmp_path / "case.json"
+    write_case(case, path)
+    case = read_case(path)
+    assert case["input"] == {"item": "fig"}
+    assert case["runs"][""]["results"]["1.1"] == {
+        "tool": "order",
+        "params": {"item": "fig", "count": 2},
+        "returns": "2 of fig",
+    }
+    assert case["runs"][""]["results"]["1.2"]["branch"] == "†state.late"
+    assert case["runs"][""]["results"]["1.3"]["raises"] == {"code": "nothing", "message": "nothing to deliver"}
+    assert case["runs"][""]["decisions"] == [{"call": "1.1", "decision": "edit", "params": {"count": 2}, "by": "ann"}]
+    assert case["runs"]["1.4"]["output"] == {"pears": 4}
+    real.clear()
+    assert (await replay(path)).output == {"ok": True}
+    assert (await replay(case, agent)).state == view.state
+    assert real == []
+
+
+async def test_r14_6_what_differs_is_told_as_a_diff_of_the_plans(dev_server: WorkflowEnvironment) -> None:
+    one: dict[str, Any] = {"calls": FIRST["calls"][:3], "output": None}
+    async with run_locally(shop(), model=answered(one), people=[approve()], server=dev_server) as local:
+        run = await local.start({"item": "fig"})
+        await run.wait()
+        case = await record(run)
+    with pytest.raises(CaseDifferenceError) as careless:
+        await replay(case, shop(approval={"ask": "never"}))
+    assert careless.value.lines == [
+        '- 1.1 order {"item":"fig","count":3} done, asked',
+        '+ 1.1 order {"item":"fig","count":3} done',
+    ]
+    with pytest.raises(CaseDifferenceError, match="there is no tool") as poorer:
+        await replay(case, Agent("counter", tools=[stock, order]))
+    assert "- 1.1 → 1.2 †state.receipt" in poorer.value.lines
+    assert any(line.startswith('- status "completed"') or "deliver" in line for line in poorer.value.lines)
+
+    @tool(name="stock")
+    async def renamed(item: str, shelf: str) -> dict[str, int]:
+        """What is in stock on a shelf."""
+        return {item: len(shelf)}
+
+    with pytest.raises(CaseDifferenceError, match=r"\+ 1.0 stock .* invalid: .*lacks 'shelf'"):
+        await replay(case, tools=[renamed])
+
+
+async def test_r14_6_an_answer_that_broke_off_breaks_off_again(dev_server: WorkflowEnvironment) -> None:
+    agent = Agent("short", tools=[stock])
+    plan = {
+        "calls": [{"_tool": "stock", "item": "a", "_outputPath": "†state.a"}, {"_tool": "stock", "item": "bbbbbbbb"}]
+    }
+    async with run_locally(agent, model=[cut(plan, after=22), DONE], server=dev_server) as local:
+        run = await local.start()
+        view = await run.wait()
+        case = await record(run)
+    assert [error["error"]["code"] for error in view.errors] == ["interrupted"]
+    assert len((await replay(case)).calls) == 1
+
+
+async def a_run_and_files(server: WorkflowEnvironment, folder: Path) -> tuple[str, Path, Path]:
+    """A run with one below it, its own history in a file, and one that no version wrote."""
+    async with run_locally(shop(), model=answered(FIRST), people=[approve()], server=server) as local:
+        view = await local.run({"item": "fig"})
+    history, broken = folder / "history.json", folder / "broken.json"
+    text = (await server.client.get_workflow_handle(view.run_id).fetch_history()).to_json()
+    history.write_text(text, encoding="utf-8")
+    other = json.loads(text)
+    for event in other["events"]:
+        if attributes := event.get("activityTaskScheduledEventAttributes"):
+            attributes["activityType"]["name"] = "another"
+    broken.write_text(json.dumps(other), encoding="utf-8")
+    return view.run_id, history, broken
+
+
+async def test_r13_7_histories_are_replayed_and_what_would_break_is_told(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    run_id, history, broken = await a_run_and_files(dev_server, tmp_path)
+    files = [str(history), str(broken)]
+    client = dev_server.client
+    found = [each async for each in replay_each(client, [run_id, *files], files, client.data_converter)]
+    assert [each.name for each in found] == [run_id, f"{run_id}/1.4", *files]
+    assert [each.problem is None for each in found] == [True, True, True, False]
+    assert "another" in (found[3].problem or "")
+    assert found[0].events == found[2].events > 20
+    write_case(await record(Perdure(client).get_run(run_id)), tmp_path / "case.json")
+    for name, words in (("case.json", "is a case, not a history"), ("none.json", "cannot be read as a history")):
+        with pytest.raises(SettingsError, match=words):
+            read_history(tmp_path / name)
+
+
+async def test_r24_1_sessions_replay_and_what_is_left_out_is_named(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    client = dev_server.client
+    async with harness(client, [], [DONE, DONE]) as it:
+        session = Perdure(client, task_queue=it.task_queue).session("desk-22", agent=Agent.of(agent()))
+        await session.wait(await session.send("hello", sender="ann"))
+        found = [each async for each in replay_each(client, [session.id], [], client.data_converter)]
+        assert found[0].name == session.id
+        assert [each.name for each in found if each.name.startswith(f"{session.id}/")]
+        assert [each.problem for each in found] == [None] * len(found)
+        mine = f"TaskQueue = '{it.task_queue}'"
+        async with asyncio.timeout(HANG):
+            while session.id not in [each.name async for each in replay_running(client, mine)]:
+                pass
+        open_ones = [each async for each in replay_running(client, mine)]
+        assert [each.problem for each in open_ones] == [None] * len(open_ones)
+        with pytest.raises(RunError, match="the query is refused"):
+            _ = [each async for each in replay_running(client, "no query")]
+        text = (await client.get_workflow_handle(session.id).fetch_history()).to_json()
+    (mine_file := tmp_path / "session.json").write_text(text, encoding="utf-8")
+    (their_file := tmp_path / "others.json").write_text(text.replace('"name": "Session"', '"name": "Theirs"'), "utf-8")
+    files = [str(mine_file), str(their_file)]
+    ours, theirs = [each async for each in replay_each(None, files, files, client.data_converter)]
+    assert ours.problem is None
+    assert (theirs.left_out, theirs.line()) == (
+        True,
+        f"{files[1]}: left out: a workflow of type 'Theirs', which is none of Perdure's: replay it with the worker that has it",
+    )
+
+
+@pytest.mark.soak  # the same by two processes
+async def test_r13_7_record_and_replay_on_the_command_line(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+    run_id, history, broken = await a_run_and_files(dev_server, tmp_path)
+    case = tmp_path / "case.json"
+    recorded, replayed = await asyncio.gather(
+        perdure("record", run_id, "--out", str(case), env=env),
+        perdure("replay", run_id, str(history), str(broken), env=env),
+    )
+    assert recorded.code == 0, recorded.err
+    assert read_case(case)["name"] == run_id
+    assert replayed.code == 1
+    lines = replayed.out.splitlines()
+    assert [line.split(": ")[0] for line in lines] == [run_id, f"{run_id}/1.4", str(history), str(broken)]
+    assert [": ok, " in line for line in lines] == [True, True, True, False]
+    assert "breaks: " in lines[3]
+
+
+async def test_what_is_no_case_is_told(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(SettingsError, match="is not a case: write one with"):
+        await replay(tmp_path / "a.json")
+    with pytest.raises(RunError, match="there is no run 'nowhere'"):
+        await record(Nowhere(dev_server))
+
+
+class Nowhere:
+    id = "nowhere"
+
+    def __init__(self, server: WorkflowEnvironment) -> None:
+        self.client = server.client

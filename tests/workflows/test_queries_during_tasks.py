@@ -1,0 +1,101 @@
+"""Runs and sessions at which somebody looks ask their workers by no local activity, but for a run's preparation (R13.7).
+
+Where a query comes with a task, the SDK's core ends the task before the results of its local activities are handed out; a replay hands them
+out in the first task. Without a cache each task is such a replay, and what signals and updates do meanwhile came in another order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import WorkflowTaskFailedCause
+from temporalio.client import WorkflowHistory, WorkflowQueryFailedError
+from temporalio.service import RPCError
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import hook, tool
+from perdure.client.histories import replay_history
+from perdure.hooks import MessageReceived, SessionStart
+from perdure.hosting.connection import data_converter
+from perdure.runs.agent import Situation
+from perdure.runs.wire import RUN_QUERY
+from perdure.sessions.wire import SHOW, Receipt
+from tests.support import DONE, agent, harness
+from tests.timeouts import HANG
+from tests.workflows.test_session import ALL, desk, idles
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def in_turn(situation: Situation) -> str:
+    """A worker's own policy."""
+    return "fast" if situation.number % 2 else "smart"
+
+
+def local_activities(history: WorkflowHistory) -> int:
+    names = [event.marker_recorded_event_attributes.marker_name for event in history.events]
+    return names.count("core_local_activity")
+
+
+async def check_replays(history: WorkflowHistory) -> None:
+    """Check that no worker failed to replay it, and that it replays."""
+    causes = {event.workflow_task_failed_event_attributes.cause for event in history.events}
+    assert WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR not in causes
+    assert (await replay_history(history, data_converter(), history.workflow_id)).problem is None
+
+
+async def test_a_policy_of_the_workers_own_is_asked_while_somebody_looks(dev_server: WorkflowEnvironment) -> None:
+    @tool
+    async def look(number: int) -> int:
+        with contextlib.suppress(WorkflowQueryFailedError, RPCError):  # a server keeps few queries for one task
+            await asyncio.gather(
+                *(run.query(RUN_QUERY) for _ in range(3)), run.signal("policy", {"timeout": 600 + number})
+            )
+        return number
+
+    script = [{"calls": [{"_tool": "look", "number": number}], "output": None} for number in range(3)]
+    document = agent("look", config={"models": {"policy": "tests.workflows.test_queries_during_tasks:in_turn"}})
+    options: dict[str, Any] = {"cached_workflows": 0, "named": ["tests.workflows.test_queries_during_tasks"]}
+    async with harness(dev_server.client, [look], [*script, DONE], **options) as it, asyncio.timeout(HANG):
+        run = it.client.get_workflow_handle("looked-at")
+        result = await (await it.start(document, run_id=run.id)).result()
+        history = await run.fetch_history()
+    await check_replays(history)
+    assert (result.status, result.requests) == ("completed", 4)
+    assert local_activities(history) == 1, "its preparation"
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+async def test_a_session_is_asked_for_its_hooks_and_its_limit_while_somebody_looks(
+    dev_server: WorkflowEnvironment, limit: int
+) -> None:
+    """Messages come while it records its hooks, and while it asks whether a worker has room."""
+
+    @hook("session_start")
+    def begins(_: SessionStart) -> None: ...
+
+    @hook("message_received")
+    def receives(_: MessageReceived) -> None: ...
+
+    options: dict[str, Any] = {"cached_workflows": 0, "session_runs": limit, "rules": {"mode": "collect"}}
+    async with desk(dev_server, tools=[begins, receives], **options) as (session, it), asyncio.timeout(HANG):
+
+        async def send(text: str) -> Receipt:
+            with contextlib.suppress(WorkflowQueryFailedError, RPCError):  # a server keeps few queries for one task
+                await asyncio.gather(*(session.handle.query(SHOW) for _ in range(2)))
+            return await session.send(text, sender="ann", rights=ALL)
+
+        for receipt in await asyncio.gather(*(send(f"{number}") for number in range(6))):
+            await session.wait(receipt)
+        await idles(session)
+        found = [
+            await it.client.get_workflow_handle(session.id, run_id=one.run_id).fetch_history()
+            async for one in it.client.list_workflows(f"WorkflowId = '{session.id}'")
+        ]
+    assert found
+    for history in found:
+        await check_replays(history)
+        assert local_activities(history) == 0

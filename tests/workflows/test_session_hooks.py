@@ -1,0 +1,243 @@
+"""Hooks of sessions on a real server: what comes in, commands, compaction, beginning and end; and sessions without any (R10.17)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Replayer
+
+from perdure import hook, refuse
+from perdure.errors import MessageRefusedError
+from perdure.hooks import (
+    AfterCompaction,
+    BeforeAgentStart,
+    BeforeCompaction,
+    Command,
+    MessageReceived,
+    Refused,
+    SessionEnd,
+    SessionStart,
+    ToolResultPersist,
+)
+from perdure.hosting.connection import data_converter
+from perdure.testing.scripted_model import Turn
+from perdure.workflows.session import SessionWorkflow
+from tests.support import Harness
+from tests.workflows.test_session import ALL, ECHO, answers, desk, idles
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def events(it: Harness, session_id: str) -> Counter[str]:
+    """Of all executions of a session together."""
+    found: Counter[str] = Counter()
+    run_id: str | None = None
+    described = await it.client.get_workflow_handle(session_id).describe()
+    first = described.raw_description.workflow_execution_info.first_run_id or described.run_id
+    run_id = first
+    while run_id:
+        history = await it.client.get_workflow_handle(session_id, run_id=run_id).fetch_history()
+        found.update(EventType.Name(event.event_type) for event in history.events)
+        last = history.events[-1]
+        run_id = (
+            last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+            if last.HasField("workflow_execution_continued_as_new_event_attributes")
+            else None
+        )
+    return found
+
+
+async def test_a_session_without_hooks_records_and_asks_nothing_more(dev_server: WorkflowEnvironment) -> None:
+    async with desk(dev_server) as (session, it):
+        await answers(session, await session.send("hello", sender="ann", rights=ALL))
+        await idles(session)
+        counted = await events(it, session.id)
+    assert counted["EVENT_TYPE_MARKER_RECORDED"] == 1  # that its runs are not limited
+    assert counted["EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES"] == 1  # the marker's name
+    assert not [name for name in counted if "ACTIVITY" in name]
+
+
+async def test_a_message_is_changed_or_refused_before_it_is_accepted(dev_server: WorkflowEnvironment) -> None:
+    seen: list[Any] = []
+
+    @hook("session_start")
+    def begins(event: SessionStart) -> None:
+        seen.append(("start", event.session, event.tenant, event.agent))
+
+    @hook("message_received")
+    async def filters(event: MessageReceived) -> MessageReceived | Refused | None:
+        seen.append((event.message_id, event.sender, event.text))
+        if "spam" in event.text:
+            return refuse("no advertising here")
+        return event.changed(text="/stop") if event.text == "please stop" else None
+
+    @hook("command")
+    def commands(event: Command) -> None:
+        seen.append((event.command, event.sender))
+
+    @hook("before_agent_start")
+    def runs(event: BeforeAgentStart) -> None:
+        seen.append((event.session, event.tenant, event.sender))
+
+    @hook("session_end")
+    def ends(_: SessionEnd) -> None:
+        seen.append("end")
+
+    tools = [begins, filters, commands, runs, ends]
+    async with desk(dev_server, tools=tools) as (session, _):
+        first = await session.send("hello", sender="ann", rights=ALL, id="1")
+        assert await answers(session, first) == ["re: ann: hello"]
+        assert await session.send("hello", sender="ann", rights=ALL, id="1") == first  # and nobody asks again
+        with pytest.raises(MessageRefusedError, match="no advertising here"):
+            await session.send("spam spam", sender="bob", rights=ALL, id="2")
+        changed = await session.send("please stop", sender="ann", rights=ALL, id="3")
+        assert await answers(session, changed) == ["re: ann: /stop"]  # text, which is a command of nobody's
+        assert await session.send("please stop", sender="ann", rights=ALL, id="3") == changed
+        await session.send("/new", sender="ann", rights=ALL, id="4")
+        await idles(session)
+        view = await session.show()
+        await session.delete(sender="ann", rights=ALL)
+    assert [entry["text"] for entry in view.entries if entry["type"] == "message"] == ["hello", "/stop"]
+    key = view.session
+    assert seen == [
+        ("start", key, "acme", "echo"),
+        ("1", "ann", "hello"),
+        (key, "acme", "ann"),
+        ("2", "bob", "spam spam"),
+        ("3", "ann", "please stop"),
+        (key, "acme", "ann"),
+        ("/new", "ann"),
+        "end",
+    ]
+
+
+async def test_a_message_that_no_hook_could_look_at_is_not_accepted_and_order_is_kept(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    goes_on = asyncio.Event()
+
+    @hook("message_received", timeout=1)
+    async def slow(event: MessageReceived) -> None:
+        if event.text == "hang":
+            await goes_on.wait()
+        if event.text == "raise":
+            raise ValueError(event.text)
+
+    async with desk(dev_server, tools=[slow], rules={"mode": "followup"}) as (session, _):
+        await answers(session, await session.send("first", sender="ann", rights=ALL))
+        sent = [asyncio.create_task(session.send(text, sender="ann", rights=ALL)) for text in ("hang", "raise")]
+        sent += [asyncio.create_task(session.send(f"next {n}", sender="ann", rights=ALL)) for n in range(3)]
+        found = await asyncio.gather(*sent, return_exceptions=True)
+        goes_on.set()
+        assert [type(each) for each in found[:2]] == [MessageRefusedError, MessageRefusedError]
+        assert "did not answer within 1 s" in str(found[0])
+        assert "failed: ValueError" in str(found[1])
+        receipts = [each for each in found[2:] if not isinstance(each, BaseException)]
+        assert len(receipts) == 3
+        await answers(session, *receipts)
+        said = [entry["text"] for entry in (await session.show()).entries if entry["type"] == "message"]
+    assert said[0] == "first"
+    assert sorted(said[1:]) == ["next 0", "next 1", "next 2"]
+
+
+async def test_a_session_that_is_deleted_has_ended(dev_server: WorkflowEnvironment) -> None:
+    seen: list[str] = []
+
+    @hook("session_end")
+    async def ends(_: SessionEnd) -> None:
+        await asyncio.sleep(0.5)
+        seen.append("end")
+
+    async with desk(dev_server, tools=[ends]) as (session, _):
+        await answers(session, await session.send("hello", sender="ann", rights=ALL))
+        await session.delete(sender="ann", rights=ALL)
+        assert seen == ["end"]
+
+
+async def test_each_execution_knows_its_hooks_and_a_replay_asks_none(dev_server: WorkflowEnvironment) -> None:
+    seen: list[str] = []
+
+    @hook("message_received")
+    def look(event: MessageReceived) -> None:
+        seen.append(event.text)
+
+    async with desk(dev_server, tools=[look], cached_workflows=0) as (session, it):
+        await answers(session, await session.send("one", sender="ann", rights=ALL))
+        length = await idles(session)  # R10.13 holds with hooks, too
+        assert length <= 10
+        await answers(session, await session.send("two", sender="ann", rights=ALL))
+        history = await session.handle.fetch_history()
+        queue = it.task_queue
+    assert seen == ["one", "two"]
+    await Replayer(workflows=[SessionWorkflow], data_converter=data_converter()).replay_workflow(history)
+    async with desk(dev_server, task_queue=queue, cached_workflows=0) as (_, other):  # a deploy without the hook
+        with pytest.raises(MessageRefusedError, match="is not there any more"):
+            await session.send("three", sender="ann", rights=ALL)
+        await idles(session)  # and the next execution begins with what there is
+        assert await answers(session, await session.send("four", sender="ann", rights=ALL)) == ["re: ann: four"]
+        assert other.task_queue == queue
+
+
+async def test_a_compaction_is_refused_or_told_of(dev_server: WorkflowEnvironment) -> None:
+    seen: list[Any] = []
+
+    @hook("before_compaction")
+    def may(event: BeforeCompaction) -> BeforeCompaction | Refused:
+        seen.append((event.reason, event.tokens > 0 and "say much 0" in event.text))
+        return refuse("it is under legal hold") if len(seen) == 1 else event.changed(addition="The case is A-17.")
+
+    @hook("after_compaction")
+    def told(event: AfterCompaction) -> None:
+        seen.append((event.kind, event.after < event.before, event.text))
+
+    def talkative(request: Any) -> Any:
+        if "You keep the memory" in request.text:
+            return Turn("They spoke of many things.", dialect="tools")
+        return {"calls": [], "output": "and so on, and so on. " * 6_000}
+
+    async with desk(dev_server, talkative, tools=[may, told]) as (session, _):
+        for number in range(3):
+            await answers(session, await session.send(f"say much {number}", sender="ann", rights=ALL))
+        assert await session.compact(sender="ann", rights=ALL) == "not compacted: it is under legal hold"
+        assert (await session.compact(sender="ann", rights=ALL)).startswith("compacted from about")
+        (compaction,) = [entry for entry in (await session.show()).entries if entry["type"] == "compaction"]
+    assert compaction["text"].endswith("\n\nThe case is A-17.")
+    assert seen[2][2] == compaction["text"]
+    assert seen[:2] == [("asked", True), ("asked", True)]
+    assert seen[2][1]
+
+
+async def test_what_a_transcript_keeps_of_a_result_is_what_the_hook_says(dev_server: WorkflowEnvironment) -> None:
+    from perdure import tool
+
+    @tool
+    def look_up(name: str) -> str:
+        """Look somebody up."""
+        return f"{name} has the number 4711"
+
+    @hook("tool_result_persist", tools=["look_up"])
+    def forgets(event: ToolResultPersist) -> ToolResultPersist:
+        return event.changed(result=str(event.result).replace("4711", "(a number)"))
+
+    told: list[str] = []
+
+    def script(request: Any) -> dict[str, Any]:
+        told.append(request.text)
+        if len(told) == 1:
+            return {"calls": [{"_tool": "look_up", "name": "ann"}], "output": None}
+        return {"calls": [], "output": "done"}
+
+    document = {**ECHO, "context": [*ECHO["context"], {"type": "tool", "tool": "look_up"}]}
+    async with desk(dev_server, script, document, tools=[look_up, forgets]) as (session, _):
+        await answers(session, await session.send("who is it?", sender="ann", rights=ALL))
+        await answers(session, await session.send("and now?", sender="ann", rights=ALL))
+        kept = str((await session.show()).entries)
+    assert "4711" in told[1]  # the running run has it
+    assert "4711" not in told[2]
+    assert "(a number)" in told[2]
+    assert "4711" not in kept

@@ -1,0 +1,238 @@
+"""A release beside the one before it: runs stay with their version, and go on with the new one when they continue as new (R13.7)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from temporalio import worker
+from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
+from temporalio.client import Client, Interceptor
+from temporalio.common import WorkerDeploymentVersion
+from temporalio.service import RPCError
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Replayer, WorkerDeploymentConfig
+
+from perdure import Agent, Perdure, PerdurePlugin, Run, RunError, tool
+from perdure.errors import SettingsError
+from perdure.hosting._health import Health
+from perdure.hosting._worker_slots import deployment
+from perdure.hosting.settings import Settings
+from perdure.hosting.worker import build_worker
+from perdure.testing.scripted_model import ChatRequest, ScriptedModel
+from perdure.workflows.agent import AgentWorkflow
+from perdure.workflows.loops import LoopWorkflow
+from tests.hosting.test_plugin import asking, unique
+from tests.support import DONE, logged, registry
+from tests.timeouts import HANG
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@tool(dangerous=True)
+async def pay(euros: float) -> float:
+    """Pay."""
+    return euros
+
+
+PAYER = Agent("payer", tools=[pay])
+PAY = {"calls": [{"_tool": "pay", "euros": 2, "_outputPath": "†state.paid"}], "output": None}
+
+
+class Changed(Interceptor, worker.Interceptor):
+    """Another release of the workflows: they begin with a timer, which no history of the release before has."""
+
+    def workflow_interceptor_class(self, _: Any) -> type[worker.WorkflowInboundInterceptor]:
+        return Slower
+
+
+class Slower(worker.WorkflowInboundInterceptor):
+    async def execute_workflow(self, input: worker.ExecuteWorkflowInput) -> Any:
+        await asyncio.sleep(0.01)
+        return await super().execute_workflow(input)
+
+
+async def make_current(client: Client, name: str, build: str) -> None:
+    """As `temporal worker deployment set-current-version` does; the server knows the version once a worker of it polls."""
+    wanted = SetWorkerDeploymentCurrentVersionRequest(
+        namespace=client.namespace, deployment_name=name, build_id=build, identity="test"
+    )
+    async with asyncio.timeout(HANG):
+        while True:
+            try:
+                await client.workflow_service.set_worker_deployment_current_version(wanted)
+                return
+            except RPCError:
+                await asyncio.sleep(0.1)
+
+
+async def offered(run: Run[Any]) -> Any:
+    async for view in run.views():
+        if view.waiting:
+            return view.waiting[0]
+    raise AssertionError("it ended")
+
+
+async def offered_below(run: Run[Any], place: str) -> Any:
+    """What waits in an iteration; nothing tells when to look."""
+    async with asyncio.timeout(HANG):
+        while True:
+            with contextlib.suppress(RunError):
+                for one in (await run.waiting_below())[0]:
+                    if one.run_id.endswith(place):
+                        return one
+            await asyncio.sleep(0.1)
+
+
+async def events(client: Client, run_id: str, execution: str | None = None) -> list[Any]:
+    history = await client.get_workflow_handle(run_id, run_id=execution).fetch_history()
+    return list(history.events)
+
+
+def versions(history: list[Any]) -> set[str]:
+    done = [event.workflow_task_completed_event_attributes for event in history]
+    return {each.deployment_version.build_id for each in done if each.HasField("deployment_version")}
+
+
+async def problem_of(asked: Awaitable[object]) -> RunError:
+    with pytest.raises(RunError) as found:
+        await asked
+    return found.value
+
+
+async def test_a_worker_that_cannot_replay_a_run_says_so_and_so_do_clients(dev_server: WorkflowEnvironment) -> None:
+    queue, old = unique("queue"), dev_server.client
+    new = Client(old.service_client, data_converter=old.data_converter, interceptors=[Changed()])
+    async with ScriptedModel([PAY], strict=False) as model:
+        run = await Perdure(old, task_queue=queue).start(PAYER, id=unique("unlike"))
+        async with build_worker(old, registry([pay]), model=asking(model), task_queue=queue):
+            await offered(run)
+        with logged("text") as log:
+            worker_of_today = build_worker(new, registry([pay]), model=asking(model), task_queue=queue)
+            health = Health(new, worker_of_today)
+            async with worker_of_today:
+                await old.get_workflow_handle(run.id).signal("approve", {"call": "9.9"})
+                async with asyncio.timeout(HANG):
+                    while True:
+                        try:
+                            await run.view()
+                        except RunError as error:
+                            if "no worker" not in (words := str(error)):
+                                break
+                while health.problem is not None:
+                    await health.look()
+                ready = health.response("GET /readyz HTTP/1.1").decode()
+                told = [
+                    str(await problem_of(asked)) for asked in (run.approve("1.0"), run.steer("hello"), run.waiting())
+                ]
+        await run.terminate()
+    assert words.startswith(f"{run.id!r} does not answer: a worker is there and cannot replay {run.id!r}")
+    assert f"perdure terminate {run.id}" in words
+    assert all("cannot replay" in each and "no worker" not in each for each in told), told
+    assert "a run cannot be replayed by this worker" in log.getvalue()
+    assert run.id in log.getvalue()
+    assert "200 OK" in ready
+    assert f"the last {run.id}" in ready
+
+
+async def test_two_releases_side_by_side_lose_no_run(dev_server: WorkflowEnvironment) -> None:
+    name, queue = unique("release"), unique("queue")
+    old = dev_server.client
+    new = Client(old.service_client, data_converter=old.data_converter, interceptors=[Changed()])
+    async with (
+        AsyncExitStack() as stack,
+        ScriptedModel(lambda request: DONE if "paid" in request.text else PAY) as model,
+    ):
+        perdure = Perdure(old, task_queue=queue)
+
+        async with build_worker(old, registry([pay]), model=asking(model), task_queue=queue):
+            earliest = await perdure.start(PAYER, id=unique("earliest"))
+            begun_without = await offered(earliest)
+
+        async def deploy(client: Client, build: str) -> None:
+            options: dict[str, Any] = {"task_queue": queue, "deployment_name": name, "build_id": build}
+            await stack.enter_async_context(build_worker(client, registry([pay]), model=asking(model), **options))
+            await make_current(client, name, build)
+
+        await deploy(old, "1")
+        await earliest.approve(begun_without)
+        assert await earliest.result(timeout=HANG) == {"ok": True}
+        waiting = await perdure.start(PAYER, id=unique("waiting"))
+        offer = await offered(waiting)
+        first = (await waiting.handle.describe()).run_id
+        await deploy(new, "2")
+        fresh = await perdure.start(PAYER, id=unique("fresh"))
+        await fresh.approve(await offered(fresh))
+        await waiting.approve(offer)
+        assert await fresh.result(timeout=HANG) == await waiting.result(timeout=HANG) == {"ok": True}
+        before, after = await events(old, waiting.id, first), await events(old, waiting.id)
+        beside = await events(old, fresh.id)
+    assert before[-1].HasField("workflow_execution_continued_as_new_event_attributes")
+    assert [versions(each) for each in (before, after, beside)] == [{"1"}, {"2"}, {"2"}]
+    failed = [each for each in (*before, *after, *beside) if each.HasField("workflow_task_failed_event_attributes")]
+    assert failed == []
+    replayer = Replayer(
+        workflows=[AgentWorkflow, LoopWorkflow], interceptors=[Changed()], data_converter=old.data_converter
+    )
+    history = await old.get_workflow_handle(waiting.id, run_id=first).fetch_history()
+    replayed = await replayer.replay_workflow(history, raise_on_replay_failure=False)
+    assert "Nondeterminism" in repr(replayed.replay_failure)  # the change is one that no run would have survived
+
+
+@pytest.mark.soak
+async def test_a_loop_goes_on_with_the_current_version_between_two_iterations(dev_server: WorkflowEnvironment) -> None:
+    name, queue = unique("release"), unique("queue")
+    old = dev_server.client
+    new = Client(old.service_client, data_converter=old.data_converter, interceptors=[Changed()])
+    loop = {"_tool": "payer", "_each": [1, 2, 3], "_parallel": 1, "request": "pay", "_outputPath": "†state.all"}
+    everybody = Agent("everybody", instructions="ALL.", tools=[PAYER])
+
+    def answers(request: ChatRequest) -> Any:
+        if "ALL." in request.text:
+            return {"calls": [loop], "output": "†state.all"}
+        return DONE if "paid" in request.text else PAY
+
+    async with AsyncExitStack() as stack, ScriptedModel(answers) as model:
+        perdure = Perdure(old, task_queue=queue)
+        run = await perdure.start(everybody, id=unique("everybody"))
+        for client, build in ((old, "1"), (new, "2")):
+            options: dict[str, Any] = {"task_queue": queue, "deployment_name": name, "build_id": build}
+            await stack.enter_async_context(build_worker(client, registry([pay]), model=asking(model), **options))
+            await make_current(old, name, build)
+            if build == "1":
+                first = await offered_below(run, "/1.0/0")
+        await perdure.get_run(first.run_id).approve(first.offer)
+        for place in ("/1.0/1", "/1.0/2"):  # a server takes a moment to tell workers that another version is current
+            later = await offered_below(run, place)
+            await perdure.get_run(later.run_id).approve(later.offer)
+        assert await run.result(timeout=HANG) == [{"ok": True}] * 3
+        after, last = [await events(old, run_id) for run_id in (f"{run.id}/1.0", f"{run.id}/1.0/2")]
+        started = after[0].workflow_execution_started_event_attributes
+        before = await events(old, f"{run.id}/1.0", started.continued_execution_run_id)
+    assert [versions(each) for each in (before, after, last)] == [{"1"}, {"2"}, {"2"}]
+    failed = [each for each in (*before, *after, *last) if each.HasField("workflow_task_failed_event_attributes")]
+    assert failed == []
+
+
+async def test_half_a_version_is_none() -> None:
+    with pytest.raises(SettingsError, match="deployment_name and build_id go together"):
+        deployment(Settings(build_id="1"))
+
+
+async def test_a_user_s_versioned_worker_pins_perdure_s_runs_whatever_its_default(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    client, version = dev_server.client, WorkerDeploymentVersion(deployment_name="theirs", build_id="7")
+    theirs = WorkerDeploymentConfig(version, use_worker_versioning=True)  # each workflow has to say how it moves
+    made = worker.Worker(client, task_queue="none", plugins=[PerdurePlugin(build_id="1")], deployment_config=theirs)
+    assert made.config(active_config=True)["deployment_config"] is theirs
+    with pytest.raises(ValueError, match="versioning behavior"):
+        worker.Worker(client, task_queue="none", workflows=[AgentWorkflow], deployment_config=theirs)
+    ours = worker.Worker(client, task_queue="none", plugins=[PerdurePlugin(deployment_name="ours", build_id="1")])
+    found = ours.config(active_config=True)["deployment_config"]
+    assert found is not None
+    assert found.version.to_canonical_string() == "ours.1"
