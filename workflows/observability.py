@@ -10,6 +10,8 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate, TypedSearchAttributes
 from temporalio.exceptions import ApplicationError, is_cancelled_exception
 
+from perdure.workflows.resets import began_anew
+
 with workflow.unsafe.imports_passed_through():
     from perdure.models.requests import RequestResult
     from perdure.runs.event_journal import EventJournal, RunJournal
@@ -69,10 +71,6 @@ def _bounded(labels: Labels) -> Labels:
     return labels
 
 
-_FIRST_TASK: Final = 3
-"""Events of a history when its first task begins, unless that task has failed, as after a reset to it."""
-
-
 def now() -> str:
     """Return the workflow's time as text: ISO 8601, UTC."""
     return workflow.now().isoformat(timespec="milliseconds")
@@ -88,24 +86,11 @@ def page_of(journal: EventJournal, said: Sequence[Json]) -> EventsPage:
     return journal.page(*numbers)
 
 
-def _may_be_reset_to_its_start(info: workflow.Info) -> bool:
-    """Whether a reset execution may begin with its first task again.
-
-    A reset to that task leaves no other sign; a reset to a later one does.
-    """
-    return info.run_id != info.original_execution_run_id and info.get_current_history_length() > _FIRST_TASK
-
-
 def run_journal() -> RunJournal:
     """Return the journal of this execution, from its workflow's first task on."""
-    info = workflow.info()
-    notes = RunJournal(now=now, run_id=info.workflow_id)
-    if not _may_be_reset_to_its_start(info):
-        return notes
-    if info.continued_run_id is None:
+    notes = RunJournal(now=now, run_id=workflow.info().workflow_id)
+    if began_anew():
         notes.was_reset()
-    else:  # its journal goes on from the one before, which comes with the snapshot
-        notes.events.reset_at_start = now()
     return notes
 
 

@@ -53,6 +53,8 @@ class Resets:
             loop.call_soon(self._note)
 
         workflow.register_random_seed_callback(seeded)
+        if began_anew():
+            self._first_tasks.add(workflow.info().get_current_history_length())
 
     def is_own(self, update_id: str) -> bool:
         """Whether an update was sent to this very execution. Only for validators, which no history replays."""
@@ -147,6 +149,53 @@ async def end_former(child_id: str) -> bool:
             raise
         return False
     return ended
+
+
+def began_anew() -> bool:
+    """Whether a reset to the first task came before this workflow's object was made, which is asked while it is made.
+
+    The SDK's core seeds a workflow with the id of the original execution, and again with the new id after each reset.
+    Nothing else shows this one: a first task has a longer history, too, where it failed, or waited for a local activity.
+    """
+    return workflow.random_seed() != _seed_of(workflow.info().original_execution_run_id)
+
+
+def _seed_of(execution: str) -> int:
+    """Return the seed that the SDK's core makes of an execution's id: SipHash-1-3 of a Rust string, with the keys 0."""
+    data = execution.encode() + b"\xff"
+    data += bytes(-(len(data) + 1) % 8) + bytes([len(data) % 256])
+    state = [0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573]
+    for start in range(0, len(data), 8):
+        word = int.from_bytes(data[start : start + 8], "little")
+        state[3] ^= word
+        _mix(state)
+        state[0] ^= word
+    state[2] ^= 0xFF
+    for _ in range(3):
+        _mix(state)
+    return state[0] ^ state[1] ^ state[2] ^ state[3]
+
+
+def _mix(state: list[int]) -> None:
+    """Mix the four words of a SipHash once."""
+    a, b, c, d = state
+    a = (a + b) & _WORD
+    b = _rotated(b, 13) ^ a
+    a = _rotated(a, 32)
+    c = (c + d) & _WORD
+    d = _rotated(d, 16) ^ c
+    a = (a + d) & _WORD
+    d = _rotated(d, 21) ^ a
+    c = (c + b) & _WORD
+    b = _rotated(b, 17) ^ c
+    state[:] = a, b, _rotated(c, 32), d
+
+
+_WORD: Final = (1 << 64) - 1
+
+
+def _rotated(word: int, bits: int) -> int:
+    return ((word << bits) | (word >> (64 - bits))) & _WORD
 
 
 def _execution_of(update_id: str) -> str:

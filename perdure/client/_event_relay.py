@@ -36,6 +36,7 @@ from perdure.runs.events import (
     WrittenText,
     as_topic,
     clipped,
+    last_reset,
     parse_cursor,
 )
 from perdure.runs.wire import AGENT_WORKFLOW, REQUEST_ACTIVITY, RUN_QUERY
@@ -405,8 +406,8 @@ class EventRelay:
             await _begun(source, bell, patient=patient)
             resets = source.stream.resets
             if cursor is not None:
-                _check_place(from_, cursor.after(resets).events, source, cursor.resets)
-            feed = RunEventReader(run_id, cursor or Cursor(source.stream.next, resets=len(resets)))
+                _check_place(from_, cursor.after(resets).events, source, cursor.reset)
+            feed = RunEventReader(run_id, cursor or Cursor(source.stream.next, reset=last_reset(resets)))
             while True:
                 bell.clear()
                 for event in feed.take(*await _page(source, feed.cursor.events)):
@@ -436,7 +437,7 @@ class EventRelay:
                     run = (feed.run_id and stack.enter_context(self._watching(feed.run_id, bell, topics))) or None
                 if run is not None and skips:
                     await _begun(run, bell)
-                    feed.skip(run.stream.next, len(run.stream.resets))
+                    feed.skip(run.stream.next, last_reset(run.stream.resets))
                 skips = False
                 page, live = None, NOTHING
                 if run is not None and run.stream.begun:
@@ -504,9 +505,9 @@ async def _begun(source: EventSource, bell: asyncio.Event, *, patient: bool = Fa
         await bell.wait()
 
 
-def _check_place(from_: str | None, number: int, source: EventSource, resets: int = 0) -> None:
+def _check_place(from_: str | None, number: int, source: EventSource, reset: int = 0) -> None:
     """Raises `CursorError` for a place behind all that there is: what follows would be left out there, and nobody told."""
-    if number > source.stream.next or resets > len(source.stream.resets):
+    if number > source.stream.next or reset > last_reset(source.stream.resets):
         raise CursorError(
             f"{from_!r} is not a cursor of {source.id!r}, which has {source.stream.next:,} events so far: use a cursor that it returned"
         )

@@ -13,7 +13,16 @@ from perdure.approvals.requests import ApprovalRequest, IncomingMessage
 from perdure.models.dialects import output_text
 from perdure.models.requests import ModelWait, RequestResult, RequestView
 from perdure.plan import Call
-from perdure.runs.events import TOPICS, CarriedEvents, EventsPage, JournalEntry, Topic, clipped, is_silence
+from perdure.runs.events import (
+    TOPICS,
+    CarriedEvents,
+    EventsPage,
+    JournalEntry,
+    RunReset,
+    Topic,
+    clipped,
+    is_silence,
+)
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import (
     CARRIED_EVENTS,
@@ -39,18 +48,19 @@ class EventJournal:
         self._size = 0
         self.count = 0
         """Number of events so far."""
-        self.resets: list[int] = []
-        """Numbers of the events that record a reset. 0 is a reset to the run's start, which no event records."""
+        self.resets: list[RunReset] = []
+        """Resets of the run that its history holds."""
         self.ended = False
         """Whether the journal is closed: no event follows."""
-        self.reset_at_start: str | None = None
-        """When the execution was reset to its first task, if it was and continues an earlier one. `take_up` notes it."""
         self._begun = 0
         if carried is not None:
             self.take_up(carried)
 
     def take_up(self, carried: CarriedEvents) -> None:
-        """Continue the journal of an earlier execution; events noted since then follow it."""
+        """Continue the journal of an earlier execution; events noted since then follow it.
+
+        An event records a reset to the start of this execution.
+        """
         noted, count, resets = list(self._kept), self.count, self.resets
         self._kept.clear()
         self._size, self._begun, self.count = 0, carried.count, carried.count
@@ -58,9 +68,9 @@ class EventJournal:
         for each in carried.events:
             size = clipped(each.data, KEPT_EVENTS_SIZE)[1]
             self._keep(_Entry(each.topic, each.phase, each.at, each.run_id, each.data, size))
-        if self.reset_at_start is not None:
-            self._note_reset(self.reset_at_start)
-        self.resets += [self.count + number for number in resets]
+        if resets and resets[0].event == 0:
+            self._note_reset(resets.pop(0).at)
+        self.resets += [RunReset(self.count + mark.event, mark.at) for mark in resets]
         self.count += count
         for entry in noted:
             self._keep(entry)
@@ -90,14 +100,13 @@ class EventJournal:
 
     def reset(self, at: str) -> None:
         """Note that the run goes on from an earlier point. Events that followed that point do not count any more."""
-        self.resets = [number for number in self.resets if number]
-        if self.count == 0:
-            self.resets.append(0)
-            return
-        self._note_reset(at)
+        if self.count:
+            self._note_reset(at)
+        else:  # of several resets to the start only the last one matters
+            self.resets = [RunReset(0, at)]
 
     def _note_reset(self, at: str) -> None:
-        self.resets.append(self.count)
+        self.resets.append(RunReset(self.count, at))
         self.note("lifecycle", "reset", at, number=len(self.resets))
 
     def page(self, first: int = 0, limit: int = KEPT_EVENTS) -> EventsPage:

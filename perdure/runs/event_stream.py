@@ -14,9 +14,11 @@ from perdure.runs.events import (
     Event,
     EventsPage,
     JournalEntry,
+    RunReset,
     TextPiece,
     Topic,
     WrittenText,
+    last_reset,
     may_be_silence,
 )
 from perdure.values.json import JsonObject, dumps
@@ -54,8 +56,8 @@ class EventBuffer:
         self.begun = False
         """Whether any page was added."""
         self.next = 0
-        self.resets: list[int] = []
-        """Numbers of the events that record a reset of the source."""
+        self.resets: list[RunReset] = []
+        """Resets of the source that its history holds."""
         self.ended = False
         self.live = NOTHING
         self.asked: JsonObject = {}
@@ -79,10 +81,10 @@ class EventBuffer:
         self.begun = True
         self.ended = self.ended or (page.ended and self.next >= page.count)
 
-    def go_back(self, resets: list[int]) -> bool:
+    def go_back(self, resets: list[RunReset]) -> bool:
         """Drop the events that a reset has undone; return whether there were any."""
         before = self.next
-        self.next = Cursor(before, resets=len(self.resets)).after(resets).events
+        self.next = Cursor(before, reset=last_reset(self.resets)).after(resets).events
         self.resets = resets
         for _ in range(min(before - self.next, len(self._events))):
             self._events.pop()
@@ -189,11 +191,12 @@ class RunEventReader:
         following = self.cursor.after(page.resets)
         if following == self.cursor:
             return
+        unnoted = page.resets[0].event == 0 and page.resets[0].mark > self.cursor.reset
         yield from self._superseded(0, "the run was reset", live.at)
         self.cursor = following
         self._told.clear()
-        if page.resets[-1] == 0:  # its journal says it nowhere
-            yield Event("lifecycle", "reset", live.at, self.run_id, {"number": following.resets}, str(self.cursor))
+        if unnoted:  # its journal has no event of it
+            yield Event("lifecycle", "reset", live.at, self.run_id, {"number": 1}, str(self.cursor))
 
     def _snapshot(self, first: int, live: LiveState) -> Event:
         missed: JsonObject = {"first": self.cursor.events, "next": first}
@@ -322,10 +325,10 @@ class SessionEventReader:
         """Set the id of the run that the cursor stands in; `None` leaves the run, because nobody knows its id any more."""
         self._leave() if run_id is None else self._enter(run_id, self.cursor)
 
-    def skip(self, events: int, resets: int) -> None:
-        """Begin behind so many events and resets of the run."""
+    def skip(self, events: int, reset: int) -> None:
+        """Begin behind so many events, and the last reset, of the run."""
         if self._run is not None:
-            self.cursor = self._run.cursor = replace(self.cursor, events=events, resets=resets)
+            self.cursor = self._run.cursor = replace(self.cursor, events=events, reset=reset)
 
     def take(
         self, own: EventsPage, run: EventsPage | None = None, live: LiveState = NOTHING, *, gone: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
@@ -105,7 +105,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
         ),
         "reset": Phase(
             "Temporal has reset the run: what was told of it after the point from which it goes on does not count",
-            {"number": "how often it was reset by then"},
+            {"number": "its place among the resets that the run's history holds"},
         ),
         "snapshot": Phase(
             "what a reader has missed is not kept any more: this is the present state",
@@ -313,6 +313,33 @@ class JournalEntry(WireModel):
     data: JsonObject = Field(default_factory=dict)
 
 
+class RunReset(NamedTuple):
+    """A reset of a run, in its journal."""
+
+    event: int
+    """Number of the event that records it: earlier events from there on do not count. 0: none counts, and no event
+    records that.
+    """
+    at: str
+    """Time of the first task after it: ISO 8601, UTC, to the millisecond."""
+
+    @property
+    def mark(self) -> int:
+        """The digits of its time, to the millisecond: 20261123090444167.
+
+        Those of a later reset are more, also where it goes back behind an earlier one, which the run then does not know.
+        """
+        return int("".join(filter(str.isdigit, self.at[:_TO_MILLISECOND])))
+
+
+_TO_MILLISECOND: Final = len("2026-11-23T09:04:44.167")
+
+
+def last_reset(resets: Sequence[RunReset]) -> int:
+    """Return the mark of the last reset; 0 for none."""
+    return resets[-1].mark if resets else 0
+
+
 class EventsPage(WireModel):
     """A page of events of one source, from a number on."""
 
@@ -326,10 +353,8 @@ class EventsPage(WireModel):
     """Events in their order."""
     count: int
     """Number of events so far."""
-    resets: list[int] = Field(default_factory=list)
-    """Numbers of the events that record a reset of the run: earlier events from there on do not count. 0: none counts,
-    and no event records that.
-    """
+    resets: list[RunReset] = Field(default_factory=list)
+    """Resets of the run that its history holds, in their order."""
     ended: bool = False
     """Whether no event follows the last of `count`."""
     earlier: bool = False
@@ -340,7 +365,7 @@ class CarriedEvents(WireModel):
     """The events that a journal carries into a new execution."""
 
     count: int = 0
-    resets: list[int] = Field(default_factory=list)
+    resets: list[RunReset] = Field(default_factory=list)
     events: list[JournalEntry] = Field(default_factory=list)
     """Newest events."""
 
@@ -370,7 +395,7 @@ class Cursor:
     `12`: the run's events before number 12 were seen. `12.3.1.400.0`: also 400 characters of the text of Request 3,
     attempt
     1. `5.2.12`: the session's events before number 5, and of its run 2 those before 12. `5.2.12.3.1.400.0`: both. Of a
-    run that was reset twice, `12r2`.
+    run that was reset, `12r20261123090444167`.
     """
 
     events: int = 0
@@ -387,33 +412,31 @@ class Cursor:
     """Number of the session's events that were seen; `None` for a reader of a run."""
     run: int = 0
     """Number of the session's run that `events` counts; 0: none yet."""
-    resets: int = 0
-    """Number of the run's resets so far."""
+    reset: int = 0
+    """Mark of the last reset of the run that was seen; 0: none was."""
 
     def __str__(self) -> str:
-        events = f"{self.events}r{self.resets}" if self.resets else str(self.events)
+        events = f"{self.events}r{self.reset}" if self.reset else str(self.events)
         parts = [events] if self.session is None else [str(self.session), str(self.run), events]
         text = [self.request, self.attempt, self.assistant, self.reasoning]
         return ".".join(parts + list(map(str, text)) if any(text) else parts)
 
-    def after(self, resets: Sequence[int]) -> Cursor:
-        """Return the cursor after a reset: behind the seen events that still count. `resets`: numbers of the reset
-        events.
-        """
-        if len(resets) <= self.resets:
+    def after(self, resets: Sequence[RunReset]) -> Cursor:
+        """Return the cursor after resets that were not seen: behind the seen events that still count."""
+        unseen = [each.event for each in resets if each.mark > self.reset]
+        if not unseen:
             return self
-        events = min(self.events, *resets[self.resets :])
-        return Cursor(events, session=self.session, run=self.run, resets=len(resets))
+        return Cursor(min(self.events, *unseen), session=self.session, run=self.run, reset=last_reset(resets))
 
 
 def parse_cursor(text: str) -> Cursor:
     """Parse the text of a cursor. Raise `CursorError` with one line for any other text."""
     parts = text.split(".")
     place = {1: 0, 3: 2, 5: 0, 7: 2}.get(len(parts))
-    resets = "0"
+    reset = "0"
     if place is not None and "r" in parts[place]:
-        parts[place], _, resets = parts[place].partition("r")
-    if place is None or not all(0 < len(p) <= _DIGITS and p.isascii() and p.isdigit() for p in (*parts, resets)):
+        parts[place], _, reset = parts[place].partition("r")
+    if place is None or not all(0 < len(p) <= _DIGITS and p.isascii() and p.isdigit() for p in (*parts, reset)):
         raise CursorError(
             f"{text[:100]!r} is not a cursor of events: use one such as '12' in a run or '5.2.12' in a session"
         )
@@ -421,10 +444,10 @@ def parse_cursor(text: str) -> Cursor:
     written = numbers[-4:] if len(numbers) > 4 else [0, 0, 0, 0]
     session, run = (numbers[0], numbers[1]) if place == 2 else (None, 0)
     request, attempt, assistant, reasoning = written
-    return Cursor(numbers[place], request, attempt, assistant, reasoning, session, run, int(resets))
+    return Cursor(numbers[place], request, attempt, assistant, reasoning, session, run, int(reset))
 
 
-_DIGITS = 15
+_DIGITS = 17
 
 
 NO_REPLY: Final = "NO_REPLY"

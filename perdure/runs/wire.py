@@ -262,7 +262,7 @@ class RunView(RunResult):
     refusals: list[JsonObject] = Field(default_factory=list)
     """Decisions that changed nothing, and why: `{"time", "decision", "problem"}`."""
     resets: int = 0
-    """How often Temporal has reset the run: it goes on from an earlier point of its history."""
+    """How many resets by Temporal its history holds: after each the run goes on from an earlier point."""
     log: list[RequestView] = Field(default_factory=list)
     """Its Requests, in order."""
     trouble: str = ""

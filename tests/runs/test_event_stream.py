@@ -336,7 +336,7 @@ def test_r10_14_a_reader_goes_back_to_where_a_reset_run_goes_on_from() -> None:
     stream, feed = EventBuffer(), RunEventReader("r")
     stream.add(old.page())
     assert feed.take(stream.since(0))[-1].cursor == "4"
-    new.reset("")
+    new.reset(at(1))
     for number in range(3):
         new.note("approval", "start", "", call=f"1.{number}")
     page = new.page(stream.next)
@@ -345,11 +345,68 @@ def test_r10_14_a_reader_goes_back_to_where_a_reset_run_goes_on_from() -> None:
     feed.take(stream.since(feed.cursor.events))
     told = feed.take(stream.since(feed.cursor.events))
     assert [f"{each.topic} {each.phase}" for each in told] == ["lifecycle reset", *["approval start"] * 3]
-    assert told[0].cursor == "4r1"
-    assert RunEventReader("r", parse_cursor("2")).take(stream.since(2))[0].cursor == "3r1", (
+    assert told[0].cursor == "4r1001"
+    assert RunEventReader("r", parse_cursor("2")).take(stream.since(2))[0].cursor == "3r1001", (
         "nothing before the point is told twice"
     )
     assert not stream.go_back(new.page().resets)
+
+
+def at(milliseconds: int) -> str:
+    return f"0000-00-00T00:00:01.{milliseconds:03}+00:00"
+
+
+def journal_of(*parts: int) -> EventJournal:
+    """A journal that was reset, at these milliseconds, between events; 0 is an event."""
+    journal = EventJournal()
+    for number, part in enumerate(parts):
+        if part:
+            journal.reset(at(part))
+        else:
+            journal.note("tool", "start", "", call=f"1.{number}")
+    return journal
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ([0, 0, 0], [0, 0, 3, 0], ["3r1003 reset", "4r1003 start"]),
+        ([3, 0, 0, 0], [3, 0, 4, 0], ["2r1004 reset", "3r1004 start"]),
+        ([3, 0, 0], [4, 0], ["0r1004 reset", "1r1004 start"]),
+        ([0, 0, 3, 0], [0, 4, 0], ["2r1004 reset", "3r1004 start"]),
+        ([0, 0, 3, 0], [0, 4, 0, 5, 0], ["2r1005 reset", "3r1005 start", "4r1005 reset", "5r1005 start"]),
+        ([0, 3, 0, 0, 4, 0], [0, 3, 0, 5, 0], ["4r1005 reset", "5r1005 start"]),
+        ([0, 0, 3, 0], [4, 0, 5, 0], ["0r1005 reset", "1r1005 start", "2r1005 reset", "3r1005 start"]),
+        ([0, 0], [0, 0], []),
+    ],
+    ids=["one", "start, later", "start, start", "back", "back, later", "back to between", "start and later", "none"],
+)
+def test_r10_14_a_reader_learns_of_every_reset_after_what_it_has_read(
+    before: list[int], after: list[int], told: list[str]
+) -> None:
+    """A reset further back takes the sign of an earlier one out of the history: their number says nothing."""
+    old, new = journal_of(*before), journal_of(*after)
+    stream, feed = EventBuffer(), RunEventReader("r")
+    assert not stream.go_back(old.page().resets)
+    stream.add(old.page())
+    for _ in range(2):
+        feed.take(stream.since(feed.cursor.events))
+    seen = str(feed.cursor)
+    for reader in (feed, RunEventReader("r", parse_cursor(seen))):
+        if stream.go_back(new.page(stream.next).resets):
+            stream.add(new.page(stream.next))
+        found: list[Event] = []
+        for _ in range(3):
+            found += reader.take(stream.since(reader.cursor.events))
+        assert [f"{each.cursor} {each.phase}" for each in found] == told
+    assert not stream.go_back(new.page().resets)
+
+
+def test_a_journal_that_goes_on_from_an_earlier_execution_has_an_event_of_a_reset_to_its_start() -> None:
+    journal = journal_of(4, 5, 0, 6)
+    journal.take_up(journal_of(0, 3, 0).carried())
+    assert [(each.event, each.mark) for each in journal.resets] == [(1, 1003), (3, 1005), (5, 1006)]
+    assert [each.phase for each in journal.page().events] == ["start", "reset", "start", "reset", "start", "reset"]
 
 
 def test_r10_14_what_was_written_before_a_reset_does_not_count() -> None:
@@ -358,7 +415,7 @@ def test_r10_14_what_was_written_before_a_reset_does_not_count() -> None:
     live = LiveState("", WrittenText(request=1, attempt=1, assistant=TextPiece(text="Hel")))
     feed = RunEventReader("r")
     assert feed.take(journal.page(), live)[-1].data["text"] == "Hel"
-    journal.reset("")
+    journal.reset(at(1))
     again = LiveState("", WrittenText(request=1, attempt=1, assistant=TextPiece(text="Hi")))
     told = feed.take(journal.page(1), again)
     assert [f"{each.topic} {each.phase}" for each in told] == [
@@ -369,8 +426,8 @@ def test_r10_14_what_was_written_before_a_reset_does_not_count() -> None:
     assert told[-1].data["text"] == "Hi"
 
 
-def test_a_cursor_says_how_often_its_run_was_reset() -> None:
-    for text in ("12r2", "12r2.3.1.400.0", "5.2.12r1", "5.2.12r1.3.1.400.0"):
+def test_a_cursor_names_the_last_reset_of_its_run() -> None:
+    for text in ("12r2", "12r20261123090444167.3.1.400.0", "5.2.12r1", "5.2.12r1.3.1.400.0"):
         assert str(parse_cursor(text)) == text
     for text in ("r2", "12r", "12r2r3", "5r1.2.12", "12r-1"):
         with pytest.raises(CursorError):

@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowExecutionStatus, WorkflowQueryFailedError
+from temporalio.client import WorkflowExecutionStatus, WorkflowHistory, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    Interceptor,
+    Replayer,
+    UnsandboxedWorkflowRunner,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
 
 from perdure import Agent, Perdure, Run, RunFailedError, ToolContext, tool
 from perdure.client.histories import replay_history
@@ -23,12 +32,13 @@ from perdure.errors import DecisionRefusedError
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import find_program
 from perdure.pages.adapter import pages
-from perdure.runs.events import Event, parse_cursor
+from perdure.runs.events import Event, RunReset, parse_cursor
 from perdure.runs.wire import DECIDE, RUN_QUERY, RunResult, RunView
 from perdure.testing.scripted_model import ChatRequest
+from perdure.workflows.agent import AgentWorkflow
 from tests.cli.test_approval_commands import settings
 from tests.gateway.support import gateway
-from tests.support import DONE, Harness, agent, harness, impatient, perdure
+from tests.support import DONE, ROOT, Harness, agent, harness, impatient, perdure
 from tests.timeouts import HANG
 from tests.workflows.test_delegates import parts, save
 
@@ -347,6 +357,67 @@ async def test_r10_14_a_continued_execution_that_is_reset_to_its_start_is_read_f
     assert phases(later)[-1] == "lifecycle end"
     assert [each.cursor for each in all_of_it[-len(later) :]] == [each.cursor for each in later]
     assert phases(all_of_it).count("lifecycle reset") == phases(all_of_it).count("lifecycle start") == 1
+
+
+async def test_r10_14_who_reads_learns_of_every_reset(dev_server: WorkflowEnvironment) -> None:
+    """The second reset goes back behind the first one, and the third one too: the history no longer holds those."""
+    seen: list[Event] = []
+    news = asyncio.Event()
+
+    async def read(run: Run[Any]) -> None:
+        async for event in run.events(topics=["approval"]):
+            seen.append(event)
+            news.set()
+
+    async def until_read(count: int) -> None:
+        while phases(seen)[-1:] != ["approval start 1.0"] or phases(seen).count("lifecycle reset") < count:
+            news.clear()
+            await news.wait()
+
+    async with harness(dev_server.client, TOOLS, [PLAN[0], *[PLAN[0]] * 2, DONE]) as it, asyncio.timeout(HANG):
+        handle = await it.start(agent("remove"))
+        run = Run(it.client, handle.id)
+        reading = asyncio.create_task(read(run))
+        await until_asked(it, handle.id, "1.0")
+        await until_read(0)
+        for count in range(1, 4):
+            where = ("--event-id", str(await newest_task(handle))) if count == 1 else ("--type", "FirstWorkflowTask")
+            await temporal(dev_server, "reset", "--workflow-id", handle.id, *where, "--reason", "try again")
+            await until_read(count)
+        early = seen[phases(seen).index("lifecycle reset")]
+        await run.approve("1.0")
+        await reading
+        later = [event async for event in run.events(early.cursor, topics=["approval"])]
+    reset_and_asked = ["lifecycle reset", "approval start 1.0"]
+    assert phases(seen) == ["approval start 1.0", *reset_and_asked * 3, "approval end 1.0"]
+    assert phases(later) == [*reset_and_asked, "approval end 1.0"]
+
+
+@pytest.mark.parametrize(("name", "places"), [("plain-tools", []), ("reset.2", [False]), ("resets", [True])])
+async def test_a_reset_to_the_start_is_told_from_a_longer_first_task(name: str, places: list[bool]) -> None:
+    """The first task of `reset.2` waited for a local activity: its history is as long as after a reset to it."""
+    found: list[list[RunReset]] = []
+
+    class Looks(Interceptor):
+        def workflow_interceptor_class(self, _: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
+            class Inbound(WorkflowInboundInterceptor):
+                async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+                    try:
+                        return await super().execute_workflow(input)
+                    finally:
+                        found.append(workflow.instance().events(0).resets)
+
+            return Inbound
+
+    written = json.loads((ROOT / "tests/histories/0.2.0" / f"{name}.json").read_text(encoding="utf-8"))
+    replayer = Replayer(
+        workflows=[AgentWorkflow],
+        data_converter=data_converter(),
+        interceptors=[Looks()],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    )
+    await replayer.replay_workflow(WorkflowHistory.from_json(written.pop("workflowId"), written))
+    assert [[each.event == 0 for each in resets] for resets in found] == [places]
 
 
 async def test_r7_2_a_run_is_reset_again_and_decided_by_temporals_own_program(dev_server: WorkflowEnvironment) -> None:
