@@ -322,7 +322,7 @@ class AgentWorkflow:
         approval_queue = ApprovalQueue()
         self._notes = run_journal()
         self._children = ChildRuns()
-        self._display = RunDisplay(approval_queue)
+        self._display = RunDisplay(approval_queue, self._children)
         self._approvals = RunApprovals(approval_queue, self._notes, self._children, self._display)
         self._mailbox = Mailbox(self._approvals.refuse)
         self._hooks = ExecutionHooks(self._notes.hook)

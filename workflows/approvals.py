@@ -60,10 +60,12 @@ class RunApprovals:
         self, approval_queue: ApprovalQueue, notes: RunJournal, children: ChildRuns, display: RunDisplay
     ) -> None:
         self.approval_queue = approval_queue
-        self.resets = Resets(self._ask_again)
         self._notes = notes
         self._children = children
         self._display = display
+        self.resets = Resets(self._ask_again)
+        if self.resets.began_anew:
+            display.report_reset()
         self._rules = 0
         self._verdicts: dict[str, asyncio.Future[ApprovalVerdict]] = {}
         self.timeout_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -195,6 +197,7 @@ class RunApprovals:
         """The run was reset: what waits is asked once more, and whoever looks is told."""
         self._notes.was_reset()
         tell(metrics.run_reset())
+        self._display.report_reset()
         if not self.resets.counted:
             return
         for offer in self.approval_queue.waiting.values():

@@ -25,6 +25,8 @@ class ChildRuns:
     """The active child runs, by their ids."""
 
     def __init__(self) -> None:
+        self.names: set[str] = set()
+        """Names of those that were started and have not ended: `<this run>/<name>` is the id."""
         self._running: dict[str, ChildWorkflowHandle[Any, Any]] = {}
         self._changes: list[JsonObject] = []
         self._raised: dict[str, Budget] = {}

@@ -192,6 +192,7 @@ async def _result(
             search_attributes=whose(),
         )
 
+    sender.children.names.add(child.name)
     try:
         try:
             handle = await start()
@@ -214,6 +215,7 @@ async def _result(
         )
         raise NotStartedError("id_taken", why) from None
     finally:
+        sender.children.names.discard(child.name)
         sender.settle(child.name)
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from itertools import islice
 from typing import Final
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
+from perdure.workflows.children import ChildRuns
+from perdure.workflows.session_reports import SessionReports
+
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.queue import ApprovalQueue
-    from perdure.approvals.requests import WAITS, ApprovalRequest, RunWaits, WaitingEntry, WaitingMemo
+    from perdure.approvals.requests import ApprovalRequest, WaitingEntry, WaitingMemo
     from perdure.runs.rules import CLIENT_CALLS_UNLISTED, SESSION_KNOWS_DELEGATES, SESSION_KNOWS_WAITING
     from perdure.runs.run import Run
     from perdure.runs.views import details, waiting_entry
@@ -26,7 +30,7 @@ class RunDisplay:
     knowledge of them (R10.4).
     """
 
-    def __init__(self, approval_queue: ApprovalQueue) -> None:
+    def __init__(self, approval_queue: ApprovalQueue, children: ChildRuns) -> None:
         self._approval_queue = approval_queue
         self._run: Run | None = None
         self._reporting = False
@@ -34,15 +38,18 @@ class RunDisplay:
         """Requests on which a program decides: nobody needs to look at them yet."""
         self._listed: tuple[int, list[WaitingEntry]] = (0, [])
         """The number of listed requests, and the oldest of them."""
-        self._reported = 0
-        """The number of the last report to the session, of whether the run waits for a person."""
+        self._reports = SessionReports()
         self._waits = False
-        """That report."""
-        self._signals: set[asyncio.Task[None]] = set()
+        """Whether the run waits for a person, by its last report to the session."""
+        self._children = children
+        self._was_reset = False
+        """Whether a reset came before the run was there to show."""
 
     def begin(self, run: Run) -> None:
         """Show this run from now on."""
         self._run = run
+        if self._was_reset:
+            self.report_reset()
 
     def report(self) -> None:
         """Show a change, once for all simultaneous changes."""
@@ -99,6 +106,13 @@ class RunDisplay:
         if self._run is not None and self._run.prepared.follows(SESSION_KNOWS_DELEGATES):
             self._signal_session(self._run, run_id, waits=False, closed=True)
 
+    def report_reset(self) -> None:
+        """Report to the session what still waits after a reset: this run or not, and below it only the runs that it has."""
+        self._was_reset = self._run is None
+        if self._run is not None and self._run.prepared.follows(SESSION_KNOWS_DELEGATES):
+            self._waits = bool(self._listed[0])
+            self._signal_session(self._run, workflow.info().workflow_id, waits=self._waits, left=self._children.names)
+
     async def settle(self) -> None:
         """Report to the session above that this run, which ends now, waits no more.
 
@@ -113,8 +127,8 @@ class RunDisplay:
 
     async def until_sent(self) -> None:
         """Wait until the session has the reports of this execution, which ends now or goes on as new."""
-        if self._signals and self._run is not None and self._run.prepared.follows(SESSION_KNOWS_DELEGATES):
-            await workflow.wait([*self._signals])
+        if self._run is not None and self._run.prepared.follows(SESSION_KNOWS_DELEGATES):
+            await self._reports.until_sent()
 
     def _report_waiting(self, run: Run, *, waits: bool) -> None:
         """A session's next message follows a run that waits for a person, unless its mode says otherwise."""
@@ -123,19 +137,9 @@ class RunDisplay:
             self._waits = waits
             self._signal_session(run, workflow.info().workflow_id, waits=waits)
 
-    def _signal_session(self, run: Run, run_id: str, *, waits: bool, closed: bool = False) -> None:
+    def _signal_session(
+        self, run: Run, run_id: str, *, waits: bool, closed: bool = False, left: Collection[str] | None = None
+    ) -> None:
         """Signal the session that this run, or its outermost parent, belongs to. Where there is none, do nothing."""
-        info = workflow.info()
-        if info.parent is None or not (run.identity.in_session or run.identity.owner.session):
-            return
-        # The time also counts up where this run goes on as new, or is reset.
-        self._reported = max(self._reported + 1, int(workflow.time() * 1000))
-        report = RunWaits(run_id=run_id, count=self._reported, waits=waits, closed=closed)
-        session = workflow.get_external_workflow_handle(info.workflow_id.partition("/")[0])
-        self._signals.add(task := asyncio.create_task(session.signal(WAITS, report)))
-        task.add_done_callback(self._forget)
-
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._signals.discard(task)
-        if not task.cancelled():
-            task.exception()  # the session may be gone
+        if workflow.info().parent is not None and (run.identity.in_session or run.identity.owner.session):
+            self._reports.send(run_id, waits=waits, closed=closed, left=left)

@@ -16,6 +16,8 @@ from perdure.workflows.claim_check import ParentRun, whole
 from perdure.workflows.delegates import ChildHandle, run_iteration
 from perdure.workflows.dispatch import Dispatcher, full
 from perdure.workflows.preparation import begins_anew, go_on_anew, record
+from perdure.workflows.resets import on_reset
+from perdure.workflows.session_reports import SessionReports
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.policy import Policy, parse_policy
@@ -27,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.delegates import BUDGET, LATE, SpentBudget
     from perdure.runs.limits import Budget, Limit
     from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
+    from perdure.runs.rules import SESSION_KNOWS_DELEGATES
     from perdure.runs.sent_texts import added
     from perdure.runs.wire import CLAIM, GRANTED, POLICY, RunInput
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
@@ -43,6 +46,8 @@ class LoopWorkflow:
         self._children = ChildRuns()
         self._policy = PolicyChanges(self._children)
         self._parent = ParentRun(self._raise_budget)
+        self._was_reset = False
+        on_reset(self._note_reset)
         self._driver: LoopDriver | None = None
         """The rest, once the input is read. Handlers may be called before."""
 
@@ -53,7 +58,15 @@ class LoopWorkflow:
         self._driver = LoopDriver(loop, self._children, self._policy, self._parent)
         if self._parent.raised is not None:
             self._driver.raise_budget(self._parent.raised)
+        if self._was_reset:
+            self._driver.report_reset()
         return await self._driver.run()
+
+    def _note_reset(self) -> None:
+        if self._driver is None:
+            self._was_reset = True
+        else:
+            self._driver.report_reset()
 
     def _raise_budget(self, raised: Budget) -> None:
         if self._driver is not None:
@@ -133,7 +146,9 @@ class LoopDriver:
     def __init__(self, loop: LoopInput, children: ChildRuns, policy: PolicyChanges, parent: ParentRun) -> None:
         self.state = loop.state
         self._sizes = Sizes()
-        self.sender = Dispatcher(self._sizes, loop.max_payload, children)
+        self.sender = Dispatcher(self._sizes, loop.max_payload, children, report_closed=self._report_closed)
+        self._children = children
+        self._reports = SessionReports()
         self._loop = loop
         self._policy = policy
         self._parent = parent
@@ -158,6 +173,7 @@ class LoopDriver:
             if self._over:
                 break
             if len(loop.model_dump_json().encode()) <= loop.max_payload:
+                await self._reports.until_sent()
                 loop.approval = self._policy.over(loop.approval)
                 go_on_anew(loop)
             self._stays = True
@@ -166,7 +182,18 @@ class LoopDriver:
         if (why := await self._parent.why_not(self.state.size, loop.free)) is not None:
             details = {"usage": self.state.usage.as_json()}
             raise ApplicationError(why, details, type=HISTORY_FULL, non_retryable=True)
+        await self._reports.until_sent()
         return self.state
+
+    def report_reset(self) -> None:
+        """Report to the session that a reset has left iterations behind, but for those that the loop has started before."""
+        if self._loop.whose.session and workflow.patched(SESSION_KNOWS_DELEGATES):
+            self._reports.send(workflow.info().workflow_id, waits=False, left=self._children.names)
+
+    def _report_closed(self, run_id: str) -> None:
+        """Report to the session that an iteration has ended, and could not report it itself."""
+        if self._loop.whose.session and workflow.patched(SESSION_KNOWS_DELEGATES):
+            self._reports.send(run_id, waits=False, closed=True)
 
     def raise_budget(self, raised: Budget) -> None:
         """Raise the budget that the iterations share."""

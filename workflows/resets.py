@@ -53,7 +53,9 @@ class Resets:
             loop.call_soon(self._note)
 
         workflow.register_random_seed_callback(seeded)
-        if began_anew():
+        self.began_anew = began_anew()
+        """Whether a reset to the first task came before: `on_reset` is not called for it."""
+        if self.began_anew:
             self._first_tasks.add(workflow.info().get_current_history_length())
 
     def is_own(self, update_id: str) -> bool:
@@ -122,6 +124,18 @@ class Resets:
 
 _ENDS_WITHIN: Final = timedelta(minutes=5)
 """For an activity that waits until a child has ended: a worker may have to start first."""
+
+
+def on_reset(act: Callable[[], None]) -> None:
+    """Call a function after each reset of this execution, in the first task. Called while the workflow's object is made."""
+    loop = asyncio.get_running_loop()
+
+    def seeded(_: int) -> None:  # the workflow's own functions may not be used here
+        loop.call_soon(act)
+
+    workflow.register_random_seed_callback(seeded)
+    if began_anew():
+        loop.call_soon(act)
 
 
 def ends_former() -> bool:

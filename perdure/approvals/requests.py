@@ -431,6 +431,15 @@ class RunWaits(WireModel):
     waits: bool
     closed: bool = False
     """Whether the run has ended without a report of its own, and so have the runs below it."""
+    left: list[str] | None = None
+    """After a reset of the run: the names of the runs below it that it still has. It has left all others behind."""
+
+    def forgets(self, run_id: str) -> bool:
+        """Whether a run below the reporting one is reported to wait no more."""
+        if not run_id.startswith(f"{self.run_id}/"):
+            return False
+        name = run_id[len(self.run_id) + 1 :].partition("/")[0]
+        return self.closed or (self.left is not None and name not in self.left)
 
 
 class ApproveInput(WireModel):

@@ -93,15 +93,17 @@ class ActiveRun(WireModel):
         """Whether it, or a run below it, waits for a person."""
         return self.waits or bool(self.waiting_below)
 
+    def forget(self, told: RunWaits) -> None:
+        """Forget the runs below the reporting one that have ended with it, or that a reset has left behind."""
+        gone = [run_id for run_id, kept in self.below.items() if told.forgets(run_id) and kept.count < told.count]
+        for run_id in gone:
+            del self.below[run_id]
+
     def report(self, told: RunWaits) -> None:
         """Record the report of a run below it. An ended run leaves nothing that waits below it."""
         before = self.below.pop(told.run_id, None)
         self.below[told.run_id] = told if before is None or told.count > before.count else before
-        if told.closed:
-            left = [run_id for run_id in self.below if run_id.startswith(f"{told.run_id}/")]
-            for run_id in left:
-                if self.below[run_id].count < told.count:
-                    del self.below[run_id]
+        self.forget(told)
         if len(self.below) > MAX_REPORTS:  # the oldest report of one that waits no more goes first
             done = (run_id for run_id, report in self.below.items() if not report.waits)
             del self.below[next(done, told.run_id)]
@@ -502,6 +504,7 @@ class MessageQueue:
             running.report(told)
         elif told.run_id == own and told.count > running.told:
             running.waits, running.told = told.waits, told.count
+            running.forget(told)
 
     def deciding(self) -> list[str]:
         """Return the ids of the runs that wait for a person: the active run's own first."""

@@ -115,6 +115,24 @@ def test_r10_4_a_run_waits_for_a_person_while_a_run_below_it_does() -> None:
     assert not waits("/1.0/0.0", 10, False)
 
 
+def test_r10_4_a_reset_run_names_the_runs_below_it_that_it_still_has() -> None:
+    asking = lane()
+    say(asking, "a")
+    begin(asking)
+    own = asking.run_id(1)
+
+    def waits(below: str, count: int, now: bool, **more: Any) -> list[str]:
+        asking.waits(RunWaits(run_id=f"{own}{below}", count=count, waits=now, **more))
+        return [run_id.removeprefix(own) for run_id in asking.deciding()]
+
+    for below in ("/1.0", "/1.1/0", "/1.1/0/1.0", "/1.10"):
+        waits(below, 1, True)
+    waits("/1.2", 9, True)
+    assert waits("", 5, True, left=["1.1"]) == ["", "/1.1/0", "/1.1/0/1.0", "/1.2"]  # 1.2 has begun anew since
+    assert waits("/1.1", 6, False, left=[]) == ["", "/1.2"]
+    assert waits("", 10, False, left=[]) == []
+
+
 def test_a_session_knows_of_a_bounded_number_of_runs_below_its_own() -> None:
     asking = lane()
     say(asking, "a")

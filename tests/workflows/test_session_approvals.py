@@ -12,12 +12,15 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
+from perdure.client.histories import replay_history
 from perdure.client.session import Session
 from perdure.errors import MessageRefusedError
+from perdure.hosting.connection import data_converter
 from perdure.sessions.wire import SHOW, SessionView
 from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, agent, impatient
 from tests.timeouts import HANG
+from tests.workflows.test_resets import temporal
 from tests.workflows.test_session import ALL, desk, echo, users
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -146,6 +149,55 @@ async def test_r10_4_a_delegate_that_was_ended_waits_no_more(
         assert second.done == "steered"
         holds.set()
         await session.reply(first, 20)
+
+
+@pytest.mark.parametrize("which", ["delegate", "run above", "iteration"])
+async def test_r10_4_a_session_forgets_what_a_reset_or_a_terminated_iteration_leaves(
+    dev_server: WorkflowEnvironment, tmp_path: Path, which: str
+) -> None:
+    """After the reset nothing waits any more: the delegate answers at once, or its run does not call it again."""
+    holds = asyncio.Event()
+    was_reset = False
+
+    @tool(timeout=60)
+    async def hold() -> str:
+        """Wait."""
+        await holds.wait()
+        return "held"
+
+    def answer(request: ChatRequest) -> dict[str, Any]:
+        if "You are ASKER." in request.text:
+            return {"calls": [{"_tool": "pay", "to": "bob"}], "output": None} if not was_reset else DONE
+        if "held" in request.text or "pay" not in users(request)[-1]:
+            return echo(request)
+        asks = {"_tool": "asker", **({"_each": [1, 2], "_outputPath": "†state.all"} if which == "iteration" else {})}
+        return {"calls": [{"_tool": "hold"}] if was_reset else [asks, {"_tool": "hold"}], "output": None}
+
+    asker = agent("pay", name="asker", context=[{"type": "text", "text": "You are ASKER."}])
+    document = agent({"name": "asker", "_delegate": "asker"}, "hold", name="desk", schema={"type": "string"})
+    agents = written(tmp_path, asker)
+    async with desk(dev_server, answer, document, [pay, hold], agents=agents) as (session, it):
+        first = await session.send("pay", sender="ann", rights=ALL)
+        below = [f"{first.run_id}/1.0" + (f"/{number}" if which == "iteration" else "") for number in range(2)]
+        for run_id in sorted({*below}):
+            await it.until_waiting(run_id, "1.0")
+        await seen(session, "waiting", len({*below}))
+        if which == "iteration":
+            await it.client.get_workflow_handle(below[0]).terminate("by hand")
+            await seen(session, "waiting", 1)
+            await it.client.get_workflow_handle(below[1]).terminate("by hand")
+        else:
+            was_reset = True
+            run_id = below[0] if which == "delegate" else str(first.run_id)
+            where = ("--workflow-id", run_id, "--type", "FirstWorkflowTask", "--reason", "try again")
+            await temporal(dev_server, "reset", *where)
+        await seen(session, "running")
+        assert (await session.send("and this", sender="ann", rights=ALL)).done == "steered"
+        holds.set()
+        await session.reply(first, 20)
+        for id in {str(first.run_id), f"{first.run_id}/1.0"}:
+            history = await it.client.get_workflow_handle(id).fetch_history()
+            assert (await replay_history(history, data_converter(), id)).problem is None
 
 
 impatient_server = impatient(20)
