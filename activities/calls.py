@@ -29,6 +29,7 @@ from perdure.activities.registry import Registry
 from perdure.activities.secrets import masked_value
 from perdure.approvals.policy import Ask, floor_problem
 from perdure.errors import JsonError, ToolError
+from perdure.hooks.events import RunOwner
 from perdure.plan import NO_SUCH_TOOL, NOT_BEGUN
 from perdure.runs.claim_check import CALL, GRANT
 from perdure.runs.wire import CLAIM
@@ -150,6 +151,7 @@ async def _claim(call: ToolInput, size: int) -> None:
 def _context(
     function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None], given_up: threading.Event
 ) -> ToolContext:
+    owner = reads.owner or RunOwner()
     return ToolContext(
         tool_name=call.tool,
         tool=reads.definition or function.definition,
@@ -158,6 +160,11 @@ def _context(
         idempotency_key=idempotency_key(activity.info().workflow_id or "", call.call_id, call.tool, reads.params),
         attempt=call.earlier + activity.info().attempt,
         messages=reads.messages,
+        run_id=activity.info().workflow_id or "",
+        session=owner.session,
+        sender=owner.sender,
+        tenant=owner.tenant,
+        context=owner.context,
         on_heartbeat=_heartbeat_from_anywhere(say),
         is_cancelled=given_up.is_set,
     )

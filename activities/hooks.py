@@ -220,7 +220,7 @@ class ResultHooks:
         kept: list[Json] | None = None
         if self._after:
             event = AfterToolCall(
-                **self._of(AFTER),
+                **self._of(AFTER, reads),
                 params=reads.params,
                 result=value,
                 attempt=self._call.earlier + activity.info().attempt,
@@ -232,7 +232,7 @@ class ResultHooks:
             if hearing.answer.changed is not None:
                 value = hearing.answer.changed["result"]
         if self._persist:
-            persist = ToolResultPersist(**self._of(PERSIST), params=reads.params, result=value)
+            persist = ToolResultPersist(**self._of(PERSIST, reads), params=reads.params, result=value)
             hearing = await call_hooks(self._registry, self._persist, persist)
             self.unheard += hearing.answer.failed
             if hearing.answer.refused is not None:
@@ -241,10 +241,11 @@ class ResultHooks:
                 kept = [hearing.answer.changed["result"]]
         return value, kept
 
-    def _of(self, event: str) -> dict[str, str]:
+    def _of(self, event: str, reads: ToolReads) -> dict[str, Any]:
         info, call = activity.info(), self._call
         return {
             **self._given.of,
+            "context": {} if reads.owner is None else reads.owner.context,
             "key": f"{info.workflow_id}/{call.call_id}/{event}",
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "run_id": info.workflow_id or "",

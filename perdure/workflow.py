@@ -27,6 +27,7 @@ from perdure.agents.options import ApprovalOptions
 from perdure.approvals.policy import parse_policy
 from perdure.client.errors import run_failed
 from perdure.errors import RunError, RunExistsError
+from perdure.hooks.events import RunOwner
 from perdure.runs.agent import check_run_id
 from perdure.runs.views import summary
 from perdure.runs.wire import AGENT_WORKFLOW, RunInput, RunResult, RunStatus, RunView
@@ -46,11 +47,14 @@ async def run_agent(
     id: str | None = None,
     task_queue: str | None = None,
     approval: ApprovalOptions | None = None,
+    sender: str | None = None,
+    tenant: str | None = None,
+    context: object = None,
     timeout: timedelta | None = None,
 ) -> T:
     """Run the agent as a child of the workflow that calls this, and wait for its output, as the type of the agent's.
 
-    `input`, `approval`: as `Perdure.start` has them. `id`: names this one run for good; by default the workflow's id, the agent's name and
+    `input`, `approval`, `sender`, `tenant`, `context`: as `Perdure.start` has them. `id`: names this one run for good; by default the workflow's id, the agent's name and
     a number. `task_queue`: where workers with the agent's tools listen; by default the workflow's own. `timeout`: of the whole run, people's
     time included; by default none. Where the workflow is cancelled, or ends, the run is cancelled too; a cancelled one is waited for.
 
@@ -65,6 +69,7 @@ async def run_agent(
         input=None if value is MISSING else value,
         has_input=value is not MISSING,
         approval=change,
+        whose=RunOwner(tenant=tenant or "", sender=sender or "", context=agent.check_context(context)),
         delegates=agent.delegates(),
         free=MAX_STORED,  # nobody above keeps the room of its history for it
     )

@@ -313,7 +313,7 @@ class CallLoop:
         call = self.loop.running.get(call_id)
         if call is None:
             return GONE
-        reads = tool_reads(call, self.loop.plan.home(call).values(call))
+        reads = tool_reads(call, self.loop.plan.home(call).values(call), self._agent_run.identity.owner)
         return Payload(reads, self._sender.size_of(reads))
 
     async def _take_in(self) -> None:
@@ -449,7 +449,10 @@ class CallLoop:
                 work = run_existing(call, call.spec.tool.calls, self._sender, self._begin)
                 return await (self._rest(call, work) if call.spec.tool.calls.waits else work)
             hooks = self._hooks.of_results(call.spec.tool)
-            outcome = await self._sender.run_tool(call, plan.values(call), self._begin, hooks, self._hooks.unheard)
+            owner = self._agent_run.identity.owner
+            outcome = await self._sender.run_tool(
+                call, plan.values(call), self._begin, hooks, owner, self._hooks.unheard
+            )
             return self.loop.recalled(call, outcome)
 
     async def _gate(self, call: Call) -> None:

@@ -21,7 +21,7 @@ from perdure.workflows.timers import Alarm
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError
-    from perdure.hooks.events import NO_SUCH_HOOK, REFUSED_BY_HOOK, HookProblem
+    from perdure.hooks.events import NO_SUCH_HOOK, NOBODY, REFUSED_BY_HOOK, HookProblem, RunOwner
     from perdure.plan import Call, Failed, Outcome, RetryState, Returned
     from perdure.runs.claim_check import CHILD, GONE, GRANT, Payload
     from perdure.runs.delegates import scoped_data
@@ -187,7 +187,8 @@ class Dispatcher:
 
     def size_of(self, reads: ToolReads) -> int:
         """Return the bytes of a tool's input."""
-        return sum(map(self.sizes.of, (reads.call, reads.params, reads.definition, reads.messages)))
+        context = None if reads.owner is None else reads.owner.context
+        return sum(map(self.sizes.of, (reads.call, reads.params, reads.definition, reads.messages, context)))
 
     def claim(self, claim: Sent[SpaceClaim]) -> None:
         """Record a `SpaceClaim` of an activity, or a child run, for a result above its share of the history (R18.4).
@@ -245,18 +246,19 @@ class Dispatcher:
         base: Mapping[str, Json],
         begin: Callable[[Call], Awaitable[None]],
         hooks: CallHookRefs | None,
+        owner: RunOwner,
         unheard: Callable[[Call, Sequence[HookProblem]], None],
     ) -> Outcome:
         """Run one tool call as a Temporal activity under the tool's own name, with its own timeouts and retries
         (R12.1).
 
-        `begin` is awaited just before the activity is scheduled for the first time. `unheard` learns which of the
+        `begin` is awaited just before the activity is scheduled for the first time. `owner`: the run's. `unheard` learns which of the
         result's `hooks` failed and were ignored.
         """
         tool = call.spec.tool
         assert tool is not None
         assert tool.activity is not None
-        reads = tool_reads(call, base)
+        reads = tool_reads(call, base, owner)
         size = self.size_of(reads)
         if size > self.max_payload:
             what = "with their references resolved" + (" and what its scopes give it" if reads.messages else "")
@@ -311,8 +313,8 @@ class Dispatcher:
                 self.settle(call.id)
 
 
-def tool_reads(call: Call, base: Mapping[str, Json]) -> ToolReads:
-    """Return the input of the call's tool; `base` is the context's data by kind."""
+def tool_reads(call: Call, base: Mapping[str, Json], owner: RunOwner) -> ToolReads:
+    """Return the input of the call's tool; `base` is the context's data by kind, `owner` the run's."""
     assert call.spec.tool is not None
     # The input is not validated: it is the run's own data, however large.
     return ToolReads.model_construct(
@@ -320,6 +322,7 @@ def tool_reads(call: Call, base: Mapping[str, Json]) -> ToolReads:
         params=call.inputs.params,
         definition=None if call.spec.tool.registered else call.spec.tool.definition(),
         messages=scoped_data(call.spec.tool.scopes or (), base),
+        owner=owner if owner != NOBODY else None,
     )
 
 

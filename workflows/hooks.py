@@ -270,7 +270,7 @@ def _now() -> str:
 Ask: TypeAlias = "Callable[[Call, ApprovalRequest], Awaitable[Outcome | None]]"
 
 
-def of_run(run: Run) -> dict[str, str]:
+def of_run(run: Run) -> dict[str, Any]:
     """Return the fields that every event has of its run."""
     return {**run.identity.owner.model_dump(), "agent": run.agent.name}
 
@@ -345,7 +345,8 @@ class CallHooks:
         ]
         if not found and not run.identity.in_session:
             return None
-        return CallHookRefs(hooks=found, of=of_run(run), records=run.identity.in_session)
+        of = {name: value for name, value in of_run(run).items() if name != "context"}  # the call's own input has it
+        return CallHookRefs(hooks=found, of=of, records=run.identity.in_session)
 
     def unheard(self, call: Call, problems: Sequence[HookProblem]) -> None:
         """Record failures of hooks that the call's worker has ignored."""

@@ -28,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, RunSnapshot, carried, restore, snapshot
     from perdure.runs.wire import PREPARE_ACTIVITY, PREPARED_FORM, REFUSED, PreparedWorker, PrepareInput, RunInput
     from perdure.sessions.wire import SessionInput
+    from perdure.values.caller_context import check_context
     from perdure.values.json import Packed, pack
 
 
@@ -171,6 +172,7 @@ def _read(run_input: RunInput) -> tuple[Agent, Context, Policy]:
         change = parse_policy(run_input.approval)
         parse_prompt(run_input.prompt)
         check_task(agent, context)
+        check_context(run_input.whose.context, agent.caller_context)
     except ProtocolError as error:
         raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
     return agent, context, change

@@ -41,6 +41,7 @@ with workflow.unsafe.imports_passed_through():
         Queued,
         QueueState,
         check_right,
+        judge_context,
     )
     from perdure.sessions.replies import ATTEMPTS, Delivered, ReplyAuthor, ReplyDelivery, deliveries
     from perdure.sessions.transcript import SESSION_FORM, MessageFilter, SessionSnapshot, Transcript, is_said
@@ -114,9 +115,11 @@ class SessionState:
     def _read_agent(self) -> None:
         if not self._input.document:  # it has none yet
             self.agent, self.models, self.lane.rules = "", {}, self._input.rules
+            self.caller_context: JsonObject | bool = {}
             return
         agent = parse_agent(self._input.document)
         self.agent = agent.name
+        self.caller_context = agent.caller_context
         self.lane.rules = self._input.rules.over(agent.config.session)
         self.models = agent.config.models.model_dump(exclude_unset=True)
         """Models, as the agent's file names them."""
@@ -152,9 +155,17 @@ class SessionState:
     def agent_digest(self) -> str:
         return self._input.agent
 
-    def whose(self, sender: str) -> RunOwner:
-        """Return the owner of its runs, for hooks."""
-        return RunOwner(tenant=self.tenant, sender=sender, session=self.key)
+    def whose(self, first: Queued) -> RunOwner:
+        """Return the owner of a run that begins with this message."""
+        return RunOwner(tenant=self.tenant, sender=first.sender, session=self.key, context=first.context)
+
+    def judge_context(self, message: Message) -> None:
+        """Check that the context of a message that begins a run, or joins one, fits the agent that answers."""
+        if message.command is None:
+            schema = self.caller_context
+            if message.document is not None and self.names_another_agent(message):
+                schema = parse_agent(message.document).caller_context
+            judge_context(message, schema)
 
     def names_another_agent(self, message: Message) -> bool:
         """Whether the message comes with an agent file, or the digest of one, that the session does not have."""

@@ -81,7 +81,7 @@ class SessionUpdates:
         text = message.text
         self._session.check_open()
         if self._kept.lane.judge(message) is None:
-            of = {"mode": message.mode, "rights": message.rights}
+            of = {"mode": message.mode, "rights": message.rights, "context": message.context}
             text = await self._hooks.received(message.message_id, message.sender, text, **of)
             says(message.model_copy(update={"text": text}))
             self._session.check_open()
@@ -111,6 +111,7 @@ class SessionUpdates:
         if kept.names_another_agent(message):
             judge_agent(message, kept.agent)
         with_settings(message.document or kept.document, message.settings)
+        kept.judge_context(message)
 
     def _note(self, accepted: AcceptedMessage, queued: Queued) -> None:
         self._kept.write(accepted, queued)

@@ -20,6 +20,7 @@ from perdure.errors import AgentError, InputError, OutputError, ProtocolError, c
 from perdure.runs.agent import Context, agent_document, check_task, parse_agent
 from perdure.tools.decorator import ToolFunction, plain_schema, tool_function
 from perdure.tools.tool import parse_tool
+from perdure.values.caller_context import read_context
 from perdure.values.json import Json, JsonObject, check, dumps
 from perdure.values.messages import InputMessage, merge_data
 from perdure.values.problems import first_problem
@@ -82,8 +83,9 @@ class Agent(Generic[OutputT]):
 
     `name`: of the agent, and the beginning of its runs' ids. `instructions`: the system message. `tools`: see `AgentTool`; a function
     is named, its code is the worker's; an agent becomes a delegate (R8.1), recorded when a run starts. `input` and `output`: a type that
-    pydantic's `TypeAdapter` takes, or a JSON Schema; by default any JSON. `context`: further messages, after these. `options`: the keys
-    of `config`, see `AgentOptions`.
+    pydantic's `TypeAdapter` takes, or a JSON Schema; by default any JSON. `context`: the same for what a start or a message says of
+    the person who asks, an object: tools, hooks and approvers have it, no model does; by default any object (R19.1). `messages`: further
+    messages, after these. `options`: the keys of `config`, see `AgentOptions`.
 
     Raises `AgentError` (or `ToolDefinitionError`) with one line for what cannot be run as it stands.
     """
@@ -97,7 +99,8 @@ class Agent(Generic[OutputT]):
         instructions: str = ...,
         tools: Iterable[AgentTool] = ...,
         input: Any = ...,
-        context: Sequence[Mapping[str, Any]] = ...,
+        context: Any = ...,
+        messages: Sequence[Mapping[str, Any]] = ...,
         description: str = ...,
         **options: Unpack[AgentOptions],
     ) -> None: ...
@@ -111,7 +114,8 @@ class Agent(Generic[OutputT]):
         instructions: str = ...,
         tools: Iterable[AgentTool] = ...,
         input: Any = ...,
-        context: Sequence[Mapping[str, Any]] = ...,
+        context: Any = ...,
+        messages: Sequence[Mapping[str, Any]] = ...,
         description: str = ...,
         **options: Unpack[AgentOptions],
     ) -> None: ...
@@ -124,23 +128,30 @@ class Agent(Generic[OutputT]):
         instructions: str = "",
         tools: Iterable[AgentTool] = (),
         input: Any = None,
-        context: Sequence[Mapping[str, Any]] = (),
+        context: Any = None,
+        messages: Sequence[Mapping[str, Any]] = (),
         description: str = "",
         **options: Unpack[AgentOptions],
     ) -> None:
         where = f"agent {name!r}"
         given = JsonType[Any](input, f"{where}: input")
         wanted = JsonType[OutputT](output, f"{where}: output")
+        if isinstance(context, list | tuple):
+            raise AgentError(
+                f"{where}: context is the type of what a caller says of who asks; messages are given as messages=[…]"
+            )
+        asks = JsonType[Any](context, f"{where}: context")
         if isinstance(tools, str) or not isinstance(tools, Iterable):
             raise AgentError(f"{where}: tools must be a list, not {clip(repr(tools), 80)}")
         named = list(tools)
-        messages: list[Any] = [{"type": "system", "text": instructions}] if instructions else []
-        messages += [{"type": "tool", "tool": _named(tool, where)} for tool in named]
-        messages += [] if input is None else [{"type": "input", "schema": given.schema}]
-        document: JsonObject = {"name": name, "context": [*messages, *context]}
+        own: list[Any] = [{"type": "system", "text": instructions}] if instructions else []
+        own += [{"type": "tool", "tool": _named(tool, where)} for tool in named]
+        own += [] if input is None else [{"type": "input", "schema": given.schema}]
+        document: JsonObject = {"name": name, "context": [*own, *messages]}
         document |= {"description": description} if description else {}
         document |= {"config": options} if options else {}
         document |= {} if output is None else {"schema": wanted.schema}
+        document |= {} if context is None else {"caller_context": asks.schema}
         self._set(document, wanted, where)
         for tool in named:
             self._add(tool, where)
@@ -277,6 +288,10 @@ class Agent(Generic[OutputT]):
         context = Context(self.parsed, None if value is MISSING else value, has_input=value is not MISSING)
         check_task(self.parsed, context, told=told)
         return value
+
+    def check_context(self, context: object = None) -> JsonObject:
+        """Return the context of a start or a message as JSON, validated as the run does (R19.1). Raise `InputError`."""
+        return read_context(context, self.parsed.caller_context)
 
     def read_output(self, value: Json) -> OutputT:
         """Return a run's output as this agent's type reads it. Raise `OutputError`."""

@@ -8,13 +8,30 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from perdure.agents.files import json_option
 from perdure.cli._errors import one_line_errors
+from perdure.values.json import Json as JsonValue
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The run's id.")]
+Context = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="JSON|@FILE",
+        help='Facts about the sender that tools read, and no model: {"customer": "C-17"}.',
+    ),
+]
+
+
+def context_option(text: str | None) -> JsonValue:
+    """Return the value of `--context`. Raises `SettingsError` for text that is not JSON."""
+    return None if text is None else json_option(text, "--context", '{"customer": "C-17"}')
+
+
 T = TypeVar("T")
 
 

@@ -13,7 +13,7 @@ from perdure.approvals.policy import ASKS
 from perdure.cli import _commands as commands
 from perdure.cli._console import screen
 from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
-from perdure.cli._execute import Json, RunId, connected
+from perdure.cli._execute import Context, Json, RunId, connected, context_option
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.cli._plan_commands import print_drawing
@@ -51,6 +51,7 @@ def run(
     ] = None,
     sender: Annotated[str | None, typer.Option(metavar="NAME", help="For whom it runs: lists find it by it.")] = None,
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The same, one level up.")] = None,
+    context: Context = None,
     as_json: Json = False,
 ) -> None:
     """Start an agent and print its result."""
@@ -63,6 +64,7 @@ def run(
         example = example_input(found.input_schema, input)
         value = found.check_input(MISSING if input is None else json_option(input, "--input", example), told=True)
         told = {} if prompt is None else written_keys(parse_prompt(json_option(prompt, "--prompt")))
+        known = found.check_context(context_option(context))
     how: dict[str, Any] = {
         "no_wait": no_wait,
         "live": watch and not as_json,
@@ -72,6 +74,7 @@ def run(
         "prompt": told,
         "sender": sender,
         "tenant": tenant,
+        "context": known,
     }
     view = connected(lambda perdure: commands.run_agent(perdure, found, value, **how))
     if isinstance(view, str):

@@ -17,12 +17,13 @@ import typer
 from perdure.agents.agent import Agent
 from perdure.cli._console import screen, table
 from perdure.cli._errors import FAILED, TIMEOUT, check_choice, one_line_errors
-from perdure.cli._execute import Json, connected
+from perdure.cli._execute import Context, Json, connected, context_option
 from perdure.cli._help import CommandGroup, Commands
 from perdure.cli._options import configured
 from perdure.errors import RunNotFoundError, SettingsError
 from perdure.hosting.settings import Settings
 from perdure.sessions.wire import EVERYTHING, WAIT, Receipt, SessionView, WaitResult
+from perdure.values.caller_context import read_context
 from perdure.values.json import JsonObject, dumps
 from perdure.values.messages import MODES
 
@@ -102,16 +103,19 @@ def say(
     ] = None,
     sender: Sender = None,
     tenant: Tenant = "",
+    context: Context = None,
     as_json: Json = False,
 ) -> None:
     """Say something in a session, and print the reply; with --json, or --no-wait, the receipt, without waiting."""
     with one_line_errors():
         check_choice("--mode", mode, MODES)
         found = None if agent is None else Agent.read_to_run(agent, folder=settings.agents_folder)
+        known = read_context(context_option(context))
 
     async def speak(perdure: Perdure) -> tuple[Receipt, str | None]:
         there = perdure.session(session, tenant=tenant, agent=found, task_queue=settings.task_queue)
         given: Any = {"id": id, "mode": mode, "route": route, "sender": _sender(sender), "rights": _ALL}
+        given |= {"context": known}
         receipt = await there.send(message, **given)
         if as_json or no_wait or receipt.run_id is None or receipt.done == "stopped":
             return receipt, None

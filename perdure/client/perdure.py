@@ -94,6 +94,7 @@ class Perdure:
         prompt: PromptOptions | None = None,
         sender: str | None = None,
         tenant: str | None = None,
+        context: object = None,
     ) -> Run[T]:
         """Start a run of the agent. Nobody waits for a worker here: the run does.
 
@@ -101,17 +102,20 @@ class Perdure:
         name and a random part. `key`, in place of it: the sender's own for what they want done; said again by the same sender with the same agent,
         input, policy and prompt, it gives the run that there is already; an adapter's own key is an `IdempotentStart`. `task_queue`: where its workers listen. `approval`: this run's own changes to the agent's policy (R7.1), `prompt` those to its
         `config.prompt` (R10.19). `sender`, `tenant`: for whom it runs, as
-        lists find it. Raises `InputError` for an input that breaks
+        lists find it. `context`: what else is known of them, an object or what pydantic writes as one; tools read all three, no model does
+        (R19.1): give what you have verified. Raises `InputError` for an input or a context that breaks
         its schema, and nothing is started (R2.3); `AgentError` for a policy that names a tool that the agent has not, and for a prompt that is none; `DecisionError` for a policy that is none; `RunExistsError`, also for
         a `key` of another run; `RunError` where agent and input are too large.
         """
         agent.check_policy()
         value = agent.check_input(input)
+        known = agent.check_context(context)
         change: JsonObject = {**(approval or {})}
         parse_policy(change)
         wishes: JsonObject = {**(prompt or {})}
         told = written_keys(parse_prompt(wishes))
         said_again: list[Json] = [agent.name, None if value is MISSING else [value], change, told]
+        said_again += [known] if known else []
         wanted = (
             key
             if isinstance(key, IdempotentStart)
@@ -133,6 +137,7 @@ class Perdure:
                     prompt=told,
                     sender=sender,
                     tenant=tenant,
+                    context=known,
                     delegates=agent.delegates(),
                     memo=None if wanted is None else wanted.memo(),
                 )
@@ -153,6 +158,7 @@ class Perdure:
         prompt: PromptOptions | None = None,
         sender: str | None = None,
         tenant: str | None = None,
+        context: object = None,
         timeout: float | None = None,
     ) -> T:
         """Start a run and wait for its output: `start`, then `Run.result`, with what they take and raise.
@@ -160,7 +166,15 @@ class Perdure:
         `timeout`: seconds, by default as long as it takes; it ends the waiting, not the run.
         """
         started = await self.start(
-            agent, input, id=id, task_queue=task_queue, approval=approval, prompt=prompt, sender=sender, tenant=tenant
+            agent,
+            input,
+            id=id,
+            task_queue=task_queue,
+            approval=approval,
+            prompt=prompt,
+            sender=sender,
+            tenant=tenant,
+            context=context,
         )
         return await started.result(timeout)
 

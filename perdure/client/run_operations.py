@@ -74,11 +74,12 @@ async def start_run(
     prompt: JsonObject | None = None,
     sender: str | None = None,
     tenant: str | None = None,
+    context: JsonObject | None = None,
     delegates: Mapping[str, JsonObject] | None = None,
     memo: Mapping[str, Any] | None = None,
 ) -> AgentHandle:
     """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `prompt` that of its `config.prompt` (R10.19), `sender` and `tenant` what lists find it by,
-    `delegates` agent files by name that come along with it (R8.1), `memo` what is kept beside it.
+    `context` what else is known of the sender (R19.1), `delegates` agent files by name that come along with it (R8.1), `memo` what is kept beside it.
 
     Raises `RunExistsError`, or `RunError` when the id is none or what is given is too large; the run itself refuses what is no input of it
     (R2.3).
@@ -92,7 +93,7 @@ async def start_run(
         approval=approval or {},
         prompt=prompt or {},
         delegates=dict(delegates or {}),
-        whose=RunOwner(tenant=tenant or "", sender=sender or ""),
+        whose=RunOwner(tenant=tenant or "", sender=sender or "", context=context or {}),
     )
     _check_size(given, MAX_PAYLOAD if client.data_converter.external_storage is None else MAX_STORED)
     try:

@@ -23,7 +23,7 @@ from perdure.client._run_lists import STATUS
 from perdure.client.errors import UNANSWERED, clear_errors, no_answer
 from perdure.client.run import Run
 from perdure.client.selection import WaitingRequest
-from perdure.errors import MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
+from perdure.errors import InputError, MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
 from perdure.queries import SessionReader, answer_of
 from perdure.runs.events import Event, Topic
 from perdure.runs.wire import RunView
@@ -53,6 +53,7 @@ from perdure.sessions.wire import (
     WaitResult,
     digest,
 )
+from perdure.values.caller_context import read_context
 from perdure.values.json import JsonObject
 from perdure.values.messages import Mode, SessionRules
 from perdure.values.problems import first_problem
@@ -77,6 +78,7 @@ class MessageOptions(TypedDict, total=False):
     route: str
     settings: JsonObject | None
     request: str
+    context: object
 
 
 class Session:
@@ -120,6 +122,7 @@ class Session:
         route: str = "",
         settings: JsonObject | None = None,
         request: str = "",
+        context: object = None,
     ) -> Receipt:
         """Say something; the receipt, once it is in the session's history. The first message to a key begins the session.
 
@@ -127,10 +130,15 @@ class Session:
         it is a new one. `rights`: what the sender may do here: `stop`, `new`, `reset`, `approve`, `withdraw`, `agent`, `delete`, `*` for
         everything, and what else the caller compares: a run has its starter's (R10.9). `mode`: what it is to do (R10.4). `route`: where
         the reply goes. `settings`: keys of the agent file (`context`, `config`, `schema`, `metadata`) that are others in the message's own run, and in
-        no other (R10.9). `request`: a digest of what else makes it this message: with an `id` that is known another one is refused. Raises `MessageRefusedError` with the reason why it was not taken,
+        no other (R10.9). `request`: a digest of what else makes it this message: with an `id` that is known another one is refused. `context`: what is known of the sender, an object or what
+        pydantic writes as one, which tools read and no model does (R19.1); with another one it is another message. Raises `MessageRefusedError` with the reason why it was not taken,
         and `RunError` where `/stop` was taken and its run goes on, because its workflow tasks fail.
         """
         agent = self._agent
+        try:
+            known = read_context(context)
+        except InputError as error:
+            raise MessageRefusedError(str(error)) from None
         try:
             message = Message(
                 message_id=uuid.uuid4().hex if id is None else id,
@@ -142,6 +150,7 @@ class Session:
                 agent="" if agent is None else digest([agent.document(), agent.delegates()]),
                 settings=settings or {},
                 request=request,
+                context=known,
             )
         except ValidationError as error:
             raise MessageRefusedError(f"the message is not valid: {first_problem(error)}") from None

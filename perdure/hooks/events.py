@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
@@ -31,6 +32,8 @@ class HookEvent(WireModel):
     tenant: str = ""
     sender: str = ""
     """The sender on whose behalf it runs, if one was named."""
+    context: JsonObject = Field(default_factory=dict)
+    """The context that its start, or its message, was given beside sender and tenant."""
 
     def changed(self, **fields: Any) -> Self:
         """Return the event with these fields changed. Raises `TypeError` for a field that a hook may not change."""
@@ -346,12 +349,18 @@ NO_SUCH_HOOK: Final = "NoSuchHook"
 
 
 class RunOwner(WireModel):
-    """The session and sender on whose behalf a run works, if they are known."""
+    """The session and sender on whose behalf a run works, if they are known. No model reads it (R19.1)."""
 
     tenant: str = ""
     sender: str = ""
     session: str = ""
     """The key of the run's session."""
+    context: JsonObject = Field(default_factory=dict, exclude_if=operator.not_)
+    """What whoever authenticated the sender knows of them."""
+
+
+NOBODY: Final = RunOwner()
+"""The owner of a run for which nobody was named."""
 
 
 class HookRef(WireModel):

@@ -264,6 +264,9 @@ class Agent(BaseModel):
     """JSON Schema of the output; `{}` takes any."""
     description: str = ""
     """What it is for, as lists show it, and a model that may delegate to it."""
+    caller_context: JsonObject | bool = Field(default_factory=dict)
+    """JSON Schema of the context that a start or a message carries, for tools, hooks and approvers; `{}` takes any. No
+    model reads it."""
     metadata: JsonObject = Field(default_factory=dict)
     """What whoever starts it keeps beside it, and reads again as the run's `metadata`; no model sees it."""
     schema_of_file: str | None = Field(default=None, alias="$schema", exclude=True)
@@ -309,6 +312,8 @@ def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
         problems += error.problems
     if isinstance(schema := or_null(output_schema(document.get("schema"))), dict) and (wrong := Schema(schema).problem):
         problems.append(problem_at(("schema",), f"is not a JSON Schema: {wrong}"))
+    if isinstance(asks := document.get("caller_context"), dict) and (wrong := Schema(asks).problem):
+        problems.append(problem_at(("caller_context",), f"is not a JSON Schema: {wrong}"))
     if agent is None or problems:
         raise AgentError.of(problems, source)
     return agent

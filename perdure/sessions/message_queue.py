@@ -6,6 +6,7 @@ workflow starts it. Without an active run, messages wait until a time (`WaitUnti
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -13,7 +14,7 @@ from typing import Final, TypeAlias
 from pydantic import Field
 
 from perdure.approvals.requests import RunWaits
-from perdure.errors import MessageRefusedError
+from perdure.errors import InputError, MessageRefusedError
 from perdure.sessions.wire import (
     CAP,
     EVERYTHING,
@@ -25,6 +26,7 @@ from perdure.sessions.wire import (
     message_key,
     several_senders,
 )
+from perdure.values.caller_context import check_context, same_context
 from perdure.values.json import JsonObject, WireModel
 from perdure.values.limits import MAX_AGENT, MAX_NAME, MAX_REPORTS, MAX_SAID, MAX_STEERED, MAX_WAITING_TEXT
 from perdure.values.messages import Mode, SessionRules
@@ -51,6 +53,8 @@ class Queued(WireModel):
     """Seconds since 1970, of its acceptance."""
     settings: JsonObject = Field(default_factory=dict)
     """Settings of the message."""
+    context: JsonObject = Field(default_factory=dict, exclude_if=operator.not_)
+    """Context of the message (R19.1)."""
 
     @property
     def key(self) -> str:
@@ -58,8 +62,8 @@ class Queued(WireModel):
         return message_key(self.sender, self.message_id)
 
     def joins(self, other: Queued) -> bool:
-        """Whether one run may take both messages: their rights and routes are the same (R10.4)."""
-        own = bool(self.settings or other.settings)
+        """Whether one run may take both messages: their rights, routes and contexts are the same (R10.4)."""
+        own = bool(self.settings or other.settings) or not same_context(self.context, other.context)
         return set(self.rights) == set(other.rights) and self.route == other.route and not own
 
 
@@ -249,6 +253,15 @@ def says(message: Message) -> None:
         raise MessageRefusedError(
             f"the message has {size:,} bytes, and {MAX_SAID:,} is the most: name a file in it instead"
         )
+    judge_context(message)
+
+
+def judge_context(message: Message, schema: JsonObject | bool = True) -> None:
+    """Check the context of a message; `schema`: that of the agent that answers. Raise `MessageRefusedError`."""
+    try:
+        check_context(message.context, schema)
+    except InputError as error:
+        raise MessageRefusedError(str(error)) from None
 
 
 class MessageQueue:
@@ -322,6 +335,7 @@ class MessageQueue:
             seq=self.state.seq,
             at=now,
             settings=message.settings,
+            context=message.context,
         )
         accepted = self._command(queued, message.command) if message.command else self._message(queued, message)
         receipt = accepted.receipt.model_copy(update={"accepted_at": at})
@@ -374,6 +388,8 @@ class MessageQueue:
             return False, f"{run} has settings of {first.sender!r}, so it follows it"
         if not covers(message.rights, running.rights):
             return False, f"{message.sender!r} does not have the rights of {run}, so it follows it"
+        if not same_context(message.context, first.context):
+            return False, f"{run} works with another context, so it follows it"
         if running.ending is not None:
             return False, f"{run} is being ended ({running.ending})"
         if len(running.steered) >= MAX_STEERED:
@@ -416,7 +432,7 @@ class MessageQueue:
         if last is None or last.mode != "collect" or last.number is None:
             return None
         if not last.joins(queued):
-            return "those before it have other rights, settings or another way to answer, so it is not put together with them"
+            return "those before it have other rights, settings, another context or another way to answer, so it is not put together with them"
         queued.number = last.number
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -110,6 +111,8 @@ class Message(WireModel):
     """Keys of the agent file (`SETTINGS`) that are others in the run that begins with this message, and in no other run (R10.9)."""
     request: str = ""
     """Digest of the request that it came with, where that says more than the message does."""
+    context: JsonObject = Field(default_factory=dict, exclude_if=operator.not_)
+    """What the front door knows of the sender: tools of the run that begins with it read that (R19.1)."""
 
     @property
     def key(self) -> str:
@@ -119,7 +122,8 @@ class Message(WireModel):
     @property
     def body(self) -> str:
         """A digest of what makes it this message and no other: not of the rights, which may change while it is sent again."""
-        return digest([self.sender, self.text, self.mode, self.route, *([self.request] if self.request else [])])
+        more = [self.request, {"context": self.context}] if self.context else [self.request] if self.request else []
+        return digest([self.sender, self.text, self.mode, self.route, *more])
 
     @property
     def command(self) -> str | None:

@@ -76,6 +76,9 @@ class Local:
         agent: AgentLike | None = None,
         id: str | None = None,
         approval: ApprovalOptions | None = None,
+        sender: str | None = None,
+        tenant: str | None = None,
+        context: object = None,
     ) -> LocalRun[Any]:
         """Start a run of the agent, or of another one; time does not pass by itself until something is waited for.
 
@@ -87,7 +90,8 @@ class Local:
         sent = known
         if self._toolbox.faults:
             sent = Agent.of(_with_heartbeats(known.document(), self._toolbox.faults))
-        run = await self.perdure.start(sent, **given, id=id, approval=approval)
+        who: dict[str, Any] = {"sender": sender, "tenant": tenant, "context": context}
+        run = await self.perdure.start(sent, **given, id=id, approval=approval, **who)
         return LocalRun(run.client, run.id, known, self.following)
 
     def session(self, key: str, *, agent: AgentLike | None = None, **more: Any) -> Session:
@@ -101,9 +105,9 @@ class Local:
         """Wait until nothing happens any more by itself: every reply is delivered or given up, every retry and timer is over."""
         await self.following.settle()
 
-    async def run(self, input: Any = MISSING, *, agent: AgentLike | None = None, id: str | None = None) -> RunView:
-        """Start a run and wait for its end. Raises `AssertionError`, with the reason, unless it completed."""
-        view = await (await self.start(input, agent=agent, id=id)).wait()
+    async def run(self, input: Any = MISSING, **how: Any) -> RunView:
+        """Start a run and wait for its end; `how`: as of `start`. Raises `AssertionError`, with the reason, unless it completed."""
+        view = await (await self.start(input, **how)).wait()
         if view.status != "completed":
             raise AssertionError(f"the run {view.run_id} is {view.status}: {view.error or view.stop_reason}")
         return view

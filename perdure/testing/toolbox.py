@@ -212,7 +212,9 @@ class Toolbox:
         functions = {function.name: self._watched(function, function.context_parameter) for function in real}
         for name, value in fakes.items():
             definition = _definition(name, inline.get(name), functions)
-            functions[str(definition["name"])] = self._watched(self._fake(definition, value), _CONTEXT, value)
+            real_type = functions[name].context_type if name in functions else None
+            fake = dataclasses.replace(self._fake(definition, value), context_type=real_type)
+            functions[str(definition["name"])] = self._watched(fake, _CONTEXT, value)
         return Registry(functions.values())
 
     def _fake(self, definition: JsonObject, value: Any) -> ToolFunction:

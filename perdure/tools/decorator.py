@@ -5,17 +5,18 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, Final, Literal, TypeVar, get_args, get_type_hints, overload
+from typing import Any, Final, Generic, Literal, get_args, get_origin, get_type_hints, overload
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from typing_extensions import TypeVar
 
 from perdure.errors import ToolDefinitionError, ToolError, clip
 from perdure.tools.tool import CONTEXT_PARAMETER, parse_tool
-from perdure.values.json import Json, JsonObject
+from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.limits import MAX_PROGRESS
 from perdure.values.problems import first_problem
 from perdure.values.schema_nodes import SchemaPart, pattern_problem
@@ -26,9 +27,16 @@ REGISTERED: Final = "__perdure_tool__"
 """The attribute in which a decorated function carries its `ToolFunction`."""
 
 
+ContextT = TypeVar("ContextT", default=JsonObject)
+
+
 @dataclass(frozen=True)
-class ToolContext:
-    """The context of a call for the tool's code; a parameter annotated with it is not part of the schema (R12.2)."""
+class ToolContext(Generic[ContextT]):
+    """The context of a call for the tool's code; a parameter annotated with it is not part of the schema (R12.2).
+
+    `ToolContext[Customer]` has its `context` as a `Customer`, or any other type that pydantic reads; a call whose context
+    is none fails with `invalid_context`.
+    """
 
     tool_name: str
     """The agent's name for the tool."""
@@ -45,6 +53,15 @@ class ToolContext:
     """1 for the first attempt."""
     messages: list[JsonObject] = field(default_factory=list)
     """The context's messages that the tool's `_scopes` list."""
+    run_id: str = ""
+    """The id of the run, or of the delegate's run, that calls the tool."""
+    session: str = ""
+    """The key of the run's session; empty in a run without one."""
+    sender: str = ""
+    """Who asks, as the caller of `start` or `send` has verified it; empty: nobody was named. No model reads or sets it."""
+    tenant: str = ""
+    context: ContextT = field(default_factory=dict)  # type: ignore[assignment]  # where no type says otherwise
+    """What the caller of `start` or `send` knows of the sender: whose data the tool may touch. No model reads or sets it."""
     on_heartbeat: Callable[..., None] = field(default=lambda *_: None, repr=False)
     """Set by the worker; `heartbeat` and `progress` are for tools."""
     is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
@@ -96,6 +113,8 @@ class ToolFunction:
     result: TypeAdapter[Any] | None
     context_parameter: str | None
     is_async: bool
+    context_type: TypeAdapter[Any] | None = None
+    """Reader of `ToolContext.context`, where the function names its type."""
 
     @property
     def name(self) -> str:
@@ -121,7 +140,18 @@ class ToolFunction:
         arguments = {(info.alias or name): getattr(model, name) for name, info in fields.items()} | (
             model.model_extra or {}
         )
-        return arguments | ({self.context_parameter: context} if self.context_parameter else {})
+        return arguments | ({self.context_parameter: self._typed(context)} if self.context_parameter else {})
+
+    def _typed(self, context: ToolContext) -> ToolContext[Any]:
+        """Return the context with the run's context as the function's type reads it."""
+        if self.context_type is None:
+            return context
+        try:
+            return replace(context, context=self.context_type.validate_json(dumps(context.context)))
+        except ValidationError as error:
+            raise ToolError(
+                "invalid_context", f"the context of the run does not fit {self.name}: {first_problem(error)}"
+            ) from None
 
     def dump(self, value: Any) -> Json:
         """Return a tool's result as JSON. Raises `ToolError` when it cannot be written as JSON."""
@@ -206,9 +236,21 @@ def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction
     parse_tool(definition, activities=[name])
     if context_parameter is not None and arguments.model_config.get("extra") == "allow":
         definition[CONTEXT_PARAMETER] = context_parameter
-    return ToolFunction(
-        definition, function, arguments, result, context_parameter, inspect.iscoroutinefunction(function)
-    )
+    context_type = _context_type(function, name, context_parameter)
+    is_async = inspect.iscoroutinefunction(function)
+    return ToolFunction(definition, function, arguments, result, context_parameter, is_async, context_type)
+
+
+def _context_type(function: Callable[..., Any], name: str, parameter: str | None) -> TypeAdapter[Any] | None:
+    """Return a reader of the type that `ToolContext[…]` names, if it names one."""
+    wanted = get_args(_hints(function, f"tool {name!r}")[parameter]) if parameter is not None else ()
+    if not wanted or wanted[0] in (dict, JsonObject, Any):
+        return None
+    if (adapter := _adapter(wanted[0], "validation")) is None:
+        raise ToolDefinitionError(
+            f"tool {name!r}: ToolContext[{_name_of(wanted[0])}] names no type that JSON can be read as"
+        )
+    return adapter
 
 
 def read_signature(
@@ -227,7 +269,7 @@ def read_signature(
     open_ended = False
     for parameter in list(inspect.signature(function).parameters.values())[method:]:
         annotation = hints.get(parameter.name, Any)
-        if annotation is ToolContext:
+        if ToolContext in (annotation, get_origin(annotation)):
             context_parameter = parameter.name
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
             open_ended = True

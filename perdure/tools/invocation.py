@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Collection
 
 from pydantic import Field
 
-from perdure.hooks.events import HookProblem, HookRef
+from perdure.hooks.events import HookProblem, HookRef, RunOwner
 from perdure.values.json import Json, JsonObject, WireModel, dumps
 from perdure.values.limits import MAX_PAYLOAD
 
@@ -19,6 +20,8 @@ class ToolReads(WireModel):
     params: JsonObject
     definition: JsonObject | None = None
     messages: list[JsonObject] = Field(default_factory=list)
+    owner: RunOwner | None = Field(default=None, exclude_if=operator.not_)
+    """Who asks, as the tool's code gets it; `None`: nobody was named (R19.1)."""
 
 
 class CallHookRefs(WireModel):

@@ -246,6 +246,12 @@ TIGHT_PART: Final = 1_000
 (R9.7)."""
 
 
+# Who asks.
+
+MAX_CALLER_CONTEXT: Final = 8_192
+"""Bytes of the context of a start or a message, as JSON: each call of a tool, and each run below, gets it. It names a
+person and their rights; what belongs to them is in a database."""
+
 # Messages to a session.
 
 MAX_SAID: Final = 100_000

@@ -381,6 +381,50 @@ def test_r10_9_a_steer_by_a_stranger_follows() -> None:
     assert step.run.rights == []  # a run has its starter's
 
 
+def test_r19_1_a_steer_with_another_context_follows() -> None:
+    it = lane()
+    say(it, "a", context={"customer": 1})
+    begin(it)
+    other = say(it, "b", sender="bob", context={"customer": 2})
+    assert (other.receipt.done, other.steer) == ("queued", False)
+    assert other.receipt.why == f"{SESSION}/1 works with another context, so it follows it"
+    for number, context in enumerate(({}, {"customer": 1.0}, {"customer": True}, {"customer": 1, "admin": True})):
+        assert not say(it, f"c{number}", context=context).steer
+    assert say(it, "d", sender="bob", context={"customer": 1}).steer
+    it.ended({message_key("bob", "d"): 2})
+    contexts = []
+    while isinstance(step := it.next(0), BeginRun):
+        contexts.append([message.context for message in step.run.messages])
+        it.begun()
+        it.ended()
+    assert contexts == [
+        [{"customer": 2}],
+        [{}],
+        [{"customer": 1.0}],
+        [{"customer": True}],
+        [{"customer": 1, "admin": True}],
+    ]
+
+
+def test_r19_1_collect_joins_messages_of_one_context() -> None:
+    it = lane(mode="collect")
+    first, joined = say(it, "a", context={"a": 1, "b": 2}), say(it, "b", context={"b": 2, "a": 1})
+    other = say(it, "c", context={"a": 2})
+    assert first.receipt.run_id == joined.receipt.run_id != other.receipt.run_id
+    assert other.receipt.why is not None
+    assert "another context" in other.receipt.why
+
+
+def test_r19_1_another_context_is_another_message() -> None:
+    it = lane()
+    say(it, "a", context={"customer": 1})
+    assert it.judge(Message(message_id="a", sender="ann", text="a", context={"customer": 1})) is not None
+    with pytest.raises(MessageRefusedError, match="another message"):
+        it.judge(Message(message_id="a", sender="ann", text="a", context={"customer": 2}))
+    with pytest.raises(MessageRefusedError, match="another message"):
+        it.judge(Message(message_id="a", sender="ann", text="a"))
+
+
 @pytest.mark.parametrize(
     "text", ["> /stop", "he said: /stop", "`/stop`", "/stop now", "/STOP", '"/stop"', "/stop\n> /stop"]
 )

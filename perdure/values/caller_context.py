@@ -1,0 +1,50 @@
+"""The context of a start or a message: what an application knows of the person who asks (R19.1)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from perdure.errors import InputError, JsonError
+from perdure.values.json import Json, JsonObject, ReadOnlyJson, check, dumps, shorten
+from perdure.values.limits import MAX_CALLER_CONTEXT, bytes_text
+from perdure.values.schemas import Schema
+
+_REPORTED: Final = 5
+"""Problems of a context in one line."""
+
+
+def read_context(given: object, schema: JsonObject | bool = True) -> JsonObject:
+    """Return a context as JSON: an object, or what pydantic writes as one; `None` is an empty one.
+
+    `schema`: the agent's own for it. Raises `InputError` for a context that is no object, is too large or breaks the
+    schema.
+    """
+    try:
+        context: Json = {} if given is None else to_jsonable_python(given, by_alias=True)
+    except PydanticSerializationError as error:
+        raise InputError(f"the context cannot be written as JSON: {error}") from None
+    return check_context(context, schema)
+
+
+def check_context(context: Json, schema: JsonObject | bool = True) -> JsonObject:
+    """Return the context. Raises `InputError` as `read_context` does."""
+    if not isinstance(context, dict):
+        raise InputError(f"the context must be a JSON object, not {shorten(context, 60)}")
+    try:
+        check(context, source="the context")
+    except JsonError as error:
+        raise InputError(str(error)) from None
+    if (size := len(dumps(context).encode())) > MAX_CALLER_CONTEXT:
+        raise InputError(
+            f"the context has {bytes_text(size)}, and {MAX_CALLER_CONTEXT:,} is the most: give what names the person, and have tools look up the rest"
+        )
+    if isinstance(schema, dict) and schema and (problems := Schema(schema).errors(context)):
+        raise InputError(f"the context breaks the agent's schema for it: {'; '.join(problems[:_REPORTED])}")
+    return context
+
+
+def same_context(one: ReadOnlyJson, other: ReadOnlyJson) -> bool:
+    """Whether two contexts are the same JSON: `1` and `true` are not."""
+    return dumps(one, sort_keys=True) == dumps(other, sort_keys=True)

@@ -1,0 +1,259 @@
+"""Who asks: the sender, tenant and context of a start or a message, as tools, hooks and approvers read them (R19.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from perdure import Agent, ToolContext, hook, tool
+from perdure.errors import AgentError, InputError, MessageRefusedError, RunExistsError, ToolDefinitionError
+from perdure.hooks import AfterToolCall, AgentEnd, BeforeAgentStart, BeforeToolCall, HookEvent, MessageReceived
+from perdure.testing import run_locally
+from perdure.testing.scripted_model import ChatRequest
+from perdure.tools.decorator import tool_function
+from perdure.values.json import dumps
+from perdure.values.limits import MAX_CALLER_CONTEXT
+
+
+class Customer(BaseModel):
+    number: str
+    admin: bool = False
+
+
+ANN = {"number": "C-17"}
+BOB = {"number": "C-18"}
+SEEN = "seen-by-tools-alone"
+
+
+def who(ctx: ToolContext[Any]) -> dict[str, Any]:
+    return {"sender": ctx.sender, "tenant": ctx.tenant, "session": ctx.session, "context": ctx.context}
+
+
+@tool(safe=True)
+async def look(ctx: ToolContext) -> dict[str, Any]:
+    """Say who asks."""
+    return who(ctx) | {"run": ctx.run_id}
+
+
+@tool(safe=True)
+def orders(ctx: ToolContext[Customer], limit: int = 3) -> str:
+    """The orders of the customer who asks."""
+    return f"{limit} orders of {ctx.context.number}{' (admin)' if ctx.context.admin else ''}"
+
+
+LOOK = {"_tool": "look", "_outputPath": "†state.who"}
+LOOKED: dict[str, Any] = {"calls": [LOOK], "output": "†state.who"}
+looker = Agent("looker", tools=[look], context=Customer)
+anybody = Agent("anybody", tools=[look])
+
+
+async def test_tools_read_sender_tenant_and_context() -> None:
+    async with run_locally(looker, model=[LOOKED]) as local:
+        run = await local.start(sender="ann", tenant="shop", context=Customer(number="C-17"))
+        assert await run.result() == {
+            "sender": "ann",
+            "tenant": "shop",
+            "session": "",
+            "context": {"number": "C-17", "admin": False},
+            "run": run.id,
+        }
+
+
+async def test_a_run_of_nobody_has_empty_values() -> None:
+    async with run_locally(anybody, model=[LOOKED]) as local:
+        output = await (await local.start()).result()
+        assert {**output, "run": ""} == {"sender": "", "tenant": "", "session": "", "context": {}, "run": ""}
+
+
+async def test_a_typed_context_is_the_type() -> None:
+    agent = Agent("seller", tools=[orders], context=Customer)
+    script = [{"calls": [{"_tool": "orders", "_outputPath": "†state.o"}], "output": "†state.o"}] * 2
+    async with run_locally(agent, model=script) as local:
+        assert await (await local.start(context=ANN)).result() == "3 orders of C-17"
+        assert await (await local.start(context=ANN | {"admin": True})).result() == "3 orders of C-17 (admin)"
+
+
+async def test_a_context_that_does_not_fit_the_tool_fails_its_call() -> None:
+    agent = Agent("seller", tools=[orders])
+    script = [{"calls": [{"_tool": "orders", "_outputPath": "†state.o"}]}, {"calls": [], "output": "done"}]
+    async with run_locally(agent, model=script) as local:
+        view = await (await local.start(context={"number": 1})).wait()
+        (call,) = view.calls
+        assert call.error is not None
+        assert call.error["code"] == "invalid_context"
+        assert call.error["message"].startswith("the context of the run does not fit orders: ")
+        assert call.attempts == 1
+
+
+def test_a_tool_names_a_type_that_json_is_read_as() -> None:
+    with pytest.raises(ToolDefinitionError, match=r"ToolContext\[Exception\] names no type that JSON can be read as"):
+
+        @tool
+        def wrong(ctx: ToolContext[Exception]) -> None:
+            """Wrong."""
+
+
+def test_the_context_is_no_parameter() -> None:
+    for function, parameters in ((look, []), (orders, ["limit"])):
+        found = tool_function(function)
+        assert found is not None
+        assert list(found.definition["properties"]) == parameters
+
+
+async def test_a_start_whose_context_does_not_fit_is_refused_at_once() -> None:
+    large = {"number": "x" * MAX_CALLER_CONTEXT}
+    async with run_locally(looker) as local:
+        for given, words in (
+            (None, r"the context breaks the agent's schema for it: \$ lacks 'number'"),
+            ({"number": 17}, r"the context breaks the agent's schema for it: \$\.number"),
+            ("C-17", 'the context must be a JSON object, not "C-17"'),
+            (large, r"the context has 8,20\d bytes, and 8,192 is the most"),
+            ({"number": object()}, "the context cannot be written as JSON"),
+        ):
+            with pytest.raises(InputError, match=words):
+                await local.start(context=given)
+
+
+def test_an_agent_declares_it() -> None:
+    document = looker.document()
+    assert document["caller_context"]["required"] == ["number"]
+    assert looker.check_context(ANN) == ANN
+    again = Agent.of(document)
+    with pytest.raises(InputError):
+        again.check_context({})
+    with pytest.raises(AgentError, match=r"messages are given as messages=\[…\]"):
+        Agent("a", context=[{"type": "text", "text": "Hello."}])
+    with pytest.raises(AgentError, match=r"\$\.caller_context: is not a JSON Schema"):
+        Agent.of({"name": "a", "context": [], "caller_context": {"type": "nothing"}})
+
+
+async def test_a_key_is_that_of_one_context() -> None:
+    async with run_locally(looker, model=[LOOKED]) as local:
+        run = await local.perdure.start(looker, key="k", sender="ann", context=ANN)
+        assert (await local.perdure.start(looker, key="k", sender="ann", context=ANN)).id == run.id
+        with pytest.raises(RunExistsError):
+            await local.perdure.start(looker, key="k", sender="ann", context=BOB)
+        await run.result()
+
+
+async def test_no_model_reads_it() -> None:
+    """Neither a prompt nor the schema that goes with it has any of it, nor can a reference name it."""
+    names = ("context", "sender", "tenant", "caller_context", "owner", "whose", "run.context")
+    tries = [{"_tool": "look", "x": f"†{name}"} for name in names]
+    script = [{"calls": tries}, LOOKED]
+    async with run_locally(looker, model=script) as local:
+        run = await local.start(sender=f"ann-{SEEN}", tenant=f"shop-{SEEN}", context={"number": SEEN})
+        view = await run.wait()
+        assert [call.status for call in view.calls[: len(names)]] == ["invalid"] * len(names)
+        asked = [dumps(request.body) for request in local.model.requests]
+        assert len(asked) == 2
+        assert not any(SEEN in text for text in asked)
+
+
+@tool(safe=True)
+async def ask_below(ctx: ToolContext) -> str:
+    """Say who asks, below."""
+    return f"{ctx.sender} {ctx.context['number']}"
+
+
+async def test_delegates_and_loops_inherit_it() -> None:
+    below = Agent("below", tools=[ask_below], input={"properties": {"n": {"type": "integer"}}}, output=str)
+    above = Agent("above", tools=[below, ask_below])
+    one = {"calls": [{"_tool": "ask_below", "_outputPath": "†state.w"}], "output": "†state.w"}
+    calls = [
+        {"_tool": "below", "n": 1, "_outputPath": "†state.one"},
+        {"_tool": "below", "n": "†item", "_each": [1, 2], "_outputPath": "†state.two"},
+        {"_tool": "ask_below", "_each": [1, 2], "_outputPath": "†state.three"},
+    ]
+    whole = {"calls": calls, "output": ["†state.one", "†state.two", "†state.three"]}
+
+    def answers(request: ChatRequest) -> Any:
+        return one if "/" in request.run_id else whole
+
+    async with run_locally(above, model=answers) as local:
+        output = await (await local.start(sender="ann", context=ANN)).result()
+        assert output == ["ann C-17", ["ann C-17"] * 2, ["ann C-17"] * 2]
+
+
+async def test_hooks_have_it_and_cannot_change_it() -> None:
+    seen: list[tuple[str, str, str, Any]] = []
+
+    def note(event: HookEvent) -> None:
+        seen.append((type(event).__name__, event.sender, event.tenant, event.context))
+
+    @hook("before_agent_start")
+    def began(event: BeforeAgentStart) -> None:
+        note(event)
+        with pytest.raises(TypeError):
+            event.changed(context={})
+
+    @hook("before_tool_call")
+    def before(event: BeforeToolCall) -> None:
+        note(event)
+
+    @hook("after_tool_call")
+    def after(event: AfterToolCall) -> None:
+        note(event)
+
+    @hook("agent_end")
+    def ended(event: AgentEnd) -> None:
+        note(event)
+
+    async with run_locally(looker, model=[LOOKED], hooks=[began, before, after, ended]) as local:
+        await (await local.start(sender="ann", tenant="shop", context=ANN)).result()
+        await local.settle()
+    assert seen == [
+        (name, "ann", "shop", ANN) for name in ("BeforeAgentStart", "BeforeToolCall", "AfterToolCall", "AgentEnd")
+    ]
+
+
+async def test_each_message_has_its_own() -> None:
+    received: list[Any] = []
+
+    @hook("message_received")
+    def receives(event: MessageReceived) -> None:
+        received.append((event.sender, event.context))
+
+    async with run_locally(anybody, model=[LOOKED] * 3, hooks=[receives]) as local:
+        session = local.session("desk", tenant="shop")
+        for sender, context in (("ann", ANN), ("bob", BOB), ("ann", None)):
+            reply = await session.ask("Who asks?", sender=sender, context=context)
+            assert reply is not None
+            assert f'"sender": "{sender}"' in reply or f'"sender":"{sender}"' in reply
+            assert ("C-17" in reply, "C-18" in reply) == (context == ANN, context == BOB)
+            assert '"desk"' in reply
+    assert received == [("ann", ANN), ("bob", BOB), ("ann", {})]
+
+
+async def test_a_message_whose_context_does_not_fit_is_refused() -> None:
+    async with run_locally(looker, model=[LOOKED]) as local:
+        session = local.session("desk")
+        with pytest.raises(MessageRefusedError, match=r"the context breaks the agent's schema for it: \$ lacks"):
+            await session.send("Who asks?", sender="ann")
+        with pytest.raises(MessageRefusedError, match="the context must be a JSON object"):
+            await session.send("Who asks?", sender="ann", context="C-17")
+        await session.ask("Who asks?", sender="ann", context=ANN, id="m")
+        with pytest.raises(MessageRefusedError, match="another message"):
+            await session.send("Who asks?", sender="ann", context=BOB, id="m")
+        assert (await session.send("Who asks?", sender="ann", context=ANN, id="m")).message_id == "m"
+
+
+async def test_a_message_with_another_context_steers_no_run() -> None:
+    """Nor is it put together with others: whoever asks reads with their own rights (R10.9)."""
+
+    async with run_locally(anybody, model=[LOOKED] * 4) as local:
+        session = local.session("desk", mode="collect", quiet=0.2)
+        receipts = [
+            await session.send("One", sender="ann", context=ANN),
+            await session.send("Two", sender="ann", context=ANN),
+            await session.send("Three", sender="ann", context=BOB),
+            await session.send("Four", sender="ann", context=ANN | {"n": 1}),
+            await session.send("Five", sender="ann", context=ANN | {"n": True}),
+        ]
+        runs = [receipt.run_id for receipt in receipts]
+        assert runs[0] == runs[1]
+        assert len(set(runs)) == 4
+        replies = [await session.reply(receipt) or "" for receipt in receipts]
+        assert ["C-18" in reply for reply in replies] == [False, False, True, False, False]
