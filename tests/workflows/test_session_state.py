@@ -1,0 +1,211 @@
+"""A session that continues as new goes on as if it had not (R10.1, R10.13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perdure.errors import MessageRefusedError
+from perdure.runs.wire import RunResult
+from perdure.sessions.entries import CompactionEntry
+from perdure.sessions.message_queue import BeginRun, RunCommand
+from perdure.sessions.replies import Delivered
+from perdure.sessions.wire import Description, Message, MessageWithdrawal, SessionInput, session_id
+from perdure.values.json import JsonObject
+from perdure.values.messages import MODES, SessionRules
+from perdure.workflows.session_state import SessionState
+
+AGENT: JsonObject = {
+    "name": "desk",
+    "context": [{"type": "system", "text": "Help."}],
+    "config": {"session": {"verbose": ["reasoning"], "cap": 5}},
+}
+SESSION = session_id("acme", "desk")
+ORIGINS: JsonObject = {"†state.v": ["!tool:read"], "†conversation": ["!tool:read"]}
+
+IDS = st.sampled_from(["m1", "m2", "m3"])
+SENDERS = st.sampled_from(["ann", "bob"])
+CALL: JsonObject = {"id": "1.0", "tool": "read", "params": {}, "status": "done", "result": "read"}
+LARGE: JsonObject = {
+    "id": "1.0",
+    "tool": "read",
+    "params": {},
+    "status": "failed",
+    "error": {"code": "x", "message": "x" * 60_000},
+}
+
+SAY = st.fixed_dictionaries(
+    {
+        "do": st.just("say"),
+        "message_id": st.sampled_from(["old 1", "old 19"]) | IDS | st.text("ab\n ", min_size=1, max_size=3),
+        "sender": SENDERS,
+        "text": st.sampled_from(["hello", "go on", "/new", "/reset", "/compact", "/stop", " ", "x" * 40_000]),
+        "mode": st.sampled_from([None, *MODES]),
+        "route": st.sampled_from(["", "mail:ann", "chat"]),
+        "rights": st.sampled_from([[], ["*"], ["stop", "new", "reset"]]),
+    }
+)
+RUN = st.fixed_dictionaries(
+    {
+        "do": st.just("run"),
+        "ends": st.booleans(),
+        "status": st.sampled_from(["completed", "completed", "failed", "cancelled"]),
+        "output": st.sampled_from([None, "done", "NO_REPLY", {"answer": 1}]),
+        "state": st.sampled_from([{}, {"v": 1}, {"v": "x" * 50}]),
+        "left": st.sampled_from([{}, ORIGINS]),
+        "requests": st.integers(0, 2),
+        "calls": st.sampled_from([[], [CALL], [LARGE]]),
+        "context_tokens": st.sampled_from([0, 1_000, 50_000]),
+        "tight": st.booleans(),
+        "hears": st.booleans(),
+    }
+)
+OTHERS = st.one_of(
+    st.fixed_dictionaries({"do": st.just("withdraw"), "message_id": IDS, "sender": SENDERS}),
+    st.fixed_dictionaries({"do": st.just("deliver"), "status": st.sampled_from(["delivered", "refused", "unknown"])}),
+    st.fixed_dictionaries({"do": st.just("describe"), "title": st.sampled_from(["a", "b"])}),
+    st.fixed_dictionaries({"do": st.sampled_from(["archive", "compact"])}),
+)
+TURN = st.builds(lambda run: run | {"do": "turn", "ends": True}, RUN)
+OLD: JsonObject = {"ends": True, "status": "completed", "output": "so", "hears": True, "requests": 1}
+RESULT = ("status", "output", "state", "left", "requests", "calls", "context_tokens", "tight")
+STEPS = st.lists(st.one_of(TURN, TURN, SAY, RUN, OTHERS), min_size=3, max_size=25)
+
+
+def begun() -> SessionState:
+    given = SessionInput(key="desk", tenant="acme", rules=SessionRules(quiet=0.5), document=AGENT)
+    session = SessionState(given, SESSION, "b", "t0")
+    for number in range(20):  # a branch that has been left, old enough for a segment
+        say(session, {"message_id": f"old {number}", "sender": "ann", "text": "x" * 20_000}, -2.0)
+        take_step(session, OLD, -1.0)
+    say(session, {"message_id": "new", "sender": "ann", "text": "/new", "rights": ["*"]}, -1.0)
+    take_step(session, OLD, -1.0)
+    return session
+
+
+def continued(session: SessionState) -> SessionState:
+    """The session of the next execution, whose input has been sent as JSON."""
+    sent = SessionInput.model_validate_json(session.carried().model_dump_json(exclude_defaults=True))
+    return SessionState(sent, SESSION, "another execution", "another time")
+
+
+def say(session: SessionState, step: JsonObject, now: float) -> Any:
+    message = Message.model_validate({name: value for name, value in step.items() if name != "do"})
+    if session.forgot(message):
+        return "only a segment knows it"
+    try:
+        accepted = session.lane.accept(message, now, f"t{now}")
+    except MessageRefusedError as error:
+        return str(error)
+    if accepted.queued is not None:
+        session.write(accepted, accepted.queued)
+    return accepted.receipt.as_json()
+
+
+def take_step(session: SessionState, step: JsonObject, now: float) -> Any:
+    """Take the queue's next step; a run ends in the same step."""
+    at = f"t{now}"
+    following = session.lane.next(now)
+    if isinstance(following, RunCommand):
+        session.carry_out(following.command, at)
+        return following.command.text
+    if not isinstance(following, BeginRun):
+        return following
+    running = following.run
+    if not step["ends"] or running.ending is not None:
+        running.ending = running.ending or "it was stopped"
+        session.never_ran(running, at)
+        return running.ending
+    told = session.conversation(running), session.message_texts(running)
+    session.begun(running, at)
+    while_running = say(session, {"message_id": "s", "sender": "ann", "text": "more", "mode": "steer"}, now)
+    heard = [
+        {"id": each.message_id, "sender": each.sender, "request": 1 if step["hears"] else None}
+        for each in running.steered
+    ]
+    result = RunResult.model_validate(
+        {
+            "run_id": "r",
+            "ended_at": at,
+            "messages": heard,
+            **{name: step[name] for name in RESULT if name in step},
+        }
+    )
+    replies = session.ended(running, result, at, at)
+    session.to_deliver += replies
+    return told, while_running, replies
+
+
+def play(session: SessionState, step: JsonObject, now: float) -> Any:
+    """Take one step; return what somebody outside learns of it."""
+    at, do = f"t{now}", step["do"]
+    if do == "say":
+        return say(session, step, now)
+    if do == "turn":
+        said = say(session, {"message_id": at, "sender": "ann", "text": "hello", "route": "mail:ann"}, now)
+        return said, take_step(session, step, now + 0.2)
+    if do == "run":
+        return take_step(session, step, now)
+    if do == "withdraw":
+        asked = MessageWithdrawal(message_id=step["message_id"], sender=step["sender"], rights=["withdraw"])
+        try:
+            session.withdraw(asked, at)
+        except MessageRefusedError as error:
+            return str(error)
+    elif do == "deliver" and session.to_deliver:
+        delivery = session.to_deliver.pop(0)
+        session.delivered(delivery, Delivered(status=step["status"]), delivery.text, at)
+    elif do == "describe":
+        session.describe(Description(metadata={"title": step["title"]}))
+    elif do == "compact" and (runs := [entry.n for entry in session.transcript.entries if entry.type == "run"]):
+        texts: JsonObject = {"text": "So far.", "kind": "summary", "why": "asked"}
+        session.transcript.append(CompactionEntry(at=at, up_to=runs[-1], request=1, before=9, after=1, **texts))
+    return None
+
+
+def archive(session: SessionState, last: int) -> None:
+    old = [entry for entry in session.transcript.entries if entry.n <= last]
+    session.put_away(old)
+    session.gone(old)
+    session.transcript.let_go(last)
+
+
+def seen(session: SessionState, first: int) -> list[Any]:
+    """The state of a session, and what somebody can see of it: of its events those from `first` on."""
+    return [
+        session.view().model_dump(by_alias=True),
+        session.about,
+        session.details(),
+        [session.fate(id, sender) for id in ("m1", "m2") for sender in ("ann", "bob") if knows(session, id, sender)],
+        session.notes.events.page(first).events,
+        session.lane.state.model_dump(),
+        session.transcript.carried().model_dump(),
+        session.transcript.tokens,
+        session.transcript.limit,
+        session.state,
+        session.sources,
+        session.remembered.text,
+        session.to_deliver,
+    ]
+
+
+def knows(session: SessionState, id: str, sender: str) -> bool:
+    return session.lane.resolve(id, sender) is not None
+
+
+@settings(max_examples=30)
+@given(STEPS)
+def test_r10_13_a_session_that_continues_as_new_at_each_step_goes_on_as_if_it_had_not(steps: list[JsonObject]) -> None:
+    stays, goes = begun(), begun()
+    for number, step in enumerate(steps, 1):
+        now = number / 4
+        if step["do"] == "archive" and (old := goes.transcript.old()):
+            archive(stays, old[-1].n)
+            archive(goes, old[-1].n)
+        assert play(goes, step, now) == play(stays, step, now)
+        goes = continued(goes)
+        first = goes.notes.events.page(0).first  # older events are not carried on
+        for mine, other in zip(seen(goes, first), seen(stays, first), strict=True):
+            assert mine == other
