@@ -51,10 +51,11 @@ async def _is_left_behind() -> bool:
 
 
 @activity.defn(name=END_FORMER_ACTIVITY)
-async def end_former(child_id: str) -> bool:
+async def end_former(child_id: str, forces: bool = True) -> bool:
     """End the open workflow with this id, if an earlier execution of this workflow has started it.
 
-    Return whether the id is free then. A workflow that anybody else has started stays as it is.
+    Return whether the id is free then. A workflow that anybody else has started stays as it is. One that does not end by
+    its cancellation is terminated with `forces`; else this fails, and is tried again.
     """
     try:
         child = await _describe(child_id)
@@ -69,6 +70,8 @@ async def end_former(child_id: str) -> bool:
             try:
                 await asyncio.wait_for(handle.result(), _ENDS_WITHIN)
             except TimeoutError:
+                if not forces:
+                    raise ApplicationError(f"{child_id} was cancelled and goes on", type="not_ended") from None
                 await handle.terminate("the workflow above was reset and starts it anew", rpc_timeout=TIMEOUT)
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:

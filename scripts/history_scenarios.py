@@ -18,7 +18,13 @@ from openai import AsyncOpenAI
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowQueryFailedError, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+)
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
@@ -497,23 +503,28 @@ async def replaced(it: Harness, handle: WorkflowHandle[Any, Any], below: str) ->
     """Reset a workflow to its start, and wait until it has started the run below it anew."""
     await it.until_waiting(below, "1.0")
     left = (await it.client.get_workflow_handle(below).describe()).run_id
-    events = (await handle.fetch_history()).events
-    first = next(each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)
-    await it.client.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=it.client.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=handle.id),
-            reason="recorded",
-            workflow_task_finish_event_id=first.event_id,
-            request_id=uuid.uuid4().hex,
-        )
-    )
+    await reset_to_start(it.client, handle)
 
     async def is_new() -> bool:
         return (await it.client.get_workflow_handle(below).describe()).run_id != left
 
     await until(is_new)
     await it.until_waiting(below, "1.0")
+
+
+async def reset_to_start(client: Client, handle: WorkflowHandle[Any, Any]) -> None:
+    """Reset a workflow to its first task."""
+    events = (await handle.fetch_history()).events
+    first = next(each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)
+    await client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=handle.id),
+            reason="recorded",
+            workflow_task_finish_event_id=first.event_id,
+            request_id=uuid.uuid4().hex,
+        )
+    )
 
 
 async def record_resets(to: Recorder) -> None:
@@ -538,6 +549,38 @@ async def record_resets(to: Recorder) -> None:
         await session.decide({"call": "1.0", "decision": "approve"}, **EVERYBODY)
         await session.wait("1", 60)
         await idles(session)
+
+
+async def record_left_behind(to: Recorder) -> None:
+    """A session whose run is reset while a loop below it waits and has lost an iteration; a user's workflow that is open at a reset."""
+    each, removes = calls({"_tool": "asks", "_each": [1, 2]}), calls({"_tool": "remove", "path": "/a"})
+    script = [each, removes, removes, each, removes, removes, DONE, DONE, DONE]
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "asks.json").write_text(json.dumps(agent("remove", name="asks")), encoding="utf-8")
+        desk = agent({"name": "asks", "_delegate": "asks"}, name="desk")
+        async with to.conversation("session-left", script, desk, [remove], most=6, agents=Path(folder)) as (
+            session,
+            it,
+        ):
+            receipt = await session.send("remove it", id="1", **EVERYBODY)
+            below = [f"{receipt.run_id}/1.0/{number}" for number in range(2)]
+            for run_id in below:
+                await it.until_waiting(run_id, "1.0")
+            await it.client.get_workflow_handle(below[0]).terminate()
+            await replaced(it, it.client.get_workflow_handle(str(receipt.run_id)), below[1])
+            for run_id in below:
+                await it.until_waiting(run_id, "1.0")
+                await Perdure(it.client).get_run(run_id).approve("1.0")
+            await session.wait("1", 60)
+            await idles(session)
+    waits = plan({"_tool": "deliver", "number": 20, "wait": True, "_outputPath": "†state.c"})
+    brings = plan({"_tool": "deliver", "number": 20, "_outputPath": "†state.c"}, output="†state.c")
+    async with shop(to.server, waits, brings) as (perdure, client):
+        run = await perdure.start(KEEPER, id="existing-reset")
+        await until(partial(is_there, client.get_workflow_handle("delivery-20")))
+        await reset_to_start(client, run.handle)
+        await run.result()
+        await to.keep(client, "existing-reset", ["existing-reset"])
 
 
 async def record_approvals(to: Recorder) -> None:

@@ -683,6 +683,7 @@ async def main() -> int:
         "calls": scenarios.record_calls,
         "delegates": scenarios.record_delegates,
         "resets": scenarios.record_resets,
+        "left": scenarios.record_left_behind,
         "approvals": scenarios.record_approvals,
         "hooks": scenarios.record_hooks,
         "talks": scenarios.record_talks,

@@ -26,9 +26,9 @@ MORE = {
 }  # fmt: skip
 """What 0.1.0's code was recorded of after its release: paths that the next version changed, of which no history was kept before."""
 LATER = KINDS | {
-    "approvals", "approver", "calls", "cancelled-delegate", "delegates", "ends", "existing", "existing-fails", "hooked", "hooks", "hundreds", "key", "large", "large-delegate", "limited", "loops", "lost-worker",
+    "approvals", "approver", "calls", "cancelled-delegate", "delegates", "ends", "existing", "existing-fails", "existing-reset", "hooked", "hooks", "hundreds", "key", "large", "large-delegate", "limited", "loops", "lost-worker",
     "model-away", "policy", "refused", "reset", "resets", "rounds", "session-archived", "session-asking", "session-decided", "session-deleted",
-    "session-ended", "session-held-back", "session-kept", "session-modes", "session-replies", "session-reset", "session-stopped", "session-unknown",
+    "session-ended", "session-held-back", "session-kept", "session-left", "session-modes", "session-replies", "session-reset", "session-stopped", "session-unknown",
     "session-withdrawn", "shut-down", "steered", "moved", "turns",
 }  # fmt: skip
 """What every version since leaves a history of: everything that emits commands (R24.1)."""

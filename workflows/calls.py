@@ -32,6 +32,7 @@ from perdure.workflows.delegates import run_delegate
 from perdure.workflows.dispatch import Dispatcher, full, next_task, task_number, tool_reads
 from perdure.workflows.hooks import CallHooks, ExecutionHooks
 from perdure.workflows.observability import tell
+from perdure.workflows.resets import end_former
 from perdure.workflows.timers import Alarm
 
 with workflow.unsafe.imports_passed_through():
@@ -88,14 +89,16 @@ async def run_existing(
     sender.free(call.id)
     call.state.attempts = 1
     try:
-        value = await _execute_existing(call, tool, existing, given)
+        value = await _execute_existing(call, tool, existing, given, sender)
         check(value, source=f"the result of {tool.name}")
     except JsonError as error:
         return Failed(CallError("not_json", str(error)))
     except WorkflowAlreadyStartedError as error:
-        return Failed(
-            CallError("id_taken", f"{tool.name} cannot be run: there is already a workflow {error.workflow_id!r}")
+        message = (
+            f"{tool.name} cannot be run: there is already a workflow {error.workflow_id!r} that goes on;"
+            f" 'temporal workflow cancel --workflow-id {error.workflow_id}' ends it"
         )
+        return Failed(CallError("id_taken", message))
     except (ActivityError, ChildWorkflowError, NexusOperationError) as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
@@ -111,7 +114,7 @@ def _child(call: Call, existing: Existing) -> str:
     return existing.workflow_id(call.inputs.params, f"{workflow.info().workflow_id}/{call.id}")
 
 
-async def _execute_existing(call: Call, tool: Tool, existing: Existing, given: list[Json]) -> Any:
+async def _execute_existing(call: Call, tool: Tool, existing: Existing, given: list[Json], sender: Dispatcher) -> Any:
     summary = line(call_line(call.inputs.params))
     limit = timedelta(seconds=tool.timeout) if tool.timeout else None
     if existing.kind == "activity":
@@ -128,17 +131,27 @@ async def _execute_existing(call: Call, tool: Tool, existing: Existing, given: l
             summary=summary,
         )
     if existing.kind == "workflow":
-        return await workflow.execute_child_workflow(
-            existing.name,
-            args=given,
-            id=_child(call, existing),
-            task_queue=tool.task_queue,
-            execution_timeout=limit,
-            retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1) if tool.retries else None,
-            parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
-            cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-            static_summary=line(f"{tool.name}: {call_line(call.inputs.params)}"),
-        )
+        child_id = _child(call, existing)
+
+        async def run_child() -> Any:
+            return await workflow.execute_child_workflow(
+                existing.name,
+                args=given,
+                id=child_id,
+                task_queue=tool.task_queue,
+                execution_timeout=limit,
+                retry_policy=RetryPolicy(maximum_attempts=tool.retries + 1) if tool.retries else None,
+                parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+                cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+                static_summary=line(f"{tool.name}: {call_line(call.inputs.params)}"),
+            )
+
+        try:
+            return await run_child()
+        except WorkflowAlreadyStartedError:
+            if not (sender.ends_former() and await end_former(child_id, forces=False)):
+                raise
+            return await run_child()
     client = workflow.create_nexus_client(service=existing.service, endpoint=existing.endpoint)
     argument = given[0] if given else None
     return await client.execute_operation(existing.name, argument, schedule_to_close_timeout=limit, summary=summary)

@@ -143,15 +143,16 @@ def ends_former() -> bool:
     return workflow.patched(FORMER_CHILDREN_END)
 
 
-async def end_former(child_id: str) -> bool:
+async def end_former(child_id: str, *, forces: bool = True) -> bool:
     """End the child with this id that this workflow has started before a reset; return whether the id is free then.
 
-    A workflow cannot tell whose its id is: an activity asks the server.
+    A workflow cannot tell whose its id is: an activity asks the server. With `forces` a child that does not end by its
+    cancellation is terminated.
     """
     try:
         ended: bool = await workflow.execute_activity(
             END_FORMER_ACTIVITY,
-            child_id,
+            args=[child_id] if forces else [child_id, False],
             result_type=bool,
             schedule_to_close_timeout=_ENDS_WITHIN,
             start_to_close_timeout=timedelta(minutes=1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 import pytest
 from temporalio.api.nexus.v1 import EndpointSpec, EndpointTarget
 from temporalio.api.operatorservice.v1 import CreateNexusEndpointRequest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from perdure import Agent, Perdure, PerdurePlugin, Run, RunFailedError, activity_tool, nexus_tool, workflow_tool
+from perdure.client.histories import replay_history
 from perdure.runs.wire import RunView
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ScriptedModel
@@ -23,6 +26,7 @@ from tests.hosting.test_plugin import asking, connected, unique
 from tests.support import DONE
 from tests.timeouts import HANG
 from tests.user_workflows import Delivery, Stock, StockHandler, charge, scan, ship
+from tests.workflows.test_resets import temporal
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -137,22 +141,51 @@ async def test_cancelling_a_run_cancels_what_it_calls(dev_server: WorkflowEnviro
     calls = plan({"_tool": "deliver", "number": number, "wait": True, "_outputPath": "†state.c"})
     async with shop(dev_server, calls) as (perdure, client):
         run = await perdure.start(AGENT, id=unique("keeper"))
-        child = client.get_workflow_handle(f"delivery-{number}")
-        async for view in run.views():
-            if view.calls and view.calls[0].status == "running":
-                break
-        async with asyncio.timeout(HANG):
-            while True:
-                try:
-                    await child.describe()
-                    break
-                except Exception:
-                    await asyncio.sleep(0.05)
+        child = await until_started(client, f"delivery-{number}")
         await run.cancel()
         assert (await run.wait(timeout=HANG)).status == "cancelled"
-        status = (await child.describe()).status
+        status = (await client.get_workflow_handle(child.id).describe()).status
         assert status is not None
         assert status.name == "CANCELED"
+
+
+async def test_r7_2_a_workflow_that_was_open_at_a_reset_is_cancelled_before_it_starts_anew(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    number = abs(hash(unique("n")))
+    waits = plan({"_tool": "deliver", "number": number, "wait": True, "_outputPath": "†state.c"})
+    brings = plan({"_tool": "deliver", "number": number, "_outputPath": "†state.c"}, output="†state.c")
+    async with shop(dev_server, waits, brings) as (perdure, client), asyncio.timeout(HANG):
+        run = await perdure.start(AGENT, id=unique("keeper"))
+        child = await until_started(client, f"delivery-{number}")
+        where = ("--workflow-id", run.id, "--type", "FirstWorkflowTask", "--reason", "try again")
+        await temporal(dev_server, "reset", *where)
+        assert await run.result() == f"brought {number}"
+        former = await client.get_workflow_handle(child.id, run_id=child.run_id).describe()
+        replayed = await replay_history(await run.handle.fetch_history(), client.data_converter, run.id)
+    assert (former.status, replayed.problem) == (WorkflowExecutionStatus.CANCELED, None)
+
+
+async def test_a_workflow_of_somebody_else_keeps_its_id(dev_server: WorkflowEnvironment) -> None:
+    number = abs(hash(unique("n")))
+    calls = plan({"_tool": "deliver", "number": number, "_outputPath": "†state.c"})
+    async with shop(dev_server, calls, DONE) as (perdure, client), asyncio.timeout(HANG):
+        theirs = await client.start_workflow("nobody", id=f"delivery-{number}", task_queue="nowhere")
+        run = await perdure.start(AGENT, id=unique("keeper"))
+        view = await run.wait()
+        status = (await theirs.describe()).status
+        await theirs.terminate()
+    error = view.calls[0].error or {}
+    assert (error["code"], status) == ("id_taken", WorkflowExecutionStatus.RUNNING)
+    assert f"there is already a workflow 'delivery-{number}' that goes on" in error["message"]
+
+
+async def until_started(client: Client, workflow_id: str) -> WorkflowExecutionDescription:
+    async with asyncio.timeout(HANG):
+        while True:
+            with contextlib.suppress(RPCError):
+                return await client.get_workflow_handle(workflow_id).describe()
+            await asyncio.sleep(0.05)
 
 
 async def test_an_endpoint_that_is_not_there_is_a_refusal_and_no_task_that_fails_for_ever(
