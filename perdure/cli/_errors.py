@@ -19,12 +19,13 @@ INTERRUPTED: Final = 130
 
 
 class CommandError(Exception):
-    """A command cannot go on: `str()` is the line to print, `code` the exit code."""
+    """A command cannot go on: `str()` is the line to print, or `lines` in its place, `code` the exit code."""
 
-    def __init__(self, message: str, code: int = FAILED) -> None:
+    def __init__(self, message: str, code: int = FAILED, lines: Sequence[str] = ()) -> None:
         super().__init__(message, code)
         self.message = message
         self.code = code
+        self.lines = lines
 
     def __str__(self) -> str:
         return self.message
@@ -44,7 +45,7 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except CommandError as error:
-        _leave(str(error), error.code)
+        _leave(str(error), error.code, error.lines)
     except SettingsError as error:
         _leave(str(error), USAGE)
     except RunTimeoutError as error:

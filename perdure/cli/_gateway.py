@@ -17,6 +17,7 @@ from perdure.gateway.health import health
 from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.gateway.openai.adapter import openai_adapter
 from perdure.gateway.server import served, tell_start, tell_stop
+from perdure.gateway.webhooks import triggers
 from perdure.hosting import dev, logs
 from perdure.hosting.connection import connect, reached
 from perdure.hosting.process import interrupts
@@ -24,7 +25,16 @@ from perdure.hosting.settings import Settings, changed, flag
 from perdure.hosting.telemetry import silent_runtime
 from perdure.pages.adapter import pages, sign_in
 
-ADAPTERS: Final[tuple[AdapterMaker, ...]] = (health, openai_adapter, mcp_adapter, agui_adapter, api, sign_in, pages)
+ADAPTERS: Final[tuple[AdapterMaker, ...]] = (
+    health,
+    triggers,
+    openai_adapter,
+    mcp_adapter,
+    agui_adapter,
+    api,
+    sign_in,
+    pages,
+)
 """In the order in which they are asked. A new protocol is a line here."""
 
 

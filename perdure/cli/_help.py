@@ -64,6 +64,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "worker, serve": "Run a worker; run the HTTP gateway.",
         "models": "Try the configured models.",
         "token": "Make, list and revoke the gateway's tokens.",
+        "trigger": "Check a file of signed webhooks that the gateway takes.",
         "record, replay": "Write a run as a test case; replay runs before a deploy.",
         "codec-server": "Decrypt values for Temporal's Web UI.",
     },

@@ -20,6 +20,7 @@ _MODULES: Final = {
     "_plan_commands:plan_app": ("plan",),
     "_model_commands:models_app": ("models",),
     "_token_commands:token_app": ("token",),
+    "_trigger_commands:trigger_app": ("trigger",),
     "_approval_commands:approvals_app": ("approvals", "approve", "reject", "edit", "replace", "answer", "inbox"),
     "_chat_commands:chat_app": ("chat",),
     "_event_commands:events_app": ("events",),

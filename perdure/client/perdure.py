@@ -95,6 +95,7 @@ class Perdure:
         sender: str | None = None,
         tenant: str | None = None,
         context: object = None,
+        source: str = "",
     ) -> Run[T]:
         """Start a run of the agent. Nobody waits for a worker here: the run does.
 
@@ -103,7 +104,8 @@ class Perdure:
         input, policy and prompt, it gives the run that there is already; an adapter's own key is an `IdempotentStart`. `task_queue`: where its workers listen. `approval`: this run's own changes to the agent's policy (R7.1), `prompt` those to its
         `config.prompt` (R10.19). `sender`, `tenant`: for whom it runs, as
         lists find it. `context`: what else is known of them, an object or what pydantic writes as one; tools read all three, no model does
-        (R19.1): give what you have verified. Raises `InputError` for an input or a context that breaks
+        (R19.1): give what you have verified. `source`: where the input comes from, if others wrote it: `!client:shop/github` (R15.2); by
+        default the user wrote it. Raises `InputError` for an input or a context that breaks
         its schema, and nothing is started (R2.3); `AgentError` for a policy that names a tool that the agent has not, and for a prompt that is none; `DecisionError` for a policy that is none; `RunExistsError`, also for
         a `key` of another run; `RunError` where agent and input are too large.
         """
@@ -140,6 +142,7 @@ class Perdure:
                     context=known,
                     delegates=agent.delegates(),
                     memo=None if wanted is None else wanted.memo(),
+                    source=source,
                 )
             except RunExistsError:
                 if wanted is None:

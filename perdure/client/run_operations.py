@@ -77,9 +77,11 @@ async def start_run(
     context: JsonObject | None = None,
     delegates: Mapping[str, JsonObject] | None = None,
     memo: Mapping[str, Any] | None = None,
+    source: str = "",
 ) -> AgentHandle:
     """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `prompt` that of its `config.prompt` (R10.19), `sender` and `tenant` what lists find it by,
     `context` what else is known of the sender (R19.1), `delegates` agent files by name that come along with it (R8.1), `memo` what is kept beside it.
+    `source`: where its input comes from, if the user did not write it (R15.2).
 
     Raises `RunExistsError`, or `RunError` when the id is none or what is given is too large; the run itself refuses what is no input of it
     (R2.3).
@@ -94,6 +96,7 @@ async def start_run(
         prompt=prompt or {},
         delegates=dict(delegates or {}),
         whose=RunOwner(tenant=tenant or "", sender=sender or "", context=context or {}),
+        sources={"†input": [source]} if source and has_input else {},
     )
     _check_size(given, MAX_PAYLOAD if client.data_converter.external_storage is None else MAX_STORED)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
@@ -95,6 +95,12 @@ class IdempotentStart:
         if not key.strip() or not key.isprintable() or len(key) > MAX_NAME:
             raise RunError(f"{shorten(key, 60)} is not a valid key: use 1 to {MAX_NAME} printable characters")
         return cls(key, f"run-{digest([tenant or '', sender or '', key])}", digest(body))
+
+    @classmethod
+    def of_delivery(cls, tenant: str, trigger: str, delivery: str) -> IdempotentStart:
+        """The start of a webhook's delivery: the same one whatever its body maps to, because a sender may count its attempts in there."""
+        wanted = cls.of(tenant, trigger, delivery, None)
+        return replace(wanted, run_id=f"run-{digest(['trigger', tenant, trigger, delivery])}")
 
     def memo(self) -> dict[str, str]:
         """Return the memo of the run."""

@@ -27,5 +27,17 @@ from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.app import create_app
 from perdure.gateway.callers import Caller, caller_of
 from perdure.gateway.errors import HttpError
+from perdure.gateway.triggers import SessionMapping, Trigger
+from perdure.gateway.webhooks import trigger_adapter
 
-__all__ = ["Caller", "Adapter", "Gateway", "HttpError", "caller_of", "create_app"]
+__all__ = [
+    "Adapter",
+    "Caller",
+    "Gateway",
+    "HttpError",
+    "SessionMapping",
+    "Trigger",
+    "caller_of",
+    "create_app",
+    "trigger_adapter",
+]

@@ -76,8 +76,9 @@ class Agents:
 
 NOT_FOUND_AFTER: Final = 0.05
 """Seconds before `RunNotFoundError`, at least, so that the time does not show whether another tenant has such a run."""
-Access: TypeAlias = Literal["bearer", "page", "open"]
-"""Who may use an adapter's routes: callers with a token; these, and browsers that have signed in; everybody."""
+Access: TypeAlias = Literal["bearer", "page", "signed", "open"]
+"""Who may use an adapter's routes: callers with a token; these, and browsers that have signed in; senders of signed requests, whom the route
+verifies, and whose address has the bounds of a token; everybody."""
 
 
 @dataclass(frozen=True)

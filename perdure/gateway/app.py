@@ -24,11 +24,12 @@ from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError, clip
 from perdure.gateway.adapter import Adapter, AdapterMaker, Gateway
 from perdure.gateway.bounds import HEADERS, BoundedBody, too_large
-from perdure.gateway.callers import Caller
+from perdure.gateway.callers import UNSIGNED, Caller
 from perdure.gateway.errors import HttpError, as_problem_json, problem_of
 from perdure.gateway.guards import Guards, TooManyGuessesError, is_loopback
 from perdure.gateway.tokens import OneToken, TokenFile, Tokens
-from perdure.hosting.settings import Settings
+from perdure.gateway.webhooks import Declared, trigger_adapter
+from perdure.hosting.settings import Settings, in_force
 
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -44,14 +45,24 @@ _IN_URLS: Final = ("token", "access_token", "api_key", "authorization")
 _log: Final = logging.getLogger("perdure.gateway")
 
 
-def create_app(perdure: Perdure, settings: Settings, adapters: Iterable[AdapterMaker]) -> Starlette:
+def create_app(
+    perdure: Perdure,
+    settings: Settings | None = None,
+    adapters: Iterable[AdapterMaker] = (),
+    *,
+    triggers: Declared | None = None,
+) -> Starlette:
     """The gateway as an ASGI application; `app.state.gateway` is its `Gateway`. Raises `SettingsError` for tokens that cannot be read.
+
+    `settings`: by default those in force. `triggers`: signed webhooks that it takes, by name, or the file of them (R19.7).
 
     Without tokens in the settings it lets in whoever reaches it, under the loopback's names alone: serve it there, and nowhere else.
     """
+    settings = in_force() if settings is None else settings
     guards = Guards(tokens_of(settings), secret=settings.gateway_secret, proxies=settings.gateway_proxies)
     gateway = Gateway(perdure, settings, guards)
-    opened = [make(gateway) for make in adapters]
+    makers = [*adapters, *([] if triggers is None else [trigger_adapter(triggers)])]
+    opened = [make(gateway) for make in makers]
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -186,6 +197,10 @@ class _Framed(BaseRoute):
         guards = self._gateway.guards
         if self.adapter.access == "open":
             return Caller("", "", frozenset(), "")
+        if self.adapter.access == "signed":
+            unknown = Caller("", "", frozenset(), f"{UNSIGNED}{guards.address(request)}")
+            self._gateway.rates.take(unknown.token, "from this address")
+            return unknown
         try:
             caller = guards.bearer(request) if self.adapter.access == "bearer" else guards.caller(request)
         except TooManyGuessesError as error:
@@ -200,7 +215,8 @@ class _Framed(BaseRoute):
         """Under which name it was reached, and from whose page. Raises `HttpError`."""
         settings, headers = self._gateway.settings, request.headers
         host = headers.get("host", "")
-        names = settings.gateway_hosts or (_LOOPBACK if self._gateway.guards.open else ())
+        trusts = self._gateway.guards.open and self.adapter.access != "signed"
+        names = settings.gateway_hosts or (_LOOPBACK if trusts else ())
         # A page of another site, under a name that leads here, would be read as ours.
         if names and _name(host) not in names:
             raise HttpError(421, "this gateway does not answer under this name")
@@ -233,7 +249,8 @@ class _Framed(BaseRoute):
     def _log(self, scope: Scope, status: int, caller: Caller | None, id: str, seconds: float) -> None:
         # The route and not the address: keys of sessions are what people call them.
         fields = {"door": self.adapter.name, "status": status, "ms": round(seconds * 1000), "request": id}
-        fields |= {"token": caller.token} if caller is not None and caller.token else {}
+        known = caller is not None and caller.token and not caller.token.startswith(UNSIGNED)
+        fields |= {"token": caller.token} if caller is not None and known else {}
         level = logging.DEBUG if self.adapter.access == "open" else logging.INFO  # probes come every few seconds
         _log.log(level, "%s %s", scope["method"], self._template, extra={"perdure": fields})
 

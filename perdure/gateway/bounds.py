@@ -29,7 +29,7 @@ Bodies of so many hold the event loop for 5 to 10 laps of `tests/cpu.py`; 17 lap
 The parser's lock is held for 1 lap. A body with more is refused after 2 laps, before it is parsed. A table of 4,000 rows and 5 columns has so
 many. `make bench ARGS=gateway` measures how long `/livez` takes meanwhile.
 """
-_LARGE: Final = 65_536
+LARGE: Final = 65_536
 """Bytes from which on a body is parsed beside the event loop, one at a time: a parser holds the interpreter's lock until it is done."""
 _parsing: Final = ThreadPoolExecutor(1, "bodies")
 SENT_WITHIN: Final = 60.0
@@ -48,8 +48,8 @@ class Rates:
         self._clock = clock
         self._left: dict[str, tuple[float, float]] = {}
 
-    def take(self, who: str) -> None:
-        """One request. Raises `HttpError` (429) with the seconds until the next, where there is none left."""
+    def take(self, who: str, words: str = "by this token") -> None:
+        """One request of `who`, in `words`. Raises `HttpError` (429) with the seconds until the next, where there is none left."""
         now = self._clock()
         left, since = self._left.pop(who, (self._most, now))
         left = min(self._most, left + (now - since) * self._fills)
@@ -58,8 +58,8 @@ class Rates:
             del self._left[next(iter(self._left))]
         if left < 1:
             seconds = int((1 - left) / self._fills) + 1
-            words = f"more than {self._fills * MINUTE:g} requests a minute by this token: try again in {seconds} s"
-            raise HttpError(429, words, headers={"Retry-After": str(seconds)})
+            problem = f"more than {self._fills * MINUTE:g} requests a minute {words}: try again in {seconds} s"
+            raise HttpError(429, problem, headers={"Retry-After": str(seconds)})
 
 
 class OpenStreams:
@@ -96,7 +96,7 @@ class OpenRequests:
     def one_of(self, caller: Caller) -> Iterator[None]:
         """Counts as one while the context lasts. Raises `HttpError` (429) where there are too many."""
         if self._held[caller.token] >= self._most:
-            words = f"{self._most} requests of this token are being answered already: let one end first"
+            words = f"{self._most} requests of this caller are being answered already: let one end first"
             raise HttpError(429, words, headers={"Retry-After": "10"})
         self._held[caller.token] += 1
         try:
@@ -173,6 +173,6 @@ async def read_value(request: Request) -> Json:
     def parse() -> Json:
         return loads(body, source="the body", most=VALUES)
 
-    if len(body) < _LARGE:
+    if len(body) < LARGE:
         return parse()
     return await asyncio.get_running_loop().run_in_executor(_parsing, parse)

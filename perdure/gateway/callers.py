@@ -31,6 +31,8 @@ RIGHTS: Final = {
     EVERYTHING: "everything",
 }
 """What a token may be given: what a session compares, and `read` and `send`, which are the gateway's own."""
+UNSIGNED: Final = "from "
+"""The prefix of an address in place of a token's id: the caller's signature is not verified yet."""
 
 
 @dataclass(frozen=True, slots=True)

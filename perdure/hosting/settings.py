@@ -308,6 +308,9 @@ class Settings(BaseSettings):
     gateway_token: str | None = setting(
         None, "In place of them the only token, which may do everything", GATEWAY, "TEXT", secret=True, min_length=16
     )
+    gateway_triggers: Path | None = setting(
+        None, "Signed webhooks that start runs or send messages (`perdure trigger check`)", GATEWAY, "FILE"
+    )
     gateway_secret: str | None = setting(
         None,
         "The key that signs its cookies: gateways that share it know each other's sessions; one of its own by default",

@@ -162,6 +162,7 @@ def test_a_guide_ends_with_what_can_go_wrong() -> None:
         "testing",
         "fastapi",
         "schedules",
+        "triggers",
         "memory",
         "migration",
         "kubernetes",

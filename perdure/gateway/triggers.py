@@ -1,0 +1,267 @@
+"""Triggers: what they are, as a file or an application declares them, and what a delivery makes of one (R19.7)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+
+from perdure.agents.files import read_json
+from perdure.errors import FormulaError, ReferenceSyntaxError, SettingsError, TooLargeError
+from perdure.gateway.signatures import SECRETS, Scheme, check_secret
+from perdure.sessions.wire import COMMANDS
+from perdure.values.json import Json, JsonObject, json_path
+from perdure.values.limits import MAX_NAME
+from perdure.values.problems import none_of, problems_of
+from perdure.values.references import MISSING, Expression, Missing, Reference, evaluate, get
+from perdure.values.templates import parse_template
+
+KINDS: Final = ("body", "event", "delivery")
+"""What a mapping can refer to: `†body.issue.title`, the event's type, the delivery's id."""
+NAME: Final = r"^[a-z0-9][a-z0-9_-]{0,63}$"
+_PLACE: Final = re.compile(r"(env|file):(.+)")
+
+
+class MappingError(Exception):
+    """A mapping does not fit the body of a delivery: one line that says where."""
+
+
+def _places(value: Any) -> tuple[Any, ...]:
+    """Return the places of the secrets. A file of triggers is no place for a secret itself."""
+    places = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not 0 < len(places) <= SECRETS:
+        raise ValueError(f"must have 1 to {SECRETS} secrets, not {len(places)}")
+    if not all(isinstance(each, SecretStr) or (isinstance(each, str) and _PLACE.fullmatch(each)) for each in places):
+        raise ValueError("must be the place of the secret, not the secret: write env:VARIABLE or file:PATH")
+    return places
+
+
+SecretPlace: TypeAlias = str | SecretStr
+
+
+class SessionMapping(BaseModel):
+    """The message that a delivery sends in a session."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: str = Field(min_length=1)
+    """The session's key, for example `issue-{†body.issue.number}`."""
+    text: str = Field(min_length=1)
+    """What the message says."""
+    mode: Literal["followup", "collect", "steer", "interrupt", "reject"] | None = None
+    """What the message does to a run that is active; by default as the session says."""
+    route: str = ""
+    """Where the reply goes."""
+
+
+class Trigger(BaseModel):
+    """A webhook of another system that starts a run, or sends a message in a session.
+
+        Trigger(scheme="github", secret="env:GITHUB_SECRET", agent="triage", input={"title": "†body.issue.title"})
+
+    In an application `secret` may be a `pydantic.SecretStr` too.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    scheme: Scheme
+    """Who signs: `standard` is the Standard Webhooks specification."""
+    secret: Annotated[SecretPlace | Sequence[SecretPlace], BeforeValidator(_places)]
+    """`env:VARIABLE` or `file:PATH`. Several while one replaces another: each of them is accepted."""
+    agent: str = Field(min_length=1, max_length=1000)
+    """An agent of this gateway by its name, or an agent file, whose name ends with `.json`."""
+    on: Sequence[str] = ()
+    """The events that are wanted: `issues.opened`, or `issues` for all of these; by default every one."""
+    sender: str = Field(default="", max_length=MAX_NAME)
+    """In whose name runs and messages are recorded; by default the trigger's name."""
+    tenant: str = Field(default="", max_length=100)
+    """Whose runs and sessions they are."""
+    input: Any = MISSING
+    """The run's input, with references to `†body`, `†event` and `†delivery`; by default there is none."""
+    session: SessionMapping | None = None
+    """The message of a session, in place of a run with an input."""
+
+    @model_validator(mode="after")
+    def _one_effect(self) -> Trigger:
+        if self.session is not None and self.input is not MISSING:
+            raise ValueError("has both 'input' and 'session': a delivery starts a run or sends a message")
+        return self
+
+    def mapping(self) -> JsonObject:
+        """Return what takes values out of a delivery, by the key of the declaration."""
+        if self.session is not None:
+            return {"session": {"key": self.session.key, "text": self.session.text, "route": self.session.route}}
+        return {} if self.input is MISSING else {"input": self.input}
+
+    def secrets(self) -> list[str]:
+        """Return the secrets themselves. Raises `SettingsError` for one that is not there or cannot be used."""
+        found = []
+        for place in _places(self.secret):
+            where = "the secret" if isinstance(place, SecretStr) else place
+            text = place.get_secret_value() if isinstance(place, SecretStr) else _read(place)
+            if problem := check_secret(self.scheme, text):
+                raise SettingsError(f"{where} {problem}")
+            found.append(text)
+        return found
+
+
+def _read(place: str) -> str:
+    kind, _, name = place.partition(":")
+    if kind == "env":
+        text = os.environ.get(name)
+        if text is None:
+            raise SettingsError(f"the variable {name} is not set")
+        return text.strip()
+    try:
+        return Path(name).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise SettingsError(f"{name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{name} is not UTF-8 text") from None
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """What a delivery says, taken out of it by the mapping."""
+
+    input: Json | Missing = MISSING
+    key: str = ""
+    text: str = ""
+    route: str = ""
+
+
+def map_delivery(trigger: Trigger, body: Json, event: str, delivery: str) -> Mapped:
+    """Return the values that the mapping takes out of a delivery. The body is data: references in its texts stay text.
+
+    Raises `MappingError` where the body lacks a value that the mapping reads, or has one of another type.
+    """
+    given: dict[str, Json] = {"body": body, "event": event, "delivery": delivery}
+
+    def lookup(reference: Reference) -> Json | Missing:
+        return get(given.get(reference.kind, MISSING), reference.path)
+
+    template, _ = parse_template(trigger.mapping())
+    for site in template.sites:
+        if evaluate(site.expression, lookup) is MISSING:
+            raise MappingError(f"{_place(site.path)} reads {site.expression}, which this body does not have")
+    try:
+        found = template.resolve(lookup)
+    except (FormulaError, TooLargeError) as error:
+        raise MappingError(" ".join(str(error).split())) from None
+    if trigger.session is None:
+        return Mapped(found.get("input", MISSING))
+    texts = {name: _text(name, value) for name, value in found["session"].items()}
+    if texts["text"].strip() in COMMANDS:
+        raise MappingError(f"session.text is the command {texts['text'].strip()}, which no trigger may send")
+    return Mapped(**texts)
+
+
+def _text(name: str, value: Json) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise MappingError(f"session.{name} must be text, and this body has {type(value).__name__} there")
+    return str(value)
+
+
+def _place(path: tuple[str | int, ...]) -> str:
+    return json_path(path).removeprefix("$.")
+
+
+def parse_triggers(document: Json | Mapping[str, Any], source: str = "the triggers") -> dict[str, Trigger]:
+    """Return the triggers of a declaration, by name: `{"triggers": {"NAME": {…}}}`, or of names and `Trigger`s.
+
+    Raises `SettingsError` with the first fault; see `trigger_faults` for all.
+    """
+    found, faults = _parsed(document)
+    if faults:
+        raise SettingsError(f"{source}: {faults[0]}")
+    return found
+
+
+def read_triggers(path: Path) -> dict[str, Trigger]:
+    """Return the triggers of a file. Raises `SettingsError`."""
+    return parse_triggers(read_json(path), str(path))
+
+
+def trigger_faults(path: Path, agents: Path) -> tuple[dict[str, Trigger], list[str]]:
+    """Return the triggers of a file, and everything that is wrong with it, a line each. `agents`: the gateway's folder.
+
+    Raises `SettingsError` for a file that cannot be read.
+    """
+    found, faults = _parsed(read_json(path))
+    return found, [*faults, *(fault for name, each in found.items() for fault in place_faults(name, each, agents))]
+
+
+def place_faults(name: str, trigger: Trigger, agents: Path) -> Iterable[str]:
+    """Yield what is wrong with the places that a trigger names: its secrets and its agent."""
+    try:
+        trigger.secrets()
+    except SettingsError as error:
+        yield f"{name}.secret: {error}"
+    folder, stem = agent_place(trigger, agents)
+    if not (folder / f"{stem}.json").is_file():
+        if folder != agents:
+            yield f"{name}.agent: there is no file {trigger.agent}"
+        else:
+            yield f"{name}.agent: {none_of(stem, 'agent', sorted(each.stem for each in agents.glob('*.json')))}"
+
+
+def agent_place(trigger: Trigger, agents: Path) -> tuple[Path, str]:
+    """Return the folder and the name of the trigger's agent."""
+    if trigger.agent.endswith(".json"):
+        path = Path(trigger.agent)
+        return path.parent, path.stem
+    return agents, trigger.agent
+
+
+def _parsed(document: Json | Mapping[str, Any]) -> tuple[dict[str, Trigger], list[str]]:
+    """Return the valid triggers, and the faults."""
+    listed = document.get("triggers", document) if isinstance(document, Mapping) else None
+    if not isinstance(listed, Mapping) or not listed:
+        return {}, ['must be an object such as {"triggers": {"issues": {"scheme": "github", …}}}']
+    found: dict[str, Trigger] = {}
+    faults: list[str] = []
+    for name, raw in listed.items():
+        try:
+            named = _Named(name=name, trigger=raw)
+        except ValidationError as error:
+            given = {"name": name, "trigger": raw}
+            for problem in problems_of(error, given, model=_Named):
+                if problem.place[:1] == ("name",):
+                    faults.append(f"{name!r} is not a name of a trigger: use 1 to 64 of a-z, 0-9, '-' and '_'")
+                else:
+                    faults.append(f"{name}{json_path(problem.place[1:]).removeprefix('$')}: {problem.words}")
+            continue
+        if wrong := list(_mapping_faults(named.trigger)):
+            faults += [f"{name}.{each}" for each in wrong]
+        else:
+            found[name] = named.trigger
+    return found, faults
+
+
+class _Named(BaseModel):
+    name: str = Field(pattern=NAME)
+    trigger: Trigger
+
+
+def _mapping_faults(trigger: Trigger) -> Iterable[str]:
+    template, problems = parse_template(trigger.mapping())
+    for problem in problems:
+        yield f"{_place(problem.path)}: {_words(problem.error)}"
+    for site in template.sites:
+        for kind in sorted(_kinds(site.expression) - {*KINDS}):
+            yield f"{_place(site.path)}: {none_of(f'†{kind}', 'reference of a trigger', [f'†{each}' for each in KINDS])}"
+
+
+def _kinds(expression: Expression) -> set[str]:
+    if isinstance(expression, Reference):
+        return {expression.kind}
+    return {kind for each in expression.items for kind in _kinds(each)}
+
+
+def _words(error: ReferenceSyntaxError | FormulaError) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,204 @@
+"""`POST /v1/triggers/NAME`: signed webhooks of other systems start runs and send messages (R19.7)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from perdure.agents.agent import Agent
+from perdure.client.tenancy import IdempotentStart
+from perdure.errors import RunError, SettingsError
+from perdure.gateway.adapter import Adapter, AdapterMaker, Agents, Gateway
+from perdure.gateway.bounds import LARGE, read_json
+from perdure.gateway.callers import Caller
+from perdure.gateway.errors import HttpError
+from perdure.gateway.signatures import delivery_id, event_of, is_wanted, verify
+from perdure.gateway.triggers import (
+    Mapped,
+    MappingError,
+    Trigger,
+    agent_place,
+    map_delivery,
+    parse_triggers,
+    place_faults,
+    read_triggers,
+)
+from perdure.sessions.wire import digest
+from perdure.values.json import JsonObject, dumps
+
+Declared: TypeAlias = Mapping[str, Trigger | Mapping[str, Any]] | Path | str
+"""Triggers by name, or the file of them."""
+_REFUSED: Final = (
+    "the delivery is refused: no trigger of this name has a secret that signed it within the last five minutes"
+)
+_NOBODY: Final = Trigger(scheme="github", secret="env:-", agent="-")  # noqa: S106  # a place, not a secret
+"""In place of a trigger that there is not: its delivery is verified, with no secret that is right, and so takes as long."""
+_PING: Final = "ping"
+"""GitHub's first delivery to a new webhook. It is no event of the repository."""
+
+
+def triggers(gateway: Gateway) -> Adapter:
+    """Triggers of the file that the settings name."""
+    path = gateway.settings.gateway_triggers
+    return Adapter("triggers", []) if path is None else trigger_adapter(path)(gateway)
+
+
+def trigger_adapter(declared: Declared) -> AdapterMaker:
+    """Return the adapter of these triggers, for `create_app`. It raises `SettingsError` for a trigger that cannot work.
+
+    create_app(perdure, settings, [api, trigger_adapter({"issues": Trigger(scheme="github", …)})])
+    """
+
+    def make(gateway: Gateway) -> Adapter:
+        found = read_triggers(Path(declared)) if isinstance(declared, Path | str) else parse_triggers(declared)
+        deliveries = {name: _Deliveries(gateway, name, each) for name, each in found.items()}
+        nobody = _Deliveries(gateway, "", _NOBODY)
+
+        async def receive(request: Request) -> Response:
+            return await deliveries.get(request.path_params["trigger"], nobody).receive(request)
+
+        route = Route("/v1/triggers/{trigger}", receive, methods=["POST"])
+        return Adapter("triggers", [route], access="signed", paths=_PATHS)
+
+    return make
+
+
+class _Deliveries:
+    """The deliveries of one trigger. Raises `SettingsError` if its agent or a secret of it is not there."""
+
+    def __init__(self, gateway: Gateway, name: str, trigger: Trigger) -> None:
+        self._gateway, self._name, self._trigger = gateway, name, trigger
+        self._agents, self._agent = Agents(Path()), ""
+        self._secrets: list[str] = []
+        if not name:
+            return
+        agents = gateway.settings.agents_folder
+        if fault := next(iter(place_faults(name, trigger, agents)), None):
+            raise SettingsError(f"triggers: {fault}")
+        folder, self._agent = agent_place(trigger, agents)
+        self._agents = gateway.agents if folder == agents else Agents(folder)
+        self._secrets = trigger.secrets()
+
+    @property
+    def _sender(self) -> str:
+        return self._trigger.sender or self._name
+
+    async def receive(self, request: Request) -> Response:
+        """Verify a delivery, and start or send what it says. Raises `HttpError` as an answer to its sender."""
+        trigger = self._trigger
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        raw = await request.body()
+        given = (trigger.scheme, self._secrets, headers, raw, time.time())
+        # A large body is hashed beside the event loop, which goes on meanwhile.
+        known = await asyncio.to_thread(verify, *given) if len(raw) > LARGE else verify(*given)
+        if not known:
+            raise HttpError(403, _REFUSED, kind="delivery-refused")
+        self._gateway.rates.take(f"trigger {self._name}", "by this trigger")
+        body = await read_json(request)
+        event = event_of(trigger.scheme, headers, body)
+        if not is_wanted(event, trigger.on) or (event == _PING and trigger.scheme == "github" and not trigger.on):
+            return Response(status_code=204)
+        delivery = delivery_id(trigger.scheme, headers, body)
+        try:
+            start = IdempotentStart.of_delivery(trigger.tenant, self._name, delivery)
+        except RunError:
+            raise HttpError(422, "the delivery has no id by which it is known when it comes again") from None
+        try:
+            mapped = map_delivery(trigger, body, event, delivery)
+        except MappingError as error:
+            raise HttpError(422, f"trigger {self._name}: {error}", kind="mapping") from None
+        agent = self._found_agent()
+        if trigger.session is not None:
+            return await self._send(agent, mapped, start)
+        run = await self._gateway.perdure.start(
+            agent,
+            mapped.input,
+            key=start,
+            sender=self._sender,
+            tenant=trigger.tenant or None,
+            source=self._source(agent),
+        )
+        return _accepted({"runId": run.id}, {"Location": f"/v1/runs/{quote(run.id)}"})
+
+    async def _send(self, agent: Agent[Any], mapped: Mapped, start: IdempotentStart) -> Response:
+        trigger = self._trigger
+        assert trigger.session is not None
+        session = self._gateway.perdure.session(mapped.key, tenant=trigger.tenant, agent=agent)
+        source, settings = self._source(agent), {}
+        if source:  # its run has read what others wrote
+            note = {"role": "user", "content": f"The trigger {self._name!r} sends what follows.", "_sources": [source]}
+            settings = {"context": [*(agent.document().get("context") or []), note]}
+        receipt = await session.send(
+            mapped.text,
+            sender=self._sender,
+            id=f"trigger-{digest(start.run_id)}",
+            mode=trigger.session.mode,
+            route=mapped.route,
+            settings=settings,
+        )
+        return _accepted({"messageId": receipt.message_id, "runId": receipt.run_id})
+
+    def _found_agent(self) -> Agent[Any]:
+        """Raises `HttpError` (503): its file was there, and is being changed."""
+        try:
+            return self._agents.get(self._agent)
+        except HttpError:
+            words = f"the agent of the trigger {self._name} cannot be used now; the gateway's log says why"
+            raise HttpError(503, words) from None
+
+    def _source(self, agent: Agent[Any]) -> str:
+        caller = Caller(self._trigger.tenant, self._sender, frozenset(), "")
+        return self._gateway.client_source(caller, agent)
+
+
+def _accepted(value: JsonObject, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(dumps(value), 202, headers, "application/json")
+
+
+_PATHS: Final[JsonObject] = {
+    "/v1/triggers/{trigger}": {
+        "post": {
+            "operationId": "deliver",
+            "summary": "Deliver a signed webhook.",
+            "description": "The signature takes the place of a token.",
+            "security": [],
+            "parameters": [
+                {
+                    "name": "trigger",
+                    "in": "path",
+                    "required": True,
+                    "description": "The trigger's name.",
+                    "schema": {"type": "string"},
+                }
+            ],
+            "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
+            "responses": {
+                "202": {
+                    "description": "It has started a run, or has sent a message; the same one if it came before.",
+                    "content": {
+                        "application/json": {
+                            "schema": {
+                                "type": "object",
+                                "properties": {
+                                    "runId": {"type": ["string", "null"]},
+                                    "messageId": {"type": "string"},
+                                },
+                            }
+                        }
+                    },
+                },
+                "204": {"description": "The trigger does not want this event."},
+                "403": {"description": "The name is unknown, or the signature or its time is wrong."},
+                "422": {"description": "The trigger's mapping does not fit this body."},
+            },
+        }
+    }
+}

@@ -1,0 +1,122 @@
+"""Declarations of triggers: their faults, a line each, and what their mappings take out of a body (R19.7)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from typer.testing import CliRunner
+
+from perdure.cli.app import app
+from perdure.errors import SettingsError
+from perdure.gateway import SessionMapping, Trigger
+from perdure.gateway.triggers import Mapped, MappingError, map_delivery, parse_triggers
+from tests.gateway.support import write_agents
+
+VALID: dict[str, Any] = {"scheme": "github", "secret": "env:HUB", "agent": "triage"}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"key": "k", "text": " /stop "}, "session.text is the command /stop, which no trigger may send"),
+        ({"key": {"a": 1}, "text": "x"}, "session.key must be text, and this body has dict there"),
+        ({"key": True, "text": "x"}, "session.key must be text, and this body has bool there"),
+        ({"key": "k"}, "session.text reads †body.text, which this body does not have"),
+    ],
+)
+def test_a_message_is_text_and_no_command(body: Any, words: str) -> None:
+    mapping = SessionMapping(key="†body.key", text="†body.text")
+    trigger = Trigger(scheme="github", secret=SecretStr("x"), agent="a", session=mapping)
+    with pytest.raises(MappingError) as found:
+        map_delivery(trigger, body, "", "")
+    assert str(found.value) == words
+
+
+def test_a_mapping_takes_values_and_resolves_none_of_them() -> None:
+    mapping = {"all": "†body.a", "in": "x {†body.b} y", "many": {"_expr": "len(body.c)"}, "or": "†body.z || †event"}
+    trigger = Trigger(scheme="github", secret=SecretStr("x"), agent="a", input=mapping)
+    body: Any = {"a": {"_expr": "1 + 1", "t": "†body.b"}, "b": "{†delivery}", "c": [1, 2]}
+    found = map_delivery(trigger, body, "push", "d")
+    assert found == Mapped({"all": body["a"], "in": "x {†delivery} y", "many": 2, "or": "push"})
+
+
+@pytest.mark.parametrize(
+    ("raw", "fault"),
+    [
+        ({"Bad name": VALID}, "'Bad name' is not a name of a trigger: use 1 to 64 of a-z, 0-9, '-' and '_'"),
+        (
+            {"a": VALID | {"scheme": "githup"}},
+            "a.scheme: must be 'standard', 'github' or 'stripe', not \"githup\"; did",
+        ),
+        ({"a": VALID | {"inptu": 1}}, 'a.inptu: "inptu" is not a known key; did you mean "input"?'),
+        ({"a": VALID | {"secret": "hunter2"}}, "a.secret: must be the place of the secret, not the secret: write env:"),
+        ({"a": VALID | {"secret": ["env:A", ""]}}, "a.secret: must be the place of the secret"),
+        ({"a": VALID | {"secret": []}}, "a.secret: must have 1 to 4 secrets, not 0"),
+        ({"a": VALID | {"secret": ["env:A"] * 5}}, "a.secret: must have 1 to 4 secrets, not 5"),
+        ({"a": {"scheme": "github"}}, "a.secret: is missing"),
+        ({"a": 5}, "a: must be an object, not 5"),
+        ({"a": VALID | {"input": {"t": "†body."}}}, "a.input.t: malformed reference '†body.': expected a name"),
+        ({"a": VALID | {"input": ["†state.x"]}}, 'a.input[0]: "†state" is not a known reference of a trigger; use one'),
+        ({"a": VALID | {"input": {"_expr": "1 +"}}}, "a.input: "),
+        (
+            {"a": VALID | {"input": 1, "session": {"key": "k", "text": "t"}}},
+            "a: has both 'input' and 'session': a delivery starts a run or sends a message",
+        ),
+        ({"a": VALID | {"session": {"key": "k"}}}, "a.session.text: is missing"),
+        ([], "must be an object such as {"),
+        ({}, "must be an object such as {"),
+    ],
+)
+def test_a_fault_of_a_declaration_is_one_line(raw: Any, fault: str) -> None:
+    with pytest.raises(SettingsError) as found:
+        parse_triggers({"triggers": raw})
+    assert str(found.value).startswith(f"the triggers: {fault}")
+    assert "\n" not in str(found.value)
+    assert "hunter2" not in str(found.value)
+
+
+def test_a_secret_is_shown_nowhere() -> None:
+    trigger = parse_triggers({"a": VALID | {"secret": SecretStr("hunter2")}})["a"]
+    assert trigger.secrets() == ["hunter2"]
+    assert "hunter2" not in repr(trigger) + trigger.model_dump_json(exclude={"input"})
+
+
+def test_the_command_checks_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUB", "a secret")
+    write_agents(tmp_path / "agents", {"name": "triage", "context": []})
+    path, own = tmp_path / "triggers.json", tmp_path / "own.json"
+    own.write_text("{}", encoding="utf-8")
+
+    def checked(**raw: Any) -> tuple[int, str, list[str]]:
+        path.write_text(json.dumps({"triggers": raw}), encoding="utf-8")
+        words = ["trigger", "check", str(path), "--agents", str(tmp_path / "agents")]
+        ran = CliRunner().invoke(app, words)
+        return ran.exit_code, ran.stdout, ran.stderr.splitlines()
+
+    code, out, err = checked(hub=VALID | {"on": ["issues"]}, own=VALID | {"agent": str(own)})
+    assert (code, err) == (0, [])
+    assert "hub" in out
+    assert "issues" in out
+    faults = {
+        "one": VALID | {"agent": "triag"},
+        "two": VALID | {"secret": ["env:HUB", "env:NONE", "file:none.txt"]},
+        "three": VALID | {"scheme": "standard"},
+        "four": VALID | {"agent": "none/there.json"},
+        "five": {},
+    }
+    code, out, err = checked(**faults)
+    assert (code, out) == (2, "")
+    assert [line.removeprefix(f"perdure: {path}: ") for line in err] == [
+        "five.scheme: is missing",
+        "five.secret: is missing",
+        "five.agent: is missing",
+        'one.agent: "triag" is not a known agent; did you mean "triage"?',
+        "two.secret: the variable NONE is not set",
+        "three.secret: env:HUB must be base64, as in whsec_MfKQ9r8…",
+        "four.agent: there is no file none/there.json",
+    ]
+    assert CliRunner().invoke(app, ["trigger", "check", "none.json"]).exit_code == 2
