@@ -19,8 +19,13 @@ from perdure import PerdurePlugin
 from perdure.activities.mcp import mcp_tools
 from perdure.activities.mcp_connection import McpConfig
 from perdure.activities.registry import Registry
+from perdure.gateway.server import served
+from perdure.gateway.triggers import parse_triggers
+from perdure.runs.wire import RunResult
 from perdure.testing import ScriptedModel
+from perdure.values.json import loads_commented
 from tests.docs.test_readme import DOCS, blocks, write
+from tests.gateway.support import write_agents
 from tests.support import harness
 from tests.timeouts import HANG
 
@@ -117,3 +122,28 @@ async def test_the_server_of_the_page_on_memory_finds_what_it_was_given(
         view = await it.run(document, {"request": "What does Ann hate?"})
     assert "Ann" in json.dumps(view.output)
     assert [call.status for call in view.calls] == ["done", "done"]
+
+
+async def test_the_triggers_of_the_page_start_runs(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, *blocks("python", DOCS["triggers.md"]))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    title = {"type": "input", "schema": {"type": "object", "properties": {"title": {"type": "string"}}}}
+    write_agents(tmp_path / "agents", {"name": "triage", "context": [title], "schema": {}})
+    secret = "whsec_c2VjcmV0c2VjcmV0c2VjcmV0"
+    monkeypatch.setenv("ORDERS_SECRET", secret)
+    async with harness(dev_server.client, [], [{"calls": [], "output": "†input.title"}]) as it:
+        monkeypatch.setenv("TEMPORAL_ADDRESS", dev_server.client.service_client.config.target_host)
+        monkeypatch.setenv("PERDURE_TASK_QUEUE", it.task_queue)
+        shop, sender = map(importlib.import_module, ("order_hooks", "webhook_sender"))
+        async with served(shop.app, None, "127.0.0.1", 0, stopping=lambda: None, grace=5.0) as address:
+            event, id, place = {"title": "A pear"}, uuid.uuid4().hex, f"{address}/hooks/v1/triggers/orders"
+            answers = [await asyncio.to_thread(sender.send, place, secret, event, id) for _ in range(2)]
+            assert [answer.status_code for answer in answers] == [202, 202], answers[0].text
+            (run,) = {answer.json()["runId"] for answer in answers}
+        view = await it.client.get_workflow_handle(run, result_type=RunResult).result()
+    assert view.output == "A pear"
+    for block in blocks("json", DOCS["triggers.md"]):
+        assert parse_triggers(loads_commented(block))

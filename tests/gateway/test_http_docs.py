@@ -84,7 +84,9 @@ async def test_the_pages_name_what_there_is() -> None:
         *KINDS.values(),
         *slugs,
         "agent-not-found",
+        "delivery-refused",
         "foreign-origin",
+        "mapping",
         "too-many-streams",
         "too-slow",
     }

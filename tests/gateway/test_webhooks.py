@@ -26,9 +26,9 @@ from perdure.gateway.webhooks import trigger_adapter, triggers
 from perdure.hosting.settings import changed, load
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
 from tests.gateway.test_signatures import signed
-from tests.patience import HANG
 from tests.support import Harness, harness
-from tests.test_sessions import ECHO
+from tests.timeouts import HANG
+from tests.workflows.test_session import ECHO
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
