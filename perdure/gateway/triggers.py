@@ -127,7 +127,7 @@ def _read(place: str) -> str:
 
 @dataclass(frozen=True)
 class Mapped:
-    """What a delivery says, taken out of it by the mapping."""
+    """The values that a mapping has taken out of a delivery."""
 
     input: Json | Missing = MISSING
     key: str = ""
