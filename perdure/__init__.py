@@ -1,6 +1,6 @@
 """Perdure: a durable engine for AI agents, on Temporal.
 
-What is public stands here; each name is loaded when it is first used, so that whoever only needs tools, or nothing yet, waits for nothing.
+`__all__` has the public names. Each is imported at its first use, so that `import perdure` takes no time.
 """
 
 from __future__ import annotations
@@ -10,10 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from perdure.agents.agent import Agent
+    from perdure.approvals.requests import WaitingEntry, WaitingView
     from perdure.client.errors import RunFailedError, RunRefusedError
     from perdure.client.perdure import Perdure
     from perdure.client.run import Run
-    from perdure.client.selection import Selection
+    from perdure.client.selection import (
+        ListedRun,
+        ListedSession,
+        RunPage,
+        Selection,
+        SessionPage,
+        WaitingPage,
+        WaitingRequest,
+        WaitingRow,
+    )
+    from perdure.client.session import Session
     from perdure.errors import (
         DecisionRefusedError,
         MessageRefusedError,
@@ -32,8 +43,9 @@ if TYPE_CHECKING:
     from perdure.hooks.decorator import hook
     from perdure.hosting.plugin import PerdurePlugin
     from perdure.runs.events import Event
-    from perdure.runs.wire import RunView
+    from perdure.runs.wire import CallView, RunView
     from perdure.sessions.replies import Reply, reply_route
+    from perdure.sessions.wire import Receipt, SessionInfo, SessionView, WaitResult
     from perdure.tools.decorator import ToolContext, branch, tool
     from perdure.tools.temporal import activity_tool, nexus_tool, workflow_tool
 
@@ -46,41 +58,71 @@ _LATER: Final = {
     "Run": "perdure.client.run",
     "RunFailedError": "perdure.client.errors",
     "RunRefusedError": "perdure.client.errors",
-    "RunView": "perdure.runs.wire",
-    "Selection": "perdure.client.selection",
+    "Session": "perdure.client.session",
     "ToolContext": "perdure.tools.decorator",
     "branch": "perdure.tools.decorator",
     "hook": "perdure.hooks.decorator",
     "refuse": "perdure.hooks.answers",
     "reply_route": "perdure.sessions.replies",
     "tool": "perdure.tools.decorator",
+    **dict.fromkeys(("CallView", "RunView"), "perdure.runs.wire"),
+    **dict.fromkeys(("Receipt", "SessionInfo", "SessionView", "WaitResult"), "perdure.sessions.wire"),
+    **dict.fromkeys(("WaitingEntry", "WaitingView"), "perdure.approvals.requests"),
+    **dict.fromkeys(
+        (
+            "ListedRun",
+            "ListedSession",
+            "RunPage",
+            "Selection",
+            "SessionPage",
+            "WaitingPage",
+            "WaitingRequest",
+            "WaitingRow",
+        ),
+        "perdure.client.selection",
+    ),
     **dict.fromkeys(("activity_tool", "nexus_tool", "workflow_tool"), "perdure.tools.temporal"),
 }
 
 __all__ = [
     "Agent",
+    "CallView",
     "DecisionRefusedError",
     "Event",
+    "ListedRun",
+    "ListedSession",
     "MessageRefusedError",
     "NoWorkerError",
     "OutputError",
     "Perdure",
     "PerdureError",
     "PerdurePlugin",
+    "Receipt",
     "Reply",
     "Run",
     "RunEndedError",
     "RunError",
     "RunExistsError",
     "RunFailedError",
-    "RunRefusedError",
     "RunNotFoundError",
+    "RunPage",
+    "RunRefusedError",
     "RunTimeoutError",
     "RunView",
     "Selection",
     "ServerError",
+    "Session",
+    "SessionInfo",
+    "SessionPage",
+    "SessionView",
     "ToolContext",
     "ToolError",
+    "WaitResult",
+    "WaitingEntry",
+    "WaitingPage",
+    "WaitingRequest",
+    "WaitingRow",
+    "WaitingView",
     "activity_tool",
     "branch",
     "hook",

@@ -1,33 +1,33 @@
 """Errors that a person or a model can cause, as one tree.
 
     PerdureError
-    ├── ProtocolError            something written down is wrong: what, where, what would be right
-    │   ├── JsonError            text that is not the JSON that it should be (line and column)
-    │   ├── AgentError           an agent file (R2.1, section 11)
-    │   ├── InputError           the run's input against its schema (R2.3)
-    │   ├── ReferenceSyntaxError a malformed reference or expression (R3.5)
-    │   ├── FormulaError         an expression over values, as read or as computed (R16.3)
-    │   ├── StateError           a write that the state cannot take (R4.1, R4.5)
-    │   ├── TooLargeError        what values add up to where they are embedded in a text (R3.1, R18.1)
-    │   ├── ToolDefinitionError  a tool or its definition (R12.1, R12.5)
-    │   ├── HookDefinitionError  a hook's function (R10.17)
-    │   ├── DecisionError        a person's decision, or a change of policy, that cannot be followed (R7.2)
-    │   ├── CursorError          a place among events that is none (R10.14)
-    │   └── MessageRefusedError  what was said to a session, and it does not take; nothing has changed (R10.1, R10.8, R10.9)
-    ├── SettingsError            an option, a variable or a file that a program was given cannot be used
+    ├── ProtocolError            something written is invalid; the message names it, its place and what is accepted
+    │   ├── JsonError            text that is not JSON, with line and column
+    │   ├── AgentError           an invalid agent file, or an invalid argument of Agent
+    │   ├── InputError           an input of a run that breaks its schema
+    │   ├── ReferenceSyntaxError a malformed reference or expression
+    │   ├── FormulaError         a formula that cannot be read or computed
+    │   ├── StateError           a write that the state cannot take
+    │   ├── TooLargeError        values embedded in a text that exceed its limit together
+    │   ├── ToolDefinitionError  an invalid tool or definition of a tool
+    │   ├── HookDefinitionError  a function that cannot be a hook
+    │   ├── DecisionError        an invalid decision or policy
+    │   ├── CursorError          an invalid position among events
+    │   └── MessageRefusedError  a session refused a message, a withdrawal or a decision; nothing has changed
+    ├── SettingsError            an option, a variable or a file of settings cannot be used
     ├── ServerError              no Temporal server answers, or none can be started
-    ├── RunError                 what was asked of a run from outside cannot be done; the run is as it was
+    ├── RunError                 an operation on a run cannot be done; the run is unchanged
     │   ├── ServerRefusalError   the Temporal server refused it; the message quotes the server
     │   ├── RunNotFoundError     there is no run of this id in this namespace
-    │   ├── RunExistsError       the id is taken: one id names one run for good
-    │   ├── RunFailedError       it ended without an output; `view` is all that is known of it (`perdure.client.errors`)
-    │   │   └── RunRefusedError  its model refused; `view.error` is the model's words
-    │   ├── RunTimeoutError      it has not ended within the time that the caller gave; it goes on
-    │   ├── RunEndedError        it has ended, and what was asked only a running one could do
-    │   ├── NoWorkerError        no worker answers for it now
-    │   ├── DecisionRefusedError a decision, or a change of policy, that changed nothing, and why (R7.2)
-    │   └── OutputError          its output fits the schema and is not of the type that it is read as (R13.2)
-    └── ToolError                raised by a tool's own code (R12.3)
+    │   ├── RunExistsError       the id is taken: an id names one run for good
+    │   ├── RunFailedError       the run ended without an output; `view` has all that is known (perdure.client.errors)
+    │   │   └── RunRefusedError  its model refused; `view.error` has the model's words
+    │   ├── RunTimeoutError      the run has not ended within the caller's time; it continues
+    │   ├── RunEndedError        the run has ended, and the operation needs a running one
+    │   ├── NoWorkerError        no worker answers for the run now
+    │   ├── DecisionRefusedError a decision or a change of policy changed nothing; the message has the reason
+    │   └── OutputError          the output fits its schema and is not of the agent's type
+    └── ToolError                a failure that a tool's own code raises
 
 What goes wrong with one call of a plan is not an exception but data: `CallError`, which becomes an error message for the
 model (R6.6).
@@ -46,15 +46,39 @@ MAX_TOLD: Final = 10_000
 
 
 class PerdureError(Exception):
-    """Base of every error that Perdure raises on purpose; `str()` is one clear line."""
+    """Base of every error that Perdure raises on purpose; `str()` is one clear line.
+
+    ```python
+    try:
+        await perdure.run(shopper)
+    except PerdureError as error:
+        print(error)
+    ```
+    """
 
 
 class ProtocolError(PerdureError):
-    """Something written down is wrong; repeating the same would fail the same way."""
+    """Something written is invalid; the same again would fail in the same way.
+
+    ```python
+    try:
+        Agent.of({"context": "hello"})
+    except ProtocolError as error:
+        print(error)
+    ```
+    """
 
 
 class JsonError(ProtocolError):
-    """Text that is not JSON, or JSON outside the limits of `perdure.values.json`."""
+    """Text that is not JSON, or JSON outside the limits of `perdure.values.json`.
+
+    ```python
+    try:
+        agent = Agent.read("shopper.json")
+    except JsonError as error:
+        print(error)
+    ```
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +99,16 @@ class Problem:
 
 
 class AgentError(ProtocolError):
-    """An agent file that cannot be run as it stands. `problems`: everything that is wrong with it, where more is known than one line."""
+    """An agent file that cannot be run as it is. `problems`: everything that is wrong with it, with places, where more
+    is known than one line.
+
+    ```python
+    try:
+        Agent.of({"context": "hello"})
+    except AgentError as error:
+        print([problem.path for problem in error.problems])
+    ```
+    """
 
     def __init__(self, message: str, problems: Iterable[Problem] = ()) -> None:
         super().__init__(message)
@@ -83,18 +116,44 @@ class AgentError(ProtocolError):
 
     @classmethod
     def of(cls, problems: Iterable[Problem], source: str = "") -> AgentError:
-        """Return one error with all problems in one line."""
+        """Return one error with all problems in one line.
+
+        ```python
+        error = AgentError.of([Problem(("context",), "$.context", "is not an array")], "shopper.json")
+        ```
+        """
         found = tuple(problems)
         told = clip("; ".join(clip(str(problem)) for problem in found), MAX_TOLD)
         return cls(f"{source}: {told}" if source else told, found)
 
 
 class InputError(ProtocolError):
-    """A run's input that breaks its schema; nothing was executed (R2.3)."""
+    """A run's input that breaks its schema; nothing was executed.
+
+    ```python
+    try:
+        shopper.check_input({"euros": "ten"})
+    except InputError as error:
+        print(error)
+    ```
+    """
+
+    # R2.3
 
 
 class ReferenceSyntaxError(ProtocolError):
-    """A malformed reference; `position` counts characters from 0 in the string it stands in (R3.5)."""
+    """A malformed reference. `message`: the fault; `position`: its place, in characters from 0 in the string that holds
+    the reference.
+
+    ```python
+    try:
+        await run.value("†state..x")
+    except ReferenceSyntaxError as error:
+        print(error.message, error.position)
+    ```
+    """
+
+    # R3.5
 
     def __init__(self, message: str, position: int = 0) -> None:
         super().__init__(message, position)
@@ -106,7 +165,15 @@ class ReferenceSyntaxError(ProtocolError):
 
 
 class FormulaError(ProtocolError):
-    """A formula that cannot be read or computed; `line` and `column` count from 1 in its text (R16.3)."""
+    """A formula that cannot be read or computed; `line` and `column` count from 1 in its text.
+
+    ```python
+    error = FormulaError("unexpected ')'", line=1, column=4)
+    print(error.line, error.column)
+    ```
+    """
+
+    # R16.3
 
     def __init__(self, message: str, line: int, column: int) -> None:
         super().__init__(message, line, column)
@@ -119,39 +186,118 @@ class FormulaError(ProtocolError):
 
 
 class StateError(ProtocolError):
-    """A write that the state cannot take, e.g. a push to something that is no array (R4.1)."""
+    """A write that the state cannot take, e.g. an append to a value that is not an array.
+
+    ```python
+    error = StateError("†state.total is not an array")
+    print(error)
+    ```
+    """
+
+    # R4.1
 
 
 class TooLargeError(ProtocolError):
-    """Values embedded in a text add up to more than it may have; a reference alone would pass one on as it is (R18.1)."""
+    """Values embedded in a text that exceed its limit together. A reference alone passes a value on without this limit.
+
+    ```python
+    error = TooLargeError("the text would have 12,000,000 characters, and 10,000,000 is the most")
+    print(error)
+    ```
+    """
+
+    # R18.1
 
 
 class ToolDefinitionError(ProtocolError):
-    """A tool's definition, or the function that it is made from, cannot be used."""
+    """A tool's definition, or the function that it is made from, cannot be used.
+
+    ```python
+    try:
+        activity_tool("charge", input="a text")
+    except ToolDefinitionError as error:
+        print(error)
+    ```
+    """
 
 
 class HookDefinitionError(ProtocolError):
-    """A function that cannot be a hook of the event that it names (R10.17)."""
+    """A function that cannot be a hook of the event that it names.
+
+    ```python
+    try:
+        hook("agent_end", timeout=-1)(print)
+    except HookDefinitionError as error:
+        print(error)
+    ```
+    """
+
+    # R10.17
 
 
 class CursorError(ProtocolError):
-    """A place among the events of a run or a session that is none (R10.14)."""
+    """An invalid position among the events of a run or session.
+
+    ```python
+    try:
+        async for event in run.events(from_="nowhere"):
+            print(event)
+    except CursorError as error:
+        print(error)
+    ```
+    """
+
+    # R10.14
 
 
 class DecisionError(ProtocolError):
-    """A decision that changes nothing, because it is none, or because nothing waits for it."""
+    """An invalid decision or policy, or a decision for which nothing waits; nothing changes.
+
+    ```python
+    try:
+        await perdure.change_policies(Selection(), ask="always")
+    except DecisionError as error:
+        print(error)
+    ```
+    """
 
 
 class MessageRefusedError(ProtocolError):
-    """A message, a withdrawal or a decision that a session does not take, and why; nothing has changed (R10.1, R10.8, R10.9)."""
+    """A message, a withdrawal or a decision that a session refuses, with the reason; nothing has changed.
+
+    ```python
+    try:
+        await session.send("/stop", sender="eve")
+    except MessageRefusedError as error:
+        print(error)
+    ```
+    """
+
+    # R10.1, R10.8, R10.9
 
 
 class SettingsError(PerdureError):
-    """An option, a variable or a file that a program was given cannot be used; nothing was started."""
+    """An option, a variable or a file of settings that cannot be used; nothing was started.
+
+    ```python
+    try:
+        agent = Agent.read("missing.json")
+    except SettingsError as error:
+        print(error)
+    ```
+    """
 
 
 class ServerError(PerdureError):
-    """No Temporal server answers where one was expected, or none can be started here. `final`: waiting for it does not help."""
+    """No Temporal server answers, or none can be started here. `final`: waiting for it does not help.
+
+    ```python
+    try:
+        perdure = await Perdure.connect("localhost:7233")
+    except ServerError as error:
+        print(error, error.final)
+    ```
+    """
 
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message)
@@ -159,46 +305,129 @@ class ServerError(PerdureError):
 
 
 class RunError(PerdureError):
-    """An operation on a run that cannot be done. The run is unchanged."""
+    """An operation on a run that cannot be done. The run is unchanged.
+
+    ```python
+    try:
+        await run.cancel()
+    except RunError as error:
+        print(error)
+    ```
+    """
 
 
 class ServerRefusalError(RunError):
-    """The Temporal server refused what was asked of a run, or a list; the message quotes the server."""
+    """The Temporal server refused an operation on a run, or a list; the message quotes the server.
+
+    ```python
+    try:
+        await perdure.count_runs(Selection(query="Nonsense = 1"))
+    except ServerRefusalError as error:
+        print(error)
+    ```
+    """
 
 
 class RunNotFoundError(RunError):
-    """There is no run of this id in this namespace; it may never have been, or its retention is over."""
+    """There is no run of this id in this namespace; perhaps its retention is over.
+
+    ```python
+    try:
+        await perdure.get_run("order-17").view()
+    except RunNotFoundError as error:
+        print(error)
+    ```
+    """
 
 
 class RunExistsError(RunError):
-    """The id is taken. Idempotency keys are made of it, so it is never given again: take another, or look at that run."""
+    """The id is taken. An id names one run for good: use another id, or that run.
+
+    ```python
+    try:
+        run = await perdure.start(shopper, id="order-17")
+    except RunExistsError:
+        run = perdure.get_run("order-17")
+    ```
+    """
 
 
 class RunTimeoutError(RunError):
-    """The run has not ended within the caller's time. It goes on: wait again, or cancel it."""
+    """The run has not ended within the caller's time. It continues: wait again, or cancel it.
+
+    ```python
+    try:
+        await run.result(timeout=60)
+    except RunTimeoutError:
+        await run.cancel()
+    ```
+    """
 
 
 class RunEndedError(RunError):
-    """The run has ended, and what was asked only a running one could do."""
+    """The run has ended, and the operation needs a running one.
+
+    ```python
+    try:
+        await run.steer("Pears, not apples.")
+    except RunEndedError as error:
+        print(error)
+    ```
+    """
 
 
 class NoWorkerError(RunError):
-    """No worker answers for the run now: start one on its task queue, and ask again."""
+    """No worker answers for the run now: start one on its task queue, and try again.
+
+    ```python
+    try:
+        await run.view()
+    except NoWorkerError as error:
+        print(error)
+    ```
+    """
 
 
 class DecisionRefusedError(RunError):
-    """A decision, or a change of policy, that changed nothing: what is wrong with it, or that nothing waits for it any more (R7.2)."""
+    """A decision, or a change of policy, that changed nothing, with the reason.
+
+    ```python
+    try:
+        await run.approve("1.0", by="ann")
+    except DecisionRefusedError as error:
+        print(error)
+    ```
+    """
+
+    # R7.2
 
 
 class OutputError(RunError):
-    """A run's output that the type of its agent's output does not take, e.g. by a validator that no JSON Schema can say."""
+    """A run's output that the type of its agent's output rejects, e.g. by a validator that no JSON Schema can express.
+
+    ```python
+    try:
+        await run.result()
+    except OutputError as error:
+        print(error)
+    ```
+    """
 
 
 class ToolError(PerdureError):
-    """A tool's own failure (R12.3).
+    """A tool's own failure.
 
-    `code` is what branches and error messages show; `retry=True` lets the tool's retry policy try again first.
+    `code`: the name that branches and error messages show. `message`: the text that the model reads. `retry`: whether
+    the tool's retry policy tries again first (no).
+
+    ```python
+    @tool
+    def price(fruit: str) -> float:
+        raise ToolError("unknown_fruit", f"{fruit} is not sold here")
+    ```
     """
+
+    # R12.3
 
     def __init__(self, code: str, message: str, retry: bool = False) -> None:
         super().__init__(code, message, retry)

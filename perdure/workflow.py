@@ -52,14 +52,25 @@ async def run_agent(
     context: object = None,
     timeout: timedelta | None = None,
 ) -> T:
-    """Run the agent as a child of the workflow that calls this, and wait for its output, as the type of the agent's.
+    """Run the agent as a child of the calling workflow, wait for its end, and return its output as the type of the
+    agent's output.
 
-    `input`, `approval`, `sender`, `tenant`, `context`: as `Perdure.start` has them. `id`: names this one run for good; by default the workflow's id, the agent's name and
-    a number. `task_queue`: where workers with the agent's tools listen; by default the workflow's own. `timeout`: of the whole run, people's
-    time included; by default none. Where the workflow is cancelled, or ends, the run is cancelled too; a cancelled one is waited for.
+    `input`, `approval`, `sender`, `tenant`, `context`: as `Perdure.start` has them. `id`: the run's id; by default the workflow's id, the agent's name
+    and a random part. `task_queue`: the queue of workers with the agent's tools (default: the workflow's own).
+    `timeout`: of the whole run, waits for people included (default: none). If the workflow is cancelled or ends, the
+    run is cancelled; a cancelled run is waited for.
 
-    Raises `InputError` and `DecisionError` as `Perdure.start` does, `RunExistsError` where the id is taken, `RunError` where agent and
-    input are too large, `RunFailedError` where the run ended without an output, and `OutputError` where it is not of the type.
+    Raises `InputError` and `DecisionError` as `Perdure.start` does, `RunExistsError` if the id is taken, `RunError` if
+    agent and input are too large, `RunFailedError` if the run ended without an output, and `OutputError` if the output
+    is not of the type.
+
+    ```python
+    @workflow.defn
+    class Order:
+        @workflow.run
+        async def run(self, request: str) -> Any:
+            return await run_agent(shopper, {"request": request}, timeout=timedelta(hours=1))
+    ```
     """
     value = agent.check_input(input)
     change: JsonObject = {**(approval or {})}

@@ -27,6 +27,17 @@ _NAMES: Final[dict[Any, str]] = {
     PromptConfig: "PromptOptions",
     Config: "AgentOptions",
 }
+_EXAMPLES: Final = {
+    "ModelOptions": 'Agent("shopper", models={"fast": "gpt-5-mini", "smart": "gpt-5"})',
+    "SamplingOptions": 'Agent("shopper", sampling={"temperature": 0, "max_tokens": 2000})',
+    "ModelSamplingOptions": 'Agent("shopper", sampling={"seed": 7, "smart": {"reasoning_effort": "high"}})',
+    "PriceOptions": 'Agent("shopper", prices={"my-model": {"prompt": 0.5, "completion": 2.0}})',
+    "ApprovalOptions": 'Agent("shopper", approval={"ask": "dangerous", "tools": {"order": "always"}, "timeout": 3600})',
+    "SessionOptions": 'Agent("shopper", session={"mode": "collect", "quiet": 5})',
+    "PromptOptions": 'Agent("shopper", prompt={"skills": True, "files": ["HOUSE.md"]})',
+    "AgentOptions": 'Agent("shopper", max_requests=10, deadline=600, cost_budget=0.5)',
+}
+"""One use of each class."""
 _SHORT: Final = {"approval": ' | Literal["calls", "plan"]'}
 """What a key takes in place of an object."""
 _SIMPLE: Final[dict[Any, str]] = {NoneType: "None", Any: "Any"}
@@ -42,7 +53,7 @@ def _lines(model: type[BaseModel], name: str) -> Iterator[str]:
     base = _NAMES.get(model.__base__, "TypedDict")
     words = described(model)
     yield f"class {name}({base}, total=False):"
-    yield from _docstring(model.__doc__ or "")
+    yield from _docstring(model.__doc__ or "", _EXAMPLES[name])
     yield ""
     for key in model.__annotations__:
         field = model.model_fields[key]
@@ -55,13 +66,15 @@ def _lines(model: type[BaseModel], name: str) -> Iterator[str]:
         yield from _docstring(" ".join(told))
 
 
-def _docstring(text: str) -> Iterator[str]:
+def _docstring(text: str, example: str = "") -> Iterator[str]:
     """Yield a docstring without the numbers of rules, in lines that `ruff format` leaves as they are."""
     text = re.sub(r" \((R\d|section )[^)]*\)", "", text)
     if text:
         lines = textwrap.wrap(f'"""{" ".join(text.split())}', 116) or [""]
-        yield from (f"    {line}" for line in lines[:-1])
-        yield f'    {lines[-1]}"""'
+        lines += ["", "```python", example, "```", '"""'] if example else []
+        end = "" if example else '"""'
+        yield from (f"    {line}" if line else "" for line in lines[:-1])
+        yield f"    {lines[-1]}{end}"
 
 
 def _type(kind: Any) -> str:

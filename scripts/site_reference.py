@@ -99,7 +99,7 @@ def _rewrite(thing: Any, places: dict[str, str]) -> list[str]:
     about: dict[str, str] = {}
     raises: list[str] = []
     for paragraph in re.split(r"\n\s*\n", thing.docstring.value):
-        if paragraph.startswith((" ", "-", "|")) or "\n    " in paragraph:  # a drawing, or a list, is that already
+        if paragraph.startswith((" ", "-", "|", "```")) or "\n    " in paragraph:  # an example, a drawing or a list
             words.append(paragraph)
             continue
         said, more, raised = _sentences(" ".join(paragraph.split()), parameters)
@@ -112,8 +112,10 @@ def _rewrite(thing: Any, places: dict[str, str]) -> list[str]:
         if name not in parameters and place != thing.path and name != thing.name
     }
     listed = "\n".join(f"    {name}: {text}" for name, text in about.items())
-    parts = [*words, *(["Args:\n" + listed] if about else []), *raises]
-    thing.docstring.value = "\n\n".join(_linked(part, links) for part in parts)
+    examples = [part for part in words if part.startswith("```")]
+    words = [_linked(part, links) for part in words if part not in examples]
+    rest = [_linked(part, links) for part in [*(["Args:\n" + listed] if about else []), *raises]]
+    thing.docstring.value = "\n\n".join([*words, *rest, *examples])
     return []
 
 

@@ -46,7 +46,7 @@ class JsonType(Generic[ValueT]):
             try:
                 self._adapter = TypeAdapter(wanted)
                 self.schema = plain_schema(self._adapter.json_schema())
-            except (PydanticSchemaGenerationError, PydanticUserError) as error:
+            except (PydanticSchemaGenerationError, PydanticUserError, NameError, SyntaxError) as error:
                 problem = str(error).splitlines()[0].partition(". Set `")[0]
                 raise AgentError(
                     f"{where} is neither a JSON Schema nor a type that JSON can be read as: {problem}"
@@ -79,16 +79,24 @@ _REQUEST: JsonObject = {
 
 
 class Agent(Generic[OutputT]):
-    """A saved Request: what an agent file holds (section 11), with the Python types that its values have.
+    """An agent: instructions, tools, and the types of its input and output. An agent file holds the same as JSON.
 
-    `name`: of the agent, and the beginning of its runs' ids. `instructions`: the system message. `tools`: see `AgentTool`; a function
-    is named, its code is the worker's; an agent becomes a delegate (R8.1), recorded when a run starts. `input` and `output`: a type that
-    pydantic's `TypeAdapter` takes, or a JSON Schema; by default any JSON. `context`: the same for what a start or a message says of
-    the person who asks, an object: tools, hooks and approvers have it, no model does; by default any object (R19.1). `messages`: further
-    messages, after these. `options`: the keys of `config`, see `AgentOptions`.
+    `name`: the agent's name, with which its runs' ids begin. `instructions`: the system message. `tools`: see
+    `AgentTool`. A function is named, and its code is the worker's; an agent becomes a delegate, recorded when a run
+    starts. `input`, `output`: a type that pydantic's `TypeAdapter` takes, or a JSON Schema (default: any JSON).
+    `context`: the type of the data about
+    the caller, an object that tools, hooks and approvers read and no model does (default: any object). `messages`:
+    further messages, after these. `description`: read by models that may delegate to the agent. `options`:
+    the keys of `config`, see `AgentOptions`.
 
-    Raises `AgentError` (or `ToolDefinitionError`) with one line for what cannot be run as it stands.
+    Raises `AgentError` (or `ToolDefinitionError`) with one line for an agent that cannot be run.
+
+    ```python
+    shopper = Agent("shopper", instructions="You order fruit.", tools=["order"], output=str, max_requests=5)
+    ```
     """
+
+    # R8.1
 
     @overload
     def __init__(
@@ -191,8 +199,12 @@ class Agent(Generic[OutputT]):
     def read(cls, path: str | Path, *, output: Any = None, folder: Path = AGENTS) -> Agent[Any]:
         """Read an agent file, or an agent of the folder (`agents` here) by name.
 
-        `output`: the type of its outputs; their schema is the file's, where it has one. Raise `SettingsError` when
-        there is no such file or it is not JSON, `AgentError` when it is not an agent.
+        `output`: the type of its outputs; the file's own schema, if any, takes precedence. Raises `SettingsError` if
+        there is no such file or it is not JSON, and `AgentError` if it is not an agent.
+
+        ```python
+        shopper = Agent.read("agents/shopper.json", output=str)
+        ```
         """
         return cls._read(path, output=output, folder=folder)
 
@@ -207,7 +219,12 @@ class Agent(Generic[OutputT]):
 
     @classmethod
     def read_to_run(cls, path: str | Path, *, folder: Path = AGENTS) -> Agent[Any]:
-        """Read an agent that runs by itself, as on a command line: its policy may name no tool but its own."""
+        """Read an agent that runs by itself, as on a command line: its policy may name only its own tools.
+
+        ```python
+        shopper = Agent.read_to_run("agents/shopper.json")
+        ```
+        """
         return cls._read(path, folder=folder, alone=True)
 
     @overload
@@ -224,9 +241,13 @@ class Agent(Generic[OutputT]):
 
     @classmethod
     def of(cls, document: Json, *, output: Any = None, name: str = "agent", source: str = "the agent") -> Agent[Any]:
-        """Create an agent from the JSON of an agent file; `name` is for a document without one. Raise `AgentError`.
+        """Create an agent from the JSON of an agent file. Raises `AgentError`.
 
-        `output` as in `read`.
+        `name`: for a document without one. `output`: as in `read`. `source`: named in errors.
+
+        ```python
+        shopper = Agent.of({"name": "shopper", "context": [{"type": "text", "text": "Order three apples."}]})
+        ```
         """
         wanted = JsonType[Any](output, f"{source}: output")
         document = agent_document(document, name)
@@ -248,35 +269,56 @@ class Agent(Generic[OutputT]):
 
     @property
     def input_schema(self) -> JsonObject:
-        """The JSON Schema of its input, an object. Without one it is that of a `request`, as a delegate has it (R8.4)."""
+        """The JSON Schema of its input, an object. Without one it is that of a `request`, as a delegate has it."""
+        # R8.4
         inputs = merge_data(each for each in self.parsed.messages() if isinstance(each, InputMessage))
         schema = next((each.data_schema for each in inputs if each.data_schema and each.instance is None), None)
         return {"type": "object", **(_REQUEST if schema is None else schema)}
 
     @property
     def functions(self) -> list[ToolFunction]:
-        """The functions that it and its delegates have as tools: a worker of its own needs them."""
+        """The functions that it and its delegates have as tools: its worker needs them."""
         return list(self._functions.values())
 
     def document(self) -> JsonObject:
-        """Return a copy of the agent file's JSON."""
+        """Return a copy of the agent file's JSON.
+
+        ```python
+        print(json.dumps(shopper.document(), indent=2))
+        ```
+        """
         return copy.deepcopy(self._document)
 
     def delegates(self) -> dict[str, JsonObject]:
-        """Return copies of the agent files of agents that it has as tools, at any depth, by name."""
+        """Return copies of the agent files of agents that it has as tools, at any depth, by name.
+
+        ```python
+        print(list(shopper.delegates()))
+        ```
+        """
         return copy.deepcopy(self._delegates)
 
     def check_policy(self) -> None:
-        """Check that the policy of an agent that runs by itself names no tool but its own (R7.1). Raise `AgentError`."""
+        """Check that the policy of an agent that runs by itself names only its own tools. Raises `AgentError`.
+
+        ```python
+        shopper.check_policy()
+        ```
+        """
+        # R7.1
         if problems := policy_problems(self._document):
             raise AgentError.of(problems, f"agent {self.name!r}")
 
     def check_input(self, input: object = MISSING, *, told: bool = False) -> Json | Missing:
-        """Return a run's input as JSON, validated as the run does (R2.3). A missing one stays missing.
+        """Return a run's input as JSON, validated as the run does. A missing one stays missing.
 
-        With `told`, a text, data or a plan must say what to do; tools or a schema alone do not (R2.1). Raise
-        `InputError`.
+        `told`: whether a text, data or a plan must say what to do; tools or a schema alone do not. Raises `InputError`.
+
+        ```python
+        given = shopper.check_input({"request": "Order three apples."})
+        ```
         """
+        # R2.1, R2.3
         value: Json | Missing = MISSING
         if input is not MISSING:
             try:
@@ -290,11 +332,22 @@ class Agent(Generic[OutputT]):
         return value
 
     def check_context(self, context: object = None) -> JsonObject:
-        """Return the context of a start or a message as JSON, validated as the run does (R19.1). Raise `InputError`."""
+        """Return the context of a start or a message as JSON, validated as the run does. Raises `InputError`.
+
+        ```python
+        known = shopper.check_context({"customer": 17})
+        ```
+        """
+        # R19.1
         return read_context(context, self.parsed.caller_context)
 
     def read_output(self, value: Json) -> OutputT:
-        """Return a run's output as this agent's type reads it. Raise `OutputError`."""
+        """Return a run's output as the type of this agent's output. Raises `OutputError`.
+
+        ```python
+        print(shopper.read_output("ordered"))
+        ```
+        """
         return self._output.read(value)
 
     def __repr__(self) -> str:

@@ -12,7 +12,12 @@ from typing import Any, Literal, Required, TypedDict
 
 
 class ModelOptions(TypedDict, total=False):
-    """The models that answer. Keys that the file leaves out have the worker's values."""
+    """The models that answer. Keys that the file leaves out have the worker's values.
+
+    ```python
+    Agent("shopper", models={"fast": "gpt-5-mini", "smart": "gpt-5"})
+    ```
+    """
 
     fast: str
     """The model for choosing tools; by default the worker's. `model@endpoint` asks another server that the worker
@@ -27,7 +32,12 @@ class ModelOptions(TypedDict, total=False):
 
 
 class SamplingOptions(TypedDict, total=False):
-    """The sampling of a model, as its server accepts it. The server chooses what is left out."""
+    """The sampling of a model, as its server accepts it. The server chooses what is left out.
+
+    ```python
+    Agent("shopper", sampling={"temperature": 0, "max_tokens": 2000})
+    ```
+    """
 
     temperature: float | None
     """As the server takes it, like all of these."""
@@ -42,7 +52,12 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class ModelSamplingOptions(SamplingOptions, total=False):
-    """The sampling of all models; `fast` and `smart` hold what differs for these."""
+    """The sampling of all models; `fast` and `smart` hold what differs for these.
+
+    ```python
+    Agent("shopper", sampling={"seed": 7, "smart": {"reasoning_effort": "high"}})
+    ```
+    """
 
     fast: SamplingOptions
     """Settings that differ for the fast model."""
@@ -51,7 +66,12 @@ class ModelSamplingOptions(SamplingOptions, total=False):
 
 
 class PriceOptions(TypedDict, total=False):
-    """Dollars per million tokens."""
+    """Dollars per million tokens.
+
+    ```python
+    Agent("shopper", prices={"my-model": {"prompt": 0.5, "completion": 2.0}})
+    ```
+    """
 
     prompt: Required[float]
     completion: Required[float]
@@ -60,7 +80,12 @@ class PriceOptions(TypedDict, total=False):
 
 
 class ApprovalOptions(TypedDict, total=False):
-    """The approval policy of an agent file (`config.approval`); with only some of its keys, a change to it."""
+    """The approval policy of an agent file (`config.approval`); with only some of its keys, a change to it.
+
+    ```python
+    Agent("shopper", approval={"ask": "dangerous", "tools": {"order": "always"}, "timeout": 3600})
+    ```
+    """
 
     scope: Literal["calls", "plan"]
     """`plan` requests approval for a Request's whole plan once, in place of its calls one by one. Default: `'calls'`."""
@@ -79,7 +104,12 @@ class ApprovalOptions(TypedDict, total=False):
 
 
 class SessionOptions(TypedDict, total=False):
-    """The rules of a session. A rule that is left out comes from the level above, or is the default."""
+    """The rules of a session. A rule that is left out comes from the level above, or is the default.
+
+    ```python
+    Agent("shopper", session={"mode": "collect", "quiet": 5})
+    ```
+    """
 
     mode: Literal["steer", "followup", "collect", "interrupt", "reject"] | None
     """The mode of a message without one; `steer`, and `followup` while the run waits for a person."""
@@ -94,7 +124,12 @@ class SessionOptions(TypedDict, total=False):
 
 
 class PromptOptions(TypedDict, total=False):
-    """The instructions, skills and workspace files of a run's prompt. By default there are none."""
+    """The instructions, skills and workspace files of a run's prompt. By default there are none.
+
+    ```python
+    Agent("shopper", prompt={"skills": True, "files": ["HOUSE.md"]})
+    ```
+    """
 
     text: str
     """Instructions that come last; those of a run replace its agent's."""
@@ -108,7 +143,12 @@ class PromptOptions(TypedDict, total=False):
 
 
 class AgentOptions(TypedDict, total=False):
-    """The `config` of an agent file; every key may be left out."""
+    """The `config` of an agent file; every key may be left out.
+
+    ```python
+    Agent("shopper", max_requests=10, deadline=600, cost_budget=0.5)
+    ```
+    """
 
     models: ModelOptions
     """Which models answer."""

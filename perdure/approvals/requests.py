@@ -323,7 +323,13 @@ def _is_number(value: Json) -> bool:
 
 
 class WaitingView(WireModel):
-    """A view of one waiting request: a call, or a whole plan (then `calls` and `simulation` are set)."""
+    """A view of one waiting request: a call, or a whole plan (then `calls` and `simulation` are set).
+
+    ```python
+    for request in await run.waiting():
+        print(request.call, request.sentence, request.params)
+    ```
+    """
 
     call: str
     """The name in a decision: the call's id, or the Request's number for its plan."""
@@ -340,25 +346,25 @@ class WaitingView(WireModel):
     """What `_each` resolved to: the call runs once for each. The digest is of the parameters with these as `_each`."""
     runs: dict[str, str] = Field(default_factory=dict)
     """Tool → the activity, or the agent, that runs, if its name is not the tool's."""
-    ways: list[str] = Field(default_factory=list)
+    ways: list[str] = Field(default_factory=list)  # R15.6
     """The provenance of its parameters, one line each: `send_money.iban ← †state.mail.iban ← read_mail (written by
-    others)` (R15.6)."""
+    others)`."""
     reason: str
     """The reason for the request, or the question."""
     requested_at: str
     """ISO 8601, UTC."""
-    digest: str
-    """The digest of exactly what is shown: a decision that carries it applies to nothing else (R7.2)."""
+    digest: str  # R7.2
+    """The digest of exactly what is shown: a decision that carries it applies to nothing else."""
     question: bool = False
     """Whether it is a question (`reason`), which needs an answer and not a decision."""
-    client: bool = False
-    """Whether the program that started the run carries the call out: no person decides (R17.2)."""
+    client: bool = False  # R17.2
+    """Whether the program that started the run carries the call out: no person decides."""
     calls: list[Json] | None = None
     """The whole plan, if a plan waits."""
     more: int = 0
     """The number of requests behind it for which the answer had no room; the client asks for them next."""
-    cut: bool = False
-    """Whether a part was too large to be shown in full; the digest is of the whole (R18.3)."""
+    cut: bool = False  # R18.3
+    """Whether a part was too large to be shown in full; the digest is of the whole."""
     simulation: JsonObject | None = None
     """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""
 
@@ -376,7 +382,13 @@ def requests_of_people(waiting: Iterable[WaitingView]) -> list[WaitingView]:
 
 
 class WaitingEntry(WireModel):
-    """One waiting request as a list shows it; the run itself has the rest."""
+    """One waiting request as a list shows it; the run itself has the rest.
+
+    ```python
+    for row in (await perdure.approvals()).waiting:
+        print(row.entry.call, row.entry.sentence)
+    ```
+    """
 
     call: str
     """The name in a decision."""

@@ -22,7 +22,15 @@ _NOT_CONNECTED: Final = "Failed client connect"
 
 
 class RunFailedError(RunError):
-    """The run ended without an output: it was refused, failed, was cancelled or terminated, or ran out of time."""
+    """The run ended without an output: it was refused, failed, was cancelled or terminated, or ran out of time.
+
+    ```python
+    try:
+        await run.result()
+    except RunFailedError as error:
+        print(error.view.status, error.view.error)
+    ```
+    """
 
     def __init__(self, view: RunView) -> None:
         super().__init__(view)
@@ -38,7 +46,15 @@ class RunFailedError(RunError):
 
 
 class RunRefusedError(RunFailedError):
-    """The run's model refused, twice in a row or in the last Request; `view.error` is its words."""
+    """The run's model refused, twice in a row or in the last Request; `view.error` has its words.
+
+    ```python
+    try:
+        await run.result()
+    except RunRefusedError as error:
+        print(error.view.error)
+    ```
+    """
 
 
 def run_failed(view: RunView) -> RunFailedError:

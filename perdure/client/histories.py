@@ -203,7 +203,13 @@ def kind_of(history: WorkflowHistory) -> str:
 
 @dataclass
 class Exchange:
-    """One Request: what was sent, and what came back (`None`: nothing yet, or nothing at all)."""
+    """One Request: the messages that were sent, and the model's answer.
+
+    ```python
+    for exchange in await run.exchanges():
+        print(exchange.request, exchange.answer)
+    ```
+    """
 
     request: RequestInput
     context: RequestContext

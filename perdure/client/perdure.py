@@ -38,10 +38,15 @@ T = TypeVar("T")
 
 
 class Perdure:
-    """Runs in one namespace of a Temporal server.
+    """The runs and sessions in one namespace of a Temporal server.
 
-    `client`: a client of the user's own; its codec, storage and interceptors stay in force. `task_queue`: where the workers listen to
-    which runs are given, unless a start says another (`PERDURE_TASK_QUEUE`, or `perdure`).
+    `client`: your own client; its codec, storage and interceptors stay in force. `task_queue`: the task queue of the
+    workers, where runs start unless a start names another one (default: `PERDURE_TASK_QUEUE`, or `perdure`).
+
+    ```python
+    perdure = await Perdure.connect()
+    print(await perdure.run(shopper, {"request": "Order three apples."}))
+    ```
     """
 
     def __init__(self, client: Client, *, task_queue: str | None = None) -> None:
@@ -64,15 +69,20 @@ class Perdure:
         wait: float = 0,
         lazy: bool = False,
     ) -> Perdure:
-        """Connect by Temporal's own settings: `TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, `TEMPORAL_PROFILE`, `temporal.toml`, … (R12.6).
+        """Connect by Temporal's own settings: `TEMPORAL_ADDRESS`, `TEMPORAL_NAMESPACE`, `TEMPORAL_PROFILE`,
+        `temporal.toml`, …
 
-        What is given here goes before them. `address`: `host:port`. `tls`: yes or no, or certificates of one's own; by default
-        yes where there is an `api_key`. `profile`: one of `temporal.toml`. `task_queue`: as of `Perdure` itself. `runtime`: the SDK's. `wait`:
-        seconds to wait for a server, and its namespace, that may still come. `lazy`: connect at the first use; that one raises what is wrong (R19.10).
-        A connection that is lost is made again by the next use. Raises `ServerError` when nothing answers there, or when the settings cannot be read.
+        Arguments take precedence over them. `address`: `host:port`. `tls`: yes or no, or your own certificates
+        (default: yes with an `api_key`). `profile`: one of `temporal.toml`. `task_queue`: as of `Perdure`. `runtime`:
+        the SDK's. `wait`: seconds to wait for the server and its namespace (0). `lazy`: connect at the first use, which
+        then raises the errors. A lost connection is made again at the next use. Raises `ServerError` if no server
+        answers, or if the settings cannot be read.
 
-            perdure = await Perdure.connect(wait=60)
+        ```python
+        perdure = await Perdure.connect("localhost:7233", wait=60)
+        ```
         """
+        # R12.6, R19.10
         given = {"target_host": address, "namespace": namespace, "api_key": api_key, "tls": tls}
         options = {name: value for name, value in given.items() if value is not None} | ({"lazy": True} if lazy else {})
 
@@ -97,18 +107,24 @@ class Perdure:
         context: object = None,
         source: str = "",
     ) -> Run[T]:
-        """Start a run of the agent. Nobody waits for a worker here: the run does.
+        """Start a run of the agent. The start does not need a worker; the run waits for one.
 
-        `input`: JSON, or what pydantic writes as JSON; left out there is none. `id`: names this one run for good; by default the agent's
-        name and a random part. `key`, in place of it: the sender's own for what they want done; said again by the same sender with the same agent,
-        input, policy and prompt, it gives the run that there is already; an adapter's own key is an `IdempotentStart`. `task_queue`: where its workers listen. `approval`: this run's own changes to the agent's policy (R7.1), `prompt` those to its
-        `config.prompt` (R10.19). `sender`, `tenant`: for whom it runs, as
-        lists find it. `context`: what else is known of them, an object or what pydantic writes as one; tools read all three, no model does
-        (R19.1): give what you have verified. `source`: where the input comes from, if others wrote it: `!client:shop/github` (R15.2); by
-        default the user wrote it. Raises `InputError` for an input or a context that breaks
-        its schema, and nothing is started (R2.3); `AgentError` for a policy that names a tool that the agent has not, and for a prompt that is none; `DecisionError` for a policy that is none; `RunExistsError`, also for
-        a `key` of another run; `RunError` where agent and input are too large.
+        `input`: JSON, or a value that pydantic writes as JSON (default: none). `id`: the run's id (default: the agent's
+        name and a random part). `key`, in place of `id`: the sender's idempotency key. The same key of the same sender
+        with the same agent, input, policy and prompt returns the run that exists; an adapter passes an
+        `IdempotentStart`. `task_queue`: the queue of its workers. `approval`: this run's changes to the agent's policy;
+        `prompt`: its changes to `config.prompt`. `sender`, `tenant`: on whose behalf it runs, for lists.
+        `context`: more about the caller, an object or a value that pydantic writes as one. Tools read all three and no
+        model does: pass only verified data. `source`: the source of an input that others wrote, such as
+        `!client:shop/github` (default: the user). Raises `InputError` for an input or a context that breaks its schema; `AgentError` for a policy that names a tool which the agent
+        does not have, and for an invalid prompt; `DecisionError` for an invalid policy; `RunExistsError` for an id or
+        key of another run; `RunError` if agent and input are too large. In each case nothing was started.
+
+        ```python
+        run = await perdure.start(shopper, {"request": "Order three apples."}, key="order-17", sender="ann")
+        ```
         """
+        # R2.3, R7.1, R10.19, R15.2
         agent.check_policy()
         value = agent.check_input(input)
         known = agent.check_context(context)
@@ -164,9 +180,13 @@ class Perdure:
         context: object = None,
         timeout: float | None = None,
     ) -> T:
-        """Start a run and wait for its output: `start`, then `Run.result`, with what they take and raise.
+        """Start a run and return its output: `start`, then `Run.result`, with their parameters and errors.
 
-        `timeout`: seconds, by default as long as it takes; it ends the waiting, not the run.
+        `timeout`: seconds (default: no limit); the run continues after them.
+
+        ```python
+        print(await perdure.run(shopper, {"request": "Order three apples."}, timeout=60))
+        ```
         """
         started = await self.start(
             agent,
@@ -188,12 +208,24 @@ class Perdure:
     def get_run(self, id: str, agent: Agent[T]) -> Run[T]: ...
 
     def get_run(self, id: str, agent: Agent[Any] | None = None) -> Run[Any]:
-        """A run that was started before, here or anywhere. With its `agent` its output is of the agent's type. Asks nobody."""
+        """Return a run that was started before, by any client. With its `agent` its output has the agent's type.
+        Nothing is queried.
+
+        ```python
+        run = perdure.get_run("order-17")
+        ```
+        """
         return self._run(id, agent)
 
     async def find_run(self, id: str, *, tenant: str = "") -> Run[Any]:
-        """A run of this tenant, or of none: one that it was started for, or that runs below such a one. Raises `RunNotFoundError` for another
-        tenant's as for none at all (R10.2)."""
+        """Return a run of this tenant (`""`: of none): one that was started for it, or that runs below such a run.
+        Raises `RunNotFoundError` for a run of another tenant, as if there were none.
+
+        ```python
+        run = await perdure.find_run("order-17", tenant="acme")
+        ```
+        """
+        # R10.2
         with clear_errors(self.client, id):
             await check_owner(self.client, id, tenant)
         return self._run(id)
@@ -209,25 +241,44 @@ class Perdure:
         quiet: float | None = None,
         task_queue: str | None = None,
     ) -> Session:
-        """A session by its key (section 10): a conversation that outlives its runs. Asks nobody; the first message begins it.
+        """Return the session of a key: a conversation that outlives its runs. Nothing is queried; the first message
+        begins the session.
 
-        `tenant`: of whoever is authenticated, never what they say themselves: who has another finds no such session (R10.2). `agent`: who
-        answers; it may be left out where the session is there already, and another one than before takes the right `agent`. `mode`, `cap`, `quiet`
-        (R10.4, R10.8): the session's own, from its beginning on, over its agent's.
+        `tenant`: the authenticated tenant, never the caller's claim; another tenant does not find the session. `agent`:
+        the agent that answers. An existing session needs none, and another agent than before needs the right `agent`.
+        `mode`, `cap`, `quiet`: the session's own rules from its beginning on, in place of its agent's.
+
+        ```python
+        session = perdure.session("ann", agent=shopper, mode="steer")
+        ```
         """
+        # R10.2, R10.4, R10.8
         rules = SessionRules(mode=mode, cap=cap, quiet=quiet)
         queue = task_queue or self.task_queue
         return self._session(Address(self.client, key, tenant), agent, rules, queue)
 
     def session_of(self, run_id: str) -> Session:
-        """The session that a run belongs to, by what its receipt says. Asks nobody. Raises `RunNotFoundError` for a run of none."""
+        """Return the session of a run, from the run's id. Nothing is queried. Raises `RunNotFoundError` for a run
+        without a session.
+
+        ```python
+        session = perdure.session_of(receipt.run_id or "")
+        ```
+        """
         id, _, number = run_id.partition("/")
         if not id.startswith(SESSION_PREFIX) or not number:
             raise RunNotFoundError(f"{run_id!r} is not a run of a session")
         return self._session(Address(self.client, id, known=id))
 
     async def find_session_of(self, run_id: str, *, tenant: str = "") -> Session:
-        """Return the session of a run, if it belongs to the tenant. Raises `RunNotFoundError` if it does not, as if there were none (R10.2)."""
+        """Return the session of a run, if it belongs to the tenant. Raises `RunNotFoundError` if it does not, as if
+        there were none.
+
+        ```python
+        session = await perdure.find_session_of(receipt.run_id or "", tenant="acme")
+        ```
+        """
+        # R10.2
         session = self.session_of(run_id)
         with clear_errors(self.client, run_id):
             await check_owner(self.client, session.id, tenant, asked=run_id)
@@ -236,9 +287,15 @@ class Perdure:
     async def events(
         self, id: str, from_: str | None = None, topics: Iterable[str] | None = None, *, tenant: str = ""
     ) -> AsyncGenerator[Event, None]:
-        """Yield the events of a run, by its id, or of a session, by its key (of this `tenant`) or its id; see `Run.events` and `Session.events`.
+        """Yield the events of a run, by its id, or of a session, by its key (of this `tenant`) or its id; see
+        `Run.events` and `Session.events`.
 
         Raises `RunNotFoundError` if there is neither.
+
+        ```python
+        async for event in perdure.events("order-17", topics=["tool"]):
+            print(event.phase, event.data)
+        ```
         """
         with clear_errors(self.client, id):
             session = await self._session_of(id, tenant)
@@ -263,28 +320,50 @@ class Perdure:
         return None
 
     async def list_sessions(self, *, tenant: str = "") -> AsyncGenerator[ListedSession, None]:
-        """The sessions of a tenant, the last that did something first. The server's index is a moment late; none is asked."""
+        """Yield the sessions of a tenant, the most recently active first. The server's index is a moment late; no
+        session is queried.
+
+        ```python
+        async for listed in perdure.list_sessions(tenant="acme"):
+            print(listed.session)
+        ```
+        """
         with clear_errors(self.client):
             async with aclosing(listing.walk_sessions(self.client, tenant)) as found:
                 async for each in found:
                     yield each
 
     async def page_of_sessions(self, *, tenant: str = "", size: int, page: str | None = None) -> SessionPage:
-        """Return one page of sessions; `page`: `following` of the page before."""
+        """Return one page of sessions. `size`: sessions on a page. `page`: `following` of the page before.
+
+        ```python
+        page = await perdure.page_of_sessions(size=20)
+        ```
+        """
         with clear_errors(self.client):
             return await listing.list_sessions(self.client, tenant, size=size, page=page)
 
     async def list_tenants(self) -> list[str]:
-        """The tenants that runs or sessions were started for, in alphabetical order; for those who may see all of them."""
+        """Return the tenants of all runs and sessions, in alphabetical order.
+
+        ```python
+        print(await perdure.list_tenants())
+        ```
+        """
         with clear_errors(self.client):
             return await listing.list_tenants(self.client)
 
     async def list_runs(
         self, selection: Selection | None = None, *, limit: int | None = None
     ) -> AsyncGenerator[ListedRun, None]:
-        """The runs that are meant (default: all), newest first, at most `limit`. The server's index is a moment late.
+        """Yield the selected runs (default: all), newest first, at most `limit`. The server's index is a moment late.
 
-        Raises `RunError` for a selection that cannot be listed. No run is asked: a list costs no Action.
+        No run is queried: a list costs no Action. Raises `RunError` for a selection that cannot be listed.
+
+        ```python
+        async for listed in perdure.list_runs(Selection(status="failed"), limit=10):
+            print(listed.id)
+        ```
         """
         with clear_errors(self.client):
             async with aclosing(listing.walk_runs(self.client, selection or Selection(), limit)) as runs:
@@ -292,44 +371,86 @@ class Perdure:
                     yield run
 
     async def page_of_runs(self, selection: Selection, *, size: int, page: str | None = None) -> RunPage:
-        """Return one page of runs; `page`: `following` of the page before."""
+        """Return one page of runs. `size`: runs on a page. `page`: `following` of the page before.
+
+        ```python
+        page = await perdure.page_of_runs(Selection(), size=20)
+        following = await perdure.page_of_runs(Selection(), size=20, page=page.following)
+        ```
+        """
         with clear_errors(self.client):
             return await listing.list_runs(self.client, selection, size=size, page=page)
 
     async def count_runs(self, selection: Selection) -> int:
-        """Return the number of selected runs. Raises as `list_runs` does."""
+        """Return the number of selected runs. Raises as `list_runs` does.
+
+        ```python
+        print(await perdure.count_runs(Selection(status="running")))
+        ```
+        """
         with clear_errors(self.client):
             return await listing.count_runs(self.client, selection)
 
     async def cancel_runs(self, selection: Selection) -> int:
-        """Ask all of them that run to end, as `Run.cancel` does; how many took it. Raises as `list_runs` does."""
+        """Cancel all selected runs that are running, as `Run.cancel` does, and return their number. Raises as
+        `list_runs` does.
+
+        ```python
+        await perdure.cancel_runs(Selection(agent="shopper"))
+        ```
+        """
         with clear_errors(self.client):
             return await listing.cancel_runs(self.client, selection)
 
     async def terminate_runs(self, selection: Selection, *, reason: str = "") -> int:
-        """End all of them that run at once, as `Run.terminate` does; how many were. Raises as `list_runs` does."""
+        """Terminate all selected runs that are running, as `Run.terminate` does, and return their number. Raises as
+        `list_runs` does.
+
+        ```python
+        await perdure.terminate_runs(Selection(agent="shopper"), reason="wrong release")
+        ```
+        """
         with clear_errors(self.client):
             return await listing.terminate_runs(self.client, selection, reason)
 
     async def change_policies(self, selection: Selection, **change: Unpack[ApprovalOptions]) -> int:
-        """Change what all of them that run ask about, also where no worker answers now; how many were told. Raises as `list_runs` does,
-        and `DecisionError` for a policy that is none."""
+        """Change the approval policy of all selected runs that are running, also if no worker answers now, and return
+        their number. Raises as `list_runs` does, and `DecisionError` for an invalid policy.
+
+        ```python
+        await perdure.change_policies(Selection(agent="shopper"), ask="always")
+        ```
+        """
         changed: JsonObject = {**change}
         parse_policy(changed)  # a signal that is wrong would change nothing, and say so to nobody
         with clear_errors(self.client):
             return await listing.change_policies(self.client, selection, changed)
 
     async def approvals(self, *, size: int = PAGE, page: str | None = None, tenant: str | None = None) -> WaitingPage:
-        """List what waits for a person across the namespace, also where no worker answers (R7.8). The server's index is a moment late.
+        """Return one page of approval requests across the namespace, also if no worker answers. The server's index is a
+        moment late.
 
-        `size`: runs on a page; `page`: `following` of the page before. `tenant`: only its runs; `""`: only runs without a tenant.
-        Raises `RunError` if the namespace cannot list it.
+        `size`: runs on a page. `page`: `following` of the page before. `tenant`: only its runs; `""`: only runs without
+        a tenant. Raises `RunError` if the namespace cannot list them.
+
+        ```python
+        for row in (await perdure.approvals()).waiting:
+            await perdure.get_run(row.run_id).approve(row.entry, by="ann")
+        ```
         """
+        # R7.8
         with clear_errors(self.client):
             return await approvals.list_waiting(self.client, size=size, page=page, tenant=tenant)
 
     async def has_worker(self, task_queue: str | None = None) -> bool:
-        """Whether any worker takes runs from the queue; those just gone count for some minutes."""
+        """Whether a worker takes runs from the task queue (default: this object's). Workers that ended count for some
+        minutes.
+
+        ```python
+        if not await perdure.has_worker():
+            print("start a worker")
+        ```
+        """
         with clear_errors(self.client):
             return await run_operations.has_worker(self.client, task_queue or self.task_queue)
 

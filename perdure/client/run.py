@@ -121,9 +121,15 @@ Offer: TypeAlias = str | WaitingView | WaitingEntry | Event
 
 
 class Run(Generic[OutputT]):
-    """A run by its id, of a known agent or of any: see `Perdure.start` and `Perdure.get_run`. It holds nothing of the run itself.
+    """A run, found by its id: see `Perdure.start` and `Perdure.get_run`. The object holds no data of the run; each
+    method queries it.
 
-    What each method asks is asked then. Raises `RunNotFoundError` where there is no such run, `ServerError` where no server answers.
+    Methods raise `RunNotFoundError` if there is no such run, and `ServerError` if no server answers.
+
+    ```python
+    run = await perdure.start(shopper, {"request": "Order three apples."}, id="order-17")
+    print(await run.result())
+    ```
     """
 
     def __init__(self, client: Client, run_id: str, agent: Agent[OutputT] | None = None) -> None:
@@ -133,19 +139,25 @@ class Run(Generic[OutputT]):
 
     @property
     def client(self) -> Client:
-        """Temporal's own client, which it was found with."""
+        """Temporal's own client, with which the run was found."""
         return self._client
 
     @property
     def handle(self) -> AgentHandle:
-        """Temporal's own handle of the run, for what is not offered here."""
+        """Temporal's own handle of the run, for operations that Perdure does not offer."""
         return self._client.get_workflow_handle(self.id, result_type=RunResult)
 
     async def result(self, timeout: float | None = None) -> OutputT:
-        """Wait for the run's end; its output, as the type of its agent's output (of an agent that is not known, JSON).
+        """Wait for the run's end and return its output, as the type of its agent's output; without a known agent, as
+        JSON.
 
-        Raises `RunFailedError` where it ended without one (`RunRefusedError` where its model refused), `RunTimeoutError` when `timeout` seconds (default: never) pass first, which
-        does not touch the run, and `OutputError` where the output is not of the type.
+        `timeout`: seconds (default: no limit); the run continues after them. Raises `RunFailedError` if the run ended
+        without an output (`RunRefusedError` if its model refused), `RunTimeoutError` after `timeout`, and `OutputError`
+        if the output is not of the type.
+
+        ```python
+        output = await perdure.get_run("order-17").result(timeout=60)
+        ```
         """
         with clear_errors(self._client, self.id):
             found = await run_operations.ended(self._client, self.id, timeout)
@@ -155,35 +167,74 @@ class Run(Generic[OutputT]):
         return output if self._agent is None else self._agent.read_output(output)
 
     async def wait(self, timeout: float | None = None) -> RunView:
-        """Wait for the run's end; the whole run, however it ended. Raises `RunTimeoutError` as `result` does."""
+        """Wait for the run's end and return its view, whether or not it has an output. Raises `RunTimeoutError` as
+        `result` does.
+
+        ```python
+        view = await run.wait(timeout=60)
+        print(view.status, view.stop_reason)
+        ```
+        """
         with clear_errors(self._client, self.id):
             return await run_operations.wait_run(self._client, self.id, timeout)
 
     async def waited(self, timeout: float = WAIT) -> WaitResult:
-        """Wait for the run's end; only how it ended: `ok`, `error` and why, or `timeout` when so many seconds have passed, which stop
-        nothing (R10.1)."""
+        """Wait for the run's end and return only its status: `ok`, `error` with the reason, or `timeout`.
+
+        `timeout`: seconds; the run continues after them.
+
+        ```python
+        if (await run.waited(30)).status == "timeout":
+            print("still running")
+        ```
+        """
+        # R10.1
         with clear_errors(self._client, self.id):
             return await run_operations.waited(self._client, self.id, timeout)
 
     async def view(self) -> RunView:
-        """The run as it stands or ended: Requests, calls, state, usage. Raises `NoWorkerError` where nobody can tell."""
+        """Return the run as it is now or as it ended: Requests, calls, state, usage. Raises `NoWorkerError` if no
+        worker answers.
+
+        ```python
+        for call in (await run.view()).calls:
+            print(call.id, call.tool, call.status)
+        ```
+        """
         with clear_errors(self._client, self.id):
             return await run_operations.fetch_run(self._client, self.id)
 
     async def origin(self) -> RunOrigin:
-        """Return what the run was given, for whom it runs, and whether it was reset. No worker is queried. Raises as `result` does if there is no
-        such run.
+        """Return the run's input, sender, tenant and session, and whether it was reset. No worker is queried. Raises as
+        `result` does if there is no such run.
+
+        ```python
+        print((await run.origin()).input)
+        ```
         """
         with clear_errors(self._client, self.id):
             return await run_operations.fetch_origin(self._client, self.id)
 
     async def started_at(self) -> datetime:
-        """When it began, or last went on as new. Raises as `result` does where there is no such run; no worker is asked."""
+        """Return the time when the run started, or last continued as new. No worker is queried. Raises as `result` does
+        if there is no such run.
+
+        ```python
+        print((await run.started_at()).isoformat())
+        ```
+        """
         with clear_errors(self._client, self.id):
             return (await run_operations.describe(self.handle)).start_time
 
     async def views(self) -> AsyncGenerator[RunView, None]:
-        """The run, and again whenever something has happened in it, until it has ended; with what a model is writing as its Request's `text`."""
+        """Yield the run's view now, and again after each change, until the run has ended. A Request's `text` grows
+        while the model writes it.
+
+        ```python
+        async for view in run.views():
+            print(view.status, [call.status for call in view.calls])
+        ```
+        """
         with clear_errors(self._client, self.id):
             await run_operations.describe(self.handle)
             async with aclosing(watch_run(self._client, self.id)) as views:
@@ -193,15 +244,22 @@ class Run(Generic[OutputT]):
     async def events(
         self, from_: str | None = None, topics: Iterable[str] | None = None
     ) -> AsyncGenerator[Event, None]:
-        """Yield the run's events, from its beginning to its end; also after its end (R10.14). Delegates have streams of their own: the `tool`
-        events name the run to follow.
+        """Yield the run's events, from its beginning to its end; also after its end. Delegates have streams of their
+        own: the `tool` events name the run to follow.
 
-        `from_`: the `cursor` of the last event that was read, by any reader. The events after it come once and in order. By default the stream
-        starts at the beginning; with `"now"` it starts with new events. `topics`: only these. Without `assistant` and `reasoning` the run does
-        not learn that somebody watches. A slow reader delays nobody (R10.15). A reader that has missed events that are no longer kept gets one
-        `lifecycle` `snapshot`. Raises `CursorError`, `ProtocolError` for an invalid topic, and `NoWorkerError` if no worker answers at the
-        beginning. A worker that is lost later is waited for.
+        `from_`: the `cursor` of the last event that was read, by any reader. The events after it come once and in
+        order. By default the stream starts at the beginning; with `"now"` it starts with new events. `topics`: only
+        these. Without `assistant` and `reasoning` the run does not learn that somebody watches. A slow reader delays
+        nobody. A reader that has missed events that are no longer kept gets one `lifecycle` `snapshot`. Raises
+        `CursorError`, `ProtocolError` for an invalid topic, and `NoWorkerError` if no worker answers at the beginning.
+        A worker that is lost later is waited for.
+
+        ```python
+        async for event in run.events(topics=["tool", "approval"]):
+            print(event.topic, event.phase, event.data.get("call"))
+        ```
         """
+        # R10.14, R10.15
         with clear_errors(self._client, self.id):
             kinds, _ = wanted(topics), place(from_, session=False)
             await run_operations.describe(self.handle)
@@ -210,31 +268,55 @@ class Run(Generic[OutputT]):
                     yield event
 
     async def troubles(self) -> AsyncGenerator[str, None]:
-        """Once each, why the model is asked again; goes on until nobody listens any more, and costs no Action."""
+        """Yield each reason, once, why a Request is retried. The generator ends only when it is closed, and costs no
+        Action.
+
+        ```python
+        async for words in run.troubles():
+            print(words)
+        ```
+        """
         with clear_errors(self._client, self.id):
             async with aclosing(watch_trouble(self._client, self.id)) as troubles:
                 async for words in troubles:
                     yield words
 
     async def waits(self) -> AsyncGenerator[WaitingRow, None]:
-        """Once each, what waits for a person in it or below it, as lists know it; goes on until nobody listens any more, and costs no
-        Action."""
+        """Yield each approval request of the run and of the runs below it, once, as lists show it. The generator ends
+        only when it is closed, and costs no Action.
+
+        ```python
+        async for row in run.waits():
+            print(row.run_id, row.entry.sentence)
+        ```
+        """
         with clear_errors(self._client, self.id):
             async with aclosing(watch_waiting(self._client, self.id)) as found:
                 async for one in found:
                     yield one
 
     async def value(self, what: str) -> str:
-        """The JSON of what a view has cut, whole: `output`, `state`, `calls`, `errors`, a reference or a call's id (R18.3).
+        """Return the JSON text of a value that the view has cut.
 
-        Raises `RunError` where there is no such thing, `NoWorkerError` where nobody can tell.
+        `what`: `output`, `state`, `calls`, `errors`, a reference or a call's id. Raises `RunError` if there is no such
+        value, and `NoWorkerError` if no worker answers.
+
+        ```python
+        report = await run.value("†state.report")
+        ```
         """
+        # R18.3
         with clear_errors(self._client, self.id):
             return await run_operations.read_value(self._client, self.id, what)
 
     async def exchanges(self) -> list[Exchange]:
-        """Return the exact messages that each Request sent to the model, and the model's answers. Raises `RunError` if another version wrote the
-        run's history.
+        """Return the exact messages that each Request sent to the model, and the model's answers. Raises `RunError` if
+        another version wrote the run's history.
+
+        ```python
+        first = (await run.exchanges())[0]
+        print(first.request)
+        ```
         """
         from perdure.client import (
             histories,  # the workflows themselves: a replay is the only thing here that needs them
@@ -244,25 +326,50 @@ class Run(Generic[OutputT]):
             return await histories.exchanges(self._client, self.id)
 
     async def waiting(self, call: str | None = None) -> list[WaitingView]:
-        """Return the approval requests of this run in full, oldest first; with `call` only that one. Raises `NoWorkerError` if no worker answers."""
+        """Return the approval requests of this run in full, oldest first; with `call` only that one. Raises
+        `NoWorkerError` if no worker answers.
+
+        ```python
+        for request in await run.waiting():
+            print(request.call, request.sentence)
+        ```
+        """
         with clear_errors(self._client, self.id):
             return [one.offer for one in await approvals.run_offers(self._client, self.id, call)]
 
     async def may_wait(self, call: str) -> bool:
-        """Whether the call still waits, as far as the server's index knows: the run is not asked, and it costs no Action."""
+        """Whether the call still waits, as far as the server's index knows. The run is not queried, and it costs no
+        Action.
+
+        ```python
+        if await run.may_wait("1.0"):
+            await run.approve("1.0")
+        ```
+        """
         with clear_errors(self._client, self.id):
             return await approvals.may_wait(self._client, self.id, call)
 
     async def waiting_below(self) -> tuple[list[WaitingRequest], list[str]]:
-        """Return the approval requests of this run and of its delegates' runs, each with its run's id, and one line for each run that does not
-        answer.
+        """Return the approval requests of this run and of its delegates' runs, each with its run's id, and one line for
+        each run that does not answer.
+
+        ```python
+        requests, silent = await run.waiting_below()
+        ```
         """
         with clear_errors(self._client, self.id):
             return await approvals.waiting_below(self._client, self.id)
 
     async def delegates(self, *, asked: bool = False) -> list[str]:
-        """The ids of its delegates' runs, and of theirs, as far as the server's index knows them; `asked`: of those that have ended only the
-        ones in which something waited for a person. Costs no Action."""
+        """Return the ids of the runs of its delegates, and of theirs, as far as the server's index knows them. It costs
+        no Action.
+
+        `asked`: of runs that have ended, only those in which something waited for a person.
+
+        ```python
+        below = await run.delegates()
+        ```
+        """
         with clear_errors(self._client, self.id):
             return await approvals.list_below(self._client, self.id, asked=asked)
 
@@ -275,19 +382,30 @@ class Run(Generic[OutputT]):
         remember: bool = False,
         endorse: bool | Sequence[str] = False,
     ) -> None:
-        """Let a call, or a plan, run. `remember`: this tool is not asked about again in this run (R7.7).
+        """Approve a call or a plan.
 
-        `endorse`: stand for its parameters, or for those named; they are the person's from then on, whoever wrote them (R15.6).
+        `call`: its id (of a plan, the Request's number), or an entry of `waiting`, of `Perdure.approvals` or an event;
+        an entry binds the decision to exactly what was shown. `remember`: do not ask about this tool again in this run.
+        `endorse`: declare all parameters, or those named, to be the person's own values, whoever wrote them. `by`,
+        `reason`: recorded with the decision. Raises `DecisionRefusedError` with the reason why nothing changed,
+        `RunEndedError` if the run has ended, and `NoWorkerError` if no worker accepts the decision.
 
-        `call`: its id (of a plan the Request's number), or what `waiting`, `Perdure.approvals` or an event gave: then only exactly what was
-        shown is decided (R7.2). `by` and `reason` are for the record. Raises `DecisionRefusedError` with the reason why nothing
-        changed, `RunEndedError` where the run has ended, `NoWorkerError` where nobody takes it.
+        ```python
+        for request in await run.waiting():
+            await run.approve(request, by="ann")
+        ```
         """
+        # R7.2, R7.7, R15.6
         vouched = {"endorse": endorse if isinstance(endorse, bool) else list(endorse)} if endorse else {}
         await self.decide({"decision": "approve", "reason": reason, "by": by, "remember": remember} | vouched, call)
 
     async def reject(self, call: Offer, *, reason: str = "", by: str = "") -> None:
-        """Do not let it run; the model is told the reason. Otherwise as `approve`."""
+        """Reject a call or a plan; the model reads the reason. Otherwise as `approve`.
+
+        ```python
+        await run.reject("1.0", reason="Too expensive.", by="ann")
+        ```
+        """
         await self.decide({"decision": "reject", "reason": reason, "by": by}, call)
 
     async def edit(
@@ -300,23 +418,47 @@ class Run(Generic[OutputT]):
         by: str = "",
         remember: bool = False,
     ) -> None:
-        """Let it run with these parameters changed, the others as they were offered; of a plan, with these `calls`. Otherwise as `approve`.
+        """Approve a call with changed parameters, or a plan with other `calls`. Otherwise as `approve`.
 
-        They are values: a reference is written `{"_ref": "†state.x"}`.
+        `params`: the changed parameters, as values; the others stay. A reference is written `{"_ref": "†state.x"}`.
+        `calls`: all calls of the plan.
+
+        ```python
+        await run.edit("1.0", {"euros": 20}, by="ann")
+        ```
         """
         changed: JsonObject = {"params": params} if calls is None else {"calls": calls}
         await self.decide({"decision": "edit", "reason": reason, "by": by, "remember": remember} | changed, call)
 
     async def replace(self, call: Offer, replacement: JsonObject, *, reason: str = "", by: str = "") -> None:
-        """Let another call, `{"_tool": …}`, run in its place. Otherwise as `approve`."""
+        """Run another call, `{"_tool": …}`, in place of this one. Otherwise as `approve`.
+
+        ```python
+        await run.replace("1.0", {"_tool": "voucher", "euros": 20}, by="ann")
+        ```
+        """
         await self.decide({"decision": "replace", "with": replacement, "reason": reason, "by": by}, call)
 
     async def answer(self, call: Offer, answer: Json, *, by: str = "") -> None:
-        """Answer a question of `ask_person`. Otherwise as `approve`."""
+        """Answer a question of `ask_person`. Otherwise as `approve`.
+
+        ```python
+        await run.answer("1.0", "The blue one.", by="ann")
+        ```
+        """
         await self.decide({"decision": "answer", "answer": answer, "by": by}, call)
 
     async def decide(self, decision: JsonObject, call: Offer | None = None) -> JsonObject:
-        """A decision as the wire has it, e.g. from a form: `{"call", "decision", …}`; what was done, `{"call", "decision"}`. As `approve`."""
+        """Send a decision as JSON, such as a form's, and return what was done: `{"call", "decision"}`. Otherwise as
+        `approve`.
+
+        `decision`: `{"call": …, "decision": "approve" | "reject" | "edit" | "replace" | "answer", …}`. `call`: as
+        `approve` takes it (default: the decision's `call`).
+
+        ```python
+        await run.decide({"call": "1.0", "decision": "reject", "reason": "Too expensive."})
+        ```
+        """
         if call is not None:
             shown = {"call": call} if isinstance(call, str) else _shown(call)
             decision = {**decision, **shown}
@@ -324,21 +466,32 @@ class Run(Generic[OutputT]):
             return await approvals.decide(self._client, self.id, decision)
 
     async def policy(self, **change: Unpack[ApprovalOptions]) -> JsonObject:
-        """Change what this run asks about from now on; what waits is judged anew. The policy as it stands then (R7.7).
+        """Change the run's approval policy from now on, and return the policy. What waits is judged again.
 
-        Raises `DecisionRefusedError` with the reason why nothing changed, `RunEndedError` where the run has ended, `NoWorkerError` where
-        nobody takes it.
+        Raises `DecisionRefusedError` with the reason why nothing changed, `RunEndedError` if the run has ended, and
+        `NoWorkerError` if no worker accepts the change.
+
+        ```python
+        await run.policy(ask="always")
+        ```
         """
+        # R7.7
         with clear_errors(self._client, self.id):
             return await approvals.change_policy(self._client, self.id, {**change})
 
     async def steer(self, text: str, *, by: str = "", id: str | None = None) -> str:
-        """Tell the run something new while it works; the message's id, `id` or one of its own (R10.5).
+        """Send a message to the running run and return the message's id.
 
-        From then on no call starts unless its tool is safe. The model is asked at once, with the plan as it stands, and keeps, changes or
-        drops what was not begun; what runs goes on. The same `id` a second time is the same message. What became of it: `messages` of the
-        run's view. `by` is for the record. Raises `RunEndedError`, and `DecisionRefusedError` for what is no message.
+        From then on only calls of safe tools start. The next Request begins at once, with the plan as it is; the model
+        keeps, changes or drops calls that have not started, and running calls go on. `id`: the message's id (default: a
+        new one); the same id is the same message. `by`: its sender, recorded with the message. The view's `messages`
+        show what became of it. Raises `RunEndedError`, and `DecisionRefusedError` for an invalid message.
+
+        ```python
+        await run.steer("Pears, not apples.", by="ann")
+        ```
         """
+        # R10.5
         try:
             said = IncomingMessage(
                 id=id if id is not None else f"m-{uuid.uuid4().hex[:12]}",
@@ -353,24 +506,42 @@ class Run(Generic[OutputT]):
         return said.id
 
     async def withdraw(self, message: str, *, sender: str | None = None) -> None:
-        """Take back a message by its id, while no Request holds it (R10.7); with a `sender` only one that they have said. Raises
-        `DecisionRefusedError`, naming the Request that holds it."""
+        """Withdraw a message by its id, as long as no Request holds it; with a `sender` only that sender's message.
+        Raises `DecisionRefusedError` with the number of the Request that holds it.
+
+        ```python
+        message = await run.steer("Pears, not apples.", by="ann")
+        await run.withdraw(message, sender="ann")
+        ```
+        """
+        # R10.7
         with clear_errors(self._client, self.id):
             await approvals.withdraw(self._client, self.id, message, sender)
 
     async def cancel(self) -> None:
-        """Ask the run to end: its model stream, its running tools and its children are cancelled. Raises `RunEndedError`.
+        """Cancel the run: its model stream, its running tools and its children are cancelled.
 
-        What is done stays done; of a call that ran and may have taken effect the view says `unknown` (R10.6). Raises `RunError` where
-        the run's workflow tasks fail: it goes on until a worker can carry them out.
+        Finished calls keep their effects. A call that ran and may have had an effect has the status `unknown`. Raises
+        `RunEndedError`, and `RunError` if the run's workflow tasks fail: then it continues until a worker can cancel
+        it.
+
+        ```python
+        await run.cancel()
+        ```
         """
+        # R10.6
         with clear_errors(self._client, self.id):
             await self._check_running()
             await self.handle.cancel()
             await check_ends(self._client, self.id)
 
     async def terminate(self, reason: str = "") -> None:
-        """End the run at once, without telling it: for one that no worker can go on with. Raises `RunEndedError`."""
+        """End the run at once, without cancelling its calls, e.g. if no worker can execute it. Raises `RunEndedError`.
+
+        ```python
+        await run.terminate("the tool is gone")
+        ```
+        """
         with clear_errors(self._client, self.id):
             await self._check_running()
             await self.handle.terminate(reason=reason or None)

@@ -38,7 +38,14 @@ _UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0
 
 @dataclass(frozen=True)
 class Selection:
-    """Which runs are meant: those to which all of it applies; nothing said means all."""
+    """A selection of runs: those to which all of its fields apply. Without fields it selects all runs.
+
+    ```python
+    failed = Selection(agent="shopper", status="failed", since="2h")
+    async for listed in perdure.list_runs(failed):
+        print(listed.id, listed.stop_reason)
+    ```
+    """
 
     agent: str | None = None
     """The agent's name."""
@@ -61,11 +68,16 @@ class Selection:
 
     @property
     def empty(self) -> bool:
-        """Whether it says nothing."""
+        """Whether it selects all runs."""
         return self == Selection(outermost=self.outermost)
 
     def text(self, now: datetime | None = None) -> str:
-        """The query for visibility. Raises `RunError` for a status or a time that is none."""
+        """Return the query for Temporal's visibility. Raises `RunError` for an invalid status or time.
+
+        ```python
+        print(Selection(status="running").text())
+        ```
+        """
         parts = [f"WorkflowType = '{AGENT_WORKFLOW}'", "ExecutionStatus != 'ContinuedAsNew'"]
         said = (
             (AGENT_ATTRIBUTE, self.agent),
@@ -119,7 +131,14 @@ def quoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """A run, as visibility knows it; whole it is `Perdure.get_run(id).view()`. `None`: the namespace does not know, or there is none yet."""
+    """A run, as visibility knows it; `Perdure.get_run(id).view()` returns all of it. `None`: the namespace does not
+    know, or there is no value yet.
+
+    ```python
+    async for listed in perdure.list_runs(limit=10):
+        print(listed.id, listed.status, listed.cost)
+    ```
+    """
 
     id: str
     status: RunStatus
@@ -166,7 +185,13 @@ class ListedRun:
 
 @dataclass(frozen=True, slots=True)
 class RunOrigin:
-    """The origin of a run."""
+    """The origin of a run: its input, and on whose behalf it runs.
+
+    ```python
+    origin = await run.origin()
+    print(origin.sender, origin.input)
+    ```
+    """
 
     input: Json
     has_input: bool
@@ -184,7 +209,13 @@ class RunOrigin:
 
 @dataclass(frozen=True)
 class RunPage:
-    """Runs, the newest started first."""
+    """One page of runs, the newest first.
+
+    ```python
+    page = await perdure.page_of_runs(Selection(), size=20)
+    print([listed.id for listed in page.rows], page.following)
+    ```
+    """
 
     rows: list[ListedRun]
     following: str | None
@@ -193,7 +224,13 @@ class RunPage:
 
 @dataclass(frozen=True)
 class WaitingRow:
-    """One thing that waits, as a list shows it."""
+    """One approval request, as a list shows it.
+
+    ```python
+    for row in (await perdure.approvals()).waiting:
+        print(row.run_id, row.entry.sentence)
+    ```
+    """
 
     run_id: str
     agent: str
@@ -213,7 +250,13 @@ class WaitingRow:
 
 @dataclass(frozen=True)
 class WaitingPage:
-    """Runs that wait, the newest started first, and what waits in them, the oldest first."""
+    """One page of runs that wait, the newest first, and their approval requests, the oldest first.
+
+    ```python
+    page = await perdure.approvals(size=20)
+    print(page.runs, len(page.waiting))
+    ```
+    """
 
     waiting: list[WaitingRow]
     runs: int
@@ -226,7 +269,13 @@ class WaitingPage:
 
 @dataclass(frozen=True)
 class WaitingRequest:
-    """One thing that waits, whole, and in which run."""
+    """One approval request in full, with the id of its run.
+
+    ```python
+    requests, _ = await run.waiting_below()
+    print([(request.run_id, request.offer.call) for request in requests])
+    ```
+    """
 
     run_id: str
     """The run itself, or one of its delegates'."""
@@ -238,7 +287,13 @@ class WaitingRequest:
 
 @dataclass(frozen=True, slots=True)
 class ListedSession:
-    """A session, as visibility knows it."""
+    """A session, as visibility knows it.
+
+    ```python
+    async for listed in perdure.list_sessions():
+        print(listed.session, listed.title)
+    ```
+    """
 
     session: str
     """Its key."""
@@ -261,7 +316,13 @@ class ListedSession:
 
 @dataclass(frozen=True)
 class SessionPage:
-    """Sessions, the last that did something first."""
+    """One page of sessions, the most recently active first.
+
+    ```python
+    page = await perdure.page_of_sessions(size=20)
+    print([listed.session for listed in page.rows])
+    ```
+    """
 
     rows: list[ListedSession]
     following: str | None

@@ -82,10 +82,17 @@ class MessageOptions(TypedDict, total=False):
 
 
 class Session:
-    """A session by its key: see `Perdure.session`. It holds nothing of the session itself.
+    """A session, found by its key: see `Perdure.session`. The object holds no data of the session; each method queries
+    it.
 
-    What each method asks is asked then. Raises `RunNotFoundError` where there is no such session for this tenant, `MessageRefusedError` with
-    the reason why nothing changed, `NoWorkerError` where nobody answers, `ServerError` where no server does.
+    Methods raise `RunNotFoundError` if there is no such session for this tenant, `MessageRefusedError` with the reason
+    if the session refuses, `NoWorkerError` if no worker answers, and `ServerError` if no server does. Sender and rights
+    are those that the caller has verified.
+
+    ```python
+    session = perdure.session("ann", agent=shopper)
+    print(await session.ask("Order three apples.", sender="ann"))
+    ```
     """
 
     def __init__(
@@ -108,7 +115,7 @@ class Session:
 
     @property
     def handle(self) -> WorkflowHandle[Any, Any]:
-        """Temporal's own handle, for what is not offered here."""
+        """Temporal's own handle, for operations that Perdure does not offer."""
         return self._address.handle
 
     async def send(
@@ -124,16 +131,27 @@ class Session:
         request: str = "",
         context: object = None,
     ) -> Receipt:
-        """Say something; the receipt, once it is in the session's history. The first message to a key begins the session.
+        """Send a message and return its receipt, once the message is in the session's history. The first message to a
+        key begins the session.
 
-        `id`: the sender's key for it: sent again with the same text it is the same message, over any number of restarts (R10.1); by default
-        it is a new one. `rights`: what the sender may do here: `stop`, `new`, `reset`, `approve`, `withdraw`, `agent`, `delete`, `*` for
-        everything, and what else the caller compares: a run has its starter's (R10.9). `mode`: what it is to do (R10.4). `route`: where
-        the reply goes. `settings`: keys of the agent file (`context`, `config`, `schema`, `metadata`) that are others in the message's own run, and in
-        no other (R10.9). `request`: a digest of what else makes it this message: with an `id` that is known another one is refused. `context`: what is known of the sender, an object or what
-        pydantic writes as one, which tools read and no model does (R19.1); with another one it is another message. Raises `MessageRefusedError` with the reason why it was not taken,
-        and `RunError` where `/stop` was taken and its run goes on, because its workflow tasks fail.
+        `sender`: the verified sender. `rights`: what the sender may do here: `stop`, `new`, `reset`, `approve`,
+        `withdraw`, `agent`, `delete`, `compact`, `redeliver`, or `*` for all. A run has the rights of its starter.
+        `id`: the sender's idempotency key (default: a new one). The same id with the same text is the same message,
+        over any number of restarts. `mode`: `steer`, `followup`, `collect` or `interrupt` (default: the session's).
+        `route`: the reply's route, `name` or `name:address` (default: no delivery). `settings`: keys of the agent file
+        (`context`, `config`, `schema`, `metadata`) that differ in the message's own run. `request`: a digest of other
+        data that belongs to the message: a known `id` with another digest is refused. `context`: data about
+        the sender, an object or a value that pydantic writes as one. Tools read it and no model does; with another
+        context it is another message. Raises `MessageRefusedError` with
+        the reason if the session refuses the message, and `RunError` if `/stop` was accepted and the run continues
+        because its workflow tasks fail.
+
+        ```python
+        receipt = await session.send("Two pears, too.", sender="ann", id="telegram-4711", mode="steer")
+        print(receipt.run_id, receipt.position)
+        ```
         """
+        # R10.1, R10.4, R10.9
         agent = self._agent
         try:
             known = read_context(context)
@@ -164,7 +182,13 @@ class Session:
         return receipt
 
     async def exists(self) -> bool:
-        """Whether there is such a session, as the server knows it: no worker is asked, and it costs no Action."""
+        """Whether there is such a session, as the server knows it. No worker is queried, and it costs no Action.
+
+        ```python
+        if not await session.exists():
+            await session.begin({"channel": "web"})
+        ```
+        """
         with session_operations.found(self._client, self.key):
             try:
                 return (await self.handle.describe()).status == WorkflowExecutionStatus.RUNNING
@@ -174,10 +198,16 @@ class Session:
                 return False
 
     async def wait(self, what: str | Receipt, timeout: float = WAIT, *, sender: str = "") -> WaitResult:
-        """Wait for the end of the run that takes a message (by its receipt, or its id), or of a run by its id. The time stops nothing.
+        """Wait for the end of the run that takes a message, found by receipt or id, or of a run, found by its id.
 
-        Where the time is over and the run's workflow tasks fail, `error` says why, and what to do.
-        `sender`: whose message of that id; by default that of the only sender who has one. Raises `RunError` where several have.
+        `timeout`: seconds; the run continues after them, and the result's status is `timeout`. If its workflow tasks
+        fail, `error` has the reason and the remedy. `sender`: the sender of the message with that id (default: its only
+        sender). Raises `RunError` if several senders have such a message.
+
+        ```python
+        result = await session.wait(receipt, timeout=60)
+        print(result.status, result.error)
+        ```
         """
         wanted, sender = _named(what, sender)
         try:
@@ -190,9 +220,15 @@ class Session:
         return WaitResult(status=status, started_at=fate.started_at, ended_at=fate.ended_at, error=fate.error)
 
     async def reply(self, what: str | Receipt, timeout: float | None = None, *, sender: str = "") -> str | None:
-        """The text that answers a message; `None` where there is nothing to say. Waits for it for `timeout` seconds, by default for ever.
+        """Wait for the reply to a message and return its text; `None` if the reply is empty.
 
-        `sender` as in `wait`. Raises `RunError` where there is no answer, and why, `RunTimeoutError` where there is none yet.
+        `timeout`: seconds (default: no limit). `sender`: as `wait` has it. Raises `RunError` with the reason if there
+        is no reply, and `RunTimeoutError` if there is none within `timeout`.
+
+        ```python
+        receipt = await session.send("Where is my parcel?", sender="ann")
+        print(await session.reply(receipt, timeout=60))
+        ```
         """
         wanted, sender = _named(what, sender)
         try:
@@ -209,24 +245,31 @@ class Session:
     async def ask(
         self, text: str, *, sender: str, timeout: float | None = None, **options: Unpack[MessageOptions]
     ) -> str | None:
-        """Send a message and return its reply: `send`, then `reply`, with what they take, return and raise (R19.2).
+        """Send a message and return its reply: `send`, then `reply`, with their parameters, result and errors.
 
-        `timeout`: seconds, by default as long as it takes; it ends the waiting, not the run.
+        `timeout`: seconds (default: no limit). After them the run continues.
 
-            print(await session.ask("Where is my parcel?", sender="ann"))
+        ```python
+        print(await session.ask("Where is my parcel?", sender="ann"))
+        ```
         """
+        # R19.2
         return await self.reply(await self.send(text, sender=sender, **options), timeout)
 
     async def stream(self, receipt: Receipt, topics: Iterable[str] | None = None) -> AsyncGenerator[Event, None]:
-        """Yield the events of the run that answers a message, from the message to the end of that run, and nothing else (R19.2).
+        """Yield the events of the run that answers a message, from the message to the end of that run, and no others.
 
-        A message that waits for its turn yields nothing until then; a command, or a message that was withdrawn, never does. `topics`: only these.
-        The reply as its reader gets it is `reply(receipt)`. Raises as `Run.events` does.
+        A message that waits for its turn yields nothing until then; a command, or a message that was withdrawn, never
+        does. `topics`: only these (default: all). The reply as its reader receives it is `reply(receipt)`. Raises as
+        `Run.events` does.
 
-            async for event in session.stream(receipt, topics=["assistant"]):
-                if event.phase == "delta":
-                    print(event.data["text"], end="", flush=True)
+        ```python
+        async for event in session.stream(receipt, topics=["assistant"]):
+            if event.phase == "delta":
+                print(event.data["text"], end="", flush=True)
+        ```
         """
+        # R19.2
         run_id, is_heard, kinds = "", False, wanted(topics)
         since = receipt.accepted_at if receipt.done == "steered" else ""  # its run has begun before it
 
@@ -251,7 +294,12 @@ class Session:
                         yield event
 
     async def knows(self, id: str, *, sender: str) -> bool:
-        """Whether it has taken a message of this id from this sender."""
+        """Whether the session has accepted a message of this id from this sender.
+
+        ```python
+        known = await session.knows("telegram-4711", sender="ann")
+        ```
+        """
         try:
             await self._fate(id, sender)
         except RunNotFoundError:
@@ -259,45 +307,77 @@ class Session:
         return True
 
     async def begin(self, metadata: Mapping[str, str] | None = None) -> SessionInfo:
-        """Begin the session before anything is said in it; the agent of the first message answers in it. `metadata`: as `describe` keeps it.
+        """Begin the session before its first message; the agent of that message answers in it. `metadata`: as
+        `describe` takes it.
 
-        Raises `RunExistsError` where there is one of this key.
+        Raises `RunExistsError` if the key has a session.
+
+        ```python
+        info = await perdure.session("ann").begin({"channel": "web"})
+        ```
         """
         kept = _description(metadata or {})
         await session_operations.begin(self._address, kept, self._rules, self._task_queue)
         return SessionInfo(session=self.key, metadata=kept.metadata, created_at=datetime.now(UTC).isoformat())
 
     async def about(self) -> SessionInfo:
-        """Return what the session is, without what was said: its `metadata`, and when it began."""
+        """Return the session's metadata and the time of its beginning, without its messages.
+
+        ```python
+        print((await session.about()).metadata)
+        ```
+        """
         about: SessionInfo = await self._ask(DESCRIBE, SessionInfo)
         return about
 
     async def describe(self, metadata: Mapping[str, str]) -> SessionInfo:
-        """Keep these pairs of texts with the session, in place of those it had: at most 16, of 64 and 512 characters. No model is told of them.
+        """Replace the session's metadata: at most 16 pairs of texts, of 64 and 512 characters. No model reads them.
 
-        Raises `MessageRefusedError` for more.
+        Raises `MessageRefusedError` for more than that.
+
+        ```python
+        await session.describe({"channel": "web", "title": "Parcels"})
+        ```
         """
         return SessionInfo.model_validate(await self._update(DESCRIBE, _description(metadata)))
 
     async def show(self) -> SessionView:
-        """The session as it stands; one whose run waits for a person is `waiting`."""
+        """Return the session as it is now. Its status is `waiting` if its run waits for a person.
+
+        ```python
+        view = await session.show()
+        print(view.status, view.entries[-1:])
+        ```
+        """
         view: SessionView = await self._ask(SHOW, SessionView)
         if view.status == "running" and await self.waiting(view):
             view.status = "waiting"
         return view
 
     async def waiting(self, view: SessionView | None = None) -> list[WaitingView]:
-        """Return what waits for a person in the run under way, the oldest first; with `view` in the run that was under way then.
+        """Return the approval requests of the running run, the oldest first. `view`: the view whose run is meant
+        (default: the session as it is now).
 
-        Nothing waits in a run that its session has begun and the server has not started yet. Raises `NoWorkerError` where nobody can tell.
+        A run that has been accepted and not started has none. Raises `NoWorkerError` if no worker answers.
+
+        ```python
+        for request in await session.waiting():
+            print(request.call, request.sentence)
+        ```
         """
         seen: SessionView = await self._ask(SHOW, SessionView) if view is None else view
         return [] if seen.run_id is None else await self._look(seen.run_id, Run.waiting) or []
 
     async def waiting_below(self, view: SessionView | None = None) -> list[WaitingRequest]:
-        """Return what waits for a person in the run under way and in the runs of its delegates, each with its run's id, the oldest first.
+        """Return the approval requests of the running run and of its delegates' runs, each with its run's id, the
+        oldest first.
 
         `view` and errors are those of `waiting`. `decide` takes the id as `run`.
+
+        ```python
+        for each in await session.waiting_below():
+            print(each.run_id, each.offer.sentence)
+        ```
         """
         seen: SessionView = await self._ask(SHOW, SessionView) if view is None else view
         if seen.run_id is None:
@@ -309,9 +389,13 @@ class Session:
         return found
 
     async def view_run(self, run_id: str) -> RunView | None:
-        """Return a run of the session as it stands; `None`: the session has accepted it, and it has not begun.
+        """Return a run of the session as it is now; `None` if the session has accepted it and it has not begun.
 
         Raises `RunNotFoundError` for a run that the session does not know, or that has ended without beginning.
+
+        ```python
+        view = await session.view_run(receipt.run_id or "")
+        ```
         """
         return await self._look(run_id, Run.view)
 
@@ -330,18 +414,30 @@ class Session:
             ended = True  # it may have begun and ended between the two looks
 
     async def run(self) -> Run[Any] | None:
-        """The run that is under way, if one is."""
+        """Return the running run; `None` if there is none.
+
+        ```python
+        if run := await session.run():
+            await run.cancel()
+        ```
+        """
         view: SessionView = await self._ask(SHOW, SessionView)
         return None if view.run_id is None else Run(self._client, view.run_id)
 
     async def events(
         self, from_: str | None = None, topics: Iterable[str] | None = None
     ) -> AsyncGenerator[Event, None]:
-        """Yield the events of the session and of its runs, from the beginning until the session has ended: its own events, and those of each run
-        between the run's start and its end (R10.14).
+        """Yield the events of the session and of its runs, from the beginning until the session has ended: its own
+        events, and those of each run between the run's start and its end.
 
         Parameters and errors are those of `Run.events`. One cursor holds the position in both.
+
+        ```python
+        async for event in session.events(from_="now", topics=["message", "reply"]):
+            print(event.at, event.topic, event.phase)
+        ```
         """
+        # R10.14
         with session_operations.found(self._client, self.key):
             kinds = wanted(topics)
             async with aclosing(relay_of(self._client).session(self.id, from_, kinds)) as events:
@@ -349,57 +445,111 @@ class Session:
                     yield event
 
     async def withdraw(self, id: str, *, sender: str, rights: Iterable[str] = (), of: str = "") -> None:
-        """Take a message back, until a Request holds it (R10.7). `of`: who sent it, where that is not `sender`: that takes the right `withdraw`."""
+        """Withdraw a message, as long as no Request holds it.
+
+        `of`: the message's sender (default: `sender`). To withdraw the message of another sender, `rights` must include
+        `withdraw`. Raises `MessageRefusedError` if a Request holds the message.
+
+        ```python
+        await session.withdraw("telegram-4711", sender="ann")
+        ```
+        """
+        # R10.7
         await self._update(WITHDRAW, MessageWithdrawal(message_id=id, sender=sender, rights=list(rights), of=of))
 
     async def stop(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> Receipt:
-        """End what runs; what waits goes on. The same as the message `/stop`."""
+        """End the running run; messages that wait stay in the queue. The same as the message `/stop`.
+
+        ```python
+        await session.stop(sender="ann")
+        ```
+        """
         return await self.send("/stop", sender=sender, rights=rights)
 
     async def new(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> Receipt:
-        """Begin an empty conversation, after what was accepted before; the state stays, and nothing is deleted. The same as `/new`."""
+        """Begin an empty conversation behind the messages that were accepted. The state stays, and nothing is deleted.
+        The same as `/new`.
+
+        ```python
+        await session.new(sender="ann")
+        ```
+        """
         return await self.send("/new", sender=sender, rights=rights)
 
     async def reset(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> Receipt:
-        """Begin a new conversation as `new` does, with the state of the agent's file. The same as the message `/reset`."""
+        """Begin a new conversation as `new` does, with the state of the agent's file. The same as the message `/reset`.
+
+        ```python
+        await session.reset(sender="ann")
+        ```
+        """
         return await self.send("/reset", sender=sender, rights=rights)
 
     async def decide(
         self, decision: JsonObject, *, sender: str, rights: Iterable[str] = (), run: str | None = None
     ) -> JsonObject:
-        """Decide on a call of the run under way, or of a delegate's run, `{"call", "decision": "approve", …}`, with the right `approve` (R10.9).
+        """Decide on a call of the running run, or of a delegate's run, and return what was done: `{"call",
+        "decision"}`. `rights` must include `approve`.
 
-        `run`: the id of the call's run, as `waiting_below` gives it. By default it is the run under way where something waits in it, and else
-        the only run below it in which something waits. What was done, `{"call", "decision"}`.
+        `decision`: `{"call": "1.0", "decision": "approve", …}`. `run`: the id of the call's run, as `waiting_below`
+        returns it (default: the running run if something waits in it, else the only run below it in which something
+        waits). Raises `MessageRefusedError` with the reason why nothing changed.
+
+        ```python
+        await session.decide({"call": "1.0", "decision": "approve"}, sender="ann", rights=["approve"])
+        ```
         """
+        # R10.9
         asked = SessionDecision(decision=decision, sender=sender, rights=list(rights), run=run)
         answer: JsonObject = await self._update(DECIDE_IN_SESSION, asked)
         return answer
 
     async def delete(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> None:
-        """End the session and what runs in it, and have the server forget it and its runs. The key may then begin another one."""
+        """End the session and its run, and delete both from the server. The key may then begin another session.
+
+        ```python
+        await session.delete(sender="ann")
+        ```
+        """
         await self._update(END, SessionDeletion(sender=sender, rights=list(rights)))
         await self._forget()
 
     async def redeliver(self, delivery: str, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> None:
-        """Deliver a reply that is `unknown` once more, under the same key, with the right `redeliver`.
+        """Deliver a reply of status `unknown` once more, under the same key. `rights` must include `redeliver`.
 
-        `delivery`: `<run>/<reply>`, as the reply's function had it in `key`. Raises `MessageRefusedError` for one that was delivered or refused.
+        `delivery`: `<run>/<reply>`, the reply's `key`. Raises `MessageRefusedError` for a reply that was delivered or
+        refused.
+
+        ```python
+        await session.redeliver("perdure-session-1a2b/3/1", sender="ann")
+        ```
         """
         await self._update(REDELIVER, Redelivery(delivery=delivery, sender=sender, rights=list(rights)))
 
     async def compact(self, *, sender: str, rights: Iterable[str] = (EVERYTHING,)) -> str:
-        """Have what is older than the newest part told in short from now on, with the right `compact`; what was done, in words (R10.11)."""
+        """Replace the old part of the conversation by a summary, and return what was done, as text. `rights` must
+        include `compact`.
+
+        ```python
+        print(await session.compact(sender="ann"))
+        ```
+        """
+        # R10.11
         answer = await self._update(COMPACT, SessionDeletion(sender=sender, rights=list(rights)))
         return str(answer["compacted"])
 
     async def recall(self, what: str, page: int = 1) -> JsonObject:
-        """Read in full what the conversation shows in part or as a summary (R10.12). `what` is a call by its id there (`c12_1_0`) or an entry by
-        its number
-        (`{"what", "page", "pages", "text"}`), or words to search for (`{"what", "page", "found": [{"n", "type", "at", "text"}], "more"}`).
+        """Read in full what the conversation shows in part or as a summary.
 
-        Raises `RunError` if nothing is found.
+        `what`: a call by its id there (`c12_1_0`) or an entry by its number; the result is `{"what", "page", "pages",
+        "text"}`. Other words are a search, with the result `{"what", "page", "found": [{"n", "type", "at", "text"}],
+        "more"}`. `page`: counted from 1. Raises `RunError` if nothing is found.
+
+        ```python
+        found = await session.recall("parcel")
+        ```
         """
+        # R10.12
         with session_operations.found(self._client, self.key):
             await self._ask(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
             return await recall(SessionReader(self._client, self.id), what, page)
@@ -407,14 +557,25 @@ class Session:
     async def read_entries(self) -> list[JsonObject]:
         """Return all entries of the session, archived ones too, the oldest first, as `session show --json` prints them.
 
-        Raises `RunError` where one cannot be read: the list is never shorter than the session.
+        Raises `RunError` if one cannot be read: the list is never shorter than the session.
+
+        ```python
+        texts = [entry["text"] for entry in await session.read_entries() if entry["type"] == "message"]
+        ```
         """
         with session_operations.found(self._client, self.key):
             await self._ask(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
             return [entry.as_json() async for entry in oldest_first(SessionReader(self._client, self.id))]
 
     async def watch(self) -> AsyncGenerator[JsonObject, None]:
-        """Yield the entries that the session has at hand, and each later one as it is written, until the session has ended."""
+        """Yield the entries that the session has at hand, and each later one as it is written, until the session has
+        ended.
+
+        ```python
+        async for entry in session.watch():
+            print(entry["n"], entry["type"])
+        ```
+        """
         last, at = 0, ""
         with session_operations.found(self._client, self.key):
             for entry in (await self.show()).entries:
@@ -435,8 +596,17 @@ class Session:
                             yield entry
 
     async def fork(self, at: str, key: str | None = None) -> Session:
-        """A new session, by default of a key of its own, that begins with what was said and done here up to run `R`, or to Request `N` of it,
-        `R.N`; no call runs again, and this one is untouched (R10.20). Raises `RunError` where there is no such place."""
+        """Return a new session that begins with the conversation of this one, up to a run (`"3"`) or a Request of it
+        (`"3.1"`).
+
+        `key`: the new session's key (default: this one's with a random suffix). No call runs again, and this session
+        stays as it is. Raises `RunError` if there is no such place.
+
+        ```python
+        other = await session.fork("3", key="ann-again")
+        ```
+        """
+        # R10.20
         key = key or f"{self.key}-{uuid.uuid4().hex[:8]}"
         address = session_operations.Address(self._client, key, self.tenant)
         await self._ask(FATE, Fate, "")

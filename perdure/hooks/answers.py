@@ -23,8 +23,15 @@ class Refused:
 
 
 def refuse(reason: str) -> Refused:
-    """Return a refusal: a hook that returns it stops the event. The reason goes to the sender, the caller or the
-    model."""
+    """Return a refusal: a hook or reply route that returns it stops the event or the delivery. The reason goes to the
+    sender, the caller or the model.
+
+    ```python
+    @hook("message_received")
+    def office_hours(event: MessageReceived) -> Any:
+        return refuse("We are closed on Sundays.") if "sunday" in event.text.lower() else None
+    ```
+    """
     words = str(reason).encode(errors="replace").decode()
     return Refused(clip(words, MAX_REASON) or "no reason was given")
 

@@ -149,17 +149,24 @@ def hook(event: Literal["gateway_start"], /, *, timeout: float = ...) -> Decorat
 @overload
 def hook(event: Literal["gateway_stop"], /, *, timeout: float = ...) -> Decorator[events.GatewayStop]: ...
 def hook(event: str, /, *, tools: _Tools = None, timeout: float = TIMEOUT) -> Any:
-    """Register a function, sync or async, as a hook of an event: `docs/hooks.md` has the table of all events (R10.17).
+    """Register a function, sync or async, as a hook of an event: `docs/hooks.md` has the table of all events.
 
     The function takes the event. It returns nothing to leave the event as it is, `event.changed(…)` to change it, or
     `refuse("why")`. A function with the annotation `-> None` only observes. Hooks of one event are called in the order
     of their registration, each with the changes of those before it. Sync functions run in threads.
 
-    `tools`: for events of a call, the names of the tools whose calls it is for, as the agent or the worker names them
-    (default: all). `timeout`: its limit in seconds (10).
+    `event`: the event's name. `tools`: for events of a call, the names of the tools whose calls it is for, as the agent
+    or the worker names them (default: all). `timeout`: its limit in seconds (10).
 
     Raises `HookDefinitionError` for a function that cannot be a hook of the event.
+
+    ```python
+    @hook("before_tool_call", tools=["order"])
+    def no_plums(event: BeforeToolCall) -> Any:
+        return refuse("We sell no plums.") if event.params.get("fruit") == "plum" else None
+    ```
     """
+    # R10.17
 
     def decorate(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         made = make_hook(function, event, tools, timeout)

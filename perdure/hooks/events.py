@@ -13,7 +13,14 @@ from perdure.values.json import Json, JsonObject, WireModel
 
 
 class HookEvent(WireModel):
-    """The base of all hook events. An event is a value: `changed` returns another one."""
+    """The base of all hook events. An event is a value: `changed` returns another one.
+
+    ```python
+    @hook("agent_end")
+    def log(event: HookEvent) -> None:
+        print(event.at, event.agent, event.run_id, event.sender)
+    ```
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,7 +43,14 @@ class HookEvent(WireModel):
     """The context that its start, or its message, was given beside sender and tenant."""
 
     def changed(self, **fields: Any) -> Self:
-        """Return the event with these fields changed. Raises `TypeError` for a field that a hook may not change."""
+        """Return the event with these fields changed. Raises `TypeError` for a field that a hook may not change.
+
+        ```python
+        @hook("message_sending")
+        def sign(event: MessageSending) -> Any:
+            return event.changed(text=f"{event.text} (your shop)")
+        ```
+        """
         if wrong := [name for name in fields if name not in self.CHANGES]:
             may = ", ".join(self.CHANGES) or "nothing"
             raise TypeError(f"{type(self).__name__}.{wrong[0]} is not for a hook to change; it may change {may}")
@@ -61,7 +75,14 @@ class _OfCall(HookEvent):
 
 
 class BeforeAgentStart(HookEvent):
-    """The beginning of a run: no model was called yet. If refused, the run fails with the reason."""
+    """The beginning of a run: no model was called yet. If refused, the run fails with the reason.
+
+    ```python
+    @hook("before_agent_start")
+    def add_date(event: BeforeAgentStart) -> Any:
+        return event.changed(system=f"{event.system} Today is {event.at[:10]}.")
+    ```
+    """
 
     CHANGES: ClassVar[tuple[str, ...]] = ("input", "system")
 
@@ -74,7 +95,14 @@ class BeforeAgentStart(HookEvent):
 
 
 class AgentEnd(HookEvent):
-    """The end of a run, in any way."""
+    """The end of a run, in any way.
+
+    ```python
+    @hook("agent_end")
+    def bill(event: AgentEnd) -> None:
+        print(event.tenant, event.status, event.tokens, event.cost)
+    ```
+    """
 
     above: list[str] = Field(default_factory=list)
     """The ancestors of a delegate, whose runs include this one's usage; outermost first."""
@@ -93,12 +121,19 @@ class AgentEnd(HookEvent):
 
 
 class BeforeToolCall(_OfCall):
-    """A call that is ready, before any approval. If refused, it fails with the code `refused_by_hook`."""
+    """A call that is ready, before any approval. If refused, it fails with the code `refused_by_hook`.
+
+    ```python
+    @hook("before_tool_call", tools=["order"])
+    def at_most_ten(event: BeforeToolCall) -> Any:
+        return refuse("At most ten pieces.") if event.params.get("count", 1) > 10 else None
+    ```
+    """
 
     CHANGES: ClassVar[tuple[str, ...]] = ("params",)
 
-    sources: dict[str, list[str]] = Field(default_factory=dict)
-    """The provenance of each parameter; `!` before a name: others wrote the value (R15.1)."""
+    sources: dict[str, list[str]] = Field(default_factory=dict)  # R15.1
+    """The provenance of each parameter; `!` before a name: others wrote the value."""
     tokens: int = 0
     """Tokens that the run has used so far, in answered Requests."""
     cost: float | None = None
@@ -106,7 +141,14 @@ class BeforeToolCall(_OfCall):
 
 
 class AfterToolCall(_OfCall):
-    """A call that has run. If refused, its result is withheld, although the call was made."""
+    """A call that has run. If refused, its result is withheld, although the call was made.
+
+    ```python
+    @hook("after_tool_call", tools=["read_mail"])
+    def redact(event: AfterToolCall) -> Any:
+        return event.changed(result=str(event.result).replace("secret", "…"))
+    ```
+    """
 
     CHANGES: ClassVar[tuple[str, ...]] = ("result", "message")
 
@@ -121,7 +163,14 @@ class AfterToolCall(_OfCall):
 
 
 class ToolResultPersist(_OfCall):
-    """A call's result before it is stored in a session's transcript. If refused, the reason is stored in its place."""
+    """A call's result before it is stored in a session's transcript. If refused, the reason is stored in its place.
+
+    ```python
+    @hook("tool_result_persist", tools=["read_mail"])
+    def forget(event: ToolResultPersist) -> Any:
+        return refuse("Mails are not stored.")
+    ```
+    """
 
     CHANGES: ClassVar[tuple[str, ...]] = ("result",)
 
@@ -130,7 +179,14 @@ class ToolResultPersist(_OfCall):
 
 
 class BeforeCompaction(HookEvent):
-    """A session's conversation before it is compacted. If refused, it is not compacted now."""
+    """A session's conversation before it is compacted. If refused, it is not compacted now.
+
+    ```python
+    @hook("before_compaction")
+    def keep_name(event: BeforeCompaction) -> Any:
+        return event.changed(addition=f"The customer is {event.sender}.")
+    ```
+    """
 
     CHANGES: ClassVar[tuple[str, ...]] = ("addition",)
 
@@ -144,7 +200,14 @@ class BeforeCompaction(HookEvent):
 
 
 class AfterCompaction(HookEvent):
-    """A session's conversation after it was compacted."""
+    """A session's conversation after it was compacted.
+
+    ```python
+    @hook("after_compaction")
+    def log(event: AfterCompaction) -> None:
+        print(event.session, event.kind, event.before, event.after)
+    ```
+    """
 
     kind: str = ""
     """`summary`, or `extract` if no model returned a usable one."""
@@ -156,7 +219,14 @@ class AfterCompaction(HookEvent):
 
 
 class MessageReceived(HookEvent):
-    """A message, not a command, that a session has not accepted yet. If refused, its sender learns the reason."""
+    """A message, not a command, that a session has not accepted yet. If refused, its sender learns the reason.
+
+    ```python
+    @hook("message_received")
+    def trim(event: MessageReceived) -> Any:
+        return event.changed(text=event.text.strip())
+    ```
+    """
 
     CHANGES: ClassVar[tuple[str, ...]] = ("text",)
 
@@ -167,7 +237,14 @@ class MessageReceived(HookEvent):
 
 
 class MessageSending(HookEvent):
-    """A reply before it is delivered. If refused, it is kept as refused, with the reason."""
+    """A reply before it is delivered. If refused, it is stored as refused, with the reason.
+
+    ```python
+    @hook("message_sending")
+    def sign(event: MessageSending) -> Any:
+        return event.changed(text=f"{event.text} (your shop)")
+    ```
+    """
 
     CHANGES: ClassVar[tuple[str, ...]] = ("text",)
 
@@ -178,7 +255,14 @@ class MessageSending(HookEvent):
 
 
 class MessageSent(HookEvent):
-    """The fate of a reply."""
+    """The fate of a reply.
+
+    ```python
+    @hook("message_sent")
+    def log(event: MessageSent) -> None:
+        print(event.reply, event.route, event.status)
+    ```
+    """
 
     reply: str = ""
     route: str = ""
@@ -188,15 +272,36 @@ class MessageSent(HookEvent):
 
 
 class SessionStart(HookEvent):
-    """The beginning of a session: its first message arrives."""
+    """The beginning of a session: its first message arrives.
+
+    ```python
+    @hook("session_start")
+    def greet(event: SessionStart) -> None:
+        print("new session", event.session)
+    ```
+    """
 
 
 class SessionEnd(HookEvent):
-    """The end of a session: it is deleted."""
+    """The end of a session: it is deleted.
+
+    ```python
+    @hook("session_end")
+    def log(event: SessionEnd) -> None:
+        print("deleted", event.session)
+    ```
+    """
 
 
 class Command(HookEvent):
-    """An accepted command: `/new`, `/reset` or `/stop`."""
+    """An accepted command: `/new`, `/reset` or `/stop`.
+
+    ```python
+    @hook("command")
+    def log(event: Command) -> None:
+        print(event.session, event.command)
+    ```
+    """
 
     command: str = ""
     message_id: str = ""
@@ -204,7 +309,14 @@ class Command(HookEvent):
 
 class AgentBootstrap(HookEvent):
     """The files at the beginning of a run's prompt, after they were read. If refused, or if a hook fails, the run does
-    not start."""
+    not start.
+
+    ```python
+    @hook("agent_bootstrap")
+    def add_rules(event: AgentBootstrap) -> Any:
+        return event.changed(files={**event.files, "RULES.md": "Answer in English."})
+    ```
+    """
 
     CHANGES: ClassVar[tuple[str, ...]] = ("files",)
 
@@ -213,13 +325,27 @@ class AgentBootstrap(HookEvent):
 
 
 class GatewayStart(HookEvent):
-    """The start of the gateway: it listens."""
+    """The start of the gateway: it listens.
+
+    ```python
+    @hook("gateway_start")
+    def log(event: GatewayStart) -> None:
+        print("listening at", event.address)
+    ```
+    """
 
     address: str = ""
 
 
 class GatewayStop(HookEvent):
-    """The end of the gateway: it no longer listens."""
+    """The end of the gateway: it no longer listens.
+
+    ```python
+    @hook("gateway_stop")
+    def log(event: GatewayStop) -> None:
+        print("stopped", event.address)
+    ```
+    """
 
     address: str = ""
 

@@ -56,20 +56,27 @@ _OURS: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW, KEY_W
 
 
 class PerdurePlugin(SimplePlugin):
-    """A Temporal plugin with everything that a client and a worker need for agents: workflows, activities, an interceptor, a data converter, the
-    sandbox's passthrough.
+    """A Temporal plugin with everything that a client and a worker need for agents: workflows, activities, an
+    interceptor, a data converter, the sandbox's passthrough.
 
-    Give it to `Client.connect(plugins=[…])`, whose workers then have it too; or to `Worker(plugins=[…])` alone, if the client is not yours. The
-    client's, the worker's and other plugins' own parts stay in force: codec, storage, failure converter, interceptors, runner. PERDURE_CODEC and
-    PERDURE_STORAGE count for a client that has none of its own. Runs are started on the worker's task queue.
+    Give it to `Client.connect(plugins=[…])`, whose workers then have it too; or to `Worker(plugins=[…])` alone, if the
+    client is not yours. The client's, the worker's and other plugins' own parts stay in force: codec, storage, failure
+    converter, interceptors, runner. PERDURE_CODEC and PERDURE_STORAGE count for a client that has none of its own. Runs
+    are started on the worker's task queue.
 
-    `tools`: functions with `@tool`, other tools, or names of modules with such and with hooks. `hooks`: functions with `@hook`. `agents`: agents,
-    whose tools the worker then has, or the folder of agent files that others delegate to. `model`: the client that calls models; by default one
-    of `OPENAI_BASE_URL` and `OPENAI_API_KEY`. `endpoints`: further servers by name. `settings`: by default those in force; `given` are single
-    fields that take precedence over them: `approval_floor="dangerous"`. Settings of tuning, queues and connections are the worker's and the
-    client's own options.
+    `tools`: functions with `@tool`, other tools, or names of modules with such and with hooks. `hooks`: functions with
+    `@hook`. `agents`: agents, whose tools the worker then has, or the folder of agent files that others delegate to.
+    `model`: the client that calls models; by default one of `OPENAI_BASE_URL` and `OPENAI_API_KEY`. `endpoints`:
+    further servers by name. `settings`: by default those in force; `given` are single fields that take precedence over
+    them: `approval_floor="dangerous"`. Settings of tuning, queues and connections are the worker's and the client's own
+    options.
 
     Raises `ToolDefinitionError`, `AgentError` or `SettingsError` with one line about the part that cannot be used.
+
+    ```python
+    client = await Client.connect("localhost:7233", plugins=[PerdurePlugin([order], agents=[shopper])])
+    worker = Worker(client, task_queue="perdure", workflows=[Order])
+    ```
     """
 
     def __init__(

@@ -127,7 +127,13 @@ PAGES = "Pages and the embedded server"
 
 
 class Settings(BaseSettings):
-    """The settings in force: a flag before its environment variable, before the key in `perdure.toml`, before the default."""
+    """The settings in force. A flag takes precedence over its environment variable, then come the key in `perdure.toml`
+    and the default.
+
+    ```python
+    plugin = PerdurePlugin(settings=Settings(approval_floor="dangerous"))
+    ```
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -391,7 +397,7 @@ class Settings(BaseSettings):
 
     @property
     def sources(self) -> dict[str, str]:
-        """The flag, variable or key that each setting comes from that is no default."""
+        """The source of each setting that is not a default: a flag, a variable or a key."""
         return self._sources
 
     @classmethod
@@ -421,7 +427,12 @@ _in_force: ContextVar[Settings] = ContextVar("settings")
 
 
 def in_force() -> Settings:
-    """The settings of the command that runs; elsewhere what environment and file say now. Raises `SettingsError`."""
+    """Return the settings of the running command; elsewhere those of environment and file. Raises `SettingsError`.
+
+    ```python
+    print(in_force().task_queue)
+    ```
+    """
     found = _in_force.get(None)
     return load() if found is None else found
 

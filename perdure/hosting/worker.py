@@ -50,15 +50,22 @@ def build_worker(
     underway: ActiveExecutions | None = None,
     **given: Any,
 ) -> WorkerGroup:
-    """A worker for everything, or with `tools_only` for tool calls alone (R12.5), and those for what is limited.
+    """Return a worker for everything, or with `tools_only` only for tool calls, and the workers of limited tools and
+    models.
 
-    `settings`: by default those in force; `given` are single fields that go before them: `task_queue="mine"`.
-    `model`: the client to ask the model with; by default one made from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
-    `endpoints`: further model servers by name in place of the settings', or what asks them all in place of `model`.
-    `sandboxed`: run the workflows in Temporal's sandbox, as the tests do; they are Perdure's own, so a user's worker need not pay
-    a third of its time for it. `attribute`: what is known of the search attribute, so that the first run need not ask.
-    `underway` tells what runs.
+    `settings`: by default those in force; `given` are single fields that take precedence over them:
+    `task_queue="mine"`. `model`: the client that calls models; by default one of `OPENAI_BASE_URL` and
+    `OPENAI_API_KEY`. `endpoints`: further model servers by name, in place of the settings', or an object that calls all
+    of them, in place of `model`. `sandboxed`: run the workflows in Temporal's sandbox, as the tests do. They are
+    Perdure's own, and the sandbox costs a third of a worker's time. `attribute`: what is known of the search
+    attributes, so that the first run need not query them. `underway`: the record of the calls that are running.
+
+    ```python
+    async with build_worker(perdure.client, registry, task_queue="mine"):
+        print(await perdure.run(shopper))
+    ```
     """
+    # R12.5
     settings = changed(settings or in_force(), given)
     stored = client.data_converter.external_storage is not None
     options = tuning(settings) | {"interceptors": [*INTERCEPTORS]}

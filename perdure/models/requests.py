@@ -175,13 +175,19 @@ class RequestResult(WireModel):
 
 
 class RequestView(WireModel):
-    """A Request as `watch` shows it."""
+    """A Request as `watch` shows it.
 
-    number: int
-    """1 for a run's first; 0 is a plan given by the run's input (R5.9)."""
+    ```python
+    for request in (await run.view()).log:
+        print(request.number, request.model, request.reason, request.cost)
+    ```
+    """
+
+    number: int  # R5.9
+    """1 for a run's first; 0 is a plan given by the run's input."""
     model: str
-    reason: str
-    """The reason for the choice of this model (R9.4)."""
+    reason: str  # R9.4
+    """The reason for the choice of this model."""
     status: Literal["running", "done"] = "running"
     usage: Usage = Field(default_factory=Usage)
     """The usage that its server counted."""

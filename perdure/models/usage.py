@@ -45,12 +45,18 @@ them."""
 
 
 class Usage(WireModel):
-    """Tokens, as a model's server counts them."""
+    """Tokens, as a model's server counts them.
+
+    ```python
+    usage = (await run.view()).usage
+    print(usage.prompt_tokens, usage.completion_tokens, usage.tokens)
+    ```
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached_tokens: int = 0
-    """Prompt tokens from the server's cache; not printed if the server does not report them (R10.19)."""
+    cached_tokens: int = 0  # R10.19
+    """Prompt tokens from the server's cache; not printed if the server does not report them."""
     reasoning_tokens: int = 0
     """Completion tokens of the model's reasoning; printed as `cached_tokens` are."""
 
@@ -79,7 +85,13 @@ class Usage(WireModel):
 
 
 class ModelUsage(Usage):
-    """The usage of one model in a run."""
+    """The usage of one model in a run.
+
+    ```python
+    for name, usage in (await run.view()).usage.by_model.items():
+        print(name, usage.requests, usage.cost)
+    ```
+    """
 
     requests: int = 0
     """The number of Requests to it."""
@@ -88,7 +100,15 @@ class ModelUsage(Usage):
 
 
 class RunUsage(Usage):
-    """The usage of a run and of all its delegates (R9.6)."""
+    """The usage of a run and of all its delegates.
+
+    ```python
+    usage = (await run.view()).usage
+    print(usage.tokens, usage.cost)
+    ```
+    """
+
+    # R9.6
 
     cost: float | None = None
     """Dollars; `None` if the price of a used model is unknown."""
@@ -110,7 +130,8 @@ class RunUsage(Usage):
         )
 
     def include(self, child: RunUsage) -> None:
-        """Add the usage of a delegate (R9.6)."""
+        """Add the usage of a delegate."""
+        # R9.6
         for model, usage in child.by_model.items():
             self._add(model, usage)
 

@@ -37,7 +37,14 @@ Kind: TypeAlias = Literal["approve", "reject", "edit", "replace", "answer"]
 
 
 class Approval(BaseModel):
-    """The approval of one call, as `run --json` prints it (section 11)."""
+    """The approval of one call, as `run --json` prints it.
+
+    ```python
+    for call in (await run.view()).calls:
+        if call.approval is not None:
+            print(call.id, call.approval.decision, call.approval.by)
+    ```
+    """
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 

@@ -20,7 +20,15 @@ Topic: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event: something that has happened, as a reader receives it (R10.14)."""
+    """Something that has happened in a run or session, as its readers receive it.
+
+    ```python
+    async for event in run.events(topics=["tool"]):
+        print(event.at, event.phase, event.data.get("tool"))
+    ```
+    """
+
+    # R10.14
 
     topic: Topic
     phase: str

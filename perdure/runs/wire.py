@@ -154,15 +154,21 @@ class PreparedWorker(WireModel):
 
 
 class CallView(WireModel):
-    """A call as `show` and `run --json` print it."""
+    """A call, as `show` and `run --json` print it.
 
-    id: str
-    """`R.N`: the Request's number, and the call's index in it (R5.7)."""
+    ```python
+    for call in (await run.view()).calls:
+        print(call.id, call.tool, call.status, call.error)
+    ```
+    """
+
+    id: str  # R5.7
+    """`R.N`: the Request's number, and the call's index in it."""
     tool: str
     params: JsonObject
     """With every reference resolved, once the call was ready."""
-    status: str
-    """`done`, `failed`, `rejected`, `skipped`, `invalid`, `deferred` or `unknown` once it has ended (R5.4, R5.10, R10.6); before that `pending`, `ready`, `waiting`, `held` (R10.5) or `running`."""
+    status: str  # R5.4, R5.10, R10.5, R10.6
+    """`done`, `failed`, `rejected`, `skipped`, `invalid`, `deferred` or `unknown` once it has ended; before that `pending`, `ready`, `waiting`, `held` or `running`."""
     started_at: str | None = None
     """ISO 8601, UTC, as all times of a view; `None`: it never started."""
     ended_at: str | None = None
@@ -174,15 +180,15 @@ class CallView(WireModel):
     """`{"code", "message"}` of one that did not end well."""
     approval: Approval | None = None
     """What became of its offer, if it was ever offered to a person."""
-    sources: dict[str, int] = Field(default_factory=dict)
-    """By parameter where it comes from, but for what the model has written out: an index into the run's `sets` (R15.1); as `""` its
+    sources: dict[str, int] = Field(default_factory=dict)  # R15.1
+    """By parameter where it comes from, but for what the model has written out: an index into the run's `sets`; as `""` its
     result's, where others wrote of it. Not part of `run --json`."""
     shown: str | None = None
     """The beginning of the result, for `show`; not part of `run --json`."""
-    result: str | None = None
-    """The result as text, cut as a transcript keeps it (R10.18), in a run that `records`; not part of `run --json`."""
-    told: JsonObject = Field(default_factory=dict)
-    """Of what the transcript keeps of it what a model is told in its place, where it is shown by its shape (R15.4): `params`, `error`, `shown`.
+    result: str | None = None  # R10.18
+    """The result as text, cut as a transcript keeps it, in a run that `records`; not part of `run --json`."""
+    told: JsonObject = Field(default_factory=dict)  # R15.4
+    """Of what the transcript keeps of it what a model is told in its place, where it is shown by its shape: `params`, `error`, `shown`.
     Not part of `run --json`."""
     wrote: list[WriteRecord] = Field(default_factory=list)
     """What it has written to the state, in a run that `records`; not part of `run --json`."""
@@ -195,20 +201,26 @@ class CallView(WireModel):
 
 
 class RunResult(WireModel):
-    """A run as `run --json` prints it (section 11)."""
+    """A run, as `run --json` prints it.
+
+    ```python
+    result = (await run.view()).result()
+    print(result.output, result.usage.cost)
+    ```
+    """
 
     run_id: str
     status: RunStatus = "running"
     output: Any = None
     """JSON that fits the agent's schema, which its reader knows; `None` where there is none, or none yet."""
-    stop_reason: StopReason | None = None
-    """Why it ended: with its `output`, an `answer` in text, `task_complete`, or at the limit of this name (R9.5)."""
+    stop_reason: StopReason | None = None  # R9.5
+    """Why it ended: with its `output`, an `answer` in text, `task_complete`, or at the limit of this name."""
     requests: int = 0
     """How often a model was asked."""
-    usage: RunUsage = Field(default_factory=RunUsage)
-    """Tokens and dollars, those of its delegates too (R9.6)."""
-    errors: list[JsonObject] = Field(default_factory=list)
-    """The error messages that the model was given, each `{"call", "error"}` (R6.6)."""
+    usage: RunUsage = Field(default_factory=RunUsage)  # R9.6
+    """Tokens and dollars, those of its delegates too."""
+    errors: list[JsonObject] = Field(default_factory=list)  # R6.6
+    """The error messages that the model was given, each `{"call", "error"}`."""
     calls: list[CallView] = Field(default_factory=list)
     """In the order of the plans, also those that never ran."""
     state: JsonObject = Field(default_factory=dict)
@@ -219,23 +231,23 @@ class RunResult(WireModel):
     """Why the run failed, in one line."""
     worked: float = 0.0
     """Seconds of work, for a parent's deadline; not part of `run --json`."""
-    cut: list[str] = Field(default_factory=list)
-    """What was too large to be told whole, a line each, and how to read it (R18.3)."""
-    sources: list[str] = Field(default_factory=list)
-    """Where the output of a delegate comes from, for the run above; not part of `run --json` (R15.1)."""
-    left: dict[str, list[str]] = Field(default_factory=dict)
+    cut: list[str] = Field(default_factory=list)  # R18.3
+    """What was too large to be told whole, a line each, and how to read it."""
+    sources: list[str] = Field(default_factory=list)  # R15.1
+    """Where the output of a delegate comes from, for the run above; not part of `run --json`."""
+    left: dict[str, list[str]] = Field(default_factory=dict)  # R15.1
     """Where what a session goes on with comes from, by reference: `†state.KEY`, and as `†conversation` what others wrote of what is told
-    of the run; not part of `run --json` (R15.1)."""
+    of the run; not part of `run --json`."""
     output_size: int = 0
     """Bytes of an output that was cut, so that nobody takes it for the value; 0: it is whole. Not part of `run --json`."""
     context_tokens: int = 0
     """What a server counted in the last Request, context and answer; 0: it did not say. Not part of `run --json`."""
-    sent: list[str] = Field(default_factory=list)
-    """Digests of what message tools have sent, those of its delegates too (R10.16). Not part of `run --json`."""
+    sent: list[str] = Field(default_factory=list)  # R10.16
+    """Digests of what message tools have sent, those of its delegates too. Not part of `run --json`."""
     reasoning: str = ""
     """What the model thought before the answer, where a session tells that. Not part of `run --json`."""
-    tight: bool = False
-    """Whether its context was too long for a model, and was shown cut since (R9.7). Not part of `run --json`."""
+    tight: bool = False  # R9.7
+    """Whether its context was too long for a model, and was shown cut since. Not part of `run --json`."""
     ended_at: str | None = None
     """ISO 8601, UTC: when it ended, by its own clock, so that all who read it have the same time; `None`: it was broken off, or is a run of
     0.1.0. Not part of `run --json`."""
@@ -251,35 +263,46 @@ class RunResult(WireModel):
 
 
 class RunView(RunResult):
-    """The answer of the `run` query: the result so far, and what a live view needs beside it."""
+    """A run as it is now, or as it ended: its result so far, and data for live views.
+
+    ```python
+    view = await run.view()
+    print(view.status, view.output, view.usage.tokens, view.stop_reason)
+    ```
+    """
 
     agent: str = ""
     """Its agent's name."""
     waiting: list[WaitingView] = Field(default_factory=list)
     """What waits for a person, oldest first."""
-    wait: ModelWait | None = None
-    """The model that it waits for, while its provider is away (R20.5)."""
+    wait: ModelWait | None = None  # R20.5
+    """The model that it waits for, while its provider is away."""
     refusals: list[JsonObject] = Field(default_factory=list)
     """Decisions that changed nothing, and why: `{"time", "decision", "problem"}`."""
     resets: int = 0
     """How many resets by Temporal its history holds: after each the run goes on from an earlier point."""
     log: list[RequestView] = Field(default_factory=list)
     """Its Requests, in order."""
-    trouble: str = ""
-    """Why its workflow tasks fail, and what to do, where they do (R18.10); or that no worker answers for a run that has ended."""
+    trouble: str = ""  # R18.10
+    """Why its workflow tasks fail, and what to do, where they do; or that no worker answers for a run that has ended."""
     reads: dict[str, list[str]] = Field(default_factory=dict)
     """Call id → what it reads, as references."""
     writes: dict[str, str] = Field(default_factory=dict)
     """Call id → its output path."""
-    sets: list[list[str]] = Field(default_factory=list)
-    """Names of sources; `!` before one says that others wrote what came from there (R15.1)."""
-    met: list[str] = Field(default_factory=list)
-    """What others wrote and its calls or its model have met, as names of sources (R15.1)."""
+    sets: list[list[str]] = Field(default_factory=list)  # R15.1
+    """Names of sources; `!` before one says that others wrote what came from there."""
+    met: list[str] = Field(default_factory=list)  # R15.1
+    """What others wrote and its calls or its model have met, as names of sources."""
     edges: list[tuple[str, str, str]] = Field(default_factory=list)
     """Writer's call id, reader's, and the reference: what a drawing shows."""
 
     def result(self) -> RunResult:
-        """Only what `run --json` prints."""
+        """Return only the part that `run --json` prints.
+
+        ```python
+        print((await run.view()).result().as_json())
+        ```
+        """
         return RunResult.model_validate({name: getattr(self, name) for name in RunResult.model_fields})
 
 

@@ -205,7 +205,14 @@ _LONGEST: Final = 100
 
 @dataclass(frozen=True)
 class Reply:
-    """The argument of a route's function: one text to deliver, for one route."""
+    """One text to deliver on one route: the argument of a route's function.
+
+    ```python
+    @reply_route("slack")
+    async def post(reply: Reply) -> None:
+        print(f"to {reply.address}: {reply.text} (idempotency key {reply.key})")
+    ```
+    """
 
     key: str
     """`<run>/<reply>`: names this delivery, the same at every attempt. Who has delivered it under this key does not do so again."""
@@ -238,14 +245,22 @@ class RouteFunction:
 
 
 def reply_route(name: str, /) -> Callable[[F], F]:
-    """Have replies to messages of this route, `name` or `name:address`, given to a function, sync or async (R10.16).
+    """Make a function, sync or async, deliver the replies of a route: to messages with the route `name` or
+    `name:address`.
 
-    The function takes a `Reply` and delivers it under its `key`. It returns nothing, or `refuse("why")` where that can never be delivered.
-    The engine retries what it raises, six attempts in all; after that nobody knows whether it has arrived (`perdure session redeliver`). Attempts
-    wait for a worker for as long as there is none. Sync functions run in threads.
+    The function takes a `Reply` and delivers it under its `key`. It returns nothing, or `refuse("why")` if the reply
+    can never be delivered. The engine retries after an exception, six attempts in all; then the outcome is unknown
+    (`perdure session redeliver`). Attempts wait for a worker without a limit. Sync functions run in threads.
 
     Raises `ToolDefinitionError` for a name with a colon in it, and for a function that takes no `Reply`.
+
+    ```python
+    @reply_route("slack")
+    async def post(reply: Reply) -> None:
+        print(f"to {reply.address}: {reply.text}")
+    ```
     """
+    # R10.16
     if not (0 < len(name) <= _LONGEST and name.isprintable()) or ":" in name or name != name.strip():
         raise ToolDefinitionError(
             f"{name!r} cannot name a route: 1 to {_LONGEST} printable characters, without a colon"

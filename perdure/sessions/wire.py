@@ -132,7 +132,15 @@ class Message(WireModel):
 
 
 class Receipt(WireModel):
-    """The answer of acceptance: the message is in the session's history (R10.1)."""
+    """The confirmation that a message is in the session's history.
+
+    ```python
+    receipt = await session.send("Two pears, too.", sender="ann")
+    print(receipt.done, receipt.run_id)
+    ```
+    """
+
+    # R10.1
 
     run_id: str | None
     """The run that takes it, also where it has not begun yet; `None`: a command, which takes no run."""
@@ -153,14 +161,22 @@ class Receipt(WireModel):
 
 
 class WaitResult(WireModel):
-    """The answer of `wait` (R10.1)."""
+    """The end of a run, as `Session.wait` and `Run.waited` return it.
+
+    ```python
+    if (await session.wait(receipt, timeout=60)).status == "timeout":
+        print("still running")
+    ```
+    """
+
+    # R10.1
 
     status: Literal["ok", "error", "timeout"]
     started_at: str | None = None
     """ISO 8601, UTC; `None`: it has not begun."""
     ended_at: str | None = None
-    error: str | None = None
-    """Why it did not end well; of one that has not ended why its workflow tasks fail, and what to do, where they do (R18.10)."""
+    error: str | None = None  # R18.10
+    """The reason of a bad end; of a run that has not ended, why its workflow tasks fail, and what to do."""
 
     def as_json(self) -> JsonObject:
         plain = super().as_json()
@@ -227,7 +243,13 @@ class Description(WireModel):
 
 
 class SessionInfo(Description):
-    """A session's metadata and origin, without its messages."""
+    """A session's metadata and origin, without its messages.
+
+    ```python
+    info = await session.about()
+    print(info.created_at, info.metadata)
+    ```
+    """
 
     session: str
     created_at: str = ""
@@ -292,7 +314,13 @@ class QueuedView(WireModel):
 
 
 class SessionView(WireModel):
-    """A session as `session show --json` prints it."""
+    """A session as `session show --json` prints it.
+
+    ```python
+    view = await session.show()
+    print(view.status, len(view.queue))
+    ```
+    """
 
     session: str
     """Its key."""

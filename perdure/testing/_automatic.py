@@ -17,12 +17,19 @@ _ENDS_THE_RUN: Final = ("task_complete",)
 
 
 class AutoModel(ScriptedModel):
-    """A model that needs no script. In each run it calls every tool once in its first answer, and gives an output in the second; both match their
-    schemas.
+    """A model that needs no script. In each run it calls every tool once in its first answer, and gives an output in
+    the second; both match their schemas.
 
-    `values`: by tool, parameters that are not made up; those beside them are made where they are required. `skip`: tools that are not called.
-    `output`: used in place of one made from the agent's schema. `seed`: the same values for the same seed. Delegates that the agent was given are
-    answered in the same way. Raises `CannotMakeError` for a schema for which it finds no value.
+    `values`: by tool, parameters that are not made up; those beside them are made where they are required. `skip`:
+    tools that are not called. `output`: used in place of one made from the agent's schema. `seed`: the same values for
+    the same seed. Delegates that the agent was given are answered in the same way. Raises `CannotMakeError` for a
+    schema for which it finds no value.
+
+    ```python
+    async def test_order() -> None:
+        async with run_locally(shopper, model=AutoModel(values={"order": {"count": 3}})) as local:
+            await local.run({"request": "Order three apples."})
+    ```
     """
 
     def __init__(

@@ -70,7 +70,15 @@ def inline_tools(agent: Agent[Any]) -> dict[str, JsonObject]:
 
 @dataclass(frozen=True)
 class Checked:
-    """The facts about a plan that are known before it runs. Calls are named by their ids, `1.0`, `1.1`, … in the order in which they are written."""
+    """The facts about a plan that are known before it runs. Calls are named by their ids, `1.0`, `1.1`, … in the order
+    in which they are written.
+
+    ```python
+    checked = check(shopper, [{"_tool": "order", "fruit": "apple"}], tools=[order])
+    assert checked.ok, checked
+    print(checked.levels, checked.approvals)
+    ```
+    """
 
     problems: list[str]
     """Everything that is wrong, one line each; empty for a plan that can run."""
@@ -78,9 +86,9 @@ class Checked:
     """What would run in parallel, in the order of the levels."""
     approvals: dict[str, str]
     """The calls that a person would be asked about, and why."""
-    sources: list[tuple[str, str]]
+    sources: list[tuple[str, str]]  # R15.7
     """Call id and way of each parameter that is not written out in the plan: `("1.1", "pay.iban ← †state.mail.iban ← read_mail (written
-    by others)")` (R15.7)."""
+    by others)")`."""
     makespan: float
     """Seconds from first start to last end, by the tools' `duration`s (1 s where none is known)."""
     calls: list[JsonObject]
@@ -93,16 +101,21 @@ class Checked:
 
     @property
     def ok(self) -> bool:
-        """Nothing is wrong with it."""
+        """Whether nothing is wrong with it."""
         return not self.problems
 
     @property
     def asks(self) -> list[str]:
-        """The tools that a person would be asked about, in the order of the calls."""
+        """The tools whose calls need a person's approval, in the order of the calls."""
         return [call.spec.tool_name for call in self.plan.written() if call.id in self.approvals]
 
     def mermaid(self) -> str:
-        """The plan as a drawing, for a failure's message or a review."""
+        """Return a drawing of the plan in Mermaid's language, for a failure's message or a review.
+
+        ```python
+        print(check(shopper, [{"_tool": "order", "fruit": "apple"}], tools=[order]).mermaid())
+        ```
+        """
         return to_mermaid(draw_plan(self.plan, paths=True))
 
     def __str__(self) -> str:
@@ -120,13 +133,20 @@ def check(
     durations: Mapping[str, float] | None = None,
     assume: Mapping[str, str] | None = None,
 ) -> Checked:
-    """Validate a plan of this agent, play it dry, and tell what a person would be asked about (R5.6).
+    """Validate a plan of this agent, simulate it, and find the calls that need approval.
 
-    `tools`: functions and modules that the agent names, beside those that it was given as functions; of others only the name is known.
-    `input`, `state`: the run's input, and what the state holds before. `durations`: seconds by tool. `assume`: call id → `failed`, or the
-    alternative of its output path that it takes. Raises `AgentError` or `InputError` for an agent or an input that no run would start with,
-    and `AgentError` for what is no plan in any dialect; what is wrong in a plan is in `problems`.
+    `tools`: functions and modules that the agent names, beside those that it has as functions; of other tools only the
+    name is known. `input`, `state`: the run's input, and the state before it. `durations`: seconds by tool. `assume`:
+    call id → `failed`, or the alternative of its output path that it takes. Raises `AgentError` or `InputError` for an
+    agent or an input with which no run would start, and `AgentError` for a text that is not a plan in any dialect.
+    Faults of a plan are in `problems`.
+
+    ```python
+    checked = check(shopper, [{"_tool": "order", "fruit": "apple"}], tools=[order])
+    assert checked.ok, checked
+    ```
     """
+    # R5.6
     known = as_agent(agent)
     named = functions_of(known, tools).definitions()
     solution = read_plan(plan, planned_for(known.parsed, named, input, state))

@@ -48,7 +48,15 @@ _OFFERED = [tool.name for tool in built_in(ToolSettings.model_construct())]
 
 
 class Local:
-    """A server, a worker and a model, for as long as `run_locally` lasts."""
+    """A server, a worker and a model, as long as `run_locally` lasts.
+
+    ```python
+    async def test_order() -> None:
+        async with run_locally(shopper, model=AutoModel()) as local:
+            view = await local.run({"request": "Order three apples."})
+            local.assert_once("order")
+    ```
+    """
 
     def __init__(
         self,
@@ -80,9 +88,14 @@ class Local:
         tenant: str | None = None,
         context: object = None,
     ) -> LocalRun[Any]:
-        """Start a run of the agent, or of another one; time does not pass by itself until something is waited for.
+        """Start a run of the agent, or of another one. Time does not pass by itself until something is waited for.
 
-        Raises as `perdure.Perdure.start` does.
+        All but `agent` and the errors are those of `perdure.Perdure.start`.
+
+        ```python
+        run = await local.start({"request": "Order three apples."})
+        await run.until_waiting("1.0")
+        ```
         """
         known = self.agent if agent is None else as_agent(agent)
         assert known is not None, "no agent: give one to run_locally, or to start"
@@ -95,53 +108,102 @@ class Local:
         return LocalRun(run.client, run.id, known, self.following)
 
     def session(self, key: str, *, agent: AgentLike | None = None, **more: Any) -> Session:
-        """A session of the agent, or of another one, by its key. `more`: as of `perdure.Perdure.session`.
+        """Return a session of the agent, or of another one, by its key. `more`: as of `perdure.Perdure.session`.
 
-        While an answer is waited for by `reply` or `wait`, people decide and time passes.
+        While `reply` or `wait` waits for an answer, people decide and time passes.
+
+        ```python
+        session = local.session("ann")
+        print(await session.ask("Order three apples.", sender="ann"))
+        ```
         """
         return self.perdure.session(key, agent=self.agent if agent is None else as_agent(agent), **more)
 
     async def settle(self) -> None:
-        """Wait until nothing happens any more by itself: every reply is delivered or given up, every retry and timer is over."""
+        """Wait until nothing happens any more by itself: all replies are delivered or given up, all retries and timers
+        are over.
+
+        ```python
+        await local.settle()
+        ```
+        """
         await self.following.settle()
 
     async def run(self, input: Any = MISSING, **how: Any) -> RunView:
-        """Start a run and wait for its end; `how`: as of `start`. Raises `AssertionError`, with the reason, unless it completed."""
+        """Start a run and return its view at its end. `how`: as of `start`. Raises `AssertionError`, with the reason, unless it completed.
+
+        ```python
+        view = await local.run({"request": "Order three apples."})
+        assert view.output == "ordered"
+        ```
+        """
         view = await (await self.start(input, **how)).wait()
         if view.status != "completed":
             raise AssertionError(f"the run {view.run_id} is {view.status}: {view.error or view.stop_reason}")
         return view
 
     async def now(self) -> datetime:
-        """The server's time."""
+        """Return the server's time.
+
+        ```python
+        before = await local.now()
+        ```
+        """
         return await self.following.clock.now()
 
     async def skip(self, duration: Duration) -> None:
-        """Let time pass: what is due meanwhile happens."""
+        """Let time pass; what is due meanwhile happens. `duration`: seconds, a `timedelta`, or words such as `2h`.
+
+        ```python
+        await local.skip("2 days")
+        ```
+        """
         clock = self.following.clock
         await clock.pass_time(await clock.now() + timedelta(seconds=seconds(duration)))
 
     def executions(self, tool: str | None = None) -> list[Execution]:
-        """Each time that a tool's code ran, in the order of beginning."""
+        """Return each time that a tool's code ran, in the order of beginning; without a name, those of all tools.
+
+        ```python
+        assert [each.params["fruit"] for each in local.executions("order")] == ["apple"]
+        ```
+        """
         return [each for each in self._toolbox.executions if tool in (None, each.tool)]
 
     def assert_once(self, tool: str, **params: Any) -> None:
-        """The tool's effect was made exactly once: for one idempotency key, however many attempts it took.
+        """Check that the tool's effect was made exactly once: for one idempotency key, in any number of attempts.
 
-        Where its code ran at more than one attempt, to its end or into an exception, it has to take a `ToolContext`: without its key it
-        cannot know that it did this before. `params` narrow it down to calls with these resolved parameters. Raises `AssertionError`.
+        A tool whose code ran at more than one attempt, to its end or into an exception, has to take a `ToolContext`:
+        without its key it cannot know that it ran before. `params`: only calls with these resolved parameters. Raises
+        `AssertionError`.
+
+        ```python
+        local.assert_once("order", fruit="apple")
+        ```
         """
         if problem := unlike_once(tool, self._toolbox.executions, params):
             raise AssertionError(problem)
 
     def assert_never(self, tool: str, **params: Any) -> None:
-        """The tool's code did not run. Raises `AssertionError`."""
+        """Check that the tool's code did not run. `params`: only calls with these resolved parameters. Raises
+        `AssertionError`.
+
+        ```python
+        local.assert_never("order", fruit="plum")
+        ```
+        """
         ran = [each for each in self.executions(tool) if all(each.params.get(key) == params[key] for key in params)]
         if ran:
             raise AssertionError(f"{tool} ran: {'; '.join(map(str, ran))}")
 
     def check(self) -> None:
-        """Raises `AssertionError` for what was left over or went wrong unseen; the end of `run_locally` does so too."""
+        """Raise `AssertionError` for scripted parts that were not used, and for unseen failures; the end of
+        `run_locally` does so too.
+
+        ```python
+        local.check()
+        ```
+        """
         problems = [*self.following.troubles(), *self.following.left_over()]
         problems += [f"{fault} never happened" for fault in self._toolbox.faults if not fault.happened]
         problems += self.model.left_over() if self.model.strict else []
@@ -169,21 +231,30 @@ async def run_locally(
     data_converter: DataConverter | None = None,
     **worker: Any,
 ) -> AsyncIterator[Local]:
-    """A Temporal server, a worker that has the agent's tools, and a model that answers from a script.
+    """Run a Temporal server, a worker that has the agent's tools, and a model that answers from a script, as long as
+    the context lasts.
 
-    `model`: turns, a function that answers each request, or a `ScriptedModel`; an `AsyncOpenAI` asks a real one, which nothing else does.
-    `tools`: functions and modules with the tools that the agent names. `fakes`: by name what stands in for a tool: a function (sync or
-    async, with a parameter `context` it is given the `ToolContext`), a value to return, or an exception to raise; definition and policy stay
-    the real tool's. `hooks`: functions with `@hook`, beside those of the modules. `routes`: functions with
-    `@reply_route`, likewise. `people`: who decides (`approve`, …); `faults`: when the worker dies (`kill`). `server`: `time-skipping` lets no hour
-    take longer than a moment; `dev` keeps real time and lists runs; or one that is there already: its address, a client, or a
-    `WorkflowEnvironment`. `agents`: the folder of delegates.
-    `functions`: modules whose functions agent files name. `timeout`: real seconds that a wait may take. `worker`: further options of
-    `perdure.hosting.worker.build_worker`. No key, address, codec or storage is
-    taken from the environment.
+    `model`: turns, a function that answers each request, or a `ScriptedModel`; an `AsyncOpenAI` calls a real one.
+    `tools`: functions and modules with the tools that the agent names. `fakes`: by name, replacements of tools: a
+    function (sync or async; a parameter `context` takes the `ToolContext`), a value to return, or an exception to
+    raise; definition and policy stay the real tool's. `hooks`: functions with `@hook`, beside those of the modules.
+    `routes`: functions with `@reply_route`, likewise. `people`: those who decide (`approve`, …). `faults`: the deaths
+    of the worker (`kill`). `server`: `time-skipping` skips waiting times; `dev` keeps real time and lists runs; or a
+    running server: its address, a client, or a `WorkflowEnvironment`. `agents`: the folder of delegates. `functions`:
+    modules whose functions agent files name. `approval_floor`: as of a worker (`never`). `timeout`: real seconds that a
+    wait may take (30). `task_queue`: the queue's name (default: a new one). `data_converter`: the client's. `worker`:
+    further options of `perdure.hosting.worker.build_worker`. No key, address, codec or storage is taken from the
+    environment.
 
-    At its end raises `AssertionError` for answers that nobody asked for, questions without an answer, people whom nobody asked, and
-    faults that never happened.
+    At its end it raises `AssertionError` for answers that no Request used, questions without an answer, people who had
+    nothing to decide, and faults that never happened.
+
+    ```python
+    async def test_order() -> None:
+        async with run_locally(shopper, model=AutoModel(), people=[approve("order")]) as local:
+            view = await local.run({"request": "Order three apples."})
+            assert view.status == "completed"
+    ```
     """
     known = None if agent is None else as_agent(agent)
     dying = list(faults)

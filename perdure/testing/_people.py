@@ -35,7 +35,12 @@ def seconds(duration: Duration) -> float:
 
 @dataclass
 class Person:
-    """One who decides about the first offer that is meant, or about every one with `every`."""
+    """A person who decides about the first approval request that matches, or with `every` about each one.
+
+    ```python
+    people = [approve("order", after="2h", by="ann"), answer("The blue one.")]
+    ```
+    """
 
     tool: str | None
     """Of the calls that are meant; `None`: whatever waits, a whole plan too."""
@@ -48,13 +53,24 @@ class Person:
     decided: int = 0
 
     def means(self, offer: WaitingView) -> bool:
-        """Whether it decides about this offer."""
+        """Whether this person decides about this approval request.
+
+        ```python
+        if approve("order").means((await run.waiting())[0]):
+            print("approved")
+        ```
+        """
         if offer.question != (self.kind == "answer") or (self.decided and not self.every):
             return False
         return self.tool in (None, offer.tool)
 
     def decision(self, offer: WaitingView) -> JsonObject:
-        """Return the decision that this person sends, bound to what they were shown."""
+        """Return the decision that this person sends, bound to exactly what was shown.
+
+        ```python
+        await run.decide(approve("order").decision((await run.waiting())[0]))
+        ```
+        """
         return {"call": offer.call, "decision": self.kind, "digest": offer.digest, **self.more}
 
     def __str__(self) -> str:
@@ -70,7 +86,15 @@ def approve(
     endorse: bool = False,
     every: bool = False,
 ) -> Person:
-    """Approve the first call of the tool that waits (of any tool, or a plan, without a name), `after` that long."""
+    """Return a person who approves the first waiting call of the tool; without a name, any call or plan.
+
+    `after`: seconds, a `timedelta`, or words such as `2h`. `by`, `remember`, `endorse`: as `Run.approve` has them.
+    `every`: each such call.
+
+    ```python
+    people = [approve("order", after="2h", by="ann")]
+    ```
+    """
     more = _said(by) | ({"remember": True} if remember else {}) | ({"endorse": True} if endorse else {})
     return Person(tool, "approve", seconds(after), more, every)
 
@@ -78,7 +102,12 @@ def approve(
 def reject(
     tool: str | None = None, reason: str = "", *, after: Duration = 0, by: str = "", every: bool = False
 ) -> Person:
-    """Reject it, with a reason that the model is told."""
+    """Return a person who rejects such a call, with a reason that the model reads. Otherwise as `approve`.
+
+    ```python
+    people = [reject("order", "Too expensive.")]
+    ```
+    """
     return Person(tool, "reject", seconds(after), {"reason": reason, **_said(by)}, every)
 
 
@@ -91,7 +120,13 @@ def edit(
     by: str = "",
     every: bool = False,
 ) -> Person:
-    """Let it run with other parameters: those given change, the others stay. Of a plan: `calls`, all of them."""
+    """Return a person who approves such a call with other parameters: those given change, the others stay. `calls`: all
+    calls of a plan. Otherwise as `approve`.
+
+    ```python
+    people = [edit("order", {"count": 2})]
+    ```
+    """
     changed: JsonObject = {} if params is None else {"params": dict(params)}
     changed |= {} if calls is None else {"calls": [dict(call) for call in calls]}
     return Person(tool, "edit", seconds(after), {**changed, **_said(by)}, every)
@@ -100,12 +135,22 @@ def edit(
 def replace(
     tool: str | None, call: Mapping[str, Any], *, after: Duration = 0, by: str = "", every: bool = False
 ) -> Person:
-    """Let another call run in its place: `{"_tool": …}`."""
+    """Return a person who runs another call, `{"_tool": …}`, in its place. Otherwise as `approve`.
+
+    ```python
+    people = [replace("order", {"_tool": "voucher", "euros": 20})]
+    ```
+    """
     return Person(tool, "replace", seconds(after), {"with": dict(call), **_said(by)}, every)
 
 
 def answer(value: Json, *, after: Duration = 0, by: str = "", every: bool = False) -> Person:
-    """Answer the first question that `ask_person` asks."""
+    """Return a person who answers the first question of `ask_person`. Otherwise as `approve`.
+
+    ```python
+    people = [answer("The blue one.")]
+    ```
+    """
     return Person(None, "answer", seconds(after), {"answer": value, **_said(by)}, every)
 
 

@@ -32,7 +32,15 @@ _FORMATS: Final = {
 
 
 class CannotMakeError(ValueError):
-    """A schema for which no value was found; the message says which, and what helps."""
+    """A schema for which no value was found. The message names the schema, and what helps.
+
+    ```python
+    try:
+        await local.run()
+    except CannotMakeError as error:
+        print(error)
+    ```
+    """
 
 
 class Chooser(Protocol):

@@ -36,10 +36,17 @@ class _Drawn:
 def plans(
     agent: AgentLike, *, tools: Iterable[ToolLike] = (), input: Any = MISSING, most: int = 8
 ) -> st.SearchStrategy[list[JsonObject]]:
-    """Lists of one to `most` calls that `check` finds nothing wrong with: chains, joins, order without data, results read by other calls.
+    """Return a strategy of hypothesis for lists of one to `most` calls with which `check` finds no fault: chains,
+    joins, order without data, and results that other calls read.
 
-    `tools`: functions and modules that the agent names; `input`: the run's input, where it needs one. Values are made from the tools'
-    schemas; hypothesis shrinks them like any other. Raises `AgentError` for an agent that has no tools.
+    `tools`: functions and modules that the agent names. `input`: the run's input, if it needs one. Values are made from
+    the tools' schemas; hypothesis shrinks them like any other. Raises `AgentError` for an agent without tools.
+
+    ```python
+    @given(plans(shopper, tools=[order]))
+    def test_any_plan(calls: list[Any]) -> None:
+        assert check(shopper, calls, tools=[order]).ok
+    ```
     """
     known = as_agent(agent)
     planned = planned_for(known.parsed, functions_of(known, tools).definitions(), input)

@@ -231,15 +231,22 @@ _TRIES: Final = 20
 
 
 class LocalRun(Run[OutputT]):
-    """A run in a test, with all that a run of `perdure.Perdure` has. While it is waited for, people decide and time passes; else time
-    stands still. To wait for what never comes is an `AssertionError`."""
+    """A run in a test, with everything that a `perdure.Run` has. While a test waits for it, people decide and time
+    passes; otherwise time stops. A wait for something that never comes raises `AssertionError`.
+
+    ```python
+    run = await local.start({"request": "Order three apples."})
+    view = await run.wait()
+    ```
+    """
 
     def __init__(self, client: Client, id: str, agent: Agent[OutputT] | None, following: TestRuns) -> None:
         super().__init__(client, id, agent)
         self._following = following
 
     async def wait(self, timeout: float | None = None) -> RunView:
-        """Wait for its end; the whole run, however it ended. `timeout`: real seconds, by default those of `run_locally`."""
+        """Wait for its end and return its view, whether or not it has an output. `timeout`: real seconds (default:
+        those of `run_locally`)."""
 
         async def ended(look: WaitingState) -> RunView | None:
             if self.id in look.open:
@@ -255,7 +262,8 @@ class LocalRun(Run[OutputT]):
         return await self._following.until(ended, timeout)
 
     async def result(self, timeout: float | None = None) -> OutputT:
-        """Wait for its end; its output, as the type of its agent's. Raises `RunFailedError` where it ended without one."""
+        """Wait for its end and return its output, as the type of its agent's output. Raises `RunFailedError` if it
+        ended without one."""
         await self.wait(timeout)
         return await super().result()
 
@@ -268,7 +276,14 @@ class LocalRun(Run[OutputT]):
                 yield event
 
     async def until_waiting(self, *calls: str) -> RunView:
-        """Wait until exactly these calls wait for a person, by id; without any, until something does."""
+        """Wait until these calls wait for a person, and no others; without `calls`, until anything does. Return the
+        view.
+
+        ```python
+        run = await local.start({"request": "Order three apples."})
+        view = await run.until_waiting("1.0")
+        ```
+        """
 
         async def waiting(look: WaitingState) -> RunView | None:
             if self.id not in look.open:

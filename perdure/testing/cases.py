@@ -131,9 +131,14 @@ class Recordable(Protocol):
 
 
 async def record(run: Recordable) -> Case:
-    """The run, and those below it, as a case to be kept beside the tests. It holds what the run read and wrote: look at it before it is shared.
+    """Record a run, and the runs below it, as a case to keep beside the tests. It holds the data that the run read and
+    wrote: check it before you share it.
 
-    Raises `RunError` for a run that is not there, or whose history this version cannot replay.
+    Raises `RunError` if there is no such run, or if this version cannot replay its history.
+
+    ```python
+    write_case(await record(perdure.get_run("order-17")), "tests/cases/order.json")
+    ```
     """
     return await record_run(run.client, run.id)
 
@@ -171,12 +176,23 @@ def case_text(case: Case) -> str:
 
 
 def write_case(case: Case, path: str | Path) -> None:
-    """Into a file, as indented JSON."""
+    """Write a case into a file, as indented JSON.
+
+    ```python
+    write_case(await record(run), "tests/cases/order.json")
+    ```
+    """
     Path(path).write_text(case_text(case) + "\n", encoding="utf-8")
 
 
 def read_case(path: str | Path) -> Case:
-    """Raises `SettingsError` for a file that is no case, or of a form that this version does not know."""
+    """Return the case in a file. Raises `SettingsError` for a file that is not a case, or a case of a form that this
+    version does not know.
+
+    ```python
+    case = read_case("tests/cases/order.json")
+    ```
+    """
     try:
         case = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -322,7 +338,15 @@ def _without_digest(decision: JsonObject) -> JsonObject:
 
 
 class CaseDifferenceError(AssertionError):
-    """The run is not what was recorded: `lines` are what was (`-`) and what is (`+`)."""
+    """The run differs from the recorded one. `lines`: the diff, of recorded (`-`) and present (`+`) lines.
+
+    ```python
+    try:
+        await replay("tests/cases/order.json", shopper)
+    except CaseDifferenceError as error:
+        print(error.lines)
+    ```
+    """
 
     def __init__(self, name: str, lines: list[str], view: RunView) -> None:
         super().__init__(f"the run differs from its record {name!r}:\n" + "\n".join(lines))
@@ -339,12 +363,18 @@ async def replay(
     server: Server = "time-skipping",
     timeout: float = 30.0,
 ) -> RunView:
-    """Play a recorded run again: by default with the answers of its record, and the agent that it had.
+    """Play a recorded run again, by default with the recorded answers and the recorded agent, and return its view.
 
-    `agent`: the agent of today; `tools`: the code of today, of which only the definitions count: no tool is called, each call gets what the
-    recorded one of the same tool and parameters got. `model`: another model, whose plan is compared with the recorded one. `server` and
-    `timeout` as for `run_locally`. Raises `CaseDifferenceError`, an `AssertionError`, with a diff of the plans as graphs: calls with
-    parameters, statuses and whether a person was asked, edges, status and output; `SettingsError` for what is no case.
+    `agent`: the present agent. `tools`: the present tools, of which only the definitions count. No tool is called: each
+    call gets the result of the recorded call of the same tool and parameters. `model`: another model, whose plan is
+    compared with the recorded one. `server`, `timeout`: as for `run_locally`. Raises `CaseDifferenceError`, an
+    `AssertionError`, with a diff of the plans as graphs: calls with parameters, statuses and approvals, dependencies,
+    status and output. Raises `SettingsError` for a value that is not a case.
+
+    ```python
+    async def test_order() -> None:
+        await replay("tests/cases/order.json", shopper, tools=[order])
+    ```
     """
     known = read_case(case) if isinstance(case, str | Path) else check_case(case, "the case")
     whole = as_agent(known["agent"] if agent is None else agent)

@@ -18,14 +18,27 @@ _SETTINGS: Final = ("TEMPORAL_", "OPENAI_", "PERDURE_")
 
 @pytest.fixture
 def no_perdure_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the environment reaches a server, a model or a worker: no `TEMPORAL_…`, `OPENAI_…` or `PERDURE_…`."""
+    """Remove all variables `TEMPORAL_…`, `OPENAI_…` and `PERDURE_…` from the environment of a test.
+
+    ```python
+    def test_settings(no_perdure_settings: None) -> None:
+        assert in_force().task_queue == "perdure"
+    ```
+    """
     for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
         monkeypatch.delenv(name)
 
 
 @pytest.fixture
 def run_locally(no_perdure_settings: None) -> Callable[..., AbstractAsyncContextManager[Local]]:
-    """`perdure.testing.run_locally`, with nothing of the environment."""
+    """Return `perdure.testing.run_locally`, without any setting of the environment.
+
+    ```python
+    async def test_order(run_locally: Callable[..., Any]) -> None:
+        async with run_locally(shopper, model=AutoModel()) as local:
+            await local.run()
+    ```
+    """
     from perdure.testing._local import run_locally
 
     del no_perdure_settings
@@ -34,7 +47,14 @@ def run_locally(no_perdure_settings: None) -> Callable[..., AbstractAsyncContext
 
 @pytest.fixture(scope="session")
 def perdure_dev_server() -> Iterator[str]:
-    """The address of a dev server for all tests of the session: `run_locally(agent, server=perdure_dev_server)`. It keeps real time."""
+    """Return the address of a dev server for all tests of the session. It keeps real time.
+
+    ```python
+    async def test_order(perdure_dev_server: str) -> None:
+        async with run_locally(shopper, model=AutoModel(), server=perdure_dev_server) as local:
+            await local.run()
+    ```
+    """
     from perdure.testing._servers import dev_server_in_thread
 
     with dev_server_in_thread() as address:

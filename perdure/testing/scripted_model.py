@@ -43,7 +43,12 @@ RUN_HEADER = "x-perdure-run"
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """One request that was answered; `number` counts from 1."""
+    """One request to a scripted model; `number` counts from 1.
+
+    ```python
+    print(model.requests[0].model, model.requests[0].text)
+    ```
+    """
 
     number: int
     body: JsonObject
@@ -55,7 +60,7 @@ class ChatRequest:
 
     @property
     def run_id(self) -> str:
-        """The run that asks, a delegate's too; empty where the client does not say."""
+        """The run that sent the request, also a delegate's; empty if the client does not name it."""
         return self.headers.get(RUN_HEADER, "")
 
     @property
@@ -65,7 +70,7 @@ class ChatRequest:
 
     @property
     def shown(self) -> str:
-        """Return everything that the model was shown, also native calls and their results, as JSON if it is not text."""
+        """Texts that the model was shown, also native calls and their results, as JSON if it is not text."""
         calls = [
             f"{call['function']['name']} {call['function']['arguments']}"
             for message in self.messages
@@ -75,13 +80,18 @@ class ChatRequest:
 
     @property
     def text(self) -> str:
-        """Return the texts that the model was shown, as one text."""
+        """The texts that the model was shown, as one text."""
         return "\n".join(str(message.get("content") or "") for message in self.messages)
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds before the first token, and for each token after it. Zero is as fast as it goes."""
+    """Seconds before the first token, and for each token after it. Zero is as fast as possible.
+
+    ```python
+    model = ScriptedModel(["Hello"], pace=Pace(first_token=0.5, per_token=0.02))
+    ```
+    """
 
     first_token: float = 0.0
     """Seconds until the first."""
@@ -93,7 +103,12 @@ class Pace:
 class Fault:
     """A fault that happens once `after` characters of the answer were sent.
 
-    `cut` drops the connection, `hang` sends nothing more until the client goes away; `silent` sends nothing at all.
+    `kind`: `cut` drops the connection, `hang` sends nothing more until the client goes away, `silent` sends nothing at
+    all.
+
+    ```python
+    turn = Turn("Hello", fault=Fault("hang", after=2))
+    ```
     """
 
     kind: Literal["cut", "hang", "silent"]
@@ -106,10 +121,15 @@ Content: TypeAlias = "str | JsonObject | Callable[[ChatRequest], str | JsonObjec
 
 @dataclass(frozen=True)
 class Turn:
-    """One answer. A dict is written as compact JSON; a callable answers what it is asked.
+    """One answer of a scripted model.
 
-    `status` other than 200 is an error reply with `content` as its message. `gate` holds the stream back after `gate_after`
-    characters until the event is set.
+    `content`: a text, a Solution as a dict, which is written as compact JSON, or a function of the request. `status`
+    other than 200 is an error with `content` as its message. `gate` holds the stream back after `gate_after` characters
+    until the event is set.
+
+    ```python
+    model = ScriptedModel([Turn({"output": "ordered"}, usage=(120, 8)), Turn("No.", status=400)])
+    ```
     """
 
     content: Content = ""
@@ -141,22 +161,42 @@ Script: TypeAlias = "Sequence[Any] | Callable[[ChatRequest], Turn | JsonObject]"
 
 
 def cut(content: Content, after: int) -> Turn:
-    """The connection breaks after so many tokens of the answer (of `TOKEN` characters each)."""
+    """Return an answer whose connection breaks after `after` tokens (of `TOKEN` characters each).
+
+    ```python
+    model = ScriptedModel([cut({"output": "ordered"}, 2), {"output": "ordered"}])
+    ```
+    """
     return Turn(content, fault=Fault("cut", after * TOKEN))
 
 
 def rate_limited(retry_after: float = 1.0) -> Turn:
-    """429: too many requests, to be asked again after so many seconds."""
+    """Return the answer 429, too many requests: the client may retry after `retry_after` seconds (1).
+
+    ```python
+    model = ScriptedModel([rate_limited(retry_after=5), {"output": "ordered"}])
+    ```
+    """
     return Turn("rate limit reached", status=429, headers={"retry-after": f"{retry_after:g}"})
 
 
 def server_error(status: int = 500) -> Turn:
-    """The server fails."""
+    """Return an error of the server, by default with status 500.
+
+    ```python
+    model = ScriptedModel([server_error(503), {"output": "ordered"}])
+    ```
+    """
     return Turn("the server had an error", status=status)
 
 
 def refusal(reason: str) -> Turn:
-    """The model refuses to answer."""
+    """Return an answer in which the model refuses, with its reason.
+
+    ```python
+    model = ScriptedModel([refusal("I cannot help with that.")] * 2)
+    ```
+    """
     return Turn(refusal=reason)
 
 
@@ -298,12 +338,18 @@ async def close_at_once(server: uvicorn.Server) -> None:
 
 
 class ScriptedModel:
-    """Serves a script on a loopback port for as long as the context lasts.
+    """A model server that answers from a script, on a loopback port, as long as the context lasts.
 
-    A sequence answers the n-th request with its n-th turn; a callable answers any number of them. A dict is a Solution, written
-    in the `dialect`; `kinds` are the kinds of data that references can name, which `script` has to know. Under `run_locally` both are the
-    agent's own unless they are given. `pace`: how fast it writes; at once by default. `api_key`: the key to insist on; any will do by default.
-    `chunk`: characters of a piece of the stream. `port`: 0 takes a free one. `strict`: complain at the end, as `check` does.
+    `script`: a sequence answers the n-th request with its n-th turn; a function answers any number of requests. A dict
+    is a Solution, written in the `dialect`; `kinds` are the kinds of data that references can name, which `script` has
+    to know. Under `run_locally` both are the agent's own unless they are given. `pace`: the speed of its writing; by
+    default at once. `api_key`: the only accepted key (default: any). `chunk`: characters of a piece of the stream.
+    `port`: 0 takes a free one. `strict`: check at the end, as `check` does.
+
+    ```python
+    async with ScriptedModel([{"output": "ordered"}]) as model:
+        print(model.base_url)
+    ```
     """
 
     def __init__(
@@ -339,6 +385,7 @@ class ScriptedModel:
 
     @property
     def base_url(self) -> str:
+        """The address for `OPENAI_BASE_URL`: `http://127.0.0.1:PORT/v1`."""
         return f"http://127.0.0.1:{self._port}/v1"
 
     async def __aenter__(self) -> ScriptedModel:
@@ -369,18 +416,34 @@ class ScriptedModel:
         await close_at_once(self._server)
 
     def check(self) -> None:
-        """Raises `AssertionError` for requests beyond the script, and for turns that were never asked for."""
+        """Raise `AssertionError` for requests beyond the script, and for turns that no request has used.
+
+        ```python
+        model.check()
+        ```
+        """
         if problems := [*self.complaints, *self.left_over()]:
             raise AssertionError("; ".join(problems))
 
     def left_over(self) -> list[str]:
-        """Return a line about the turns of the script that no Request has used."""
+        """Return one line about the turns of the script that no request has used; empty if there are none.
+
+        ```python
+        assert model.left_over() == []
+        ```
+        """
         if callable(self.script) or len(self.requests) >= len(self.script):
             return []
         return [f"{len(self.script) - len(self.requests)} of {len(self.script)} turns were not asked for"]
 
     def bind(self, agent: Agent[Any] | None, tools: Mapping[str, JsonObject]) -> None:
-        """Take the dialect and the kinds from the agent that is going to ask; `tools` are the definitions that its worker has."""
+        """Take the dialect and the kinds from the agent; `run_locally` calls this. `tools`: the definitions of its
+        worker.
+
+        ```python
+        model.bind(shopper, {})
+        ```
+        """
         del tools
         if agent is not None:
             self.dialect = self.dialect or agent.parsed.config.dialect
@@ -389,24 +452,45 @@ class ScriptedModel:
                 self.kinds = [merged.kind for merged in data if merged.kind != "state"]
 
     def client(self, **options: Any) -> AsyncOpenAI:
-        """A client that asks this model and nothing else; it says in a header which run asks. Closed by nobody: it holds nothing."""
+        """Return a client of this model. It names the run in a header of each request. It need not be closed.
+        `options`: as `AsyncOpenAI` takes them.
+
+        ```python
+        client = model.client(timeout=5)
+        ```
+        """
         http = DefaultAsyncHttpxClient(event_hooks={"request": [_say_run]})
         key = self._api_key or "scripted"
         return AsyncOpenAI(base_url=self.base_url, api_key=key, max_retries=0, http_client=http, **options)
 
     async def wait_for_request(self, number: int) -> ChatRequest:
-        """The `number`-th request, once it has arrived."""
+        """Return the `number`-th request, once it has arrived.
+
+        ```python
+        request = await model.wait_for_request(1)
+        ```
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: len(self.requests) >= number)
         return self.requests[number - 1]
 
     async def wait_for_characters(self, number: int, characters: int) -> None:
-        """Returns once so many characters of the `number`-th answer were sent."""
+        """Wait until so many characters of the `number`-th answer were sent.
+
+        ```python
+        await model.wait_for_characters(1, 200)
+        ```
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: self._sent(number) >= characters)
 
     async def wait_for_disconnect(self, number: int) -> None:
-        """Returns once the client of the `number`-th request has gone before the answer's end."""
+        """Wait until the client of the `number`-th request has disconnected before the answer's end.
+
+        ```python
+        await model.wait_for_disconnect(1)
+        ```
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: number in self.disconnected)
 

@@ -29,7 +29,12 @@ Moment: TypeAlias = Literal["before", "during", "after"]
 
 @dataclass
 class Kill:
-    """A worker's death: see `kill`."""
+    """A worker's death: see `kill`.
+
+    ```python
+    faults = [kill("order", "during"), kill("order", "before", call=2)]
+    ```
+    """
 
     tool: str
     moment: Moment
@@ -42,11 +47,20 @@ class Kill:
 
 
 def kill(tool: str, moment: Moment = "during", *, call: int = 1) -> Kill:
-    """Kill the worker at a call of the tool, the `call`-th time that a worker takes one up; another worker is started at once.
+    """Kill the worker at a call of the tool, the `call`-th time that a worker takes one up; another worker starts at
+    once.
 
-    `before`: it has taken the call up, and the tool's code has not run. `during`: the code has run to its end, and nobody was told: what
-    it did is done, its result is lost. `after`: the result is in the history, and the worker dies before it goes on. Times at which
-    an earlier one of `faults` strikes do not count. Raises `ValueError` for another moment.
+    `before`: the worker has taken the call up, and the tool's code has not run. `during`: the code has run to its end,
+    and its result was not reported: the effect is made, the result is lost. `after`: the result is in the history, and
+    the worker dies before it goes on. Times at which an earlier one of `faults` strikes do not count. Raises
+    `ValueError` for another moment.
+
+    ```python
+    async def test_order() -> None:
+        async with run_locally(shopper, model=AutoModel(), faults=[kill("order")]) as local:
+            await local.run()
+            local.assert_once("order")
+    ```
     """
     if moment not in get_args(Moment):
         raise ValueError(f"a worker is killed {', '.join(get_args(Moment))} a call, not {moment!r}")
@@ -169,7 +183,13 @@ FAST_HEARTBEAT: Final = 1.0
 
 @dataclass
 class Execution:
-    """One time that a tool's code was begun, or would have been."""
+    """One time that a tool's code began, or would have begun.
+
+    ```python
+    for execution in local.executions("order"):
+        print(execution.call_id, execution.attempt, execution.params)
+    ```
+    """
 
     tool: str
     params: JsonObject

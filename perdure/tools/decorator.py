@@ -32,11 +32,20 @@ ContextT = TypeVar("ContextT", default=JsonObject)
 
 @dataclass(frozen=True)
 class ToolContext(Generic[ContextT]):
-    """The context of a call for the tool's code; a parameter annotated with it is not part of the schema (R12.2).
+    """The context of a call, for the tool's code. A parameter annotated with it is not part of the schema.
 
     `ToolContext[Customer]` has its `context` as a `Customer`, or any other type that pydantic reads; a call whose context
-    is none fails with `invalid_context`.
+    is of another type fails with `invalid_context`.
+
+    ```python
+    @tool(timeout=600)
+    async def export(table: str, context: ToolContext) -> str:
+        context.progress(f"exporting {table}, attempt {context.attempt}")
+        return context.idempotency_key
+    ```
     """
+
+    # R12.2
 
     tool_name: str
     """The agent's name for the tool."""
@@ -44,11 +53,10 @@ class ToolContext(Generic[ContextT]):
     """The tool's definition, as an agent file writes it."""
     call: JsonObject
     """The call as the model wrote it."""
-    call_id: str
-    """`R.N`: the Request's number and the call's index in it (R5.7)."""
-    idempotency_key: str
-    """The key of the effect: the same on every attempt, another for other parameters. With it the effect happens once
-    (R6.7)."""
+    call_id: str  # R5.7
+    """`R.N`: the Request's number and the call's index in it."""
+    idempotency_key: str  # R6.7
+    """The key of the effect: the same on every attempt, another for other parameters. With it the effect happens once."""
     attempt: int = 1
     """1 for the first attempt."""
     messages: list[JsonObject] = field(default_factory=list)
@@ -69,7 +77,7 @@ class ToolContext(Generic[ContextT]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the call was given up: it timed out, was cancelled, or its worker ends.
+        """Whether the call was given up: it timed out, was cancelled, or its worker is ending.
 
         An async function is cancelled. A thread has to check this itself, because nothing can end a thread.
         """
@@ -78,15 +86,24 @@ class ToolContext(Generic[ContextT]):
     def heartbeat(self, *details: Any) -> None:
         """Send a heartbeat; its details are available to the next attempt if this one is lost.
 
-        Raises `ToolError` when the call was given up, so that a thread that sends heartbeats ends.
+        Raises `ToolError` if the call was given up, so that a thread that sends heartbeats ends.
+
+        ```python
+        context.heartbeat({"rows": 1000})
+        ```
         """
         if self.cancelled:
             raise ToolError("cancelled", f"{self.tool_name} {self.call_id} was given up")
         self.on_heartbeat(*details)
 
     def progress(self, text: str) -> None:
-        """Report progress to watchers, in up to `MAX_PROGRESS` characters; counts as a heartbeat. Raises as `heartbeat`
-        does."""
+        """Report progress to watchers, in up to `MAX_PROGRESS` characters; it counts as a heartbeat. Raises as
+        `heartbeat` does.
+
+        ```python
+        context.progress("1,000 of 5,000 rows")
+        ```
+        """
         self.heartbeat({"progress": clip(text, MAX_PROGRESS)})
 
 
@@ -99,7 +116,18 @@ class Branch:
 
 
 def branch(path: str, value: Any = None) -> Branch:
-    """Return this from a tool to choose an alternative: `branch("†state.sunny", weather)` (R12.4)."""
+    """Return a tool's result for one alternative of the call's output path.
+
+    `path`: the alternative, as the output path names it. `value`: JSON, or a value that pydantic writes as JSON
+    (`None`).
+
+    ```python
+    @tool(output_path="†state.sunny || †state.rainy")
+    def weather(place: str) -> Any:
+        return branch("†state.sunny", {"place": place})
+    ```
+    """
+    # R12.4
     return Branch(path, value)
 
 
@@ -188,14 +216,14 @@ def tool(
 
 
 def tool(function: Any = None, /, **options: Any) -> Any:
-    """Make a typed function, sync or async, a tool (R12.1).
+    """Make a typed function, sync or async, a tool.
 
     The annotations give the schemas of the parameters and the result, the docstring gives the descriptions. A function
     with `**params` takes every parameter that the tool's definition allows. Sync functions run in threads.
 
     `name`: the function's name. `output_path`: a fixed path such as `†state.profile`; default: the model's choice.
     `approval`: `never`, `always` or a condition. `safe`: never harmful, whatever its input; `dangerous`: needs
-    approval. `untrusted`: others write its results, mails or pages, and may write them for a model to obey (R15.2).
+    approval. `untrusted`: others write its results, mails or pages, and may write instructions to a model in them.
     `timeout`: seconds per attempt (60). `heartbeat`: seconds between heartbeats, which the engine sends (20).
     `retries`: attempts after the first (2); with 0 it never begins twice, even if its worker is lost. `task_queue`: the
     queue of its workers (the run's own). `queue_timeout`: seconds until one of them has to take a call up (300).
@@ -204,7 +232,14 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     else `text`, `message`, `content` or `body`: a session's run does not reply with the same text again.
 
     Raises `ToolDefinitionError` for a function that cannot be a tool.
+
+    ```python
+    @tool(approval="always", retries=0)
+    def order(fruit: str, count: int = 1) -> str:
+        return f"ordered {count} {fruit}"
+    ```
     """
+    # R12.1, R15.2
 
     def decorate(target: F) -> F:
         if not inspect.isroutine(target):

@@ -11,7 +11,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import Unpack
 
-from perdure.errors import ToolDefinitionError, ToolError
+from perdure.errors import ToolDefinitionError, ToolError, clip
 from perdure.tools.decorator import ToolFunction, described, meta_properties, plain_schema, read_signature
 from perdure.tools.tool import Existing, parse_tool
 from perdure.values.json import JsonObject
@@ -59,6 +59,11 @@ def activity_tool(
     (default: it need not).
 
     Raises `ToolDefinitionError` for an activity that cannot be a tool.
+
+    ```python
+    charge = activity_tool("charge_card", input={"type": "object"}, dangerous=True)
+    shopper = Agent("shopper", tools=[charge])
+    ```
     """
     if isinstance(activity, str):
         return _by_name(Existing(kind="activity", name=activity), input, output, dict(options))
@@ -86,6 +91,11 @@ def workflow_tool(
     `retries`: 0 by default. A cancelled run cancels the child.
 
     Raises `ToolDefinitionError` for a workflow that cannot be a tool.
+
+    ```python
+    fulfil = workflow_tool("FulfilOrder", id="order-{number}", input={"type": "object"})
+    shopper = Agent("shopper", tools=[fulfil])
+    ```
     """
     plain: JsonObject = {"retries": 0, **options}
     if isinstance(workflow, str):
@@ -113,6 +123,11 @@ def nexus_tool(
     included, by default none; the server retries the failures that allow it. A cancelled run cancels the operation.
 
     Raises `ToolDefinitionError` for an operation that cannot be a tool.
+
+    ```python
+    stock = nexus_tool("stock", endpoint="warehouse", service="Stock", input=str, output=int)
+    shopper = Agent("shopper", tools=[stock])
+    ```
     """
     named = isinstance(operation, str)
     name = operation if named else getattr(operation, "name", None)
@@ -183,8 +198,11 @@ def _schema(wanted: Any, where: str, mode: Any) -> JsonObject:
         return wanted
     try:
         schema: JsonObject = plain_schema(TypeAdapter(wanted).json_schema(mode=mode))
-    except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        raise ToolDefinitionError(f"{where}: {str(error).splitlines()[0]}") from None
+    except (PydanticSchemaGenerationError, PydanticUserError, NameError, SyntaxError) as error:
+        problem = str(error).splitlines()[0]
+        raise ToolDefinitionError(
+            f"{where}: {clip(repr(wanted), 60)} is neither a JSON Schema nor a type that JSON can be read as: {problem}"
+        ) from None
     return {key: value for key, value in schema.items() if key != "description"} if _is_object(schema) else schema
 
 

@@ -145,6 +145,8 @@ class Unreadable:
         (lambda: Agent("a", tools=[Agent("b"), Agent("b", output=int)]), "delegates to two agents called 'b'"),
         (lambda: Agent("a", tools=[Agent("../b")]), "'../b' is not a delegate's name"),
         (lambda: Agent("a", output=Unreadable), "agent 'a': output is neither a JSON Schema nor a type"),
+        (lambda: Agent("a", output="a text"), "agent 'a': output is neither a JSON Schema nor a type"),
+        (lambda: Agent("a", output="Fruit"), "agent 'a': output is neither a JSON Schema nor a type"),
         (lambda: Agent("a", output={"type": "thing"}), "agent 'a': \\$.schema: is not a JSON Schema"),
         (lambda: Agent("a", messages=[{"type": "text"}]), r"agent 'a': \$.context\[0\]\.text: is missing"),
         (lambda: Agent("a", messages=[{"type": "text", "text": len}]), "agent 'a' cannot be written as JSON"),

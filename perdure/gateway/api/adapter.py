@@ -56,6 +56,9 @@ def document(operations: Iterable[Operation], others: Iterable[Adapter] = ()) ->
     for each in operations:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, refs)
     schemas = {"Problem": _PROBLEM, **definitions.get("$defs", {})}
+    for schema in schemas.values():
+        if "description" in schema:  # a docstring: its first paragraph is about the data, others are about Python
+            schema["description"] = " ".join(schema["description"].partition("\n\n")[0].split())
     for adapter in others:
         paths |= adapter.paths
         schemas |= adapter.schemas
