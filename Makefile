@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 comma := ,
 DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-loaded test-uncached test-clients clients soak lint lint-deploy docs package release audit licences format bench histories replay-coverage picture settings constraints clean env
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import inspect
 import json
@@ -251,6 +252,7 @@ def test_the_two_commands_are_targets_of_the_makefile() -> None:
         subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
 
 
+@functools.cache
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> dict[str, set[str]]:
     """Each command that there is, with its options."""
     group = group or typer.main.get_command(app)
