@@ -26,7 +26,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.hooks import ResultHooks
 from perdure.activities.queries import fetch, own_run
 from perdure.activities.registry import Registry
-from perdure.activities.secrets import masked_value
+from perdure.activities.secrets import keep_secret_here, masked_value
 from perdure.approvals.policy import Ask, floor_problem
 from perdure.errors import JsonError, ToolError
 from perdure.hooks.events import RunOwner
@@ -75,6 +75,8 @@ class ToolActivity:
         try:
             async with supervised_heartbeat() as heart:
                 reads = await fetch(CALL, call.call_id) if call.reads is None else call.reads
+                if reads.owner is not None:
+                    keep_secret_here(reads.owner.context)
                 if (told := TOLD.get()) is not None:
                     told.tool, told.given = call.tool, reads.params if told.content else None
                 self._check_floor(function, call, reads)

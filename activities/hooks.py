@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.active_executions import in_thread, others_poll
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.queries import fetch
-from perdure.activities.secrets import masked, masked_error, masked_value
+from perdure.activities.secrets import keep_secret_here, masked, masked_error, masked_value
 from perdure.errors import ToolError
 from perdure.hooks.answers import AFTER, PERSIST, WITHHELD, HookAnswerError, HookedEvent, answer_for_run, matches
 from perdure.hooks.decorator import HookFunction
@@ -169,6 +169,7 @@ class HookActivity:
                 raise ApplicationError(
                     f"no event that this version knows: {error}", type="unknown_event", non_retryable=True
                 ) from None
+            keep_secret_here(event.context)
             hearing = await call_hooks(self._registry, wanted.hooks, event)
         answer: HookAnswer = HookAnswer.model_validate(masked_value(answer_for_run(event, hearing).as_json()))
         return answer

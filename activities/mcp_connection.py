@@ -33,10 +33,11 @@ from mcp.types import (
 )
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from perdure.activities.secrets import keep_secret, looks_secret, masked
+from perdure.activities.secrets import keep_secret, masked
 from perdure.errors import MAX_TOLD, ToolError, clip
 from perdure.values.json import JsonObject
 from perdure.values.limits import MAX_MCP_BLOCKS, MAX_MCP_LIST, MAX_MCP_MESSAGE, MAX_MCP_TOOLS
+from perdure.values.secret_names import looks_secret
 
 Rule: TypeAlias = Literal["never", "always"]
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")

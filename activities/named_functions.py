@@ -12,9 +12,10 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.active_executions import in_thread
 from perdure.activities.queries import fetch
 from perdure.activities.registry import import_named
-from perdure.activities.secrets import masked_value
+from perdure.activities.secrets import keep_secret_here, masked_value
 from perdure.approvals.requests import APPROVE_ACTIVITY, ApproveInput
 from perdure.errors import JsonError
+from perdure.hooks.events import RunOwner
 from perdure.runs.agent import ChooseInput, ModelChoice
 from perdure.runs.claim_check import APPROVAL
 from perdure.runs.wire import CHOOSE_ACTIVITY, REFUSED
@@ -67,7 +68,10 @@ class ApproveActivity:
         repeats the call.
         """
         offer = wanted.offer if wanted.offer is not None else await _offer(wanted.call)
-        answer = await self._functions.call(wanted.approver, "config.approval.approver", offer)
+        owner = wanted.owner or RunOwner()
+        keep_secret_here(owner.context)
+        asked = {**offer, **owner.model_dump(), "context": owner.context, "runId": activity.info().workflow_id or ""}
+        answer = await self._functions.call(wanted.approver, "config.approval.approver", asked)
         try:
             check(answer, source="the approver's answer")
         except JsonError as error:

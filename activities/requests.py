@@ -25,7 +25,7 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in, within_patience
 from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
 from perdure.activities.queries import AttemptState, fetch, look, own_run
-from perdure.activities.secrets import MASK, known_secrets, masked_error, masked_value
+from perdure.activities.secrets import known_secrets, masked_error, masked_value
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
 from perdure.models.provider_extras import ProviderExtras
@@ -38,6 +38,7 @@ from perdure.runs.events import WATCHED, WrittenText
 from perdure.runs.wire import CALLS_SIGNAL, REQUEST_ACTIVITY
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import MAX_EVENT
+from perdure.values.secret_names import MASK
 
 # The parser accepts a byte order mark, any line ends, `retry:` and comments, lines without an empty one between them,
 # and no end. Its cost grows with the bytes, and it holds one event at a time.

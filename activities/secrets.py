@@ -6,8 +6,8 @@ A server may repeat what it received ("incorrect API key: sk-…"). Its words re
 from __future__ import annotations
 
 import os
-import re
 import traceback
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 from pydantic_core import to_jsonable_python
@@ -16,13 +16,14 @@ from temporalio.exceptions import ApplicationError, CancelledError
 
 from perdure.activities.active_executions import begun_details
 from perdure.errors import causes_of
-from perdure.values.json import Json, dumps
+from perdure.values.caller_context import secrets_of
+from perdure.values.json import Json, JsonObject, dumps
+from perdure.values.secret_names import MASK, looks_secret
 
-MASK: Final = "[masked]"
 _SHORTEST: Final = 10
 """Characters. A shorter value is no key, and may be part of ordinary words."""
-_NAMES: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 _known: set[str] = set()
+_OF_ACTIVITY: ContextVar[frozenset[str]] = ContextVar("secrets of this activity", default=frozenset())
 
 T = TypeVar("T")
 
@@ -32,9 +33,9 @@ def keep_secret(*values: str) -> None:
     _known.update(part for value in values for part in (value, value.rpartition(" ")[2]) if len(part) >= _SHORTEST)
 
 
-def looks_secret(name: str) -> bool:
-    """Whether a variable or header of this name holds a secret."""
-    return bool(_NAMES.search(name)) or name.lower() in ("authorization", "cookie", "proxy-authorization")
+def keep_secret_here(context: JsonObject) -> None:
+    """Mask the secrets of a run's context in all that leaves the activity that calls this (R19.1)."""
+    _OF_ACTIVITY.set(frozenset(value for value in secrets_of(context) if len(value) >= _SHORTEST))
 
 
 def masked(text: str) -> str:
@@ -79,7 +80,7 @@ def _walk(value: Json) -> Any:
 def known_secrets() -> list[str]:
     """Return the secrets, plain and as JSON escapes them, longest first: one may contain another."""
     ours = {value for name, value in os.environ.items() if looks_secret(name) and len(value) >= _SHORTEST}
-    secrets = _known | ours
+    secrets = _known | ours | _OF_ACTIVITY.get()
     return sorted(secrets | {dumps(secret)[1:-1] for secret in secrets}, key=len, reverse=True)
 
 

@@ -32,6 +32,7 @@ with workflow.unsafe.imports_passed_through():
         JudgedDecision,
     )
     from perdure.errors import DecisionError
+    from perdure.hooks.events import NOBODY
     from perdure.plan import Kind
     from perdure.runs import metrics
     from perdure.runs.event_journal import RunJournal
@@ -301,7 +302,9 @@ class ApprovalWaits:
         """Return the input of the approver, when its turn has come; the approver queries a large request itself
         (R18.2).
         """
+        owner = self._agent_run.identity.owner
         sizes, asked = self._sender.sizes, ApproveInput(approver=approver, call=offer.id)
+        asked.owner = None if owner == NOBODY else owner
         if sizes.of(offer.shown) <= INLINE:  # else it need not even be built
             run = self._agent_run
             view = waiting_view(offer, run.agent.name, self._approval_queue.guard, run.dry_plan)

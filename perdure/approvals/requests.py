@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,6 +13,7 @@ from pydantic import Field
 
 from perdure.approvals.decisions import Decision, Digests
 from perdure.errors import clip
+from perdure.hooks.events import RunOwner
 from perdure.plan import Approval, Call, Outcome, Plan
 from perdure.tools.tool import CLIENT
 from perdure.values.json import Json, JsonObject, WireModel, shorten
@@ -464,6 +466,8 @@ class ApproveInput(WireModel):
     offer: JsonObject | None = None
     """A `WaitingView` as JSON: what a person would be shown. `None`: a claim check; the activity asks its run for it
     (R18.2)."""
+    owner: RunOwner | None = Field(default=None, exclude_if=operator.not_)
+    """Who asks, as the program gets it beside the request (R19.1)."""
 
 
 class IncomingMessage(WireModel):

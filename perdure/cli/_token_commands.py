@@ -10,10 +10,11 @@ import typer
 
 from perdure.cli._console import screen, table
 from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
-from perdure.cli._execute import Json
+from perdure.cli._execute import Context, Json, context_option
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
+from perdure.values.caller_context import masked_context, read_context
 from perdure.values.json import dumps
 
 token_app = Commands(no_args_is_help=True, help="Tokens: whom the gateway lets in, for which tenant, to do what.")
@@ -30,6 +31,7 @@ def new(
     days: Annotated[
         float | None, typer.Option(min=0, help="Days until it is let in no more; never by default.")
     ] = None,
+    context: Context = None,
     as_json: Json = False,
 ) -> None:
     """Make a token and put what is kept of it into the file; it is printed this once. To change one that is in use, make another
@@ -44,7 +46,7 @@ def new(
         path = _file(settings)
         names = [right.strip() for right in rights.split(",") if right.strip()]
         expires = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
-        token, entry = new_token(tenant, sender, names, expires)
+        token, entry = new_token(tenant, sender, names, expires, read_context(context_option(context)))
         write_tokens(path, [*(read_tokens(path) if path.exists() else []), entry])
     if as_json:
         print(dumps({"id": entry.id, "token": token}))
@@ -64,7 +66,8 @@ def list_tokens(settings: Settings, as_json: Json = False) -> None:
     with one_line_errors():
         entries = read_tokens(_file(settings))
     if as_json:
-        print(dumps([entry.model_dump(mode="json", exclude={"sha256"}) for entry in entries]))
+        shown = [entry.model_copy(update={"context": masked_context(entry.context)}) for entry in entries]
+        print(dumps([entry.model_dump(mode="json", exclude={"sha256"}) for entry in shown]))
         return
     console = screen()
     rows = [

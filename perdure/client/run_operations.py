@@ -200,6 +200,7 @@ async def fetch_origin(client: Client, run_id: str) -> RunOrigin:
         sender=given.whose.sender or known.get(SENDER) or "",
         tenant=given.whose.tenant or known.get(TENANT) or "",
         session=given.whose.session,
+        context=given.whose.context,
         above=description.parent_id or "",
         reset=reset,
     )

@@ -201,6 +201,8 @@ class RunOrigin:
     tenant: str
     session: str
     """The key of the session that it belongs to; empty: it is a run by itself."""
+    context: JsonObject
+    """What its start, or the message that it began with, said of the sender beside that (R19.1)."""
     above: str
     """The workflow that started it: a run whose delegate it is, or a session; empty: it was started from outside."""
     reset: bool

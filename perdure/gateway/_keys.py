@@ -38,7 +38,8 @@ class Key:
         said = request.headers.get(HEADER)
         if not said:
             return None
-        wanted = IdempotentStart.of(caller.tenant, caller.sender, said, [request.url.path, body])
+        of_caller = [caller.context] if caller.context else []
+        wanted = IdempotentStart.of(caller.tenant, caller.sender, said, [request.url.path, body, *of_caller])
         return cls(gateway.perdure, caller.tenant, wanted)
 
     @property

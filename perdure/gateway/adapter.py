@@ -24,6 +24,7 @@ from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError, as_problem_json
 from perdure.gateway.guards import Guards
 from perdure.hosting.settings import Settings
+from perdure.values.caller_context import same_context
 from perdure.values.problems import none_of
 from perdure.values.provenance import CLIENT, OTHERS
 
@@ -152,3 +153,10 @@ async def _alike() -> AsyncIterator[None]:
 
 
 AdapterMaker: TypeAlias = Callable[[Gateway], Adapter]
+
+
+async def check_same_context(caller: Caller, run: Run[Any]) -> None:
+    """Raise `HttpError` (409) where a run works with another context than the caller's: a message to it would be carried
+    out with that one (R19.1)."""
+    if not same_context((await run.origin()).context, caller.context):
+        raise HttpError(409, "this run works with another context: start another run", kind="another-context")

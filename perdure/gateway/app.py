@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -30,6 +32,7 @@ from perdure.gateway.guards import Guards, TooManyGuessesError, is_loopback
 from perdure.gateway.tokens import OneToken, TokenFile, Tokens
 from perdure.gateway.webhooks import Declared, trigger_adapter
 from perdure.hosting.settings import Settings, in_force
+from perdure.values.caller_context import read_context
 
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -45,16 +48,22 @@ _IN_URLS: Final = ("token", "access_token", "api_key", "authorization")
 _log: Final = logging.getLogger("perdure.gateway")
 
 
+ContextOf: TypeAlias = Callable[[Caller], "object | Awaitable[object]"]
+"""What an application knows of an authenticated caller, as `Perdure.start` takes it for its `context`; sync or async."""
+
+
 def create_app(
     perdure: Perdure,
     settings: Settings | None = None,
     adapters: Iterable[AdapterMaker] = (),
     *,
     triggers: Declared | None = None,
+    context_of: ContextOf | None = None,
 ) -> Starlette:
     """The gateway as an ASGI application; `app.state.gateway` is its `Gateway`. Raises `SettingsError` for tokens that cannot be read.
 
     `settings`: by default those in force. `triggers`: signed webhooks that it takes, by name, or the file of them (R19.7).
+    `context_of`: the context of a caller, in place of their token's (R19.1).
 
     Without tokens in the settings it lets in whoever reaches it, under the loopback's names alone: serve it there, and nowhere else.
     """
@@ -82,7 +91,7 @@ def create_app(
         return _finish(as_problem_json(problem) if own is None else own.problem(request, problem))
 
     app = Starlette(
-        routes=[_Framed(gateway, adapter, route) for adapter in opened for route in adapter.routes],
+        routes=[_Framed(gateway, adapter, route, context_of) for adapter in opened for route in adapter.routes],
         exception_handlers={HTTPException: nothing_there},
         middleware=[Middleware(_OneLength), *_for_pages_of(settings.gateway_origins)],
         lifespan=lifespan,
@@ -137,8 +146,11 @@ def tokens_of(settings: Settings) -> Tokens | None:
 class _Framed(BaseRoute):
     """An adapter's route, with the frame around it."""
 
-    def __init__(self, gateway: Gateway, adapter: Adapter, route: BaseRoute) -> None:
+    def __init__(
+        self, gateway: Gateway, adapter: Adapter, route: BaseRoute, context_of: ContextOf | None = None
+    ) -> None:
         self.route = route
+        self._context_of = context_of
         self.adapter = adapter
         self._gateway = gateway
         self._template = getattr(route, "path", "").replace(":path}", "}")
@@ -173,7 +185,7 @@ class _Framed(BaseRoute):
             if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS:
                 raise HttpError(431, f"the headers have {HEADERS:,} bytes at most")
             self._check_address(request)
-            caller = self._caller(request)
+            caller = await self._with_context(self._caller(request))
             scope.setdefault("state", {})["caller"] = caller
             if int(request.headers.get("content-length") or 0) > most:
                 raise too_large(most)
@@ -210,6 +222,13 @@ class _Framed(BaseRoute):
             raise HttpError(401, words, headers={"WWW-Authenticate": 'Bearer realm="perdure"'})
         self._gateway.rates.take(caller.token)
         return caller
+
+    async def _with_context(self, caller: Caller) -> Caller:
+        """Return the caller with what the application knows of them."""
+        if self._context_of is None or self.adapter.access == "open":
+            return caller
+        known = self._context_of(caller)
+        return replace(caller, context=read_context(await known if inspect.isawaitable(known) else known))
 
     def _check_address(self, request: Request) -> None:
         """Under which name it was reached, and from whose page. Raises `HttpError`."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from starlette.requests import Request
 
 from perdure.gateway.errors import HttpError
 from perdure.sessions.wire import EVERYTHING
+from perdure.values.json import JsonObject
 
 READ: Final = "read"
 """Look at sessions and runs of the tenant, and follow them."""
@@ -47,6 +48,8 @@ class Caller:
     """Of `RIGHTS`."""
     token: str
     """The token's id, which is no secret: rates are kept, and lines logged, by it."""
+    context: JsonObject = field(default_factory=dict, hash=False, repr=False)
+    """What else is known of the sender, for tools, hooks and approvers (R19.1): of the token, never of a body."""
 
     def may(self, right: str) -> bool:
         """Whether it has the right."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import operator
 import os
 import re
 import secrets
@@ -17,10 +18,11 @@ from typing import Final, Protocol
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from perdure.agents.files import read_json
-from perdure.errors import SettingsError
+from perdure.errors import InputError, SettingsError
 from perdure.gateway.callers import RIGHTS, Caller
 from perdure.sessions.wire import EVERYTHING
-from perdure.values.json import dumps
+from perdure.values.caller_context import check_context
+from perdure.values.json import JsonObject, dumps
 from perdure.values.problems import first_problem
 
 PREFIX: Final = "perdure"
@@ -75,6 +77,16 @@ class TokenEntry(BaseModel):
     rights: tuple[str, ...] = ("read", "send")
     expires: datetime | None = None
     """From then on it is let in no more."""
+    context: JsonObject = Field(default_factory=dict, exclude_if=operator.not_)
+    """What tools read of the sender, and no model (R19.1)."""
+
+    @field_validator("context")
+    @classmethod
+    def _of_a_context(cls, context: JsonObject) -> JsonObject:
+        try:
+            return check_context(context)
+        except InputError as error:
+            raise ValueError(str(error)) from None
 
     @field_validator("rights")
     @classmethod
@@ -85,7 +97,7 @@ class TokenEntry(BaseModel):
 
     @property
     def caller(self) -> Caller:
-        return Caller(self.tenant, self.sender, frozenset(self.rights), self.id)
+        return Caller(self.tenant, self.sender, frozenset(self.rights), self.id, self.context)
 
     def is_let_in(self, now: float) -> bool:
         until = self.expires
@@ -93,16 +105,21 @@ class TokenEntry(BaseModel):
 
 
 def new_token(
-    tenant: str, sender: str, rights: Iterable[str], expires: datetime | None = None
+    tenant: str,
+    sender: str,
+    rights: Iterable[str],
+    expires: datetime | None = None,
+    context: JsonObject | None = None,
 ) -> tuple[str, TokenEntry]:
-    """A token, which is told this once, and what the file has of it. Raises `SettingsError` for what is no tenant, sender or right."""
+    """A token, which is told this once, and what the file has of it. Raises `SettingsError` for what is no tenant, sender, right or context."""
     rights = tuple(rights)
     if unknown := _unknown(rights):
         raise SettingsError(f"`{unknown[0]}` is not a valid right. Use one of: {', '.join(RIGHTS)}.")
     id = secrets.token_hex(4)
     text = f"{PREFIX}_{id}_{secrets.token_urlsafe(32)}"
     try:
-        entry = TokenEntry(id=id, sha256=digest(text), tenant=tenant, sender=sender, rights=rights, expires=expires)
+        of = {"tenant": tenant, "sender": sender, "rights": rights, "expires": expires, "context": context or {}}
+        entry = TokenEntry.model_validate({"id": id, "sha256": digest(text), **of})
     except ValidationError as error:
         raise SettingsError(f"the new token is not valid: {first_problem(error)}") from None
     return text, entry
@@ -123,7 +140,7 @@ _NOBODY: Final = sha256(secrets.token_bytes()).hexdigest()
 
 
 class TokenFile:
-    """The tokens of a file: `{"tokens": [{"id", "sha256", "tenant", "sender", "rights", "expires"}]}`.
+    """The tokens of a file: `{"tokens": [{"id", "sha256", "tenant", "sender", "rights", "expires", "context"}]}`.
 
     A change of it is seen within a second, and one that cannot be read changes nothing. Raises `SettingsError` for what it is at first.
     """

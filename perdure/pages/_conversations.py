@@ -244,7 +244,8 @@ class Conversations:
         id = form.get("id") or uuid.uuid4().hex
         key = form.get("key", "").strip() or f"{form.get('agent', '')}-{id[:8]}"
         session = self._gateway.session(caller, key, form.get("agent", ""))
-        await session.send(form.get("text", ""), sender=caller.sender, rights=caller.rights, id=id)
+        who: Any = {"sender": caller.sender, "rights": caller.rights, "context": caller.context}
+        await session.send(form.get("text", ""), id=id, **who)
         return self._site.go_to(request, f"/conversations/{path(key)}")
 
     async def _show(self, request: Request, **more: Any) -> Response:
@@ -300,9 +301,8 @@ class Conversations:
             raise HttpError(422, f"mode is one of {', '.join(MODES)}")
         text = form.get("command") or form.get("text", "")
         try:
-            receipt = await session.send(
-                text, sender=caller.sender, rights=caller.rights, id=form.get("id") or None, mode=mode
-            )
+            who: Any = {"sender": caller.sender, "rights": caller.rights, "context": caller.context}
+            receipt = await session.send(text, id=form.get("id") or None, mode=mode, **who)
         except RunNotFoundError:
             raise
         except PerdureError as error:

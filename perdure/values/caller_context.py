@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -10,6 +11,7 @@ from perdure.errors import InputError, JsonError
 from perdure.values.json import Json, JsonObject, ReadOnlyJson, check, dumps, shorten
 from perdure.values.limits import MAX_CALLER_CONTEXT, bytes_text
 from perdure.values.schemas import Schema
+from perdure.values.secret_names import MASK, looks_secret
 
 _REPORTED: Final = 5
 """Problems of a context in one line."""
@@ -48,3 +50,27 @@ def check_context(context: Json, schema: JsonObject | bool = True) -> JsonObject
 def same_context(one: ReadOnlyJson, other: ReadOnlyJson) -> bool:
     """Whether two contexts are the same JSON: `1` and `true` are not."""
     return dumps(one, sort_keys=True) == dumps(other, sort_keys=True)
+
+
+def masked_context(context: JsonObject) -> JsonObject:
+    """Return the context for people and logs: values of keys whose names say secret, token, key or password are masked."""
+    masked: JsonObject = _masked(context)
+    return masked
+
+
+def _masked(value: Json) -> Any:
+    if isinstance(value, dict):
+        return {name: MASK if looks_secret(name) else _masked(each) for name, each in value.items()}
+    return [_masked(each) for each in value] if isinstance(value, list) else value
+
+
+def secrets_of(value: Json, *, secret: bool = False) -> Iterator[str]:
+    """Yield the texts of a context that `masked_context` masks."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from secrets_of(each, secret=secret or looks_secret(name))
+    elif isinstance(value, list):
+        for each in value:
+            yield from secrets_of(each, secret=secret)
+    elif secret and isinstance(value, str):
+        yield value

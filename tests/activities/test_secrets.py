@@ -21,13 +21,14 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolContext, ToolError, hook, tool
 from perdure.activities.registry import Registry
-from perdure.activities.secrets import MASK, keep_secret, known_secrets, masked, masked_details, masked_value
+from perdure.activities.secrets import keep_secret, known_secrets, masked, masked_details, masked_value
 from perdure.errors import ServerError
 from perdure.hooks import BeforeToolCall
 from perdure.hosting._worker_parts import WorkerParts
 from perdure.hosting.connection import connect
 from perdure.hosting.settings import Settings
 from perdure.runs.event_stream import MaskedText
+from perdure.values.secret_names import MASK
 from tests.support import DONE, agent, harness, logged, serving
 from tests.timeouts import HANG
 

@@ -78,7 +78,13 @@ async def _answer(
         id, text = asked.message
         mode: Mode | None = "steer" if asked.answers else None
         receipt = await session.send(
-            text, sender=caller.sender, rights=caller.rights, id=id, mode=mode, settings=settings
+            text,
+            sender=caller.sender,
+            rights=caller.rights,
+            id=id,
+            mode=mode,
+            settings=settings,
+            context=caller.context,  # never that of the body, which a client writes
         )
         before = before if receipt.run_id in (run_id, None) else 0
         run_id = receipt.run_id or run_id

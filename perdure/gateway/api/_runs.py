@@ -10,6 +10,7 @@ from starlette.responses import Response
 from perdure.client.run import Run
 from perdure.client.selection import Selection
 from perdure.gateway._keys import HEADER
+from perdure.gateway.adapter import check_same_context
 from perdure.gateway.api._forms import (
     DecisionBody,
     DeliveredMessage,
@@ -44,6 +45,7 @@ async def start(asked: ApiRequest[StartRun]) -> Response:
         approval=body.approval,  # type: ignore[arg-type]  # judged there
         sender=caller.sender,
         tenant=caller.tenant,
+        context=caller.context,
     )
     return answered({"runId": run.id}, 201, {"Location": f"/v1/runs/{quote(run.id)}"})
 
@@ -101,6 +103,7 @@ async def _of_no_session(asked: ApiRequest[Any, Any], otherwise: str) -> Run[Any
 
 async def tell(asked: ApiRequest[RunMessage]) -> Response:
     run = await _of_no_session(asked, "say it there")
+    await check_same_context(asked.caller, run)
     id = await run.steer(asked.body.text, by=asked.caller.sender, id=asked.body.message_id)
     return answered({"messageId": id}, 202)
 

@@ -35,6 +35,11 @@ def _who(asked: ApiRequest[Any, Any]) -> dict[str, Any]:
     return {"sender": asked.caller.sender, "rights": sorted(asked.caller.rights)}
 
 
+def _says(asked: ApiRequest[Any, Any]) -> dict[str, Any]:
+    """The context is the token's, too (R19.1)."""
+    return {**_who(asked), "context": asked.caller.context}
+
+
 def _of(asked: ApiRequest[Any, Any]) -> str:
     """Return the sender of the message that the path names: an id belongs to its sender (R10.1)."""
     return str(asked.query.sender or asked.caller.sender)
@@ -52,7 +57,7 @@ async def say(asked: ApiRequest[SessionMessage]) -> Response:
     if key is not None:
         await key.take()
         id = id or key.message
-    receipt = await session.send(body.text, id=id, mode=body.mode, route=body.route, **_who(asked))
+    receipt = await session.send(body.text, id=id, mode=body.mode, route=body.route, **_says(asked))
     return answered(receipt.as_json(), 202)
 
 

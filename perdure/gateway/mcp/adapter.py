@@ -235,6 +235,7 @@ class Methods:
             key=key if isinstance(key, str) else None,
             sender=caller.sender,
             tenant=caller.tenant,
+            context=caller.context,
         )
 
     def _agent(self, name: Any) -> Agent[Any]:

@@ -25,7 +25,7 @@ from perdure.errors import (
     RunNotFoundError,
 )
 from perdure.gateway._keys import Key, reused
-from perdure.gateway.adapter import Gateway
+from perdure.gateway.adapter import Gateway, check_same_context
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.openai._agent_file import (
@@ -376,7 +376,12 @@ class RunStarter:
             wanted = IdempotentStart(idempotency.owned.wanted.key, run_id, idempotency.body)
         try:
             await self._perdure.start(
-                Agent.of(whole), id=run_id, key=wanted, sender=caller.sender, tenant=caller.tenant or None
+                Agent.of(whole),
+                id=run_id,
+                key=wanted,
+                sender=caller.sender,
+                tenant=caller.tenant or None,
+                context=caller.context,
             )
         except RunExistsError:
             raise reused() from None
@@ -409,10 +414,13 @@ class RunStarter:
 
     async def _steer(self, caller: Caller, run: Run[object], id: ResponseId, text: str) -> None:
         if not id.run:
+            await check_same_context(caller, run)
             await run.steer(text, by=caller.sender)
             return
         session = self._perdure.session(id.key, tenant=caller.tenant)
-        receipt = await session.send(text, sender=caller.sender, rights=caller.rights, mode="steer")
+        receipt = await session.send(
+            text, sender=caller.sender, rights=caller.rights, mode="steer", context=caller.context
+        )
         if receipt.run_id != run.id:
             await session.withdraw(receipt.message_id, sender=caller.sender)
             raise refused(f"{id} accepts no more messages of {caller.sender!r}: {receipt.why}", "input", "conflict")
@@ -550,6 +558,7 @@ class RunStarter:
                 mode=mode,
                 settings=settings_of(agent.document(), self._changed(asked, record)),
                 request="" if idempotency is None else idempotency.body,
+                context=caller.context,
             )
         except MessageRefusedError:
             if idempotency is not None and await session.knows(idempotency.message, sender=caller.sender):

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from perdure import Agent, ToolContext, hook, tool
+from perdure import Agent, ToolContext, ToolError, hook, tool
 from perdure.errors import AgentError, InputError, MessageRefusedError, RunExistsError, ToolDefinitionError
 from perdure.hooks import AfterToolCall, AgentEnd, BeforeAgentStart, BeforeToolCall, HookEvent, MessageReceived
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
 from perdure.tools.decorator import tool_function
+from perdure.values.caller_context import masked_context, secrets_of
 from perdure.values.json import dumps
 from perdure.values.limits import MAX_CALLER_CONTEXT
 
@@ -257,3 +258,87 @@ async def test_a_message_with_another_context_steers_no_run() -> None:
         assert len(set(runs)) == 4
         replies = [await session.reply(receipt) or "" for receipt in receipts]
         assert ["C-18" in reply for reply in replies] == [False, False, True, False, False]
+
+
+TOKEN = "user-token-of-ann-0001"
+
+
+@tool(safe=True, retries=0)
+async def leak(ctx: ToolContext, how: str) -> Any:
+    """Say what nobody may read."""
+    token = str(ctx.context["session_token"])
+    if how == "fail":
+        raise ToolError("wrong", f"the shop refused {token}")
+    ctx.progress(f"with {token}")
+    return {"said": f"true {token == TOKEN}", "token": token}
+
+
+async def test_secrets_of_the_context_leave_no_worker() -> None:
+    """The tool has the true value. Results, failures, progress and hooks' answers have it masked, as other secrets."""
+    context = {"customer": "C-17", "session_token": TOKEN, "more": [{"password": {"old": "an-older-password"}}]}
+    calls = [{"_tool": "leak", "how": how, "_outputPath": f"†state.{how}"} for how in ("fail", "return")]
+    seen: list[Any] = []
+
+    @hook("before_tool_call", tools=["leak"])
+    def echo(event: BeforeToolCall) -> BeforeToolCall:
+        seen.append(event.context["session_token"])
+        return event.changed(params={**event.params, "how": f"{event.params['how']}"})
+
+    script = [{"calls": calls}, {"calls": [], "output": "†state.return"}]
+    async with run_locally(Agent("leaker", tools=[leak]), model=script, hooks=[echo]) as local:
+        run = await local.start(sender="ann", context=context)
+        view = await run.wait()
+        assert view.output == {"said": "true True", "token": "[masked]"}
+        assert view.calls[0].error == {"code": "wrong", "message": "the shop refused [masked]"}
+        assert seen == [TOKEN, TOKEN]
+        events = [event.as_json() async for event in run.events()]
+        assert TOKEN not in dumps([view.as_json(), events, [each.body for each in local.model.requests]])
+        history = await local.client.get_workflow_handle(run.id).fetch_history()
+        holds = [
+            event for event in history.events if TOKEN in str(event) or TOKEN.encode() in event.SerializeToString()
+        ]
+        assert holds  # its input, as the start was given it
+        completed = [event for event in holds if event.HasField("activity_task_completed_event_attributes")]
+        assert not completed
+        failed = [event for event in holds if event.HasField("activity_task_failed_event_attributes")]
+        assert not failed
+
+
+def test_what_of_a_context_is_masked() -> None:
+    context = {"customer": "C-17", "api_key": "k", "more": [{"password": {"old": "p"}, "n": 1}], "Authorization": 7}
+    assert masked_context(context) == {
+        "customer": "C-17",
+        "api_key": "[masked]",
+        "more": [{"password": "[masked]", "n": 1}],
+        "Authorization": "[masked]",
+    }
+    assert list(secrets_of(context)) == ["k", "p"]
+
+
+decided: list[dict[str, Any]] = []
+
+
+def decide_by_context(offer: dict[str, Any]) -> str:
+    decided.append(offer)
+    return "approve" if offer["context"].get("admin") else "reject"
+
+
+@tool(dangerous=True)
+def refund(euros: int) -> str:
+    """Refund."""
+    return f"refunded {euros}"
+
+
+async def test_an_approver_has_it() -> None:
+    decided.clear()
+    name = f"{__name__}:decide_by_context"
+    agent = Agent("clerk", tools=[refund], approval={"approver": name})
+    call = {"_tool": "refund", "euros": 5, "_outputPath": "†state.r"}
+    script = [{"calls": [call], "output": "†state.r"}, {"calls": [call]}, {"calls": [], "output": "no"}]
+    async with run_locally(agent, model=script, functions=[__name__]) as local:
+        run = await local.start(sender="ann", tenant="shop", context=ANN | {"admin": True})
+        assert await run.result() == "refunded 5"
+        other = await local.start(sender="bob", context=BOB)
+        assert await other.result() == "no"
+    who = [(each["sender"], each["tenant"], each["session"], each["runId"], each["context"]) for each in decided]
+    assert who == [("ann", "shop", "", run.id, ANN | {"admin": True}), ("bob", "", "", other.id, BOB)]

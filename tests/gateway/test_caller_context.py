@@ -1,0 +1,167 @@
+"""Who asks, at each adapter: the context is the token's or the application's, and never a body's (R19.1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Perdure, ToolContext, tool
+from perdure.errors import SettingsError
+from perdure.gateway import Caller, create_app
+from perdure.gateway.agui.adapter import agui_adapter
+from perdure.gateway.api.adapter import api
+from perdure.gateway.mcp.adapter import mcp_adapter
+from perdure.gateway.openai.adapter import openai_adapter
+from perdure.gateway.server import served
+from perdure.gateway.tokens import new_token
+from perdure.hosting.settings import Settings, changed, load
+from perdure.testing.scripted_model import ChatRequest
+from tests.gateway.support import Served, bearer, some_name, write_agents, write_tokens
+from tests.gateway.test_mcp import INITIALIZE, post, rpc
+from tests.support import Harness, harness
+from tests.timeouts import HANG
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ANN, BOB = {"customer": "C-17"}, {"customer": "C-18"}
+FAKE = {"customer": "C-99", "sender": "root", "tenant": "other", "context": {"customer": "C-99"}}
+TELLER: dict[str, Any] = {
+    "name": "teller",
+    "context": [{"type": "system", "text": "You say who asks."}, {"type": "tool", "tool": "who"}],
+    "schema": {"type": "string"},
+    "caller_context": {"properties": {"customer": {"type": "string"}}, "required": ["customer"]},
+}
+
+
+@tool(safe=True)
+async def who(ctx: ToolContext) -> str:
+    """Say who asks."""
+    return f"<{ctx.tenant} {ctx.sender} {ctx.context.get('customer')}>"
+
+
+def says(_: ChatRequest) -> Any:
+    return {"calls": [{"_tool": "who", "_outputPath": "†state.who"}], "output": "{†state.who}"}
+
+
+@dataclass
+class At:
+    served: Served
+    it: Harness
+    tokens: list[str]
+
+    async def post(self, path: str, body: Any, token: int = 0, **headers: str) -> Any:
+        sent = {**bearer(self.tokens[token]), **headers}
+        return await self.served.http.post(path, json=body, headers=sent)
+
+
+@asynccontextmanager
+async def serving(server: WorkflowEnvironment, folder: Path, **more: Any) -> AsyncIterator[At]:
+    people: Any = [("shop", "ann", ["*"], None, ANN), ("shop", "bob", ["*"], None, BOB), ("shop", "eve", ["*"])]
+    tokens = write_tokens(folder / "tokens.json", *people)
+    agents = write_agents(folder / "agents", TELLER)
+    settings: Settings = changed(load(), {"agents": agents, "gateway_tokens": folder / "tokens.json"})
+    async with harness(server.client, [who], says) as it:
+        perdure = Perdure(server.client, task_queue=it.task_queue)
+        app = create_app(perdure, settings, [api, agui_adapter, mcp_adapter, openai_adapter], **more)
+        async with (
+            served(app, "gateway", "127.0.0.1", 0, stopping=app.state.gateway.stopping.set, grace=5.0) as address,
+            httpx2.AsyncClient(base_url=address, timeout=HANG) as http,
+        ):
+            yield At(Served(address, app.state.gateway, http), it, tokens)
+
+
+async def test_the_context_is_the_token_s_at_each_adapter(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with serving(dev_server, tmp_path) as at:
+        begun = await at.post("/v1/runs", {"agent": "teller"})
+        run = at.served.gateway.perdure.get_run(begun.json()["runId"])
+        assert await run.result() == "<shop ann C-17>"
+
+        session = some_name()
+        sent = await at.post(f"/v1/sessions/{session}/messages", {"agent": "teller", "text": "Who?"}, 1)
+        found = at.served.gateway.perdure.session(session, tenant="shop")
+        assert await found.reply(sent.json()["messageId"], sender="bob") == "<shop bob C-18>"
+
+        thread = {
+            "threadId": some_name(),
+            "runId": "r",
+            "messages": [{"id": "m", "role": "user", "content": "Who?"}],
+            "tools": [],
+            "state": FAKE,
+            "context": [{"description": "customer", "value": json.dumps(FAKE)}],
+            "forwardedProps": FAKE,
+        }
+        answer = await at.post("/ag-ui/teller", thread)
+        assert "<shop ann C-17>" in answer.text
+
+        for body in ({"input": "Who?"}, {"input": "Who?", "metadata": {"customer": "C-99"}, "user": "root"}):
+            response = (await at.post("/v1/responses", {"model": "teller", **body}, 1)).json()
+            assert "<shop bob C-18>" in json.dumps(response, ensure_ascii=False)
+        chat = {"model": "teller", "messages": [{"role": "user", "content": "Who?"}], "user": "root"}
+        assert "<shop ann C-17>" in (await at.post("/v1/chat/completions", chat)).text
+
+        await post(at.served, at.tokens[0], {"id": 0, **INITIALIZE})
+        called = await rpc(at.served, at.tokens[0], "tools/call", name="teller", arguments={}, _meta=FAKE)
+        assert "<shop ann C-17>" in json.dumps(called)
+
+
+async def test_a_body_sets_none(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async with serving(dev_server, tmp_path) as at:
+        for path, body in (
+            ("/v1/runs", {"agent": "teller", "context": ANN}),
+            (f"/v1/sessions/{some_name()}/messages", {"agent": "teller", "text": "Who?", "context": ANN}),
+        ):
+            refused = await at.post(path, body, 2)
+            assert refused.status_code == 422
+            assert "context" in refused.json()["detail"]
+        nobody = await at.post("/v1/runs", {"agent": "teller"}, 2)
+        assert nobody.status_code == 422
+        assert nobody.json()["detail"] == "the context breaks the agent's schema for it: $ lacks 'customer'"
+
+
+async def test_a_run_is_told_something_by_callers_of_its_context(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with serving(dev_server, tmp_path) as at:
+        run_id = (await at.post("/v1/runs", {"agent": "teller"})).json()["runId"]
+        refused = await at.post(f"/v1/runs/{run_id}/messages", {"text": "And mine?"}, 1)
+        assert (refused.status_code, refused.json()["detail"]) == (
+            409,
+            "this run works with another context: start another run",
+        )
+
+
+async def test_an_idempotency_key_is_that_of_one_context(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    known = {"shop": ANN}
+    async with serving(dev_server, tmp_path, context_of=lambda caller: known[caller.tenant]) as at:
+        key = {"Idempotency-Key": some_name("k")}
+        first = await at.post("/v1/runs", {"agent": "teller"}, **key)
+        again = await at.post("/v1/runs", {"agent": "teller"}, **key)
+        assert first.json() == again.json()
+        known["shop"] = BOB
+        assert (await at.post("/v1/runs", {"agent": "teller"}, **key)).status_code == 409
+
+
+async def test_an_application_sets_the_context(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    async def context_of(caller: Caller) -> Any:
+        return {"customer": f"of {caller.sender}"}
+
+    async with serving(dev_server, tmp_path, context_of=context_of) as at:
+        run_id = (await at.post("/v1/runs", {"agent": "teller"}, 2)).json()["runId"]
+        assert await at.served.gateway.perdure.get_run(run_id).result() == "<shop eve of eve>"
+
+
+async def test_a_token_carries_one() -> None:
+    text, entry = new_token("shop", "ann", ["read"], None, ANN)
+    assert entry.caller.context == ANN
+    assert "C-17" not in text
+    assert "C-17" not in repr(entry.caller)
+    with pytest.raises(SettingsError, match="the context has 9,0"):
+        new_token("shop", "ann", ["read"], None, {"x": "x" * 9000})
