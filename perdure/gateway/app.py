@@ -225,7 +225,7 @@ class _Framed(BaseRoute):
 
     async def _with_context(self, caller: Caller) -> Caller:
         """Return the caller with what the application knows of them."""
-        if self._context_of is None or self.adapter.access == "open":
+        if self._context_of is None or self.adapter.access in ("open", "signed"):
             return caller
         known = self._context_of(caller)
         return replace(caller, context=read_context(await known if inspect.isawaitable(known) else known))
