@@ -57,8 +57,8 @@ class At:
     it: Harness
     tokens: list[str]
 
-    async def post(self, path: str, body: Any, token: int = 0, **headers: str) -> Any:
-        sent = {**bearer(self.tokens[token]), **headers}
+    async def post(self, path: str, body: Any, token: int = 0, key: str = "") -> Any:
+        sent = {**bearer(self.tokens[token]), **({"Idempotency-Key": key} if key else {})}
         return await self.served.http.post(path, json=body, headers=sent)
 
 
@@ -141,12 +141,12 @@ async def test_a_run_is_told_something_by_callers_of_its_context(
 async def test_an_idempotency_key_is_that_of_one_context(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     known = {"shop": ANN}
     async with serving(dev_server, tmp_path, context_of=lambda caller: known[caller.tenant]) as at:
-        key = {"Idempotency-Key": some_name("k")}
-        first = await at.post("/v1/runs", {"agent": "teller"}, **key)
-        again = await at.post("/v1/runs", {"agent": "teller"}, **key)
+        key = some_name("k")
+        first = await at.post("/v1/runs", {"agent": "teller"}, key=key)
+        again = await at.post("/v1/runs", {"agent": "teller"}, key=key)
         assert first.json() == again.json()
         known["shop"] = BOB
-        assert (await at.post("/v1/runs", {"agent": "teller"}, **key)).status_code == 409
+        assert (await at.post("/v1/runs", {"agent": "teller"}, key=key)).status_code == 409
 
 
 async def test_an_application_sets_the_context(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -305,7 +305,12 @@ async def test_secrets_of_the_context_leave_no_worker() -> None:
 
 
 def test_what_of_a_context_is_masked() -> None:
-    context = {"customer": "C-17", "api_key": "k", "more": [{"password": {"old": "p"}, "n": 1}], "Authorization": 7}
+    context: dict[str, Any] = {
+        "customer": "C-17",
+        "api_key": "k",
+        "more": [{"password": {"old": "p"}, "n": 1}],
+        "Authorization": 7,
+    }
     assert masked_context(context) == {
         "customer": "C-17",
         "api_key": "[masked]",
