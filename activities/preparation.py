@@ -26,11 +26,13 @@ from perdure.queries import SearchAttributes
 from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
 from perdure.runs.delegates import merge_upfront, tools_of, wanted_delegates
 from perdure.runs.rules import NEWEST
+from perdure.runs.schedules import check_agent_name
 from perdure.runs.wire import (
     LIMITED_ACTIVITY,
     NEXT_TASK_ACTIVITY,
     PREPARE_ACTIVITY,
     PREPARED_FORM,
+    READ_AGENT_ACTIVITY,
     REFUSED,
     WAITING_ATTRIBUTE,
     PreparedWorker,
@@ -38,7 +40,7 @@ from perdure.runs.wire import (
 )
 from perdure.tools.invocation import Limited
 from perdure.tools.tool import Tool, resolve_tools
-from perdure.values.json import JsonObject, Packed, loads_commented, pack
+from perdure.values.json import JsonObject, Packed, dumps, loads_commented, pack
 from perdure.values.limits import MAX_PAYLOAD, bytes_text
 from perdure.values.problems import close_names
 
@@ -64,14 +66,14 @@ class AgentFolder:
             if name in found or name in problems:
                 continue
             try:
-                document = known[name] if name in known else self._read(name)
+                document = known[name] if name in known else self.read(name)
                 names += wanted_delegates(tools_of(document))
                 found[name] = document
             except ProtocolError as error:
                 problems[name] = str(error)
         return found, problems
 
-    def _read(self, name: str) -> JsonObject:
+    def read(self, name: str) -> JsonObject:
         """Return an agent file. Raise `ProtocolError`."""
         path = None if self._path is None else self._path / f"{name}.json"
         if path is None or not path.is_file():
@@ -125,6 +127,19 @@ class PrepareActivity:
     async def limited(self) -> Limited:
         """Return this worker's rate limits as of now."""
         return self._limited
+
+    @activity.defn(name=READ_AGENT_ACTIVITY)
+    async def read_agent(self, name: str) -> JsonObject:
+        """Return the agent file of this name as it is now, for a run that a schedule has started (R19.6)."""
+        try:
+            check_agent_name(name)
+            document = await asyncio.to_thread(self._folder.read, name)
+        except ProtocolError as error:
+            raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
+        if (size := len(dumps(document).encode())) > self._max_payload:
+            message = f"the agent {name!r} has {bytes_text(size)}; {self._max_payload:,} is the most"
+            raise ApplicationError(message, type=REFUSED, non_retryable=True)
+        return document
 
     @activity.defn(name=PREPARE_ACTIVITY)
     async def prepare(self, wanted: PrepareInput) -> Packed:

@@ -13,6 +13,7 @@
     │   ├── HookDefinitionError  a function that cannot be a hook
     │   ├── DecisionError        an invalid decision or policy
     │   ├── CursorError          an invalid position among events
+    │   ├── ScheduleError        a schedule with an invalid name, invalid times or an invalid policy
     │   └── MessageRefusedError  a session refused a message, a withdrawal or a decision; nothing has changed
     ├── SettingsError            an option, a variable or a file of settings cannot be used
     ├── ServerError              no Temporal server answers, or none can be started
@@ -248,6 +249,10 @@ class CursorError(ProtocolError):
     """
 
     # R10.14
+
+
+class ScheduleError(ProtocolError):
+    """A schedule with an invalid name, invalid times or an invalid policy. Nothing was created."""  # R19.6
 
 
 class DecisionError(ProtocolError):

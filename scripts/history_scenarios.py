@@ -43,6 +43,7 @@ from perdure.hooks import (
     ToolResultPersist,
 )
 from perdure.hosting.worker import build_worker
+from perdure.runs.schedules import SCHEDULED
 from perdure.runs.wire import AGENT_WORKFLOW, CLAIM, DECIDE, POLICY
 from perdure.sessions.wire import END
 from perdure.testing.scripted_model import Fault, ScriptedModel, Turn
@@ -811,6 +812,26 @@ async def record_deliveries(to: Recorder) -> None:
             with contextlib.suppress(PerdureError):
                 await session.redeliver(channel.tried[0] if each["status"] == "unknown" else "none/1", **EVERYBODY)
         await idles(session)
+
+
+async def record_schedules(to: Recorder) -> None:
+    """A run that a schedule has started: it reads its agent and its input's time at its start."""
+    with tempfile.TemporaryDirectory() as agents:
+        document = agent("look", name="nightly", context=[{"type": "input"}])
+        (Path(agents) / "nightly.json").write_text(json.dumps(document), encoding="utf-8")
+        script = [calls({"_tool": "look", "path": "†input.day"}), DONE]
+        async with harness(to.client, to.tools, script, sandboxed=False, agents=Path(agents)) as it:
+            schedule = Perdure(it.client, task_queue=it.task_queue).schedule("scheduled")
+            await schedule.create("nightly", {"day": SCHEDULED}, cron="0 0 * * *")
+            await schedule.backfill("2026-01-01", "2026-01-01")
+
+            async def has_ended() -> bool:
+                view = await schedule.show()
+                return bool(view.runs) and not view.running
+
+            await until(has_ended)
+            await to.write(to.client, "scheduled", (await schedule.show()).runs[0].run_id)
+            await schedule.delete()
 
 
 async def record_held_back(to: Recorder) -> None:

@@ -678,6 +678,7 @@ async def main() -> int:
         "sessions": record_sessions,
         "archive": record_archive,
         "keys": record_keys,
+        "schedules": scenarios.record_schedules,
         "refusals": scenarios.record_refusals,
         "ends": scenarios.record_ends,
         "calls": scenarios.record_calls,

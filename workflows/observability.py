@@ -23,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
         COST_ATTRIBUTE,
         LONGEST_KEYWORD,
         MODEL_REFUSED,
+        SCHEDULE_ATTRIBUTE,
         SENDER_ATTRIBUTE,
         STOP_ATTRIBUTE,
         TENANT_ATTRIBUTE,
@@ -95,16 +96,17 @@ def run_journal() -> RunJournal:
 
 
 _AGENT: Final = SearchAttributeKey.for_keyword(AGENT_ATTRIBUTE)
+_SCHEDULE: Final = SearchAttributeKey.for_keyword(SCHEDULE_ATTRIBUTE)
 
 
 def list_agent(name: str, known: Sequence[str], *, below: bool) -> None:
-    """Set the agent's name for lists, where the start did not set it, as in a run that a user's own workflow has
-    started.
+    """Set the agent's name for lists, where the start did not set it, as in a run that a schedule or a user's own
+    workflow has started.
     """
     info = workflow.info()
     if (
         below
-        or info.parent is None
+        or (info.parent is None and info.typed_search_attributes.get(_SCHEDULE) is None)
         or AGENT_ATTRIBUTE not in known
         or info.typed_search_attributes.get(_AGENT) is not None
     ):

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Final, NoReturn
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RetryPolicy, SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 from temporalio.workflow import ContinueAsNewVersioningBehavior
 
@@ -25,11 +25,21 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.event_journal import RunJournal
     from perdure.runs.loops import LoopInput
     from perdure.runs.run import Run, RunIdentity
+    from perdure.runs.schedules import with_time
     from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, RunSnapshot, carried, restore, snapshot
-    from perdure.runs.wire import PREPARE_ACTIVITY, PREPARED_FORM, REFUSED, PreparedWorker, PrepareInput, RunInput
+    from perdure.runs.wire import (
+        PREPARE_ACTIVITY,
+        PREPARED_FORM,
+        READ_AGENT_ACTIVITY,
+        REFUSED,
+        SCHEDULED_ATTRIBUTE,
+        PreparedWorker,
+        PrepareInput,
+        RunInput,
+    )
     from perdure.sessions.wire import SessionInput
     from perdure.values.caller_context import check_context
-    from perdure.values.json import Packed, pack
+    from perdure.values.json import JsonObject, Packed, pack
 
 
 _ANOTHER_WITHIN: Final = timedelta(minutes=1)
@@ -84,7 +94,7 @@ async def prepare(
     Fail with `Refused` where it cannot run.
     """
     try:
-        run_input, run = await _prepare(run_input, people, journal, hooking)
+        run_input, run = await _prepare(await with_agent(run_input), people, journal, hooking)
     except ApplicationError as error:
         tell(metrics.run_ended("", "failed", error.type))
         raise
@@ -125,6 +135,26 @@ async def _prepare(
     if earlier is not None:
         restore(run, earlier)
     return run_input, run
+
+
+_SCHEDULED: Final = SearchAttributeKey.for_datetime(SCHEDULED_ATTRIBUTE)
+
+
+async def with_agent(run_input: RunInput) -> RunInput:
+    """Return the input with the agent that it names, as the worker's file has it now (R19.6). Fail with `Refused` where there is none."""
+    if not run_input.agent_name:
+        return run_input
+    try:
+        document: JsonObject = await workflow.execute_local_activity(
+            READ_AGENT_ACTIVITY, run_input.agent_name, result_type=dict, start_to_close_timeout=timedelta(seconds=30)
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        raise ApplicationError(message_of(error), type=REFUSED, non_retryable=True) from None
+    info = workflow.info()
+    at = info.typed_search_attributes.get(_SCHEDULED) or info.start_time
+    return run_input.model_copy(update={"agent": document, "agent_name": "", "input": with_time(run_input.input, at)})
 
 
 async def record(run_input: RunInput) -> Packed:

@@ -40,6 +40,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "wait, watch": "Wait for a run to end; show it live.",
         "steer, withdraw": "Give a running run a message; take it back.",
         "cancel, terminate": "End a run, or many: in order; at once.",
+        "schedule": "Run an agent at fixed times; pause, trigger, backfill.",
         "plan": "Validate, simulate or draw a plan, without a server.",
     },
     "Decide": {

@@ -19,7 +19,7 @@ from perdure.cli._errors import USAGE, CommandError, check_choice, one_line_erro
 from perdure.cli._execute import Json, connected
 from perdure.cli._help import Commands
 from perdure.cli._options import built_from
-from perdure.client.selection import STATUSES, ListedRun, Selection, read_since
+from perdure.client.selection import STATUSES, ListedRun, Selection, read_since, schedule_id
 from perdure.errors import RunError
 from perdure.values.json import dumps, shorten
 
@@ -129,6 +129,9 @@ def list_command(
         str | None, typer.Option(metavar="REASON", help="Stopped for it: output, deadline, ModelFailed, …")
     ] = None,
     waiting: Annotated[bool, typer.Option("--waiting", help="Something in them waits for a person.")] = False,
+    schedule: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Started by this schedule; with --tenant by that tenant's.")
+    ] = None,
     query: Query = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs on a page, newest first.")] = 20,
     page: Annotated[str | None, typer.Option(help="The page that the one before named.")] = None,
@@ -138,7 +141,9 @@ def list_command(
     with one_line_errors():
         check_choice("--status", status, [*STATUSES])
         _check_since(since)
-    chosen = Selection(agent, status, since, sender, tenant, reason, waiting, query)
+        if schedule is not None:
+            schedule_id(schedule)
+    chosen = Selection(agent, status, since, sender, tenant, reason, waiting, query, schedule=schedule)
     found = connected(lambda perdure: perdure.page_of_runs(chosen, size=limit, page=page))
     if as_json:
         print(dumps([row.as_json() for row in found.rows]))
@@ -220,7 +225,8 @@ def policy(
 
 def next_page(chosen: Selection, limit: int, page: str, *, as_json: bool) -> str:
     """The command for the page that follows: of the same runs, for a page's name does not say which were chosen."""
-    said = {name: getattr(chosen, name) for name in ("agent", "status", "since", "sender", "tenant", "reason", "query")}
+    names = ("agent", "status", "since", "sender", "tenant", "reason", "query", "schedule")
+    said = {name: getattr(chosen, name) for name in names}
     words = [part for name, value in said.items() if value is not None for part in (f"--{name}", value)]
     words += [*(["--waiting"] if chosen.waiting else []), *(["--json"] if as_json else [])]
     return shlex.join(["perdure", "list", *words, "--limit", str(limit), "--page", page])

@@ -217,6 +217,8 @@ def _tokens(usage: Usage) -> str:
 def print_run(console: Console, view: RunView) -> None:
     """Print the whole run, as `show` does."""
     console.print(run_table(view, console.width))
+    if view.schedule:
+        console.print(Text(f"started by the schedule {view.schedule!r} for {view.scheduled_at}", style="dim"))
     if view.state:
         console.print(Text.assemble(("state ", "bold"), shorten(without_media(view.state), 2000)))
     for line in view.cut:

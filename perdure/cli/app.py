@@ -24,6 +24,7 @@ _MODULES: Final = {
     "_approval_commands:approvals_app": ("approvals", "approve", "reject", "edit", "replace", "answer", "inbox"),
     "_chat_commands:chat_app": ("chat",),
     "_event_commands:events_app": ("events",),
+    "_schedule_commands:schedule_app": ("schedule",),
     "_list_commands:lists_app": ("list", "cancel", "terminate", "policy"),
     "_history_commands:histories_app": ("record", "replay"),
     "_settings_command:settings_app": ("settings",),

@@ -8,7 +8,7 @@ import binascii
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from temporalio.api.workflowservice.v1 import ListWorkflowExecutionsRequest
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionAsyncIterator, WorkflowExecutionStatus
@@ -17,7 +17,16 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._pending_activities import check_ends
 from perdure.client.errors import UNANSWERED
-from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, of_tenant, quoted
+from perdure.client.selection import (
+    ListedRun,
+    ListedSession,
+    RunPage,
+    Selection,
+    SessionPage,
+    of_tenant,
+    quoted,
+    schedule_name,
+)
 from perdure.errors import RunError, ServerRefusalError
 from perdure.models.requests import ModelWait
 from perdure.queries import read_memo
@@ -30,6 +39,8 @@ from perdure.runs.wire import (
     MODEL_MEMO,
     MODEL_REFUSED,
     POLICY,
+    SCHEDULE_ATTRIBUTE,
+    SCHEDULED_ATTRIBUTE,
     SENDER_ATTRIBUTE,
     STOP_ATTRIBUTE,
     TENANT_ATTRIBUTE,
@@ -65,9 +76,12 @@ _KEYWORDS: Final = {
 }
 _KNOWS_PAGE: Final = timedelta(seconds=5)
 WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
+AGENT: Final = _KEYWORDS[AGENT_ATTRIBUTE]
 SENDER: Final = _KEYWORDS[SENDER_ATTRIBUTE]
 TENANT: Final = _KEYWORDS[TENANT_ATTRIBUTE]
 _COST: Final = SearchAttributeKey.for_float(COST_ATTRIBUTE)
+SCHEDULE: Final = SearchAttributeKey.for_keyword(SCHEDULE_ATTRIBUTE)
+SCHEDULED: Final = SearchAttributeKey.for_datetime(SCHEDULED_ATTRIBUTE)
 
 
 def start_attributes(agent: str, sender: str | None, tenant: str | None) -> TypedSearchAttributes:
@@ -268,7 +282,15 @@ async def _row(run: WorkflowExecution) -> ListedRun:
         tenant=known.get(TENANT),
         waiting=(known.get(WAITING) or 0) if status == "running" else 0,
         wait=await _model_wait(run) if status == "running" else None,
+        **schedule_of(known),
     )
+
+
+def schedule_of(known: TypedSearchAttributes) -> dict[str, Any]:
+    """Return the fields `schedule` and `scheduled_at` of a run with these search attributes; empty where no schedule started it."""
+    if not (id := known.get(SCHEDULE)):
+        return {}
+    return {"schedule": schedule_name(id), "scheduled_at": known.get(SCHEDULED)}
 
 
 async def _tokens(run: WorkflowExecution) -> int | None:

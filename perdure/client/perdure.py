@@ -20,6 +20,7 @@ from perdure.client._event_relay import relay_of, wanted
 from perdure.client.approvals import PAGE
 from perdure.client.errors import clear_errors
 from perdure.client.run import Run
+from perdure.client.schedules import ListedSchedule, Schedule, walk_schedules
 from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, WaitingPage
 from perdure.client.session import Session
 from perdure.client.session_operations import Address
@@ -441,6 +442,25 @@ class Perdure:
         # R7.8
         with clear_errors(self.client):
             return await approvals.list_waiting(self.client, size=size, page=page, tenant=tenant)
+
+    def schedule(self, name: str, *, tenant: str = "", task_queue: str | None = None) -> Schedule:
+        """A schedule by its name (R19.6): runs of an agent at fixed times. Asks nobody. Raises `ScheduleError` for an invalid name.
+
+        `tenant`: whose it is; other tenants find no such schedule. `task_queue`: where the workers of its runs listen.
+
+            await perdure.schedule("nightly").create("reporter", cron="0 2 * * *", timezone="Europe/Berlin")
+        """
+        return Schedule(self.client, name, tenant=tenant, task_queue=task_queue or self.task_queue)
+
+    async def list_schedules(self, *, tenant: str = "") -> AsyncGenerator[ListedSchedule, None]:
+        """The schedules of a tenant, or of none. The server's index is a moment late.
+
+        async for schedule in perdure.list_schedules():
+            print(schedule.name, schedule.next[:1])
+        """
+        async with aclosing(walk_schedules(self.client, tenant)) as found:
+            async for each in found:
+                yield each
 
     async def has_worker(self, task_queue: str | None = None) -> bool:
         """Whether a worker takes runs from the task queue (default: this object's). Workers that ended count for some

@@ -33,7 +33,7 @@ from perdure.client._pending_activities import (
     task_failure,
     unanswered,
 )
-from perdure.client._run_lists import SENDER, STATUS, TENANT, names_attribute, start_attributes
+from perdure.client._run_lists import SENDER, STATUS, TENANT, names_attribute, schedule_of, start_attributes
 from perdure.client.errors import no_answer
 from perdure.client.selection import RunOrigin
 from perdure.client.tenancy import owned_memo, share
@@ -42,6 +42,7 @@ from perdure.hooks.events import RunOwner
 from perdure.plan import ENDED
 from perdure.queries import SearchAttributes, answer_of, execution_before
 from perdure.runs.agent import Agent, check_run_id
+from perdure.runs.schedules import with_time
 from perdure.runs.views import summary
 from perdure.runs.wire import (
     AGENT_WORKFLOW,
@@ -194,8 +195,9 @@ async def fetch_origin(client: Client, run_id: str) -> RunOrigin:
         with contextlib.suppress(Exception):
             (given,) = await client.data_converter.decode(started.input.payloads, [RunInput])
         break
+    scheduled = schedule_of(known)
     return RunOrigin(
-        input=given.input,
+        input=with_time(given.input, scheduled["scheduled_at"]) if scheduled.get("scheduled_at") else given.input,
         has_input=given.has_input,
         sender=given.whose.sender or known.get(SENDER) or "",
         tenant=given.whose.tenant or known.get(TENANT) or "",
@@ -203,6 +205,7 @@ async def fetch_origin(client: Client, run_id: str) -> RunOrigin:
         context=given.whose.context,
         above=description.parent_id or "",
         reset=reset,
+        **scheduled,
     )
 
 
@@ -243,6 +246,9 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
             if status == "failed":  # Temporal knows no refusal
                 status = result.status
     view.status = status
+    if scheduled := schedule_of(description.typed_search_attributes):
+        at = scheduled["scheduled_at"]
+        view.schedule, view.scheduled_at = scheduled["schedule"], None if at is None else at.isoformat()
     if status in ("cancelled", "terminated", "timed_out"):
         _note_broken_off(view, status)
         view.trouble = view.trouble if view.agent else WITHOUT_RESULT

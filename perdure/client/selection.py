@@ -8,19 +8,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from perdure.approvals.requests import WaitingEntry, WaitingView
-from perdure.errors import RunError
+from perdure.errors import RunError, ScheduleError
 from perdure.models.requests import ModelWait
 from perdure.runs.wire import (
     AGENT_ATTRIBUTE,
     AGENT_WORKFLOW,
     LONGEST_KEYWORD,
     MODEL_REFUSED,
+    SCHEDULE_ATTRIBUTE,
     SENDER_ATTRIBUTE,
     STOP_ATTRIBUTE,
     TENANT_ATTRIBUTE,
     WAITING_ATTRIBUTE,
     RunStatus,
 )
+from perdure.sessions.wire import digest
 from perdure.values.json import Json, JsonObject, shorten
 
 STATUSES: Final = {
@@ -65,6 +67,8 @@ class Selection:
     """More, in the language of Temporal's lists."""
     outermost: bool = False
     """No run of a delegate."""
+    schedule: str | None = None
+    """The name of the schedule that started them; of the `tenant`'s, if one is named."""
 
     @property
     def empty(self) -> bool:
@@ -99,6 +103,8 @@ class Selection:
             parts.append(f"{WAITING_ATTRIBUTE} > 0")
         if self.outermost:
             parts.append("ParentWorkflowId IS NULL")
+        if self.schedule is not None:
+            parts.append(f"{SCHEDULE_ATTRIBUTE} = {quoted(schedule_id(self.schedule, self.tenant or ''))}")
         if self.query is not None:
             parts.append(f"({self.query})")
         return " AND ".join(parts)
@@ -109,6 +115,32 @@ def of_tenant(tenant: str) -> str:
     if not tenant:
         return f"{TENANT_ATTRIBUTE} IS NULL"
     return f"{TENANT_ATTRIBUTE} = {quoted(tenant[:LONGEST_KEYWORD])}"
+
+
+_SCHEDULE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_OF_TENANT: Final = "@"
+"""Between a schedule's name and the digest of its tenant: no name has it."""
+
+
+def schedule_id(name: str, tenant: str = "") -> str:
+    """Return Temporal's id of a tenant's schedule: nobody of another tenant can name it. Raise `ScheduleError` for an invalid name."""
+    if not _SCHEDULE_NAME.fullmatch(name):
+        raise ScheduleError(
+            f"{shorten(name, 60)} is not a valid name of a schedule: use up to 100 letters, digits, '.', '_' and '-'"
+        )
+    return f"{name}{_OF_TENANT}{digest([tenant, name], 16)}" if tenant else name
+
+
+def schedule_name(id: str) -> str:
+    """Return the name of the schedule with this id of Temporal's."""
+    return id.partition(_OF_TENANT)[0]
+
+
+def read_duration(text: str) -> float:
+    """Return the seconds of `90s`, `5min`, `2h`, `3d` or `1w`. Raise `ScheduleError`."""
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d|w)", text.strip()):
+        return float(found[1]) * _UNITS[found[2]]
+    raise ScheduleError(f"{shorten(text, 40)} is not a length of time: use 30s, 5min, 2h, 3d or 1w")
 
 
 def read_since(text: str, now: datetime) -> datetime:
@@ -162,6 +194,10 @@ class ListedRun:
     """What waits for a person in it."""
     wait: ModelWait | None = None
     """The model that it waits for, while its provider is away."""
+    schedule: str | None = None
+    """The schedule that started it (R19.6)."""
+    scheduled_at: datetime | None = None
+    """The time for which the schedule started it."""
 
     def as_json(self) -> JsonObject:
         plain: JsonObject = {
@@ -179,6 +215,8 @@ class ListedRun:
             "tenant": self.tenant,
             "waiting": self.waiting or None,
             "wait": None if self.wait is None else self.wait.as_json(),
+            "schedule": self.schedule,
+            "scheduledAt": None if self.scheduled_at is None else self.scheduled_at.isoformat(),
         }
         return plain | {name: value for name, value in more.items() if value is not None}
 
@@ -207,6 +245,10 @@ class RunOrigin:
     """The workflow that started it: a run whose delegate it is, or a session; empty: it was started from outside."""
     reset: bool
     """Whether Temporal has reset it: it goes on from the middle of its own past."""
+    schedule: str = ""
+    """The schedule that started it; empty: none did."""
+    scheduled_at: datetime | None = None
+    """The time for which the schedule started it."""
 
 
 @dataclass(frozen=True)

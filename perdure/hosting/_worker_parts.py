@@ -119,6 +119,7 @@ class WorkerParts:
                 hooks.run,
                 hooks.of_sessions,
                 prepare.prepare,
+                prepare.read_agent,
                 prepare.limited,
                 self._request,
                 ChooseActivity(named).choose,

@@ -31,6 +31,7 @@ TASK_QUEUE: Final = "perdure"
 
 AGENT_WORKFLOW: Final = "Agent"
 PREPARE_ACTIVITY: Final = "perdure.prepare"
+READ_AGENT_ACTIVITY: Final = "perdure.read_agent"
 LIMITED_ACTIVITY: Final = "perdure.limited"
 REQUEST_ACTIVITY: Final = "perdure.request"
 CHOOSE_ACTIVITY: Final = "perdure.choose"
@@ -70,6 +71,9 @@ ATTRIBUTES: Final[Mapping[str, Literal["Int", "Keyword", "Double"]]] = {
     COST_ATTRIBUTE: "Double",
 }
 """All of them, and what they hold: a worker registers them at its start."""
+SCHEDULE_ATTRIBUTE: Final = "TemporalScheduledById"
+SCHEDULED_ATTRIBUTE: Final = "TemporalScheduledStartTime"
+"""Temporal's own search attributes (Keyword, Datetime) of a run that a schedule has started: which one, and for when (R19.6)."""
 LONGEST_KEYWORD: Final = 200
 """Characters of a search attribute: what is longer is cut."""
 WAITING_MEMO: Final = "waiting"
@@ -229,6 +233,10 @@ class RunResult(WireModel):
     """What became of the messages that came while it worked, in the order of their acceptance; not printed where there were none."""
     error: str | None = None
     """Why the run failed, in one line."""
+    schedule: str = ""
+    """The schedule that started it (R19.6); not printed where there is none."""
+    scheduled_at: str | None = None
+    """ISO 8601, UTC: the time for which the schedule started it."""
     worked: float = 0.0
     """Seconds of work, for a parent's deadline; not part of `run --json`."""
     cut: list[str] = Field(default_factory=list)  # R18.3
@@ -256,7 +264,7 @@ class RunResult(WireModel):
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
         del plain["worked"], plain["outputSize"], plain["contextTokens"], plain["tight"], plain["sources"]
         del plain["left"], plain["sent"], plain["reasoning"], plain["endedAt"]
-        for name in ("error", "cut", "messages"):
+        for name in ("error", "cut", "messages", "schedule", "scheduledAt"):
             if not plain[name]:
                 del plain[name]
         return plain
@@ -314,6 +322,8 @@ class RunInput(WireModel):
     """The input of the `Agent` workflow: an agent file and the run's input (section 11)."""
 
     agent: JsonObject
+    agent_name: str = ""
+    """In place of `agent`: the worker reads the file of this name when the run begins, as for a schedule's runs (R19.6)."""
     input: Json = None
     has_input: bool = False
     """Whether an input was given at all: `null` is one."""

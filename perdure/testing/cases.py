@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
@@ -17,6 +18,8 @@ from openai import AsyncOpenAI
 from temporalio.api.common.v1 import Payloads
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
+from temporalio.common import SearchAttributeKey
+from temporalio.converter import decode_typed_search_attributes
 
 from perdure import ToolContext, ToolError, branch
 from perdure.agents.agent import Agent
@@ -27,7 +30,17 @@ from perdure.client.histories import Exchange, audit_run, executions, started_be
 from perdure.client.run_operations import fetch_run
 from perdure.errors import RunError, SettingsError
 from perdure.models.requests import KEPT_TEXT
-from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, POLICY, CallView, RunInput, RunView
+from perdure.runs.schedules import with_time
+from perdure.runs.wire import (
+    AGENT_WORKFLOW,
+    DECIDE,
+    POLICY,
+    READ_AGENT_ACTIVITY,
+    SCHEDULED_ATTRIBUTE,
+    CallView,
+    RunInput,
+    RunView,
+)
 from perdure.testing._checks import AgentLike, ToolLike, as_agent, functions_of, inline_tools
 from perdure.testing._local import run_locally
 from perdure.testing._servers import Server
@@ -39,6 +52,7 @@ from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, dumps, shorten
 from perdure.values.references import MISSING
 
+_SCHEDULED: Final = SearchAttributeKey.for_datetime(SCHEDULED_ATTRIBUTE)
 _SHOWN = 200
 """Characters of a value in a line."""
 
@@ -280,12 +294,16 @@ class _Taken:
     """The resolved parameters of each call that ran, where its history holds them."""
     decisions: list[JsonObject] = field(default_factory=list)
     _scheduled: dict[int, ToolInput | ApproveInput] = field(default_factory=dict)
+    _scheduled_at: datetime | None = None
 
     async def take(self, event: HistoryEvent) -> None:
         which = event.WhichOneof("attributes")
         attributes: Any = getattr(event, which) if which else None
         if which == "workflow_execution_started_event_attributes" and self.input is None:
             self.input = await self._read(attributes.input, RunInput)
+            self._scheduled_at = decode_typed_search_attributes(attributes.search_attributes).get(_SCHEDULED)
+        elif which == "marker_recorded_event_attributes" and self.input is not None and self.input.agent_name:
+            await self._take_agent(self.input, attributes)
         elif which == "activity_task_scheduled_event_attributes":
             if _CALL.fullmatch(attributes.activity_id):
                 called: ToolInput = await self._read(attributes.input, ToolInput)
@@ -299,6 +317,14 @@ class _Taken:
             await self._say(attributes.signal_name, attributes.input)
         elif which == "workflow_execution_update_accepted_event_attributes":
             await self._say(attributes.accepted_request.input.name, attributes.accepted_request.input.args)
+
+    async def _take_agent(self, given: RunInput, marker: Any) -> None:
+        """Take the agent file that the worker read at the start of a schedule's run."""
+        if READ_AGENT_ACTIVITY.encode() not in b"".join(each.data for each in marker.details["data"].payloads):
+            return
+        document = await self._read(marker.details["result"], dict)
+        value = given.input if self._scheduled_at is None else with_time(given.input, self._scheduled_at)
+        self.input = given.model_copy(update={"agent": document, "agent_name": "", "input": value})
 
     async def _complete(self, scheduled: ToolInput | ApproveInput | None, result: Payloads) -> None:
         if isinstance(scheduled, ToolInput):

@@ -1,0 +1,224 @@
+"""`perdure schedule`: runs of an agent at fixed times, on Temporal's own Schedules (R19.6)."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from perdure.agents.agent import Agent
+from perdure.agents.files import example_input, json_option
+from perdure.cli._console import screen, table
+from perdure.cli._errors import FAILED, check_choice, one_line_errors
+from perdure.cli._execute import Json, connected
+from perdure.cli._help import Commands
+from perdure.cli._options import configured
+from perdure.hosting.settings import Settings
+from perdure.runs.schedules import OVERLAPS, check_agent_name, with_time
+from perdure.values.json import Json as JsonValue
+from perdure.values.json import dumps
+from perdure.values.references import MISSING, Missing
+
+if TYPE_CHECKING:
+    from perdure.client.perdure import Perdure
+    from perdure.client.schedules import ListedSchedule, ScheduleView
+
+_NEXT: Final = 5
+"""Times, and runs, that `show` prints."""
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
+Tenant = Annotated[str, typer.Option(metavar="NAME", help="Its tenant; another tenant's schedule is not found.")]
+Note = Annotated[str, typer.Option(metavar="TEXT", help="A note that lists and pages show.")]
+Overlap = Annotated[
+    str | None, typer.Option(metavar="POLICY", help=f"While the last run works: {', '.join(OVERLAPS)}.")
+]
+
+schedule_app = Commands(no_args_is_help=True, help="Schedules: runs of an agent at fixed times.")
+
+
+@schedule_app.command("create")
+@configured("task_queue", "agents")
+def create(
+    settings: Settings,
+    name: Name,
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="A name in the workers' agents folder.")],
+    cron: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CRON", help="MINUTE HOUR DAY MONTH WEEKDAY, or @daily; repeatable."),
+    ] = None,
+    timezone: Annotated[str, typer.Option(metavar="ZONE", help="Of --cron: Europe/Berlin.")] = "UTC",
+    every: Annotated[str | None, typer.Option(metavar="TIME", help="Every 30s, 5min, 2h, 1d, 1w.")] = None,
+    input: Annotated[
+        str | None,
+        typer.Option("--input", metavar="JSON|@FILE", help='The input; "{{scheduled}}" is the time of the run.'),
+    ] = None,
+    overlap: Overlap = "skip",
+    catchup: Annotated[
+        str, typer.Option(metavar="TIME", help="How late a run may begin that the server missed.")
+    ] = "1d",
+    jitter: Annotated[str, typer.Option(metavar="TIME", help="How much later a run may begin, at random.")] = "0s",
+    note: Note = "",
+    paused: Annotated[bool, typer.Option("--paused", help="Start nothing before 'resume'.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Change the schedule of this name.")] = False,
+    sender: Annotated[str, typer.Option(metavar="NAME", help="For whom the runs work: lists find them by it.")] = "",
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """Create a schedule. Each run reads the agent's file as it is then."""
+    with one_line_errors():
+        check_choice("--overlap", overlap, OVERLAPS)
+        check_agent_name(agent)
+        value = _check_input(settings, agent, input)
+    given: dict[str, Any] = {"cron": cron or (), "timezone": timezone, "every": every, "overlap": overlap}
+    given |= {"catchup": catchup, "jitter": jitter, "note": note, "paused": paused, "replace": replace}
+
+    async def add(perdure: Perdure) -> ScheduleView:
+        schedule = perdure.schedule(name, tenant=tenant, task_queue=settings.task_queue)
+        return await schedule.create(agent, value, sender=sender, **given)
+
+    view = connected(add)
+    if as_json:
+        print(dumps(view.as_json()))
+    else:
+        print(f"{name}: {_when(view)}; next {_next(view)}")
+    if not view.next:
+        print("perdure: no time of this schedule is to come: it starts nothing", file=sys.stderr)
+
+
+def _check_input(settings: Settings, agent: str, text: str | None) -> JsonValue | Missing:
+    """Return the input, validated as the agent is here now, if it is here: its runs validate it, too."""
+    here = settings.agents_folder / f"{agent}.json"
+    found = Agent.read_to_run(here) if here.is_file() else None
+    example = "{}" if found is None else example_input(found.input_schema, text)
+    value = MISSING if text is None else json_option(text, "--input", example)
+    if found is None:
+        print(f"perdure: there is no {here} here: the workers' {agent!r} validates the input", file=sys.stderr)
+    else:
+        found.check_input(value if value is MISSING else with_time(value, datetime.now(UTC)), told=True)
+    return value
+
+
+@schedule_app.command("list")
+def list_schedules(tenant: Tenant = "", as_json: Json = False) -> None:
+    """List a tenant's schedules with their next times and last runs."""
+
+    async def found(perdure: Perdure) -> list[ListedSchedule]:
+        return sorted([each async for each in perdure.list_schedules(tenant=tenant)], key=lambda each: each.name)
+
+    schedules = connected(found)
+    if as_json:
+        print(dumps([each.as_json() for each in schedules]))
+    elif not schedules:
+        print("no schedules")
+    else:
+        out = screen()
+        rows = [
+            (each.name, each.agent, _when(each), _next(each), each.runs[0].run_id if each.runs else "")
+            for each in schedules
+        ]
+        titles = ("schedule", "agent", "when", "next", "last run")
+        out.print(table(titles, rows, out.width, gives=("last run", "when"), drops=("last run", "agent")))
+
+
+@schedule_app.command("show")
+def show(name: Name, tenant: Tenant = "", as_json: Json = False) -> None:
+    """Show a schedule: its agent, its input, its next times, its last runs."""
+    view = connected(lambda perdure: perdure.schedule(name, tenant=tenant).show())
+    if as_json:
+        print(dumps(view.as_json()))
+        return
+    out = screen()
+    lines = [
+        f"{view.name}: {view.agent}, {_when(view)}",
+        f"overlap {view.overlap}, catch-up {view.catchup:g} s, jitter {view.jitter:g} s, task queue {view.task_queue}",
+        *(
+            [f"paused: {view.note or 'no reason given'}"]
+            if view.paused
+            else [f"note: {view.note}"]
+            if view.note
+            else []
+        ),
+        *([f"input: {dumps(view.input)}"] if view.has_input else []),
+        *([f"for {view.sender or 'nobody named'}, tenant {view.tenant}"] if view.tenant else []),
+        f"started {view.started}, skipped {view.skipped} because one still worked, missed {view.missed}",
+        *(f"next  {time.isoformat(timespec='seconds')}" for time in view.next[:_NEXT]),
+        *(f"ran   {run.scheduled_at.isoformat(timespec='seconds')}  {run.run_id}" for run in view.runs[:_NEXT]),
+        *(f"works {run_id}" for run_id in view.running),
+    ]
+    for line in lines:
+        out.print(line, markup=False, highlight=False)
+
+
+@schedule_app.command("pause")
+def pause(name: Name, note: Note = "", tenant: Tenant = "", as_json: Json = False) -> None:
+    """Start no run by itself from now on; runs that work go on."""
+    connected(lambda perdure: perdure.schedule(name, tenant=tenant).pause(note))
+    _done(name, "paused", as_json)
+
+
+@schedule_app.command("resume")
+def resume(name: Name, note: Note = "", tenant: Tenant = "", as_json: Json = False) -> None:
+    """Start runs by itself again; 'backfill' makes up for what was missed."""
+    connected(lambda perdure: perdure.schedule(name, tenant=tenant).resume(note))
+    _done(name, "resumed", as_json)
+
+
+@schedule_app.command("trigger")
+def trigger(name: Name, overlap: Overlap = None, tenant: Tenant = "", as_json: Json = False) -> None:
+    """Start a run now, also of a paused schedule."""
+    with one_line_errors():
+        check_choice("--overlap", overlap, OVERLAPS)
+    policy: Any = overlap
+    connected(lambda perdure: perdure.schedule(name, tenant=tenant).trigger(overlap=policy))
+    _done(name, "triggered", as_json)
+
+
+@schedule_app.command("backfill")
+def backfill(
+    name: Name,
+    first: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="2026-11-01, or 2026-11-01T02:00, in its time zone.")
+    ],
+    last: Annotated[str, typer.Option("--to", metavar="TIME", help="The same; up to it.")],
+    overlap: Overlap = "buffer-all",
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """Start the runs of a time that has passed."""
+    with one_line_errors():
+        check_choice("--overlap", overlap, OVERLAPS)
+    policy: Any = overlap
+    connected(lambda perdure: perdure.schedule(name, tenant=tenant).backfill(first, last, overlap=policy))
+    _done(name, "backfilled", as_json)
+
+
+@schedule_app.command("delete")
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """Delete a schedule; its runs go on."""
+    if not yes and not typer.confirm(f"delete the schedule {name!r}?", err=True):
+        raise SystemExit(FAILED)
+    connected(lambda perdure: perdure.schedule(name, tenant=tenant).delete())
+    _done(name, "deleted", as_json)
+
+
+def _done(name: str, what: str, as_json: bool) -> None:
+    print(dumps({"schedule": name, what: True}) if as_json else f"{name}: {what}")
+
+
+def _when(view: ListedSchedule) -> str:
+    """Return its times in a few words: `0 2 * * * Europe/Berlin`, `every 3600 s`."""
+    cron = [f"{' | '.join(view.cron)} {view.timezone}"] if view.cron else []
+    return " and ".join([*cron, *([f"every {view.every:g} s"] if view.every else [])])
+
+
+def _next(view: ListedSchedule) -> str:
+    if view.paused:
+        return "paused"
+    return view.next[0].isoformat(timespec="minutes") if view.next else "never"

@@ -1,0 +1,541 @@
+"""Schedules: runs of an agent at fixed times, on Temporal's own Schedules (R19.6).
+
+The action of a schedule starts a run with the agent's *name*. The worker reads the file of that name when the run begins: an edited
+file counts from the next run on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any, Final, TypeAlias
+from zoneinfo import ZoneInfo
+
+import temporalio.client as temporal
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from temporalio.client import (
+    Client,
+    ScheduleActionStartWorkflow,
+    ScheduleAlreadyRunningError,
+    ScheduleBackfill,
+    ScheduleDescription,
+    ScheduleHandle,
+    ScheduleIntervalSpec,
+    ScheduleListDescription,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleSpec,
+    ScheduleState,
+    ScheduleUpdate,
+    ScheduleUpdateInput,
+)
+from temporalio.common import TypedSearchAttributes
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.client._run_lists import AGENT, names_attribute, start_attributes
+from perdure.client.errors import clear_errors
+from perdure.client.selection import of_tenant, read_duration, schedule_id, schedule_name
+from perdure.client.tenancy import TENANT_MEMO, owned_memo, share
+from perdure.errors import InputError, RunError, RunExistsError, RunNotFoundError, ScheduleError, ServerRefusalError
+from perdure.hooks.events import RunOwner
+from perdure.queries import SearchAttributes
+from perdure.runs.schedules import OVERLAPS, Overlap, check_agent_name
+from perdure.runs.views import summary
+from perdure.runs.wire import AGENT_WORKFLOW, RunInput
+from perdure.values.json import Json, JsonObject, check, shorten
+from perdure.values.limits import MAX_PAYLOAD, bytes_text
+from perdure.values.references import MISSING
+
+__all__ = ["ListedSchedule", "Overlap", "Schedule", "ScheduleView", "ScheduledRun"]
+
+Duration: TypeAlias = "str | float | timedelta"
+"""Seconds, `"90s"`, `"5min"`, `"2h"`, `"3d"`, `"1w"`, or a `timedelta`."""
+CATCHUP: Final = "1d"
+"""What was missed while the server was away is made up for within this time: an agent costs money, and Temporal's own default is a year."""
+_POLICIES: Final[dict[str, ScheduleOverlapPolicy]] = {
+    name: ScheduleOverlapPolicy[name.replace("-", "_").upper()] for name in OVERLAPS
+}
+_NAMES: Final[dict[ScheduleOverlapPolicy, Overlap]] = {
+    ScheduleOverlapPolicy[name.replace("-", "_").upper()]: name for name in OVERLAPS
+}
+_PAUSED: Final = "paused"
+_RESUMED: Final = "resumed"
+_ZONE: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRun:
+    """A run that a schedule has started."""
+
+    run_id: str
+    scheduled_at: datetime
+    """The time for which it was started, in the schedule's time zone; of a triggered one when it was triggered."""
+    started_at: datetime
+
+    def as_json(self) -> JsonObject:
+        return {
+            "runId": self.run_id,
+            "scheduledAt": self.scheduled_at.isoformat(),
+            "startedAt": self.started_at.isoformat(),
+        }
+
+
+@dataclass(frozen=True)
+class ListedSchedule:
+    """A schedule, as a list shows it; whole it is `Perdure.schedule(name).show()`."""
+
+    name: str
+    agent: str
+    """The name of its agent's file in the workers' agents folder."""
+    cron: list[str]
+    """Its cron expressions, as they were written."""
+    every: float | None
+    """Seconds between two runs; `None`: cron expressions alone say when."""
+    timezone: str
+    """The time zone of the cron expressions."""
+    paused: bool
+    note: str
+    next: list[datetime]
+    """The next times, in its time zone; empty: it never starts a run again."""
+    runs: list[ScheduledRun]
+    """The last runs, the newest first; some may be gone by now."""
+
+    def as_json(self) -> JsonObject:
+        return {
+            "schedule": self.name,
+            "agent": self.agent,
+            "cron": [*self.cron],
+            "every": self.every,
+            "timezone": self.timezone,
+            "paused": self.paused,
+            "note": self.note,
+            "next": [time.isoformat() for time in self.next],
+            "runs": [run.as_json() for run in self.runs],
+        }
+
+
+@dataclass(frozen=True)
+class ScheduleView(ListedSchedule):
+    """A schedule, whole."""
+
+    input: Json = None
+    has_input: bool = False
+    overlap: Overlap = "skip"
+    catchup: float = 0.0
+    """Seconds in which a time that the server missed is made up for."""
+    jitter: float = 0.0
+    """Seconds by which a run may begin later, at random."""
+    sender: str = ""
+    """For whom its runs work."""
+    tenant: str = ""
+    task_queue: str = ""
+    running: list[str] = field(default_factory=list)
+    """Ids of its runs that have not ended."""
+    started: int = 0
+    """How many runs it has started."""
+    skipped: int = 0
+    """How many times it started none, because another one had not ended."""
+    missed: int = 0
+    """How many times it started none, because the server was away for longer than `catchup`."""
+
+    def as_json(self) -> JsonObject:
+        more: JsonObject = {
+            "overlap": self.overlap,
+            "catchup": self.catchup,
+            "jitter": self.jitter,
+            "taskQueue": self.task_queue,
+            "running": [*self.running],
+            "started": self.started,
+            "skipped": self.skipped,
+            "missed": self.missed,
+        }
+        more |= {"input": self.input} if self.has_input else {}
+        owner = {"sender": self.sender, "tenant": self.tenant}
+        return super().as_json() | more | {name: value for name, value in owner.items() if value}
+
+
+class Schedule:
+    """A schedule by its name, of one tenant, or of none. Nothing is asked before a method is called.
+
+        nightly = perdure.schedule("nightly")
+        await nightly.create("reporter", {"team": "sales"}, cron="0 2 * * *", timezone="Europe/Berlin")
+        print((await nightly.show()).next[0])
+
+    Every method but `create` raises `RunNotFoundError` where the tenant has no such schedule.
+    """
+
+    def __init__(self, client: Client, name: str, *, tenant: str = "", task_queue: str) -> None:
+        self.name: str = name
+        self.tenant: str = tenant
+        self.id: str = schedule_id(name, tenant)
+        """Temporal's id of the schedule; the ids of its runs begin with it."""
+        self._client = client
+        self._task_queue = task_queue
+
+    async def create(
+        self,
+        agent: str,
+        input: object = MISSING,
+        *,
+        cron: str | Iterable[str] = (),
+        every: Duration | None = None,
+        timezone: str = "UTC",
+        overlap: Overlap = "skip",
+        catchup: Duration = CATCHUP,
+        jitter: Duration = 0,
+        note: str = "",
+        paused: bool = False,
+        sender: str = "",
+        task_queue: str | None = None,
+        replace: bool = False,
+    ) -> ScheduleView:
+        """Create the schedule, and return it with its next times.
+
+        `agent`: the name of a file in the workers' agents folder, which the worker reads when a run begins. `input`: JSON, or what pydantic
+        writes as JSON; a value that is exactly `"{{scheduled}}"` becomes the time for which the run is started. The run validates it, as its
+        agent is then. `cron`: `"MINUTE HOUR DAY MONTH WEEKDAY"`, one or several, in `timezone`. `every`: seconds, or `"1h"`, counted from
+        1970. `overlap`: what happens while the last run has not ended. `catchup`: how late a missed run may begin. `jitter`: how much later
+        a run may begin, at random. `paused`: nothing starts before `resume`. `sender`: for whom the runs work. `task_queue`: where its
+        workers listen. `replace`: change the schedule of this name, if there is one; it stays paused if it is.
+
+        Raises `ScheduleError` for times and policies that cannot be used, `RunExistsError` for a name that is taken.
+
+            await perdure.schedule("pulse").create("checker", every="15min", overlap="buffer-one")
+        """
+        check_agent_name(agent)
+        expressions = [cron] if isinstance(cron, str) else [*cron]
+        spec = _spec(expressions, every, timezone, _seconds(jitter, "jitter"))
+        late = _seconds(catchup, "catchup")
+        if late < _LEAST_CATCHUP:
+            raise ScheduleError(f"catchup: {late:g} s is too short: the least is {_LEAST_CATCHUP:g} s")
+        given = RunInput(
+            agent={},
+            agent_name=agent,
+            input=None if input is MISSING else _as_json(input),
+            has_input=input is not MISSING,
+            whose=RunOwner(tenant=self.tenant, sender=sender),
+        )
+        if (size := len(given.model_dump_json().encode())) > MAX_PAYLOAD:
+            raise RunError(f"the input has {bytes_text(size)}, and {MAX_PAYLOAD:,} is the most")
+        policy = SchedulePolicy(overlap=_policy(overlap), catchup_window=timedelta(seconds=late))
+        state = ScheduleState(note=note or None, paused=paused)
+        with _clear(self._client, expressions, timezone):
+            attributes = SearchAttributes()
+            await attributes.ensure(self._client)
+            # What the namespace does not know would fail each start.
+            known = {*attributes.known}
+            owner = [each for each in start_attributes("", sender, self.tenant) if each.key.name in known]
+            listed = [each for each in start_attributes(agent, sender, self.tenant) if each.key.name in known]
+            action = ScheduleActionStartWorkflow(
+                AGENT_WORKFLOW,
+                given,
+                id=self.id,
+                task_queue=task_queue or self._task_queue,
+                memo=owned_memo(self.tenant),
+                typed_search_attributes=TypedSearchAttributes(owner),
+                static_summary=summary(f"{agent}, by the schedule {self.name}"),
+                priority=share(self.tenant),
+            )
+            schedule = temporal.Schedule(action=action, spec=spec, policy=policy, state=state)
+            try:
+                await self._client.create_schedule(
+                    self.id,
+                    schedule,
+                    memo=owned_memo(self.tenant),
+                    search_attributes=TypedSearchAttributes(listed),
+                )
+            except ScheduleAlreadyRunningError:
+                if not replace:
+                    raise RunExistsError(
+                        f"there is already a schedule {self.name!r}: replace it (--replace), or take another name"
+                    ) from None
+                await self._replace(schedule, TypedSearchAttributes(listed))
+        return await self.show()
+
+    async def _replace(self, schedule: temporal.Schedule, listed: TypedSearchAttributes) -> None:
+        try:
+            await self._described()
+        except RunNotFoundError:
+            raise RunExistsError(
+                f"{self.name!r} is the id of another schedule of Temporal's: take another name"
+            ) from None
+        paused = schedule.state.paused
+
+        def renewed(found: ScheduleUpdateInput) -> ScheduleUpdate:
+            schedule.state.paused = paused or found.description.schedule.state.paused
+            return ScheduleUpdate(schedule, search_attributes=listed)
+
+        await self._handle.update(renewed)
+
+    async def show(self) -> ScheduleView:
+        """Return the schedule with its next times and its last runs.
+
+        view = await perdure.schedule("nightly").show()
+        print(view.paused, view.next, [run.run_id for run in view.runs])
+        """
+        with _clear(self._client):
+            found = await self._described()
+            action: Any = found.schedule.action
+            [given] = await self._client.data_converter.decode(action.args, [RunInput])
+        info, policy = found.info, found.schedule.policy
+        return ScheduleView(
+            **_listed(found.id, given.agent_name, found.schedule.spec, found.schedule.state, info),
+            input=given.input,
+            has_input=given.has_input,
+            overlap=_NAMES.get(policy.overlap, "skip"),
+            catchup=0.0 if policy.catchup_window is None else policy.catchup_window.total_seconds(),
+            jitter=0.0 if found.schedule.spec.jitter is None else found.schedule.spec.jitter.total_seconds(),
+            sender=given.whose.sender,
+            tenant=given.whose.tenant,
+            task_queue=action.task_queue,
+            running=[each.workflow_id for each in info.running_actions],  # type: ignore[attr-defined]
+            started=info.num_actions,
+            skipped=info.num_actions_skipped_overlap,
+            missed=info.num_actions_missed_catchup_window,
+        )
+
+    async def pause(self, note: str = "") -> None:
+        """Start no run by itself from now on; runs that work go on. `note`: why, for whoever looks at it; by default its note stays.
+
+        await perdure.schedule("nightly").pause("the shop is closed")
+        """
+        with _clear(self._client):
+            found = await self._described()
+            await self._handle.pause(note=note or _own_note(found) or _PAUSED)
+
+    async def resume(self, note: str = "") -> None:
+        """Start runs by itself again. What was missed meanwhile is not made up for; see `backfill`.
+
+        await perdure.schedule("nightly").resume()
+        """
+        with _clear(self._client):
+            found = await self._described()
+            await self._handle.unpause(note=note or _own_note(found) or _RESUMED)
+
+    async def trigger(self, *, overlap: Overlap | None = None) -> None:
+        """Start a run now, also of a paused schedule. `overlap`: in place of the schedule's own; with `skip` a run that works prevents it.
+
+        await perdure.schedule("nightly").trigger(overlap="allow-all")
+        """
+        policy = None if overlap is None else _policy(overlap)
+        with _clear(self._client):
+            await self._described()
+            await self._handle.trigger(overlap=policy)
+
+    async def backfill(self, from_: str | datetime, to: str | datetime, *, overlap: Overlap = "buffer-all") -> None:
+        """Start the runs of a time that has passed: one for each time of the schedule from `from_` up to `to`.
+
+        Both are a `datetime`, or an ISO 8601 date or time; without an offset they are in the schedule's time zone. `overlap`: by default one run
+        after the other. A time that had its run already runs again, under the same id. Raises `ScheduleError` for what is no time.
+
+            await perdure.schedule("nightly").backfill("2026-11-01", "2026-11-08")
+        """
+        policy = _policy(overlap)
+        with _clear(self._client):
+            zone = _zone((await self._described()).schedule.spec.time_zone_name or "UTC")
+            first, last = _time(from_, zone, "from"), _time(to, zone, "to")
+            if last < first:
+                raise ScheduleError(f"to: {last.isoformat()} is before {first.isoformat()}, where it begins")
+            # Temporal leaves out the time at which a backfill begins.
+            await self._handle.backfill(ScheduleBackfill(first - timedelta(seconds=1), last, policy))
+
+    async def delete(self) -> None:
+        """Delete the schedule; runs that it has started go on.
+
+        await perdure.schedule("nightly").delete()
+        """
+        with _clear(self._client):
+            await self._described()
+            await self._handle.delete()
+
+    @property
+    def _handle(self) -> ScheduleHandle:
+        return self._client.get_schedule_handle(self.id)
+
+    async def _described(self) -> ScheduleDescription:
+        """Raise `RunNotFoundError` unless it is this tenant's, and starts runs of an agent."""
+        try:
+            found = await self._handle.describe()
+            if (
+                _is_ours(found.schedule.action)
+                and await found.memo_value(TENANT_MEMO, "", type_hint=str) == self.tenant
+            ):
+                return found
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+        raise _missing(self._client, self.name)
+
+    def __repr__(self) -> str:
+        return f"Schedule({self.name!r})"
+
+
+async def walk_schedules(client: Client, tenant: str) -> AsyncGenerator[ListedSchedule, None]:
+    """The schedules of a tenant. The server's index is a moment late."""
+    with _clear(client):
+        try:
+            async for each in await client.list_schedules(of_tenant(tenant)):
+                if await _belongs(each, tenant):
+                    yield _row(each)
+        except RPCError as error:
+            if not names_attribute(error):  # else nobody has created one
+                raise
+
+
+async def _belongs(found: ScheduleListDescription, tenant: str) -> bool:
+    if found.schedule is None or found.info is None or not _is_ours(found.schedule.action):
+        return False
+    with contextlib.suppress(Exception):  # of another key, or somebody else's
+        return bool(await found.memo_value(TENANT_MEMO, "", type_hint=str) == tenant)
+    return False
+
+
+def _row(found: ScheduleListDescription) -> ListedSchedule:
+    assert found.schedule is not None
+    assert found.info is not None
+    agent = found.typed_search_attributes.get(AGENT) or ""
+    return ListedSchedule(**_listed(found.id, agent, found.schedule.spec, found.schedule.state, found.info))
+
+
+def _is_ours(action: Any) -> bool:
+    return getattr(action, "workflow", None) == AGENT_WORKFLOW
+
+
+def _missing(client: Client, name: str) -> RunNotFoundError:
+    return RunNotFoundError(f"there is no schedule {name!r} in namespace {client.namespace!r}")
+
+
+def _listed(id: str, agent: str, spec: ScheduleSpec, state: Any, info: Any) -> dict[str, Any]:
+    """Return the fields of a `ListedSchedule`."""
+    zone = _zone(timezone := spec.time_zone_name or "UTC")
+    recent: Sequence[Any] = info.recent_actions
+    return {
+        "name": schedule_name(id),
+        "agent": agent,
+        "cron": [each.comment for each in spec.calendars if each.comment],
+        "every": next((each.every.total_seconds() for each in spec.intervals), None),
+        "timezone": timezone,
+        "paused": state.paused,
+        "note": state.note or "",
+        "next": [time.astimezone(zone) for time in info.next_action_times],
+        "runs": [
+            ScheduledRun(each.action.workflow_id, each.scheduled_at.astimezone(zone), each.started_at.astimezone(zone))
+            for each in reversed(recent)
+        ],
+    }
+
+
+def _own_note(found: ScheduleDescription) -> str:
+    note = found.schedule.state.note or ""
+    return "" if note in (_PAUSED, _RESUMED) else note
+
+
+def _policy(overlap: str) -> ScheduleOverlapPolicy:
+    if overlap not in _POLICIES:
+        raise ScheduleError(f"overlap: {shorten(overlap, 40)} is not one of {', '.join(OVERLAPS)}")
+    return _POLICIES[overlap]
+
+
+_LEAST_CATCHUP: Final = 10.0
+"""Seconds; Temporal takes no less."""
+
+
+def _spec(cron: Sequence[str], every: Duration | None, timezone: str, jitter: float) -> ScheduleSpec:
+    if not cron and every is None:
+        raise ScheduleError("a schedule needs its times: give cron ('0 2 * * *'), or every ('1h')")
+    for each in cron:
+        if (
+            not each.strip()
+            or not each.isprintable()
+            or "#" in each
+            or each.lstrip().startswith(("CRON_TZ", "TZ=", "@every"))
+        ):
+            raise ScheduleError(f"cron: {shorten(each, 60)} {_FORM}")
+    if not _ZONE.fullmatch(timezone):
+        raise ScheduleError(_no_zone(timezone))
+    between = None if every is None else _seconds(every, "every")
+    if between is not None and (between < 1 or between % 1):
+        raise ScheduleError(f"every: {between:g} s cannot be used: the least is 1 s, in whole seconds")
+    return ScheduleSpec(
+        # Temporal keeps the calendar that it makes of an expression, and what stands behind the #.
+        cron_expressions=[f"{' '.join(each.split())} # {' '.join(each.split())}" for each in cron],
+        intervals=[] if between is None else [ScheduleIntervalSpec(every=timedelta(seconds=between))],
+        jitter=timedelta(seconds=jitter) if jitter else None,
+        time_zone_name=timezone,
+    )
+
+
+_FORM: Final = "is not a cron expression: use MINUTE HOUR DAY MONTH WEEKDAY, such as '0 2 * * 1-5', or @daily; --timezone names the time zone"
+
+
+def _no_zone(timezone: str) -> str:
+    return f"timezone: {shorten(timezone, 60)} is not a time zone: use a name such as Europe/Berlin, or UTC"
+
+
+def _seconds(given: Duration, name: str) -> float:
+    try:
+        seconds = (
+            read_duration(given)
+            if isinstance(given, str)
+            else given.total_seconds()
+            if isinstance(given, timedelta)
+            else float(given)
+        )
+    except ScheduleError as error:
+        raise ScheduleError(f"{name}: {error}") from None
+    if not 0 <= seconds <= _LONGEST:
+        raise ScheduleError(f"{name}: {seconds:g} s cannot be used: the most is ten years")
+    return seconds
+
+
+_LONGEST: Final = 3650 * 86400.0
+
+
+def _zone(name: str) -> tzinfo:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # this machine may know fewer than the server
+        return UTC
+
+
+def _time(given: str | datetime, zone: tzinfo, name: str) -> datetime:
+    try:
+        time = given if isinstance(given, datetime) else datetime.fromisoformat(given.strip())
+        return (time if time.tzinfo else time.replace(tzinfo=zone)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ScheduleError(
+            f"{name}: {shorten(str(given), 40)} is not a time: use 2026-11-01, or 2026-11-01T02:00"
+        ) from None
+
+
+def _as_json(input: object) -> Json:
+    try:
+        written: Json = to_jsonable_python(input, by_alias=True)
+    except PydanticSerializationError as error:
+        raise InputError(f"the input cannot be written as JSON: {error}") from None
+    check(written, source="the input")
+    return written
+
+
+@contextlib.contextmanager
+def _clear(client: Client, cron: Sequence[str] = (), timezone: str = "") -> Iterator[None]:
+    """Translate the server's errors; those about what was given name it."""
+    with clear_errors(client):
+        try:
+            yield
+        except RPCError as error:
+            if error.status == RPCStatusCode.UNIMPLEMENTED:
+                raise ServerRefusalError(
+                    "this server has no schedules, as Temporal's test server has none: take a dev server (server='dev' in tests)"
+                ) from None
+            if error.status != RPCStatusCode.INVALID_ARGUMENT or names_attribute(error):
+                raise
+            words = error.message.removeprefix("Invalid schedule spec: ")
+            if "time zone" in words:
+                raise ScheduleError(_no_zone(timezone)) from None
+            given = f"cron: {shorten(' | '.join(cron), 60)}: " if cron and words != error.message else ""
+            hint = "; use MINUTE HOUR DAY MONTH WEEKDAY, such as '0 2 * * 1-5'" if given else ""
+            raise ScheduleError(f"{given}{words}{hint}") from None

@@ -1,0 +1,35 @@
+"""The agent and the input of a schedule's runs (R19.6)."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final, Literal, TypeAlias, get_args
+
+from perdure.errors import ScheduleError
+from perdure.values.json import Json, shorten
+
+Overlap: TypeAlias = Literal["skip", "buffer-one", "buffer-all", "cancel-other", "terminate-other", "allow-all"]
+"""What a schedule does while its last run has not ended: Temporal's overlap policies."""
+OVERLAPS: Final[tuple[Overlap, ...]] = get_args(Overlap)
+SCHEDULED: Final = "{{scheduled}}"
+"""A value of a schedule's input that is exactly this is the time for which the run was started."""
+_AGENT: Final = re.compile(r"\w[\w -]*(\.\w[\w -]*)*")
+
+
+def check_agent_name(name: str) -> None:
+    """Raise `ScheduleError` for what cannot be the name of a file in an agents folder."""
+    if not _AGENT.fullmatch(name) or name.endswith(".json"):
+        raise ScheduleError(
+            f"{shorten(name, 60)} is not the name of an agent: a schedule's runs read the file NAME.json in the workers' "
+            "agents folder, so give NAME, without a path"
+        )
+
+
+def with_time(value: Json, at: datetime) -> Json:
+    """Return an input in which each value that is exactly `{{scheduled}}` is the time, as ISO 8601 in UTC."""
+    if isinstance(value, dict):
+        return {key: with_time(each, at) for key, each in value.items()}
+    if isinstance(value, list):
+        return [with_time(each, at) for each in value]
+    return at.astimezone(UTC).isoformat() if value == SCHEDULED else value
