@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import Final, NoReturn
 
 from temporalio import workflow
@@ -154,7 +154,13 @@ async def with_agent(run_input: RunInput) -> RunInput:
         raise ApplicationError(message_of(error), type=REFUSED, non_retryable=True) from None
     info = workflow.info()
     at = info.typed_search_attributes.get(_SCHEDULED) or info.start_time
-    return run_input.model_copy(update={"agent": document, "agent_name": "", "input": with_time(run_input.input, at)})
+    return run_input.model_copy(
+        update={
+            "agent": document,
+            "agent_name": "",
+            "input": with_time(run_input.input, at.astimezone(UTC).isoformat()),
+        }
+    )
 
 
 async def record(run_input: RunInput) -> Packed:

@@ -197,7 +197,9 @@ async def fetch_origin(client: Client, run_id: str) -> RunOrigin:
         break
     scheduled = schedule_of(known)
     return RunOrigin(
-        input=with_time(given.input, scheduled["scheduled_at"]) if scheduled.get("scheduled_at") else given.input,
+        input=with_time(given.input, scheduled["scheduled_at"].isoformat())
+        if given.agent_name and scheduled.get("scheduled_at")
+        else given.input,
         has_input=given.has_input,
         sender=given.whose.sender or known.get(SENDER) or "",
         tenant=given.whose.tenant or known.get(TENANT) or "",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 from typing import Final, Literal, TypeAlias, get_args
 
 from perdure.errors import ScheduleError
@@ -26,10 +25,10 @@ def check_agent_name(name: str) -> None:
         )
 
 
-def with_time(value: Json, at: datetime) -> Json:
-    """Return an input in which each value that is exactly `{{scheduled}}` is the time, as ISO 8601 in UTC."""
+def with_time(value: Json, at: str) -> Json:
+    """Return an input in which each value that is exactly `{{scheduled}}` is the time: ISO 8601, in UTC."""
     if isinstance(value, dict):
         return {key: with_time(each, at) for key, each in value.items()}
     if isinstance(value, list):
         return [with_time(each, at) for each in value]
-    return at.astimezone(UTC).isoformat() if value == SCHEDULED else value
+    return at if value == SCHEDULED else value

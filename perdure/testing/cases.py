@@ -323,7 +323,7 @@ class _Taken:
         if READ_AGENT_ACTIVITY.encode() not in b"".join(each.data for each in marker.details["data"].payloads):
             return
         document = await self._read(marker.details["result"], dict)
-        value = given.input if self._scheduled_at is None else with_time(given.input, self._scheduled_at)
+        value = given.input if self._scheduled_at is None else with_time(given.input, self._scheduled_at.isoformat())
         self.input = given.model_copy(update={"agent": document, "agent_name": "", "input": value})
 
     async def _complete(self, scheduled: ToolInput | ApproveInput | None, result: Payloads) -> None:

@@ -7,7 +7,6 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from perdure.client.schedules import ListedSchedule, Schedule, ScheduleView
 from perdure.errors import ScheduleError, ServerRefusalError
 from perdure.runs.schedules import check_agent_name, with_time
 from perdure.testing.cases import record_run
-from tests.patience import HANG
+from tests.client.test_approval_lists import remove
 from tests.support import DONE, Command, Harness, agent, harness, perdure
-from tests.test_waiting_lists import remove
+from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -277,9 +276,11 @@ async def test_an_agent_is_named_and_no_path(name: str) -> None:
 
 
 async def test_only_a_value_that_is_exactly_scheduled_becomes_the_time() -> None:
-    at = datetime(2026, 3, 1, 2, tzinfo=UTC)
-    given = {"a": ["{{scheduled}}", "on {{scheduled}}"], "{{scheduled}}": 1}
-    assert with_time(given, at) == {"a": ["2026-03-01T02:00:00+00:00", "on {{scheduled}}"], "{{scheduled}}": 1}
+    given: Any = {"a": ["{{scheduled}}", "on {{scheduled}}"], "{{scheduled}}": 1}
+    assert with_time(given, "2026-03-01T02:00:00+00:00") == {
+        "a": ["2026-03-01T02:00:00+00:00", "on {{scheduled}}"],
+        "{{scheduled}}": 1,
+    }
 
 
 async def test_the_commands(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
