@@ -12,7 +12,7 @@ from perdure.agents.agent import Agent
 from perdure.agents.files import example_input, json_option
 from perdure.cli._console import screen, table
 from perdure.cli._errors import FAILED, check_choice, one_line_errors
-from perdure.cli._execute import Json, connected
+from perdure.cli._execute import Context, Json, connected, context_option
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
@@ -64,19 +64,21 @@ def create(
     replace: Annotated[bool, typer.Option("--replace", help="Change the schedule of this name.")] = False,
     sender: Annotated[str, typer.Option(metavar="NAME", help="For whom the runs work: lists find them by it.")] = "",
     tenant: Tenant = "",
+    context: Context = None,
     as_json: Json = False,
 ) -> None:
     """Create a schedule. Each run reads the agent's file as it is then."""
     with one_line_errors():
         check_choice("--overlap", overlap, OVERLAPS)
         check_agent_name(agent)
-        value = _check_input(settings, agent, input)
+        known = context_option(context)
+        value = _check_input(settings, agent, input, known)
     given: dict[str, Any] = {"cron": cron or (), "timezone": timezone, "every": every, "overlap": overlap}
     given |= {"catchup": catchup, "jitter": jitter, "note": note, "paused": paused, "replace": replace}
 
     async def add(perdure: Perdure) -> ScheduleView:
         schedule = perdure.schedule(name, tenant=tenant, task_queue=settings.task_queue)
-        return await schedule.create(agent, value, sender=sender, **given)
+        return await schedule.create(agent, value, sender=sender, context=known, **given)
 
     view = connected(add)
     if as_json:
@@ -87,7 +89,7 @@ def create(
         print("perdure: no time of this schedule is to come: it starts nothing", file=sys.stderr)
 
 
-def _check_input(settings: Settings, agent: str, text: str | None) -> JsonValue | Missing:
+def _check_input(settings: Settings, agent: str, text: str | None, context: JsonValue) -> JsonValue | Missing:
     """Return the input, validated as the agent is here now, if it is here: its runs validate it, too."""
     here = settings.agents_folder / f"{agent}.json"
     found = Agent.read_to_run(here) if here.is_file() else None
@@ -96,6 +98,7 @@ def _check_input(settings: Settings, agent: str, text: str | None) -> JsonValue 
     if found is None:
         print(f"perdure: there is no {here} here: the workers' {agent!r} validates the input", file=sys.stderr)
     else:
+        found.check_context(context)
         found.check_input(value if value is MISSING else with_time(value, datetime.now(UTC).isoformat()), told=True)
     return value
 

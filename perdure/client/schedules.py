@@ -45,6 +45,7 @@ from perdure.queries import SearchAttributes
 from perdure.runs.schedules import OVERLAPS, Overlap, check_agent_name
 from perdure.runs.views import summary
 from perdure.runs.wire import AGENT_WORKFLOW, RunInput
+from perdure.values.caller_context import read_context
 from perdure.values.json import Json, JsonObject, check, shorten
 from perdure.values.limits import MAX_PAYLOAD, bytes_text
 from perdure.values.references import MISSING
@@ -189,6 +190,7 @@ class Schedule:
         note: str = "",
         paused: bool = False,
         sender: str = "",
+        context: object = None,
         task_queue: str | None = None,
         replace: bool = False,
     ) -> ScheduleView:
@@ -198,7 +200,8 @@ class Schedule:
         writes as JSON; a value that is exactly `"{{scheduled}}"` becomes the time for which the run is started. The run validates it, as its
         agent is then. `cron`: `"MINUTE HOUR DAY MONTH WEEKDAY"`, one or several, in `timezone`. `every`: seconds, or `"1h"`, counted from
         1970. `overlap`: what happens while the last run has not ended. `catchup`: how late a missed run may begin. `jitter`: how much later
-        a run may begin, at random. `paused`: nothing starts before `resume`. `sender`: for whom the runs work. `task_queue`: where its
+        a run may begin, at random. `paused`: nothing starts before `resume`. `sender`, `context`: for whom the runs work, as
+        `Perdure.start` has them. `task_queue`: where its
         workers listen. `replace`: change the schedule of this name, if there is one; it stays paused if it is.
 
         Raises `ScheduleError` for times and policies that cannot be used, `RunExistsError` for a name that is taken.
@@ -216,7 +219,7 @@ class Schedule:
             agent_name=agent,
             input=None if input is MISSING else _as_json(input),
             has_input=input is not MISSING,
-            whose=RunOwner(tenant=self.tenant, sender=sender),
+            whose=RunOwner(tenant=self.tenant, sender=sender, context=read_context(context)),
         )
         if (size := len(given.model_dump_json().encode())) > MAX_PAYLOAD:
             raise RunError(f"the input has {bytes_text(size)}, and {MAX_PAYLOAD:,} is the most")

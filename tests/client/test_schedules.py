@@ -14,7 +14,7 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Perdure, RunExistsError, RunNotFoundError, Selection, tool
+from perdure import Perdure, RunExistsError, RunNotFoundError, Selection, ToolContext, tool
 from perdure.client.schedules import ListedSchedule, Schedule, ScheduleView
 from perdure.errors import ScheduleError, ServerRefusalError
 from perdure.runs.schedules import check_agent_name, with_time
@@ -30,9 +30,9 @@ NEVER: dict[str, Any] = {"cron": "0 0 1 1 *"}
 
 
 @tool(safe=True)
-async def noted(at: str) -> str:
-    """Give it back."""
-    return at
+async def customer(context: ToolContext) -> dict[str, Any]:
+    """Return what is known of the sender."""
+    return dict(context.context)
 
 
 def unique() -> str:
@@ -68,16 +68,18 @@ async def until(schedule: Schedule, right: Callable[[ScheduleView], bool]) -> Sc
 async def test_r19_6_a_triggered_run_says_by_which_schedule_and_for_when(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
-    write(tmp_path, "reporter", context=[{"type": "input", "schema": {"properties": {"day": {"type": "string"}}}}])
+    day = {"type": "input", "schema": {"properties": {"day": {"type": "string"}}}}
+    write(tmp_path, "reporter", "customer", context=[day])
     name = unique()
-    async with scheduling(dev_server, tmp_path) as (api, it):
+    asks = {"calls": [{"_tool": "customer", "_outputPath": "†state.customer"}], "output": "†state.customer"}
+    async with scheduling(dev_server, tmp_path, customer, script=[asks]) as (api, it):
         nightly = api.schedule(name)
-        made = await nightly.create("reporter", {"day": "{{scheduled}}"}, sender="ann", **NEVER)
+        made = await nightly.create("reporter", {"day": "{{scheduled}}"}, sender="ann", context={"shop": 7}, **NEVER)
         assert (made.agent, made.cron, made.runs, made.sender) == ("reporter", ["0 0 1 1 *"], [], "ann")
         await nightly.trigger()
         [started] = (await until(nightly, lambda view: len(view.runs) == 1)).runs
         run = api.get_run(started.run_id)
-        assert await run.result(HANG) == {"ok": True}
+        assert await run.result(HANG) == {"shop": 7}
         view, origin = await run.view(), await run.origin()
         at = view.scheduled_at
         assert at is not None
