@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from perdure.client.errors import RunFailedError, RunRefusedError
     from perdure.client.perdure import Perdure
     from perdure.client.run import Run
+    from perdure.client.schedules import ListedSchedule, Schedule, ScheduledRun, ScheduleView
     from perdure.client.selection import (
         ListedRun,
         ListedSession,
@@ -66,6 +67,7 @@ _LATER: Final = {
     "reply_route": "perdure.sessions.replies",
     "tool": "perdure.tools.decorator",
     **dict.fromkeys(("CallView", "RunView"), "perdure.runs.wire"),
+    **dict.fromkeys(("ListedSchedule", "Schedule", "ScheduleView", "ScheduledRun"), "perdure.client.schedules"),
     **dict.fromkeys(("Receipt", "SessionInfo", "SessionView", "WaitResult"), "perdure.sessions.wire"),
     **dict.fromkeys(("WaitingEntry", "WaitingView"), "perdure.approvals.requests"),
     **dict.fromkeys(
@@ -90,6 +92,7 @@ __all__ = [
     "DecisionRefusedError",
     "Event",
     "ListedRun",
+    "ListedSchedule",
     "ListedSession",
     "MessageRefusedError",
     "NoWorkerError",
@@ -109,6 +112,9 @@ __all__ = [
     "RunRefusedError",
     "RunTimeoutError",
     "RunView",
+    "Schedule",
+    "ScheduleView",
+    "ScheduledRun",
     "Selection",
     "ServerError",
     "Session",

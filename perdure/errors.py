@@ -252,7 +252,17 @@ class CursorError(ProtocolError):
 
 
 class ScheduleError(ProtocolError):
-    """A schedule with an invalid name, invalid times or an invalid policy. Nothing was created."""  # R19.6
+    """A schedule with an invalid name, invalid times or an invalid policy. Nothing was created.
+
+    ```python
+    try:
+        await perdure.schedule("nightly").create("reporter", cron="0 4 * *")
+    except ScheduleError as error:
+        print(error)
+    ```
+    """
+
+    # R19.6
 
 
 class DecisionError(ProtocolError):

@@ -444,19 +444,25 @@ class Perdure:
             return await approvals.list_waiting(self.client, size=size, page=page, tenant=tenant)
 
     def schedule(self, name: str, *, tenant: str = "", task_queue: str | None = None) -> Schedule:
-        """A schedule by its name (R19.6): runs of an agent at fixed times. Asks nobody. Raises `ScheduleError` for an invalid name.
+        """Return the schedule of this name: runs of an agent at fixed times. It makes no request.
 
-        `tenant`: whose it is; other tenants find no such schedule. `task_queue`: where the workers of its runs listen.
+        `tenant`: its owner; other tenants find no such schedule. `task_queue`: the queue of its runs' workers. Raises
+        `ScheduleError` for an invalid name.
 
-            await perdure.schedule("nightly").create("reporter", cron="0 2 * * *", timezone="Europe/Berlin")
+        ```python
+        await perdure.schedule("nightly").create("reporter", cron="0 4 * * *", timezone="Europe/Berlin")
+        ```
         """
+        # R19.6
         return Schedule(self.client, name, tenant=tenant, task_queue=task_queue or self.task_queue)
 
     async def list_schedules(self, *, tenant: str = "") -> AsyncGenerator[ListedSchedule, None]:
-        """The schedules of a tenant, or of none. The server's index is a moment late.
+        """Yield the schedules of a tenant, or those without a tenant. The server's index is a moment late.
 
+        ```python
         async for schedule in perdure.list_schedules():
             print(schedule.name, schedule.next[:1])
+        ```
         """
         async with aclosing(walk_schedules(self.client, tenant)) as found:
             async for each in found:

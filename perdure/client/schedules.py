@@ -69,7 +69,13 @@ _ZONE: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 
 @dataclass(frozen=True, slots=True)
 class ScheduledRun:
-    """A run that a schedule has started."""
+    """A run that a schedule has started.
+
+    ```python
+    for run in (await perdure.schedule("nightly").show()).runs:
+        print(run.run_id, run.scheduled_at)
+    ```
+    """
 
     run_id: str
     scheduled_at: datetime
@@ -86,7 +92,13 @@ class ScheduledRun:
 
 @dataclass(frozen=True)
 class ListedSchedule:
-    """A schedule, as a list shows it; whole it is `Perdure.schedule(name).show()`."""
+    """A schedule in a list. `Schedule.show` returns all of it.
+
+    ```python
+    async for schedule in perdure.list_schedules(tenant="acme"):
+        print(schedule.name, schedule.agent, schedule.paused)
+    ```
+    """
 
     name: str
     agent: str
@@ -120,7 +132,13 @@ class ListedSchedule:
 
 @dataclass(frozen=True)
 class ScheduleView(ListedSchedule):
-    """A schedule, whole."""
+    """A schedule with its input, its policy and its counts.
+
+    ```python
+    view = await perdure.schedule("nightly").show()
+    print(view.overlap, view.started, view.skipped)
+    ```
+    """
 
     input: Json = None
     has_input: bool = False
@@ -161,9 +179,11 @@ class ScheduleView(ListedSchedule):
 class Schedule:
     """A schedule by its name, of one tenant, or of none. Nothing is asked before a method is called.
 
-        nightly = perdure.schedule("nightly")
-        await nightly.create("reporter", {"team": "sales"}, cron="0 2 * * *", timezone="Europe/Berlin")
-        print((await nightly.show()).next[0])
+    ```python
+    nightly = perdure.schedule("nightly")
+    await nightly.create("reporter", {"team": "sales"}, cron="0 2 * * *", timezone="Europe/Berlin")
+    print((await nightly.show()).next[0])
+    ```
 
     Every method but `create` raises `RunNotFoundError` where the tenant has no such schedule.
     """
@@ -196,17 +216,20 @@ class Schedule:
     ) -> ScheduleView:
         """Create the schedule, and return it with its next times.
 
-        `agent`: the name of a file in the workers' agents folder, which the worker reads when a run begins. `input`: JSON, or what pydantic
-        writes as JSON; a value that is exactly `"{{scheduled}}"` becomes the time for which the run is started. The run validates it, as its
-        agent is then. `cron`: `"MINUTE HOUR DAY MONTH WEEKDAY"`, one or several, in `timezone`. `every`: seconds, or `"1h"`, counted from
-        1970. `overlap`: what happens while the last run has not ended. `catchup`: how late a missed run may begin. `jitter`: how much later
-        a run may begin, at random. `paused`: nothing starts before `resume`. `sender`, `context`: for whom the runs work, as
-        `Perdure.start` has them. `task_queue`: where its
-        workers listen. `replace`: change the schedule of this name, if there is one; it stays paused if it is.
+        `agent`: the name of a file in the workers' agents folder, which the worker reads when a run begins. `input`:
+        JSON, or a value that pydantic writes as JSON (default: none). A value in it that is exactly `"{{scheduled}}"`
+        becomes the time for which the run is started. The run validates the input, as its agent is then. `cron`:
+        `"MINUTE HOUR DAY MONTH WEEKDAY"`, one or several, in `timezone`. `every`: seconds, or `"1h"`, counted from 1970.
+        `overlap`: the policy for a time at which the last run has not ended. `catchup`: how late a missed run may begin.
+        `jitter`: how much later a run may begin, at random. `paused`: no run starts before `resume`. `sender`,
+        `context`: on whose behalf the runs work, as in `Perdure.start`. `task_queue`: the queue of its workers.
+        `replace`: change the schedule of this name, if there is one; it stays paused if it is.
 
         Raises `ScheduleError` for times and policies that cannot be used, `RunExistsError` for a name that is taken.
 
-            await perdure.schedule("pulse").create("checker", every="15min", overlap="buffer-one")
+        ```python
+        await perdure.schedule("pulse").create("checker", every="15min", overlap="buffer-one")
+        ```
         """
         check_agent_name(agent)
         expressions = [cron] if isinstance(cron, str) else [*cron]
@@ -276,8 +299,10 @@ class Schedule:
     async def show(self) -> ScheduleView:
         """Return the schedule with its next times and its last runs.
 
+        ```python
         view = await perdure.schedule("nightly").show()
         print(view.paused, view.next, [run.run_id for run in view.runs])
+        ```
         """
         with _clear(self._client):
             found = await self._described()
@@ -303,7 +328,9 @@ class Schedule:
     async def pause(self, note: str = "") -> None:
         """Start no run by itself from now on; runs that work go on. `note`: why, for whoever looks at it; by default its note stays.
 
+        ```python
         await perdure.schedule("nightly").pause("the shop is closed")
+        ```
         """
         with _clear(self._client):
             found = await self._described()
@@ -312,7 +339,9 @@ class Schedule:
     async def resume(self, note: str = "") -> None:
         """Start runs by itself again. What was missed meanwhile is not made up for; see `backfill`.
 
+        ```python
         await perdure.schedule("nightly").resume()
+        ```
         """
         with _clear(self._client):
             found = await self._described()
@@ -321,7 +350,9 @@ class Schedule:
     async def trigger(self, *, overlap: Overlap | None = None) -> None:
         """Start a run now, also of a paused schedule. `overlap`: in place of the schedule's own; with `skip` a run that works prevents it.
 
+        ```python
         await perdure.schedule("nightly").trigger(overlap="allow-all")
+        ```
         """
         policy = None if overlap is None else _policy(overlap)
         with _clear(self._client):
@@ -334,7 +365,9 @@ class Schedule:
         Both are a `datetime`, or an ISO 8601 date or time; without an offset they are in the schedule's time zone. `overlap`: by default one run
         after the other. A time that had its run already runs again, under the same id. Raises `ScheduleError` for what is no time.
 
-            await perdure.schedule("nightly").backfill("2026-11-01", "2026-11-08")
+        ```python
+        await perdure.schedule("nightly").backfill("2026-11-01", "2026-11-08")
+        ```
         """
         policy = _policy(overlap)
         with _clear(self._client):
@@ -348,7 +381,9 @@ class Schedule:
     async def delete(self) -> None:
         """Delete the schedule; runs that it has started go on.
 
+        ```python
         await perdure.schedule("nightly").delete()
+        ```
         """
         with _clear(self._client):
             await self._described()
@@ -377,7 +412,7 @@ class Schedule:
 
 
 async def walk_schedules(client: Client, tenant: str) -> AsyncGenerator[ListedSchedule, None]:
-    """The schedules of a tenant. The server's index is a moment late."""
+    """Yield the schedules of a tenant. The index of the server is a moment late."""
     with _clear(client):
         try:
             async for each in await client.list_schedules(of_tenant(tenant)):

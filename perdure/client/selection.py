@@ -195,7 +195,7 @@ class ListedRun:
     wait: ModelWait | None = None
     """The model that it waits for, while its provider is away."""
     schedule: str | None = None
-    """The schedule that started it (R19.6)."""
+    """The schedule that started it."""
     scheduled_at: datetime | None = None
     """The time for which the schedule started it."""
 

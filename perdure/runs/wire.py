@@ -234,7 +234,7 @@ class RunResult(WireModel):
     error: str | None = None
     """Why the run failed, in one line."""
     schedule: str = ""
-    """The schedule that started it (R19.6); not printed where there is none."""
+    """The schedule that started it; not printed where there is none."""
     scheduled_at: str | None = None
     """ISO 8601, UTC: the time for which the schedule started it."""
     worked: float = 0.0
