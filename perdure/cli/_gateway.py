@@ -21,6 +21,7 @@ from perdure.gateway.webhooks import triggers
 from perdure.hosting import dev, logs
 from perdure.hosting.connection import connect, reached
 from perdure.hosting.process import interrupts
+from perdure.hosting.server import free_port
 from perdure.hosting.settings import Settings, changed, flag
 from perdure.hosting.telemetry import silent_runtime
 from perdure.pages.adapter import pages, sign_in
@@ -84,7 +85,8 @@ async def serve(settings: Settings) -> None:
 async def serve_dev(settings: Settings) -> None:
     """The gateway beside an embedded server and a worker, until interrupted."""
     check_reachable(settings)
-    known: dict[str, object] = {} if settings.web_ui else {"web_ui": f"http://localhost:{settings.dev_ui_port}"}
+    known: dict[str, object] = {"dev_ui_port": settings.dev_ui_port or free_port()}
+    known |= {} if settings.web_ui else {"web_ui": f"http://localhost:{known['dev_ui_port']}"}
     if not settings.pages_url and settings.gateway_port:
         known["pages_url"] = f"http://{settings.gateway_host}:{settings.gateway_port}"
     settings = changed(settings, known)

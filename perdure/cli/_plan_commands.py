@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _LENGTH: Final = re.compile(r"len\(.+\)")
 _COUNT: Final = re.compile(r"[0-9]{1,6}")
+_WIDE: Final = 1000
+"""Pixels above which a drawing in a file leads from top to bottom: a page shows about 750."""
 _OUTCOME: Final = re.compile(r"failed|true|false|[0-9]{1,6}|†.+", re.DOTALL)
 
 plan_app = Commands(help="Look at a plan before anything runs; needs no server.", no_args_is_help=True)
@@ -144,7 +146,7 @@ def print_drawing(drawing: Drawing, svg: Path | None) -> None:
         print(to_mermaid(drawing))
         return
     try:
-        svg.write_text(to_svg(drawing) + "\n", encoding="utf-8")
+        svg.write_text(to_svg(drawing, most=_WIDE) + "\n", encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{svg} cannot be written: {error.strerror}", USAGE) from None
     calls = sum(node.status != "path" for node in drawing.nodes)

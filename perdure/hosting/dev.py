@@ -31,7 +31,8 @@ async def serve_dev(
         equipped(settings, registry),
         embedded_server(port=port, ui_port=ui_port, db=settings.dev_db, runtime=runtime) as server,
     ):
-        print(f"Temporal  localhost:{port}", file=sys.stderr)
+        bound = server.client.service_client.config.target_host.rpartition(":")[2]
+        print(f"Temporal  localhost:{bound}", file=sys.stderr)
         print(f"Web UI    http://localhost:{ui_port}; Ctrl-C ends both, and the worker", file=sys.stderr)
         agents = settings.agents_folder if settings.agents_folder.is_dir() else None
         async with beside(server.client):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -426,6 +427,10 @@ class Line:
     dashed: bool
     others: bool = False
     """Whether the edge carries untrusted values (R15.7)."""
+    down: bool = False
+    """Whether it leads from top to bottom, in a drawing that is turned."""
+    row: int = 0
+    """Which of its box's labels it has, counted from 0."""
 
 
 @dataclass(frozen=True)
@@ -484,6 +489,58 @@ def picture(drawing: Drawing) -> SvgDrawing:
     height = top(lowest + 1) - _APART + _MARGIN + (40 if len(layout.routes) < len(set(edges)) else 0)
     width = max((x + wide for x, _, wide in boxes), default=0.0) + _MARGIN
     return SvgDrawing(boxes, [HEIGHT + more for more in taller], inner, lines, (width, height))
+
+
+def turned_picture(drawing: Drawing) -> SvgDrawing:
+    """Return the places of all parts of a drawing that leads from top to bottom: layers are rows."""
+    index = {node.id: number for number, node in enumerate(drawing.nodes)}
+    edges = [(index[writer], index[reader]) for writer, reader, _ in drawing.edges]
+    layout = laid_out(len(index), edges)
+    inner = [None if node.body is None else picture(node.body) for node in drawing.nodes]
+    widths = [
+        max(20 + _CHARACTER * len(_title(node)), 0.0 if body is None else body.size[0])
+        for node, body in zip(drawing.nodes, inner, strict=True)
+    ]
+    heights = [HEIGHT + (0.0 if body is None else body.size[1] - _MARGIN / 2) for body in inner]
+    apart = max(widths, default=0.0) + _APART
+    rows: list[tuple[float, float]] = []
+    for layer in range(max((layer for layer, _ in layout.places), default=-1) + 1):
+        high = max(high for (of, _), high in zip(layout.places, heights, strict=True) if of == layer)
+        above = rows[-1][1] + _BEND if rows else _MARGIN
+        rows.append((above, above + high))
+
+    def middle(place: float) -> float:
+        return _MARGIN + place * apart + (apart - _APART) / 2
+
+    boxes = [
+        (middle(place) - width / 2, rows[layer][0], width)
+        for (layer, place), width in zip(layout.places, widths, strict=True)
+    ]
+    leaving, arriving = _leaving(drawing, index), _arriving(edges, layout)
+    width = max((x + wide for x, _, wide in boxes), default=0.0)
+    lines, named = [], set[tuple[int, str]]()
+    for number, ((writer, reader), (_, _, label)) in enumerate(zip(edges, drawing.edges, strict=True)):
+        line = leaving[writer][label]
+        out = _spread_svg(line, len(set(leaving[writer].values())), 15)
+        layer, place = layout.places[writer]
+        start = (middle(place) + out, rows[layer][0] + heights[writer])
+        end = (middle(layout.places[reader][1]) + arriving[number], boxes[reader][1])
+        way = layout.routes.get((writer, reader))
+        if way is None:  # it closes a cycle: back beside everything
+            side, below, above = width + 12 + number % 8 * 3, rows[layer][1] + 16, end[1] - 16
+            points = [start, (start[0], below), (side, below), (side, above), (end[0], above), end]
+        else:
+            points = [start, (start[0], rows[layer][1])]
+            for passed, at in way:
+                points += [(middle(at) + out / 3, rows[passed][0]), (middle(at) + out / 3, rows[passed][1])]
+            points.append(end)
+        text = _told(leaving[writer], line)
+        others = drawing.edges[number][:2] in drawing.untrusted
+        label_here = "" if (writer, text) in named else text
+        lines.append(Line(points, label, label_here, is_order(label), others, down=True, row=line))
+        named.add((writer, text))
+    width += _MARGIN + (40 if len(layout.routes) < len(set(edges)) else 0)
+    return SvgDrawing(boxes, heights, inner, lines, (width, (rows[-1][1] if rows else 0.0) + _MARGIN))
 
 
 def _title(node: DrawnNode) -> str:
@@ -567,11 +624,15 @@ def _around(start: Point, end: Point, below: float) -> list[Point]:
     return [start, (right, start[1]), (right, below), (left, below), (left, end[1]), end]
 
 
-def to_svg(drawing: Drawing, *, lit: str | None = None) -> str:
+def to_svg(drawing: Drawing, *, lit: str | None = None, most: float = math.inf) -> str:
     """Return an SVG document, coloured by status. The call `lit` has a thick border; tooltips name all that edges
     carry.
+
+    A drawing wider than `most` pixels leads from top to bottom, if that makes it narrower.
     """
     drawn = picture(drawing)
+    if drawn.size[0] > most:
+        drawn = min(drawn, turned_picture(drawing), key=lambda each: each.size[0])
     width, height = drawn.size
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
@@ -591,7 +652,8 @@ def _parts(drawing: Drawing, drawn: SvgDrawing, lit: str | None) -> Iterator[str
     for line in drawn.lines:
         if line.named:
             x, y = line.points[0]
-            yield f'<text class="flows" x="{x + 6:.0f}" y="{y - 4:.0f}" font-size="12" fill="#444">{escape(line.named)}</text>'
+            y += 16 + 14 * line.row if line.down else -4
+            yield f'<text class="flows" x="{x + 6:.0f}" y="{y:.0f}" font-size="12" fill="#444">{escape(line.named)}</text>'
     for node, (x, y, wide), high, body in zip(drawing.nodes, drawn.boxes, drawn.heights, drawn.inner, strict=True):
         fill, colour = COLOURS[node.status]
         border = f'{colour}" stroke-width="4' if node.id == lit else colour
@@ -615,6 +677,9 @@ def _line(line: Line) -> str:
     for to_x, to_y in line.points[1:]:
         if abs(to_y - y) < 0.5 or to_x == x:
             path += f" L{to_x:.0f},{to_y:.1f}"
+        elif line.down:
+            middle = (y + to_y) / 2
+            path += f" C{x:.0f},{middle:.1f} {to_x:.0f},{middle:.1f} {to_x:.0f},{to_y:.1f}"
         else:
             middle = (x + to_x) / 2
             path += f" C{middle:.0f},{y:.1f} {middle:.0f},{to_y:.1f} {to_x:.0f},{to_y:.1f}"

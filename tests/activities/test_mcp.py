@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -508,7 +509,7 @@ async def test_a_broken_server_keeps_no_worker_from_starting_and_prints_no_trace
     (agents / "a.json").write_text(json.dumps(agent("gone.do")))
     words = ["--mcp", str(tmp_path / "mcp.json"), "--agents", str(agents)]
     if program == "client.py":
-        words = ["dev", "--gateway-port", "0", "--port", str(free_port()), "--ui-port", str(free_port()), *words]
+        words = ["dev", "--gateway-port", "0", "--port", "0", "--ui-port", "0", *words]
     env = {**os.environ, "TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
     process = await asyncio.create_subprocess_exec(
         sys.executable, program, *words, cwd=ROOT, env=env, stderr=asyncio.subprocess.PIPE
@@ -521,6 +522,10 @@ async def test_a_broken_server_keeps_no_worker_from_starting_and_prints_no_trace
                 line = await process.stderr.readline()
                 assert line, lines
                 lines.append(line.decode().strip())
+        for port in re.findall(r"^(?:Temporal|Web UI) .*localhost:(\d+)", "\n".join(lines), re.MULTILINE):
+            socket.create_connection(
+                ("localhost", int(port))
+            ).close()  # the port that was taken is the one that it prints
         process.send_signal(signal.SIGINT)
         _, rest = await asyncio.wait_for(process.communicate(), HANG)
     finally:

@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.runs.diagrams import COLOURS, HEIGHT, Drawing, DrawnNode, laid_out, picture, to_svg
+from perdure.runs.diagrams import COLOURS, HEIGHT, Drawing, DrawnNode, laid_out, picture, to_svg, turned_picture
 
 
 @st.composite
@@ -80,3 +80,30 @@ def test_words_are_read_on_their_colours() -> None:
     pairs = [*COLOURS.values(), *((fill, "#222222") for fill, _ in COLOURS.values()), ("#ffffff", "#555555")]
     poor = [pair for pair in pairs if (light(pair[0]) + 0.05) / (light(pair[1]) + 0.05) < 4.5]
     assert poor == []
+
+
+@given(graphs())
+def test_a_turned_drawing_leads_down_and_passes_no_edge_behind_a_box(graph: tuple[int, list[tuple[int, int]]]) -> None:
+    count, edges = graph
+    nodes = [DrawnNode(f"1.{n}", "tool" * (n % 3 + 1), "done") for n in range(count)]
+    drawn = turned_picture(Drawing(nodes, [(f"1.{a}", f"1.{b}", f"†state.x{a % 2}{b % 3}") for a, b in edges]))
+    assert len(drawn.lines) == len(edges)
+    for line in drawn.lines if all(writer < reader for writer, reader in edges) else ():
+        for (x, y), (to_x, to_y) in itertools.pairwise(line.points):
+            assert y <= to_y
+            for left, top, width in drawn.boxes:
+                over = y < top + HEIGHT - 1 and to_y > top + 1
+                assert not over or max(x, to_x) <= left or min(x, to_x) >= left + width, (line, left, top)
+    assert all(x >= 0 and x + width <= drawn.size[0] and y + HEIGHT <= drawn.size[1] for x, y, width in drawn.boxes)
+
+
+def test_a_wide_drawing_is_turned_where_that_is_narrower() -> None:
+    nodes = [DrawnNode(f"1.{n}", "tool", "done") for n in range(6)]
+    chain = Drawing(nodes, [(f"1.{n}", f"1.{n + 1}", "") for n in range(5)])
+    beside = Drawing(nodes, [])
+    across, down = picture(chain).size[0], turned_picture(chain).size[0]
+    assert down < 200 < across
+    assert f'width="{down:.0f}"' in to_svg(chain, most=200)
+    assert f'width="{across:.0f}"' in to_svg(chain, most=across)
+    assert f'width="{across:.0f}"' in to_svg(chain)
+    assert f'width="{picture(beside).size[0]:.0f}"' in to_svg(beside, most=50)
