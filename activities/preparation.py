@@ -14,6 +14,7 @@ from temporalio.service import RPCError
 
 from perdure.activities.active_executions import others_poll
 from perdure.activities.named_functions import NamedFunctions
+from perdure.activities.notifications import NotificationRoutes
 from perdure.activities.prompt_files import PromptFolders, reading_tool
 from perdure.activities.registry import Registry
 from perdure.activities.transcripts import recall
@@ -107,7 +108,9 @@ class PrepareActivity:
         shelf: PromptFolders | None = None,
         pages: str = "",
         model_patience: float = PATIENCE,
+        routes: NotificationRoutes | None = None,
     ) -> None:
+        self._routes = routes or NotificationRoutes({}, registry.notification_routes)
         self._shelf = shelf or PromptFolders()
         self._pages = pages
         self._model_patience = model_patience
@@ -146,7 +149,10 @@ class PrepareActivity:
         """Return the run's tools, its models with the worker's defaults (R9.4), and its skills and files (R10.19)."""
         definitions = self._registry.definitions()
         if lacking := [name for name in wanted.tools if isinstance(name, str) and name not in definitions]:
-            await _leave_to_another(lacking[0])
+            await _leave_to_another(f"the worker has no tool {lacking[0]!r}")
+        if problem := self._routes.problem(wanted):
+            await _leave_to_another(problem)
+            raise ApplicationError(problem, type=REFUSED, non_retryable=True)
         try:
             tools = resolve_tools(wanted.tools, definitions)
             parts = await asyncio.to_thread(self._shelf.read, wanted.prompt, tools)
@@ -221,11 +227,12 @@ class PrepareActivity:
         return known
 
 
-async def _leave_to_another(lacking: str) -> None:
-    """Raise `NO_SUCH_TOOL` if other workers poll the queue: one may have the tool, as in a deploy."""
+async def _leave_to_another(problem: str) -> None:
+    """Raise `NO_SUCH_TOOL` if other workers poll the queue: one may have what this one lacks, as in a deploy."""
     if await others_poll():
-        words = f"the worker has no tool {lacking!r}, nor had another in time"
-        raise ApplicationError(words, type=NO_SUCH_TOOL, non_retryable=activity.info().is_local)
+        raise ApplicationError(
+            f"{problem}, nor had another in time", type=NO_SUCH_TOOL, non_retryable=activity.info().is_local
+        )
 
 
 async def _check_endpoints(tools: Mapping[str, Tool]) -> None:

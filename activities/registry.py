@@ -1,4 +1,4 @@
-"""The worker's registry: tools, hooks and routes of replies found in modules (R12.5, R10.16, R10.17)."""
+"""The worker's registry: tools, hooks and routes found in modules (R12.5, R10.16, R10.17, R19.5)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from types import ModuleType
 from perdure.activities.hooks import HookRegistry
 from perdure.errors import HookDefinitionError, ToolDefinitionError
 from perdure.hooks.decorator import hook_functions
-from perdure.sessions.replies import ReplyRoutes, routes_of
+from perdure.runs.notifications import notification_routes_of
+from perdure.runs.routes import RouteFunctions
+from perdure.sessions.replies import routes_of
 from perdure.tools.decorator import ToolFunction, tool_function
 from perdure.tools.engine import ENGINE_TOOLS
 from perdure.values.json import JsonObject
@@ -25,8 +27,10 @@ class Registry:
         self._owned: dict[str, list[str]] = {}
         self.hooks = HookRegistry()
         """The hooks that were found beside them."""
-        self.routes = ReplyRoutes()
+        self.routes = RouteFunctions()
         """The functions that deliver replies, likewise."""
+        self.notification_routes = RouteFunctions()
+        """The functions that deliver notifications, likewise."""
         for function in functions:
             self.add(function)
 
@@ -83,12 +87,15 @@ def load_tools(modules: Iterable[str]) -> Registry:
             [each for value in vars(module).values() for each in hook_functions(value)],
         )
         routes = [each for value in vars(module).values() for each in routes_of(value)]
-        if not found and not hooks and not routes:
+        informing = [each for value in vars(module).values() for each in notification_routes_of(value)]
+        if not found and not hooks and not routes and not informing:
             raise ToolDefinitionError(
                 f"the module {name!r} has no tools: decorate functions with @tool{_place_of(module)}"
             )
         for route in routes:
             registry.routes.add(route)
+        for route in informing:
+            registry.notification_routes.add(route)
         for function in found:
             registry.add(function)
         for hook in hooks:

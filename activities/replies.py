@@ -13,22 +13,14 @@ from perdure.activities.active_executions import ActiveExecutions, in_thread, ot
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.secrets import masked
 from perdure.hooks.answers import Refused
-from perdure.sessions.replies import (
-    DELIVER_ACTIVITY,
-    NO_SUCH_ROUTE,
-    Delivered,
-    ReplyDelivery,
-    ReplyRoutes,
-    RouteFunction,
-    name_of,
-    reply_for_route,
-)
+from perdure.runs.routes import NO_SUCH_ROUTE, Delivered, RouteFunction, RouteFunctions, name_of
+from perdure.sessions.replies import DELIVER_ACTIVITY, ReplyDelivery, reply_for_route
 
 
 class DeliverActivity:
     """`routes`: the worker's."""
 
-    def __init__(self, routes: ReplyRoutes, underway: ActiveExecutions | None = None) -> None:
+    def __init__(self, routes: RouteFunctions, underway: ActiveExecutions | None = None) -> None:
         self._routes = routes
         self._underway = underway or ActiveExecutions()
 

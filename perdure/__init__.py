@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from perdure.hooks.decorator import hook
     from perdure.hosting.plugin import PerdurePlugin
     from perdure.runs.events import Event
+    from perdure.runs.notifications import Notification, notification_route
     from perdure.runs.wire import CallView, RunView
     from perdure.sessions.replies import Reply, reply_route
     from perdure.sessions.wire import Receipt, SessionInfo, SessionView, WaitResult
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 _LATER: Final = {
     "Agent": "perdure.agents.agent",
     "Event": "perdure.runs.events",
+    "Notification": "perdure.runs.notifications",
     "Perdure": "perdure.client.perdure",
     "PerdurePlugin": "perdure.hosting.plugin",
     "Reply": "perdure.sessions.replies",
@@ -63,6 +65,7 @@ _LATER: Final = {
     "ToolContext": "perdure.tools.decorator",
     "branch": "perdure.tools.decorator",
     "hook": "perdure.hooks.decorator",
+    "notification_route": "perdure.runs.notifications",
     "refuse": "perdure.hooks.answers",
     "reply_route": "perdure.sessions.replies",
     "tool": "perdure.tools.decorator",
@@ -96,6 +99,7 @@ __all__ = [
     "ListedSession",
     "MessageRefusedError",
     "NoWorkerError",
+    "Notification",
     "OutputError",
     "Perdure",
     "PerdureError",
@@ -133,6 +137,7 @@ __all__ = [
     "branch",
     "hook",
     "nexus_tool",
+    "notification_route",
     "refuse",
     "reply_route",
     "tool",

@@ -14,6 +14,7 @@ from perdure.agents.schema import described
 from perdure.approvals.policy import Policy
 from perdure.models.usage import Price
 from perdure.runs.agent import Config, Models, ModelSampling, PromptConfig, Sampling
+from perdure.runs.notifications import Notify, WaitingStep
 from perdure.values.json import dumps
 from perdure.values.messages import SessionRules
 
@@ -25,6 +26,8 @@ _NAMES: Final[dict[Any, str]] = {
     Policy: "ApprovalOptions",
     SessionRules: "SessionOptions",
     PromptConfig: "PromptOptions",
+    WaitingStep: "WaitingStepOptions",
+    Notify: "NotifyOptions",
     Config: "AgentOptions",
 }
 _EXAMPLES: Final = {
@@ -35,6 +38,8 @@ _EXAMPLES: Final = {
     "ApprovalOptions": 'Agent("shopper", approval={"ask": "dangerous", "tools": {"order": "always"}, "timeout": 3600})',
     "SessionOptions": 'Agent("shopper", session={"mode": "collect", "quiet": 5})',
     "PromptOptions": 'Agent("shopper", prompt={"skills": True, "files": ["HOUSE.md"]})',
+    "WaitingStepOptions": 'Agent("shopper", notify={"approval_waiting": [{"after": 3600, "routes": ["boss"]}]})',
+    "NotifyOptions": 'Agent("shopper", notify={"approval_requested": ["ops"], "run_failed": ["ops"]})',
     "AgentOptions": 'Agent("shopper", max_requests=10, deadline=600, cost_budget=0.5)',
 }
 """One use of each class."""

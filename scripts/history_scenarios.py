@@ -28,7 +28,7 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from perdure import Agent, Perdure, ToolError, hook, refuse, tool
+from perdure import Agent, Notification, Perdure, ToolError, hook, refuse, tool
 from perdure.approvals.requests import APPROVE_ACTIVITY
 from perdure.errors import PerdureError
 from perdure.hooks import (
@@ -43,6 +43,7 @@ from perdure.hooks import (
     ToolResultPersist,
 )
 from perdure.hosting.worker import build_worker
+from perdure.runs.routes import RouteFunction
 from perdure.runs.schedules import SCHEDULED
 from perdure.runs.wire import AGENT_WORKFLOW, CLAIM, DECIDE, POLICY
 from perdure.sessions.wire import END
@@ -832,6 +833,46 @@ async def record_schedules(to: Recorder) -> None:
             await until(has_ended)
             await to.write(to.client, "scheduled", (await schedule.show()).runs[0].run_id)
             await schedule.delete()
+
+
+async def record_notifications(to: Recorder) -> None:
+    """A run that informs people of a request, of one that waits, of its budget and its end; and one that cannot begin."""
+    functions = registry([remove])
+    tried: list[str] = []
+
+    async def page(notification: Notification) -> None:
+        tried.append(notification.kind)
+        if len(tried) == 1:
+            raise ApplicationError("down")
+
+    functions.notification_routes.add(RouteFunction("ops", page, is_async=True))
+    notify: dict[str, Any] = {
+        "approval_requested": ["ops"],
+        "approval_waiting": [{"after": 0.2, "routes": ["ops"]}],
+        "budget_nearly_used": ["ops"],
+        "budget_share": 0.00001,
+        "run_failed": ["ops"],
+        "run_ended": ["ops", "none"],
+    }
+    config = {"token_budget": 10_000_000, "notify": notify}
+    script = [calls({"_tool": "remove", "path": "/a"}), calls({"_tool": "remove", "path": "/b"}), DONE]
+    async with harness(to.client, [], script, registry=functions, sandboxed=False) as it:
+        refused = await it.start(agent("remove", config=config), run_id="unnotified")
+        with contextlib.suppress(WorkflowFailureError):
+            await refused.result()
+        notify["run_ended"] = ["ops"]
+        handle = await it.start(agent("remove", config=config), run_id="notified")
+
+        async def waits() -> bool:
+            return tried.count("approval_waiting") == 1
+
+        await until(waits)
+        await it.client.get_workflow_handle(handle.id).signal("approve", {"call": "1.0"})
+        await it.until_waiting(handle.id, "2.0")
+        await it.client.get_workflow_handle(handle.id).signal("reject", {"call": "2.0"})
+        await handle.result()
+    for name in ("unnotified", "notified"):
+        await to.write(it.client, name, most=3)
 
 
 async def record_held_back(to: Recorder) -> None:

@@ -689,6 +689,7 @@ async def main() -> int:
         "hooks": scenarios.record_hooks,
         "talks": scenarios.record_talks,
         "asking": scenarios.record_asking,
+        "notifications": scenarios.record_notifications,
     }
     parser = argparse.ArgumentParser(description=f"Record the histories of {current}.")
     parser.add_argument("part", nargs="*", help=f"all, or some of: {', '.join(parts)}")

@@ -29,13 +29,18 @@ LATER = KINDS | {
     "approvals", "approver", "calls", "cancelled-delegate", "delegates", "ends", "existing", "existing-fails", "existing-reset", "hooked", "hooks", "hundreds", "key", "large", "large-delegate", "limited", "loops", "lost-worker",
     "model-away", "policy", "refused", "reset", "resets", "rounds", "scheduled", "session-archived", "session-asking", "session-decided", "session-deleted",
     "session-ended", "session-held-back", "session-kept", "session-left", "session-modes", "session-replies", "session-reset", "session-stopped", "session-unknown",
-    "session-withdrawn", "shut-down", "steered", "moved", "turns",
+    "session-withdrawn", "shut-down", "steered", "moved", "notified", "turns", "unnotified",
 }  # fmt: skip
 """What every version since leaves a history of: everything that emits commands (R24.1)."""
 LEAST = 90
 """Percent of the statements of `workflows/`, but for queries and validators, that the newest version's histories replay: it only grows."""
 BELOW = ("delegate.agent", "each.loop", "until.loop", "long-each.loop.2", "continued.2")
-LATER_BELOW = ("session-archived.sessionsegment", "session-replies.agent", "session-modes.agent")
+LATER_BELOW = (
+    "session-archived.sessionsegment",
+    "session-replies.agent",
+    "session-modes.agent",
+    "notified.notification",
+)
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=f"{path.parent.name}/{path.stem}") for path in HISTORIES])

@@ -21,6 +21,7 @@ from perdure.workflows.display import RunDisplay
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, tell_end
 from perdure.workflows.messages import Mailbox
+from perdure.workflows.notifications import RunNotifications, notify_refused
 from perdure.workflows.observability import Watchers, end, list_agent, page_of, run_journal, tell_request
 from perdure.workflows.preparation import ContinueAsNew, begins_anew, prepare
 from perdure.workflows.requests import ask, choose
@@ -105,7 +106,8 @@ class RunDriver:
         """Calls of the current Request, or of the last one."""
         self._input = run_input
         self._approvals = approvals
-        self._waits = ApprovalWaits(run, approvals, display, sender)
+        self.notifications = RunNotifications(run, sender.alarm, run_input.callback)
+        self._waits = ApprovalWaits(run, approvals, display, sender, self.notifications)
         self._mailbox = mailbox
         self._hooks = hooks
         self._parent = parent
@@ -211,6 +213,8 @@ class RunDriver:
         over = run.close_request(loop.plan, result, cut=loop.cut, is_patched=run.prepared.follows)
         tell_request(run, number, result, self.calls.first_call)
         self._display.show()
+        if not over:
+            self.notifications.check_budget()
         if not over and run.limits.reached is not None and run.limits.reached.reason == "client_gone":
             raise self._failure(run.limits.reached.words, LIMIT_REACHED)
         if result.refusal is not None and not over and run.limits.refused(run.progress):
@@ -248,6 +252,7 @@ class RunDriver:
         run = self.run
         if begins_anew():
             await self._display.until_sent()
+            await self.notifications.settle()
         if run.plan is None and not self._approvals.resets.pending:
             clocked = self._input.clocked and not self._parent.late.done()
             following = self._input.model_copy(update={"clocked": clocked})
@@ -341,7 +346,11 @@ class AgentWorkflow:
         """
         with self._notes.to_end(ApplicationError):
             self._given = run_input = await whole(read_input(RunInput, given))
-            run_input, run = await prepare(run_input, self._approvals, self._notes, self._hooks)
+            try:
+                run_input, run = await prepare(run_input, self._approvals, self._notes, self._hooks)
+            except ApplicationError as error:
+                await notify_refused(run_input, error)
+                raise
             sender = Dispatcher(
                 run.sizes,
                 run.prepared.max_payload,
@@ -358,9 +367,11 @@ class AgentWorkflow:
                 result = await driver.to_result()
             except (FailureError, asyncio.CancelledError) as error:
                 await tell_end(self._hooks, run, sender, error=error)
+                await driver.notifications.end(error=error)
                 await self._display.settle()
                 raise
             await tell_end(self._hooks, run, sender, result)
+            await driver.notifications.end(result)
             await self._display.settle()
             return result
 

@@ -17,6 +17,7 @@ from perdure.workflows.children import ChildRuns
 from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.display import RunDisplay
 from perdure.workflows.failures import message_of
+from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import tell
 from perdure.workflows.resets import Resets
 
@@ -215,12 +216,20 @@ class RunApprovals:
 class ApprovalWaits:
     """The waits of one run's calls for a verdict: of a program, of a person, or of the policy's timeout."""
 
-    def __init__(self, run: Run, approvals: RunApprovals, display: RunDisplay, sender: Dispatcher) -> None:
+    def __init__(
+        self,
+        run: Run,
+        approvals: RunApprovals,
+        display: RunDisplay,
+        sender: Dispatcher,
+        notifications: RunNotifications,
+    ) -> None:
         self._agent_run = run
         self._approval_queue = run.approval_queue
         self._approvals = approvals
         self._display = display
         self._sender = sender
+        self._notifications = notifications
         self._programs = asyncio.Semaphore(PROGRAMS_AT_ONCE)
 
     async def verdict(self, offer: ApprovalRequest) -> ApprovalVerdict:
@@ -228,6 +237,7 @@ class ApprovalWaits:
         decided, since = self._approvals.verdict_of(offer), workflow.time()
         self._tell_waits(offer)
         program = asyncio.create_task(self._ask_program(offer, decided))
+        informing = self._notifications.watch(offer, program)
         client_timeout = self._agent_run.agent.config.client_timeout
         try:
             while not decided.done():
@@ -245,6 +255,8 @@ class ApprovalWaits:
             return decided.result()
         finally:
             program.cancel()
+            if informing is not None:
+                informing.cancel()
             self._approvals.close(offer)
             if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
                 self._agent_run.journal.waits_no_more(offer)

@@ -288,6 +288,7 @@ class LoopDriver:
             budget=share,
             sources=loop.sources_of(),
             whose=loop.whose,
+            routes_above=loop.routes_above,
         )
 
     async def _record(self) -> None:

@@ -127,7 +127,7 @@ async def _prepare(
         context,
         prepared,
         people.approval_queue,
-        identity=RunIdentity.of(run_input),
+        identity=RunIdentity.of(run_input, workflow.info().task_queue),
         budget=run_input.budget,
         sources=run_input.sources,
         journal=journal,
@@ -177,6 +177,8 @@ async def record(run_input: RunInput) -> Packed:
         delegates=run_input.delegates,
         prompt=agent.config.prompt.changed(parse_prompt(run_input.prompt)),
         approver=agent.config.approval.changed(change).approver,
+        notify=agent.config.notify.places(),
+        callback=run_input.callback,
     )
     try:
         try:

@@ -20,9 +20,10 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import RunWaits
     from perdure.errors import MessageRefusedError
     from perdure.runs.claim_check import CHILD, GONE, HOOK, Payload
+    from perdure.runs.routes import Delivered
     from perdure.sessions.agent_file import document, with_settings
     from perdure.sessions.message_queue import ActiveRun, BeginRun, QueueIdle, RunCommand, WaitUntil
-    from perdure.sessions.replies import Delivered, ReplyDelivery
+    from perdure.sessions.replies import ReplyDelivery
     from perdure.sessions.wire import ENDED, SessionInput
     from perdure.values.json import Sent
     from perdure.values.limits import MAX_PAYLOAD

@@ -9,21 +9,18 @@ from typing import Final
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from perdure.workflows.failures import kind_of, message_of
+from perdure.workflows.deliveries import deliver
 from perdure.workflows.session_hooks import SessionHooks
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.plan import INTERRUPTED
-    from perdure.runs.views import summary as line
-    from perdure.sessions.replies import ATTEMPTS, DELIVER_ACTIVITY, NO_SUCH_ROUTE, Delivered, ReplyDelivery
+    from perdure.runs.routes import Delivered
+    from perdure.sessions.replies import ATTEMPTS, DELIVER_ACTIVITY, ReplyDelivery
 
 
-_ATTEMPT: Final = timedelta(seconds=60)
-"""Time of one attempt. The whole delivery has no timeout: it waits for a worker for as long as there is none (R24.2).
-"""
-_ALIVE: Final = timedelta(seconds=20)
+_RETRY: Final = RetryPolicy(
+    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=2), maximum_attempts=ATTEMPTS
+)
 
 
 class SessionReplies:
@@ -81,40 +78,5 @@ class SessionReplies:
         text, refused = await self._hooks.sending(delivery)
         if refused is not None:
             return Delivered(status="refused", why=refused), text
-        return await _deliver(delivery if text == delivery.text else delivery.model_copy(update={"text": text})), text
-
-
-async def _deliver(delivery: ReplyDelivery) -> Delivered:
-    """Deliver a reply and return its outcome. An attempt whose worker is shut down does not count."""
-    while True:
-        try:
-            return await _try(delivery)
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise
-            kind = kind_of(error)
-            if kind == INTERRUPTED:
-                delivery = delivery.model_copy(update={"earlier": delivery.earlier + _attempts(error)})
-                continue
-            return Delivered(status="refused" if kind == NO_SUCH_ROUTE else "unknown", why=message_of(error))
-
-
-def _attempts(error: ActivityError) -> int:
-    """Return the number of attempts, as the worker that was shut down reports it."""
-    said = error.cause.details[:1] if isinstance(error.cause, ApplicationError) else ()
-    return said[0] if said and isinstance(said[0], int) else 1
-
-
-async def _try(delivery: ReplyDelivery) -> Delivered:
-    became: Delivered = await workflow.execute_activity(
-        DELIVER_ACTIVITY,
-        delivery,
-        result_type=Delivered,
-        start_to_close_timeout=_ATTEMPT,
-        heartbeat_timeout=_ALIVE,
-        retry_policy=RetryPolicy(
-            initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=2), maximum_attempts=ATTEMPTS
-        ),
-        summary=line(f"{delivery.kind} → {delivery.route}"),
-    )
-    return became
+        sent = delivery if text == delivery.text else delivery.model_copy(update={"text": text})
+        return await deliver(DELIVER_ACTIVITY, sent, _RETRY, f"{delivery.kind} → {delivery.route}"), text

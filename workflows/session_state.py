@@ -18,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.agent import parse_agent
     from perdure.runs.event_journal import EventJournal
     from perdure.runs.provenance import CONVERSATION
+    from perdure.runs.routes import Delivered
     from perdure.runs.sent_texts import was_sent
     from perdure.runs.wire import RunResult
     from perdure.sessions.agent_file import input_name
@@ -43,7 +44,7 @@ with workflow.unsafe.imports_passed_through():
         check_right,
         judge_context,
     )
-    from perdure.sessions.replies import ATTEMPTS, Delivered, ReplyAuthor, ReplyDelivery, deliveries
+    from perdure.sessions.replies import ATTEMPTS, ReplyAuthor, ReplyDelivery, deliveries
     from perdure.sessions.transcript import SESSION_FORM, MessageFilter, SessionSnapshot, Transcript, is_said
     from perdure.sessions.views import details, fate
     from perdure.sessions.wire import (

@@ -12,12 +12,14 @@ from temporalio.common import VersioningBehavior
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.keys import KeyWorkflow
 from perdure.workflows.loops import LoopWorkflow
+from perdure.workflows.notifications import NotificationWorkflow
 from perdure.workflows.session import SessionWorkflow
 from perdure.workflows.session_transcript import SegmentWorkflow
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError
     from perdure.runs.loops import LOOP_WORKFLOW
+    from perdure.runs.notifications import NOTIFICATION_WORKFLOW
     from perdure.runs.wire import AGENT_WORKFLOW
     from perdure.sessions.transcript import SEGMENT_WORKFLOW
     from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
@@ -50,6 +52,10 @@ UpgradedSessionWorkflow = _versioned("UpgradedSessionWorkflow", SessionWorkflow,
 # A segment outlives all versions, so whichever is current answers for it.
 UpgradedSegmentWorkflow = _versioned("UpgradedSegmentWorkflow", SegmentWorkflow, SEGMENT_WORKFLOW, _UPGRADE)
 UpgradedKeyWorkflow = _versioned("UpgradedKeyWorkflow", KeyWorkflow, KEY_WORKFLOW, _UPGRADE)
+# A notification outlives its run, and a callback is retried for a day.
+UpgradedNotificationWorkflow = _versioned(
+    "UpgradedNotificationWorkflow", NotificationWorkflow, NOTIFICATION_WORKFLOW, _UPGRADE
+)
 
 VERSIONED: Final[dict[type, type]] = {
     AgentWorkflow: PinnedAgentWorkflow,
@@ -57,6 +63,7 @@ VERSIONED: Final[dict[type, type]] = {
     SessionWorkflow: UpgradedSessionWorkflow,
     SegmentWorkflow: UpgradedSegmentWorkflow,
     KeyWorkflow: UpgradedKeyWorkflow,
+    NotificationWorkflow: UpgradedNotificationWorkflow,
 }
 """Each workflow, and what a worker with a deployment version registers in its place."""
 WORKFLOWS: Final = tuple(VERSIONED)

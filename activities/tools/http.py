@@ -6,59 +6,16 @@ import asyncio
 import base64
 import contextlib
 import json
-import socket
 import zlib
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatch
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any, Final, Literal, NotRequired
 
 import httpx2
 from typing_extensions import TypedDict
 
+from perdure.activities.outgoing import PORTS, allowed_address
 from perdure.errors import ToolError
 from perdure.tools.decorator import ToolContext, tool
-
-_REFUSED_4: Final = tuple(
-    map(
-        IPv4Network,
-        (
-            "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
-            "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
-            "224.0.0.0/4", "240.0.0.0/4",
-            "168.63.129.16/32",  # in no registry: a cloud's own servers, as seen from its machines
-        ),
-    )
-)  # fmt: skip
-_REACHABLE_4: Final = (IPv4Address("192.0.0.9"), IPv4Address("192.0.0.10"))
-"""Inside a refused network, and globally reachable all the same."""
-_GLOBAL_6: Final = IPv6Network("2000::/3")
-"""All that is given out as global unicast; whatever is outside is for something else, today or one day."""
-_REFUSED_6: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
-_REACHABLE_6: Final = tuple(
-    map(
-        IPv6Network,
-        (
-            "2001:1::1/128", "2001:1::2/128", "2001:1::3/128", "2001:3::/32", "2001:4:112::/48", "2001:20::/28",
-            "2001:30::/28",
-        ),
-    )
-)  # fmt: skip
-_CARRIES_4: Final = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96")))
-"""IPv4 in IPv6's clothes: as public as what it carries."""
-
-
-def is_public(address: str) -> bool:
-    """Whether an address, as `getaddrinfo` gives it, is globally reachable, and by no tunnel that could end elsewhere."""
-    ip = ip_address(address.split("%")[0])
-    if isinstance(ip, IPv6Address):
-        if any(ip in network for network in _CARRIES_4):
-            ip = IPv4Address(int(ip) & 0xFFFFFFFF)
-        else:
-            refused = any(ip in network for network in _REFUSED_6)
-            return ip in _GLOBAL_6 and (not refused or any(ip in network for network in _REACHABLE_6))
-    return ip in _REACHABLE_4 or not any(ip in network for network in _REFUSED_4)
-
 
 MAX_BYTES: Final = 1_000_000
 MAX_REDIRECTS: Final = 5
@@ -72,7 +29,6 @@ _NOT_YOURS: Final = (
     *("host", "content-length", "transfer-encoding", "connection", "accept-encoding"),
     *("x-http-method-override", "x-http-method", "x-method-override"),  # what is asked about is what is done
 )
-_PORTS: Final = {"http": 80, "https": 443}
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 # Reading is not asked about; whatever may change something is.
 _CHANGES: Final = {"when": {"required": ["method"], "properties": {"method": {"not": {"enum": ["GET", "HEAD"]}}}}}
@@ -134,7 +90,7 @@ async def _ask(
     async with httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=None) as client:
         for _ in range(MAX_REDIRECTS + 1):
             target = httpx2.URL(url)
-            address = await _address(target, hosts, private)
+            address = await allowed_address(target, hosts, private=private)
             request = client.build_request(
                 method,
                 target.copy_with(host=address),
@@ -169,26 +125,7 @@ def _check_follows(url: str, method: str, following: httpx2.URL) -> None:
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
-    return url.scheme, url.host, url.port or _PORTS.get(url.scheme)
-
-
-async def _address(url: httpx2.URL, hosts: Sequence[str], private: bool) -> str:
-    """The address to ask, once scheme, host and all of its addresses were found allowed."""
-    if url.scheme not in ("http", "https") or not url.host or url.userinfo:
-        raise ToolError("not_allowed", f"{url!s} is not a plain http or https address")
-    if not any(fnmatch(url.host.lower(), host.lower()) for host in hosts):
-        raise ToolError("not_allowed", f"the host {url.host} is not allowed; the worker allows {', '.join(hosts)}")
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            url.host, url.port or _PORTS[url.scheme], type=socket.SOCK_STREAM
-        )
-    except OSError as error:
-        raise ToolError("no_such_host", f"{url.host} has no address: {error.strerror or error}", retry=True) from None
-    addresses = [str(info[4][0]) for info in found]
-    refused = [address for address in addresses if not (private or is_public(address))]
-    if refused:
-        raise ToolError("not_allowed", f"{url.host} is {refused[0]}, which is not a public address")
-    return addresses[0]
+    return url.scheme, url.host, url.port or PORTS.get(url.scheme)
 
 
 async def _body(response: httpx2.Response) -> bytes:

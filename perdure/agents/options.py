@@ -142,6 +142,42 @@ class PromptOptions(TypedDict, total=False):
     'IDENTITY.md', 'USER.md', 'MEMORY.md']`."""
 
 
+class WaitingStepOptions(TypedDict, total=False):
+    """A time after which a request still waits for a person, and the routes that are informed then.
+
+    ```python
+    Agent("shopper", notify={"approval_waiting": [{"after": 3600, "routes": ["boss"]}]})
+    ```
+    """
+
+    after: Required[float]
+    """Seconds since the request."""
+    routes: Required[Sequence[str]]
+    """Routes of the worker, by name."""
+
+
+class NotifyOptions(TypedDict, total=False):
+    """The routes of the worker that are informed of what happens in a run. By default there are none.
+
+    ```python
+    Agent("shopper", notify={"approval_requested": ["ops"], "run_failed": ["ops"]})
+    ```
+    """
+
+    approval_requested: Sequence[str]
+    """When a call, a plan or a question begins to wait for a person."""
+    approval_waiting: Sequence[WaitingStepOptions]
+    """When it still waits: reminders, and others than before (escalation), each after a time."""
+    budget_nearly_used: Sequence[str]
+    """When `budget_share` of the tokens or of the money is used."""
+    run_failed: Sequence[str]
+    """When a run fails, or its model refuses."""
+    run_ended: Sequence[str]
+    """When a run ends in any way; a route of `run_failed` is informed once."""
+    budget_share: float
+    """Share of `token_budget`, or of `cost_budget`, that is nearly all. Default: `0.8`."""
+
+
 class AgentOptions(TypedDict, total=False):
     """The `config` of an agent file; every key may be left out.
 
@@ -196,6 +232,8 @@ class AgentOptions(TypedDict, total=False):
     """Instructions, skills and a workspace's files, beside the context."""
     approval: ApprovalOptions | Literal["calls", "plan"]
     """Which calls a person is asked about."""
+    notify: NotifyOptions
+    """Who is informed when an approval is requested or waits, a budget is nearly used, or a run ends."""
     trusted_clients: Sequence[str]
     """Clients of the gateway whose histories and function results count as their user's own: `TENANT/SENDER`, `SENDER`
     without a tenant, `*` for all."""

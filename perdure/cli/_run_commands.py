@@ -52,6 +52,10 @@ def run(
     sender: Annotated[str | None, typer.Option(metavar="NAME", help="For whom it runs: lists find it by it.")] = None,
     tenant: Annotated[str | None, typer.Option(metavar="NAME", help="The same, one level up.")] = None,
     context: Context = None,
+    callback: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Where its end is sent, as a signed webhook; the worker allows hosts."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Start an agent and print its result."""
@@ -75,6 +79,7 @@ def run(
         "sender": sender,
         "tenant": tenant,
         "context": known,
+        "callback": callback,
     }
     view = connected(lambda perdure: commands.run_agent(perdure, found, value, **how))
     if isinstance(view, str):

@@ -19,6 +19,7 @@ from perdure.cli._console import harmless, screen, table, wait_line
 from perdure.models.requests import RequestContext, RequestResult, RequestView
 from perdure.models.schemas import make_strict
 from perdure.models.usage import Usage
+from perdure.runs.notifications import NotificationView
 from perdure.runs.prompt_parts import TOKEN, alike, characters, costs
 from perdure.runs.wire import CallView, RunView
 from perdure.values.json import JsonObject, dumps, shorten
@@ -214,6 +215,15 @@ def _tokens(usage: Usage) -> str:
     return f"{usage.prompt_tokens} in{cached}, {usage.completion_tokens} out"
 
 
+def notification_lines(notification: NotificationView) -> Iterator[Text]:
+    """Yield a line for each route that a notification goes to, with its outcome there."""
+    call = f" {notification.call}" if notification.call else ""
+    for route in notification.routes:
+        why = f": {harmless(route.why)}" if route.why else ""
+        line = f"{notification.kind}{call} → {harmless(route.route)}: {route.status}{why}"
+        yield Text(line, style={"delivered": "dim", "sending": "dim"}.get(route.status, "yellow"))
+
+
 def print_run(console: Console, view: RunView) -> None:
     """Print the whole run, as `show` does."""
     console.print(run_table(view, console.width))
@@ -228,6 +238,8 @@ def print_run(console: Console, view: RunView) -> None:
         console.print(
             Text(f"Temporal has reset this run{often}: it goes on from an earlier point of its history", style="yellow")
         )
+    for notification in view.notifications:
+        console.print(Group(*notification_lines(notification)))
     for refusal in view.refusals:
         line = f"decision without effect at {refusal['time']}: {refusal['decision']}: {refusal['problem']}"
         console.print(Text(line, style="magenta"))

@@ -31,6 +31,7 @@ from perdure.errors import RunError, SettingsError
 from perdure.hosting.telemetry import silent_runtime
 from perdure.models.requests import RequestContext, RequestInput, RequestResult
 from perdure.runs.loops import LOOP_WORKFLOW
+from perdure.runs.notifications import NOTIFICATION_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW, MODEL_REFUSED, REQUEST_ACTIVITY, RunStatus, RunView
 from perdure.sessions.transcript import SEGMENT_WORKFLOW
 from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
@@ -38,6 +39,7 @@ from perdure.tools.tool import Tool
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.keys import KeyWorkflow
 from perdure.workflows.loops import LoopWorkflow
+from perdure.workflows.notifications import NotificationWorkflow
 from perdure.workflows.session import SessionWorkflow
 from perdure.workflows.session_transcript import SegmentWorkflow
 
@@ -46,6 +48,7 @@ WORKFLOWS: Final[dict[str, type]] = {
     LOOP_WORKFLOW: LoopWorkflow,
     SESSION_WORKFLOW: SessionWorkflow,
     SEGMENT_WORKFLOW: SegmentWorkflow,
+    NOTIFICATION_WORKFLOW: NotificationWorkflow,
     KEY_WORKFLOW: KeyWorkflow,
 }
 """All workflow types of Perdure, and what replays them: hooks and versions change no command of a replay."""

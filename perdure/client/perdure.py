@@ -107,6 +107,7 @@ class Perdure:
         tenant: str | None = None,
         context: object = None,
         source: str = "",
+        callback: str | None = None,
     ) -> Run[T]:
         """Start a run of the agent. The start does not need a worker; the run waits for one.
 
@@ -117,9 +118,10 @@ class Perdure:
         `prompt`: its changes to `config.prompt`. `sender`, `tenant`: on whose behalf it runs, for lists.
         `context`: more about the caller, an object or a value that pydantic writes as one. Tools read all three and no
         model does: pass only verified data. `source`: the source of an input that others wrote, such as
-        `!client:shop/github` (default: the user). Raises `InputError` for an input or a context that breaks its schema; `AgentError` for a policy that names a tool which the agent
+        `!client:shop/github` (default: the user). `callback`: an http or https address, to which the run's end is sent as
+        a signed webhook if the worker allows the host. Raises `InputError` for an input or a context that breaks its schema; `AgentError` for a policy that names a tool which the agent
         does not have, and for an invalid prompt; `DecisionError` for an invalid policy; `RunExistsError` for an id or
-        key of another run; `RunError` if agent and input are too large. In each case nothing was started.
+        key of another run; `RunError` if agent and input are too large, or the callback is no address. In each case nothing was started.
 
         ```python
         run = await perdure.start(shopper, {"request": "Order three apples."}, key="order-17", sender="ann")
@@ -135,6 +137,7 @@ class Perdure:
         told = written_keys(parse_prompt(wishes))
         said_again: list[Json] = [agent.name, None if value is MISSING else [value], change, told]
         said_again += [known] if known else []
+        said_again += [callback] if callback else []
         wanted = (
             key
             if isinstance(key, IdempotentStart)
@@ -160,6 +163,7 @@ class Perdure:
                     delegates=agent.delegates(),
                     memo=None if wanted is None else wanted.memo(),
                     source=source,
+                    callback=callback,
                 )
             except RunExistsError:
                 if wanted is None:
@@ -179,6 +183,7 @@ class Perdure:
         sender: str | None = None,
         tenant: str | None = None,
         context: object = None,
+        callback: str | None = None,
         timeout: float | None = None,
     ) -> T:
         """Start a run and return its output: `start`, then `Run.result`, with their parameters and errors.
@@ -199,6 +204,7 @@ class Perdure:
             sender=sender,
             tenant=tenant,
             context=context,
+            callback=callback,
         )
         return await started.result(timeout)
 

@@ -42,6 +42,7 @@ from perdure.hooks.events import RunOwner
 from perdure.plan import ENDED
 from perdure.queries import SearchAttributes, answer_of, execution_before
 from perdure.runs.agent import Agent, check_run_id
+from perdure.runs.notifications import NotificationResult, NotificationView, check_callback
 from perdure.runs.schedules import with_time
 from perdure.runs.views import summary
 from perdure.runs.wire import (
@@ -79,16 +80,19 @@ async def start_run(
     delegates: Mapping[str, JsonObject] | None = None,
     memo: Mapping[str, Any] | None = None,
     source: str = "",
+    callback: str | None = None,
 ) -> AgentHandle:
     """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `prompt` that of its `config.prompt` (R10.19), `sender` and `tenant` what lists find it by,
     `context` what else is known of the sender (R19.1), `delegates` agent files by name that come along with it (R8.1), `memo` what is kept beside it.
-    `source`: where its input comes from, if the user did not write it (R15.2).
+    `source`: where its input comes from, if the user did not write it (R15.2). `callback`: the address to which its end is sent (R19.8).
 
     Raises `RunExistsError`, or `RunError` when the id is none or what is given is too large; the run itself refuses what is no input of it
     (R2.3).
     """
     if run_id is not None:
         check_run_id(run_id)
+    if callback and (problem := check_callback(callback)):
+        raise RunError(problem)
     given = RunInput(
         agent=document,
         input=run_input,
@@ -98,6 +102,7 @@ async def start_run(
         delegates=dict(delegates or {}),
         whose=RunOwner(tenant=tenant or "", sender=sender or "", context=context or {}),
         sources={"†input": [source]} if source and has_input else {},
+        callback=callback or "",
     )
     _check_size(given, MAX_PAYLOAD if client.data_converter.external_storage is None else MAX_STORED)
     try:
@@ -211,6 +216,8 @@ async def fetch_origin(client: Client, run_id: str) -> RunOrigin:
     )
 
 
+_ASKED_AFTER: Final = 20
+"""Notifications of a run whose outcomes are asked for, the newest."""
 FROM_HISTORY: Final = (
     "no worker answers: this is from the run's history alone, which shows no models, no reads and no writes"
 )
@@ -251,10 +258,23 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
     if scheduled := schedule_of(description.typed_search_attributes):
         at = scheduled["scheduled_at"]
         view.schedule, view.scheduled_at = scheduled["schedule"], None if at is None else at.isoformat()
+    await _note_outcomes(client, view.notifications)
     if status in ("cancelled", "terminated", "timed_out"):
         _note_broken_off(view, status)
         view.trouble = view.trouble if view.agent else WITHOUT_RESULT
     return view
+
+
+async def _note_outcomes(client: Client, views: list[NotificationView]) -> None:
+    """Note the outcomes of notifications that were under way when the run, or an execution of it, ended."""
+    left = [view for view in views if any(each.status == "sending" for each in view.routes)]
+    for view in left[-_ASKED_AFTER:]:
+        handle = client.get_workflow_handle(view.key, result_type=NotificationResult)
+        try:
+            if (await handle.describe()).status == WorkflowExecutionStatus.COMPLETED:
+                view.routes = (await handle.result()).routes
+        except (RPCError, ValidationError):
+            continue  # the server has forgotten it, or it was not sent yet
 
 
 def not_shown(error: RPCError | WorkflowQueryFailedError, description: WorkflowExecutionDescription) -> RunError:

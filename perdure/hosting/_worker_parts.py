@@ -16,6 +16,7 @@ from perdure.activities.calls import ToolActivity
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.hooks import HookActivity
 from perdure.activities.named_functions import ApproveActivity, ChooseActivity, NamedFunctions
+from perdure.activities.notifications import NotificationRoutes, NotifyActivity
 from perdure.activities.preparation import PrepareActivity, next_task
 from perdure.activities.prompt_files import PromptFolders, skill_tools
 from perdure.activities.registry import Registry
@@ -86,6 +87,12 @@ class WorkerParts:
         underway = underway or ActiveExecutions()
         models = {"fast": settings.fast_model, "smart": settings.smart_model}
         named = NamedFunctions(settings.functions)
+        routes = NotificationRoutes(
+            settings.notification_routes,
+            registry.notification_routes,
+            settings.callback_hosts,
+            settings.callback_secret,
+        )
         prepare = PrepareActivity(
             registry,
             settings.approval_floor,
@@ -101,6 +108,7 @@ class WorkerParts:
             PromptFolders(settings.skills, settings.workspace, settings.untrusted),
             settings.pages_url,
             settings.model_patience,
+            routes,
         )
         if settings.skills is not None:
             found = [tool_function(function) for function in skill_tools(settings.skills)]
@@ -135,6 +143,7 @@ class WorkerParts:
                 session_runs.after,
                 session_runs.say,
                 DeliverActivity(registry.routes, underway).deliver,
+                NotifyActivity(routes, underway).notify,
             ]
 
     def activates(self, patch: PatchActivationInput) -> bool:

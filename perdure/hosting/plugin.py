@@ -41,6 +41,7 @@ from perdure.hosting.sdk_internals import Unsandboxed, activity_name
 from perdure.hosting.settings import Settings, changed, in_force, using
 from perdure.models.requests import Endpoint
 from perdure.runs.loops import LOOP_WORKFLOW
+from perdure.runs.notifications import NOTIFICATION_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW
 from perdure.sessions.transcript import SEGMENT_WORKFLOW
 from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
@@ -50,9 +51,10 @@ from perdure.tools.tool import resolve_tools
 from perdure.values.messages import ToolMessage
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.loops import LoopWorkflow
+from perdure.workflows.notifications import NotificationWorkflow
 from perdure.workflows.session_transcript import SegmentWorkflow
 
-_OURS: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW, KEY_WORKFLOW})
+_OURS: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW, KEY_WORKFLOW, NOTIFICATION_WORKFLOW})
 
 
 class PerdurePlugin(SimplePlugin):
@@ -144,7 +146,8 @@ class PerdurePlugin(SimplePlugin):
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
         """See `temporalio.worker.Plugin`."""
         config = super().configure_replayer(config)
-        config["workflows"] = [*config.get("workflows", ()), AgentWorkflow, LoopWorkflow, SegmentWorkflow]
+        ours = [AgentWorkflow, LoopWorkflow, SegmentWorkflow, NotificationWorkflow]
+        config["workflows"] = [*config.get("workflows", ()), *ours]
         return config
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:

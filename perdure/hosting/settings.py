@@ -29,6 +29,8 @@ from perdure.errors import SettingsError
 from perdure.models.requests import PATIENCE, Endpoint
 from perdure.models.usage import Price
 from perdure.runs.agent import Models
+from perdure.runs.notifications import SIGNING_FORM, WebhookRoute
+from perdure.runs.routes import is_route_name
 from perdure.runs.wire import TASK_QUEUE
 from perdure.values.json import shorten
 from perdure.values.limits import LONGEST
@@ -117,6 +119,7 @@ FILE: Final = Path("perdure.toml")
 
 WORK = "What a worker offers"
 PEOPLE = "Who is asked"
+NOTICES = "Who is informed"
 MODELS = "Models"
 SERVICE = "A worker as a service"
 TUNING = "Tuning of a worker"
@@ -192,6 +195,25 @@ class Settings(BaseSettings):
         PEOPLE,
         "A,B,…",
     )
+
+    notification_routes: ByName[str | WebhookRoute] = setting(
+        {},
+        "Where notifications go, by name: an address of Apprise's, or a signed webhook: "
+        '{"ops": "slack://…", "audit": {"url": "https://…", "secret": "whsec_…"}}',
+        NOTICES,
+        "JSON|@FILE",
+        secret=True,
+    )
+    callback_hosts: Names = setting(
+        (),
+        "Hosts that the end of a run may be sent to: hooks.example.com,*.example.org; one without * may be private",
+        NOTICES,
+        "A,B,…",
+    )
+    callback_secret: str | None = setting(
+        None, "The secret that signs these: whsec_ and 24 bytes or more in base64", NOTICES, "TEXT", secret=True,
+        pattern=SIGNING_FORM,
+    )  # fmt: skip
 
     fast_model: str = setting(Models().fast, "The model for choosing tools", MODELS, "MODEL", min_length=1)
     smart_model: str = setting(Models().smart, "The model for thinking", MODELS, "MODEL", min_length=1)
@@ -386,6 +408,13 @@ class Settings(BaseSettings):
             except ValueError:
                 raise ValueError(f"{each!r} is not an address or a network; write 10.0.0.1 or 10.0.0.0/8") from None
         return named
+
+    @field_validator("notification_routes")
+    @classmethod
+    def _route_names(cls, routes: dict[str, str | WebhookRoute]) -> dict[str, str | WebhookRoute]:
+        if wrong := [name for name in routes if not is_route_name(name)]:
+            raise ValueError(f"{wrong[0][:100]!r} cannot name a route: printable characters, without a colon")
+        return routes
 
     @field_validator("*", mode="before")
     @classmethod

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
+
+from pydantic import BaseModel
 
 from perdure.hosting.settings import Settings, about, variable
 from perdure.values.json import Json
@@ -41,9 +44,19 @@ def secrets_of(settings: Settings) -> list[str]:
     """The texts that are shown nowhere, of whichever settings hold any."""
     found: list[str] = []
     for name, field in Settings.model_fields.items():
-        value = getattr(settings, name) if about(field).secret else None
-        found += value.values() if isinstance(value, dict) else [value] if value else []
+        if about(field).secret:
+            found += _texts(getattr(settings, name))
     return found
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from _texts(each)
+    elif value:
+        yield str(value)
 
 
 def _masked(value: Json) -> Json:

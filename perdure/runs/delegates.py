@@ -292,6 +292,7 @@ def _below(
         "budget": budget,
         "sources": sources,
         "whose": run.identity.owner,
+        "routes_above": run.approval_routes,
     }
 
 

@@ -23,6 +23,7 @@ from perdure.runs.events import (
     clipped,
     is_silence,
 )
+from perdure.runs.notifications import NotificationView, RouteOutcome
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import (
     CARRIED_EVENTS,
@@ -411,6 +412,21 @@ class RunJournal:
         self.events.note("hook", phase, self._now(), event=event, hook=hook, call=call or None, reason=reason)
 
     # People.
+
+    def notified(self, notification: NotificationView, outcome: RouteOutcome) -> None:
+        """Note that a notification is sent to a route, or its outcome there."""
+        sending = outcome.status == "sending"
+        self.events.note(
+            "notification",
+            "start" if sending else "end",
+            self._now(),
+            key=notification.key,
+            kind=notification.kind,
+            route=outcome.route,
+            call=notification.call,
+            status=None if sending else outcome.status,
+            reason=outcome.why,
+        )
 
     def waits(self, offer: ApprovalRequest) -> None:
         """Note that a request waits for a person, or for a client that executes the call."""

@@ -14,7 +14,17 @@ from perdure.values.limits import MAX_EVENT_DATA, MAX_REPLY
 from perdure.values.media import beginning_without_media, media_kind, without_file
 
 Topic: TypeAlias = Literal[
-    "lifecycle", "request", "assistant", "reasoning", "tool", "approval", "compaction", "message", "reply", "hook"
+    "lifecycle",
+    "request",
+    "assistant",
+    "reasoning",
+    "tool",
+    "approval",
+    "compaction",
+    "message",
+    "reply",
+    "hook",
+    "notification",
 ]
 
 
@@ -74,6 +84,12 @@ _HOOK: Final = {
     "hook": "its name, `module:function`",
     "call?": "the call that it is about",
     "reason": "why",
+}
+_NOTIFICATION: Final = {
+    "key": "its idempotency key",
+    "kind": "`approval_requested`, `approval_waiting`, `budget_nearly_used`, `run_failed` or `run_ended`",
+    "route": "where to; of a callback its host",
+    "call?": "the call that it is about",
 }
 _PIECE: Final = {
     "request": "the Request's number",
@@ -220,6 +236,17 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
     "hook": {
         "refused": Phase("a hook, or one that failed, does not let something happen", _HOOK),
         "failed": Phase("a hook that only looks has failed, and was gone past", _HOOK),
+    },
+    "notification": {
+        "start": Phase("people are informed of something", _NOTIFICATION),
+        "end": Phase(
+            "a route has it, or does not take it",
+            _NOTIFICATION
+            | {
+                "status": "`delivered`, `refused` or `unknown`",
+                "reason?": "why it was refused, or why nobody knows",
+            },
+        ),
     },
     "compaction": {
         "start": Phase(

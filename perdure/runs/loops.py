@@ -27,6 +27,7 @@ from perdure.plan import (
 )
 from perdure.runs.budget import ExpectedUsage
 from perdure.runs.limits import Budget
+from perdure.runs.notifications import ApprovalRoutes
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, Packed, WireModel, shorten
 from perdure.values.limits import MAX_INSIDE, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
@@ -216,6 +217,8 @@ class LoopInput(WireModel):
     sources: dict[str, list[str]] = Field(default_factory=dict)
     """Sources of the input of all iterations, by reference (R15.1)."""
     whose: RunOwner = Field(default_factory=RunOwner)
+    routes_above: ApprovalRoutes | None = None
+    """Routes for approval requests of iterations whose agent file names none (R19.5)."""
     asks: bool = False
     """Whether large values of this input stay with the parent run, which answers queries for them (R18.2)."""
     state: LoopState = Field(default_factory=LoopState)

@@ -61,6 +61,8 @@ class RunProgress(WireModel):
     """Requests in a row that the model refused, up to the last one (R20.2)."""
     has_cut: bool = False
     """Whether the model has seen only the beginning of a value, so that `recall` is offered (R10.18)."""
+    budget_noted: bool = False
+    """Whether people were informed that the budget is nearly used (R19.5)."""
     tight: bool = False
     """Whether the context was too long for the model, and is shortened since (R9.7)."""
 

@@ -29,6 +29,8 @@ LISTED_AGENT: Final = "listed-agent"
 """A run that a user's own workflow has started lists its agent."""
 MODEL_PATIENCE: Final = "model-patience"
 """A Request waits for models whose provider is away (R20.5)."""
+NOTIFIES: Final = "notifies"
+"""A run informs people by the routes of its agent file, and reports its end to the address that its start named (R19.5, R19.8)."""
 OUTPUT_BINDS_AT_END: Final = "output-binds-at-end"
 """The output reads what its plan's calls have written at the end."""
 RECALLED_SOURCES: Final = "sources-of-recall"
@@ -56,6 +58,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
             LAST_REQUEST_COUNTS,
             LISTED_AGENT,
             MODEL_PATIENCE,
+            NOTIFIES,
             OUTPUT_BINDS_AT_END,
             RECALLED_SOURCES,
             REMEMBER_PROVENANCE,

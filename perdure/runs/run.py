@@ -31,6 +31,7 @@ from perdure.runs.context import (
 )
 from perdure.runs.event_journal import RunJournal, text_of, why_not
 from perdure.runs.limits import REPEATS, Budget, StopReason, answer_print, is_stuck
+from perdure.runs.notifications import ApprovalRoutes, NotificationView, approval_routes
 from perdure.runs.progress import RunLimits, RunProgress, count_answer
 from perdure.runs.provenance import RunProvenance
 from perdure.runs.records import PastRequests, RunRecords
@@ -53,12 +54,23 @@ class RunIdentity:
     """The agents of the runs above a delegate's, outermost first."""
     in_session: bool = False
     """Whether a session keeps what the run's calls returned (R10.10)."""
+    queue: str = ""
+    """Task queue of the run's workers."""
+    routes_above: ApprovalRoutes | None = None
+    """Routes of the run above, for approval requests (R19.5)."""
     reasoning: bool = False
     """Whether the result holds the model's reasoning, for a session's readers (R10.16)."""
 
     @classmethod
-    def of(cls, run_input: RunInput) -> RunIdentity:
-        return cls(run_input.whose, tuple(run_input.lineage), run_input.records, run_input.reasons)
+    def of(cls, run_input: RunInput, queue: str = "") -> RunIdentity:
+        return cls(
+            owner=run_input.whose,
+            parents=tuple(run_input.lineage),
+            in_session=run_input.records,
+            queue=queue,
+            routes_above=run_input.routes_above,
+            reasoning=run_input.reasons,
+        )
 
 
 class Run:
@@ -94,6 +106,10 @@ class Run:
             told=self.provenance.conversation_sources, must_call=self._offered(agent.config.must_call)
         )
         self.limits = RunLimits(agent.config, self.progress, budget)
+        self.approval_routes = approval_routes(agent.config.notify, self.identity.queue, self.identity.routes_above)
+        """Routes for approval requests of this run, and of those below it (R19.5)."""
+        self.notifications: list[NotificationView] = []
+        """The newest notifications."""
         self.wait: ModelWait | None = None
         """Reason for the wait while the model's provider is away (R20.5)."""
         self.plan: Plan | None = None

@@ -7,6 +7,7 @@ from typing import Final
 from pydantic import Field
 
 from perdure.runs.events import CarriedEvents
+from perdure.runs.notifications import NotificationView
 from perdure.runs.progress import RunProgress
 from perdure.runs.records import PastRequests
 from perdure.runs.run import Run
@@ -37,6 +38,7 @@ class RunSnapshot(WireModel):
     vouched: dict[str, str] = Field(default_factory=dict)
     """Endorsed values: the digest of each value by reference (R15.6)."""
     refusals: list[JsonObject] = Field(default_factory=list)
+    notifications: list[NotificationView] = Field(default_factory=list)
     past: PastRequests
     events: CarriedEvents = Field(default_factory=CarriedEvents)
     """Events that a snapshot carries (R10.14)."""
@@ -62,6 +64,7 @@ def snapshot(run: Run) -> RunSnapshot:
         remembered={name: sorted(sources) for name, sources in run.approval_queue.guard.remembered.items()},
         vouched=run.approval_queue.vouched.known,
         refusals=run.approval_queue.refusals,
+        notifications=run.notifications,
         past=run.records.past,
         events=run.journal.events.carried(),
     )
@@ -73,6 +76,7 @@ def restore(run: Run, snapshot: RunSnapshot) -> None:
     queue.guard.recall(snapshot.remembered)
     queue.vouched.known |= snapshot.vouched
     queue.refusals = [*snapshot.refusals, *queue.refusals]
+    run.notifications = [*snapshot.notifications, *run.notifications]
     run.journal.events.take_up(snapshot.events)
     table, numbers = SourceTable(snapshot.sets), snapshot.sources
     writes = [

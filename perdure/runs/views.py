@@ -106,6 +106,7 @@ def run_view(run: Run, run_id: str) -> RunView:
         else {},
         waiting=waiting_views(run),
         wait=run.wait,
+        notifications=run.notifications,
         refusals=run.approval_queue.refusals,
         log=past.log,
         reads=past.reads | plan_reads(newest),

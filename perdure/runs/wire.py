@@ -18,6 +18,7 @@ from perdure.models.usage import Price, RunUsage
 from perdure.plan import Approval
 from perdure.runs.agent import Models, PromptConfig
 from perdure.runs.limits import Budget, StopReason
+from perdure.runs.notifications import ApprovalRoutes, NotificationView
 from perdure.runs.prompt_parts import PromptParts
 from perdure.runs.rules import follows
 from perdure.tools.invocation import Limited
@@ -114,6 +115,10 @@ class PrepareInput(WireModel):
     """The program that decides, if there is one: the worker has to know it."""
     prompt: PromptConfig = Field(default_factory=PromptConfig)
     """What of instructions, skills and files the run is to be told (R10.19)."""
+    notify: dict[str, list[str]] = Field(default_factory=dict)
+    """Names of the routes that the run's notifications need, by their places in `config.notify` (R19.5)."""
+    callback: str = ""
+    """Address to which the run's end is to be sent (R19.8)."""
 
 
 class PreparedWorker(WireModel):
@@ -285,6 +290,8 @@ class RunView(RunResult):
     """What waits for a person, oldest first."""
     wait: ModelWait | None = None  # R20.5
     """The model that it waits for, while its provider is away."""
+    notifications: list[NotificationView] = Field(default_factory=list)  # R19.5
+    """The newest notifications, with their outcomes."""
     refusals: list[JsonObject] = Field(default_factory=list)
     """Decisions that changed nothing, and why: `{"time", "decision", "problem"}`."""
     resets: int = 0
@@ -348,6 +355,10 @@ class RunInput(WireModel):
     sources: dict[str, list[str]] = Field(default_factory=dict)
     """Where what a delegate is given comes from, by reference (R15.1)."""
     whose: RunOwner = Field(default_factory=RunOwner)
+    routes_above: ApprovalRoutes | None = None
+    """Routes of the run above, for approval requests of a delegate whose agent file names none (R19.5)."""
+    callback: str = ""
+    """Address to which the run's end is sent (R19.8)."""
     asks: bool = False  # what is large in this of the run above (R18.2)
     clocked: bool = False  # the run above tells when the deadline may be there (R9.5)
     records: bool = False

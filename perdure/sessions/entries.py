@@ -12,8 +12,9 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from perdure.models.dialects.output_text import text_of
 from perdure.models.usage import Usage
 from perdure.runs.events import is_silence
+from perdure.runs.routes import Delivered, Status
 from perdure.runs.wire import CallView, RunResult
-from perdure.sessions.replies import Delivered, Kind, ReplyDelivery, Status
+from perdure.sessions.replies import Kind, ReplyDelivery
 from perdure.sessions.wire import message_key
 from perdure.values.json import Json, JsonObject, WireModel, dumps
 from perdure.values.limits import MAX_RESULT, MAX_RUN

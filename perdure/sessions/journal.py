@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from perdure.runs.event_journal import EventJournal
+from perdure.runs.routes import Delivered
 from perdure.runs.wire import RunResult
 from perdure.sessions.entries import CompactionEntry
 from perdure.sessions.message_queue import ActiveRun, Queued
-from perdure.sessions.replies import Delivered, ReplyDelivery
+from perdure.sessions.replies import ReplyDelivery
 from perdure.sessions.wire import Receipt
 
 

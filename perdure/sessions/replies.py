@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias
 
 from pydantic import Field
 
-from perdure.errors import ToolDefinitionError
+from perdure.runs.routes import F, RouteFunction, address_of, decorated_route, registered_routes
 from perdure.runs.sent_texts import was_sent
 from perdure.runs.wire import CallView, RunResult
 from perdure.sessions.message_queue import ActiveRun, Queued
@@ -20,8 +19,6 @@ from perdure.values.messages import Told
 
 DELIVER_ACTIVITY: Final = "perdure.reply"
 """Activity that passes one reply, a `ReplyDelivery`, to the worker's function for its route: a `Delivered`."""
-NO_SUCH_ROUTE: Final = "NoSuchRoute"
-"""Type of the failure of a worker that lacks the route, where another may have it."""
 
 ATTEMPTS: Final = 6
 """Attempts of one delivery, without those in which a worker was shut down."""
@@ -29,8 +26,6 @@ ATTEMPTS: Final = 6
 Kind: TypeAlias = Literal["answer", "reasoning", "tools", "failure"]
 """`answer`: what the run says; before it, where `verbose` allows, its `reasoning` and a line for each call (`tools`). `failure`: there is
 nothing to say, and why."""
-Status: TypeAlias = Literal["delivered", "refused", "unknown"]
-"""Status; `unknown`: it was tried, and nobody knows whether it has arrived."""
 
 
 class ReplyDelivery(WireModel):
@@ -56,24 +51,6 @@ class ReplyDelivery(WireModel):
     """Sender of the first of these messages."""
     earlier: int = 0
     """Attempts of workers that were shut down meanwhile."""
-
-
-class Delivered(WireModel):
-    """The outcome of a delivery."""
-
-    status: Status = "delivered"
-    why: str | None = None
-    """Reason why it was refused, or why its outcome is unknown."""
-
-
-def name_of(route: str) -> str:
-    """Return the part of a route that names the function."""
-    return route.partition(":")[0]
-
-
-def address_of(route: str) -> str:
-    """Return the part behind it, which the function parses; `""` if there is none."""
-    return route.partition(":")[2]
 
 
 _MOST: Final = 30
@@ -197,10 +174,7 @@ def deliveries(
     ]
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 REGISTERED: Final = "__perdure_routes__"
-_LONGEST: Final = 100
 
 
 @dataclass(frozen=True)
@@ -235,15 +209,6 @@ class Reply:
     """1 for the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class RouteFunction:
-    """A function that was registered."""
-
-    name: str
-    function: Callable[..., Any]
-    is_async: bool
-
-
 def reply_route(name: str, /) -> Callable[[F], F]:
     """Make a function, sync or async, deliver the replies of a route: to messages with the route `name` or
     `name:address`.
@@ -261,29 +226,12 @@ def reply_route(name: str, /) -> Callable[[F], F]:
     ```
     """
     # R10.16
-    if not (0 < len(name) <= _LONGEST and name.isprintable()) or ":" in name or name != name.strip():
-        raise ToolDefinitionError(
-            f"{name!r} cannot name a route: 1 to {_LONGEST} printable characters, without a colon"
-        )
-
-    def decorate(function: F) -> F:
-        try:
-            inspect.signature(function).bind(None)
-        except TypeError:
-            raise ToolDefinitionError(
-                f"the route {name!r} has a function that takes no reply: one parameter is given"
-            ) from None
-        made = RouteFunction(name, function, inspect.iscoroutinefunction(function))
-        setattr(function, REGISTERED, [*routes_of(function), made])
-        return function
-
-    return decorate
+    return decorated_route(name, REGISTERED, "reply")
 
 
 def routes_of(value: object) -> list[RouteFunction]:
     """Return the routes that a decorated function is registered for."""
-    found = getattr(value, REGISTERED, None)
-    return found if isinstance(found, list) and all(isinstance(each, RouteFunction) for each in found) else []
+    return registered_routes(value, REGISTERED)
 
 
 def reply_for_route(delivery: ReplyDelivery, attempt: int) -> Reply:
@@ -302,31 +250,3 @@ def reply_for_route(delivery: ReplyDelivery, attempt: int) -> Reply:
         sender=delivery.sender,
         attempt=attempt,
     )
-
-
-class ReplyRoutes:
-    """The reply routes of a worker, by name.
-
-    Two functions of one name are refused: which one delivers would be a matter of luck.
-    """
-
-    def __init__(self) -> None:
-        self._functions: dict[str, RouteFunction] = {}
-
-    def add(self, route: RouteFunction) -> None:
-        """Add a route. Raise `ToolDefinitionError` when another function already has the name."""
-        known = self._functions.setdefault(route.name, route)
-        if known.function is not route.function:
-            raise ToolDefinitionError(
-                f"two functions deliver to {route.name!r}: in {known.function.__module__} and {route.function.__module__}"
-            )
-
-    def get(self, route: str) -> RouteFunction | None:
-        """Return the function for a message's route, by the route's name."""
-        return self._functions.get(name_of(route))
-
-    def __iter__(self) -> Iterator[RouteFunction]:
-        return iter(self._functions.values())
-
-    def __len__(self) -> int:
-        return len(self._functions)

@@ -28,8 +28,9 @@ from perdure.hooks.decorator import found_hooks
 from perdure.hosting.settings import Settings
 from perdure.hosting.worker import build_worker
 from perdure.hosting.worker_group import WorkerGroup
+from perdure.runs.notifications import notification_routes_of
 from perdure.runs.wire import RunView
-from perdure.sessions.replies import RouteFunction, routes_of
+from perdure.sessions.replies import routes_of
 from perdure.testing._checks import AgentLike, ToolLike, as_agent, functions_of, inline_tools
 from perdure.testing._people import Duration, Person, seconds
 from perdure.testing._servers import Server, serve
@@ -87,6 +88,7 @@ class Local:
         sender: str | None = None,
         tenant: str | None = None,
         context: object = None,
+        callback: str | None = None,
     ) -> LocalRun[Any]:
         """Start a run of the agent, or of another one. Time does not pass by itself until something is waited for.
 
@@ -103,7 +105,7 @@ class Local:
         sent = known
         if self._toolbox.faults:
             sent = Agent.of(_with_heartbeats(known.document(), self._toolbox.faults))
-        who: dict[str, Any] = {"sender": sender, "tenant": tenant, "context": context}
+        who: dict[str, Any] = {"sender": sender, "tenant": tenant, "context": context, "callback": callback}
         run = await self.perdure.start(sent, **given, id=id, approval=approval, **who)
         return LocalRun(run.client, run.id, known, self.following)
 
@@ -238,7 +240,7 @@ async def run_locally(
     `tools`: functions and modules with the tools that the agent names. `fakes`: by name, replacements of tools: a
     function (sync or async; a parameter `context` takes the `ToolContext`), a value to return, or an exception to
     raise; definition and policy stay the real tool's. `hooks`: functions with `@hook`, beside those of the modules.
-    `routes`: functions with `@reply_route`, likewise. `people`: those who decide (`approve`, …). `faults`: the deaths
+    `routes`: functions with `@reply_route` or `@notification_route`, likewise. `people`: those who decide (`approve`, …). `faults`: the deaths
     of the worker (`kill`). `server`: `time-skipping` skips waiting times; `dev` keeps real time and lists runs; or a
     running server: its address, a client, or a `WorkflowEnvironment`. `agents`: the folder of delegates. `functions`:
     modules whose functions agent files name. `approval_floor`: as of a worker (`never`). `timeout`: real seconds that a
@@ -257,7 +259,8 @@ async def run_locally(
     ```
     """
     known = None if agent is None else as_agent(agent)
-    dying = list(faults)
+    dying, delivering = list(faults), list(routes)
+    _check_routes(delivering)
     async with AsyncExitStack() as stack:
         environment = await serve(stack, server, data_converter)
         client = _client(environment.client, dying)
@@ -271,8 +274,14 @@ async def run_locally(
         registry = toolbox.registry(real, fakes or {}, {} if known is None else inline_tools(known))
         for each in [*real.hooks, *found_hooks(hooks)]:
             registry.hooks.add(each)
-        for route in [*real.routes, *(found for function in routes for found in _routes_of(function))]:
+        for route in [*real.routes, *(found for function in delivering for found in routes_of(function))]:
             registry.routes.add(route)
+        informing = [
+            *real.notification_routes,
+            *(each for found in delivering for each in notification_routes_of(found)),
+        ]
+        for route in informing:
+            registry.notification_routes.add(route)
         scripted.bind(known, registry.definitions())
         options: dict[str, Any] = {
             "settings": Settings.model_construct(),
@@ -305,10 +314,12 @@ async def run_locally(
         local.check()
 
 
-def _routes_of(function: Callable[..., Any]) -> list[RouteFunction]:
-    if not (found := routes_of(function)):
-        raise ToolDefinitionError(f"{function!r} is not a route: decorate the function with @reply_route")
-    return found
+def _check_routes(functions: list[Callable[..., Any]]) -> None:
+    for function in functions:
+        if not routes_of(function) and not notification_routes_of(function):
+            raise ToolDefinitionError(
+                f"{function!r} is not a route: decorate the function with @reply_route or @notification_route"
+            )
 
 
 def _client(client: Client, faults: list[Kill]) -> Client:

@@ -297,6 +297,29 @@ MAX_MCP_PROBLEMS: Final = 100
 """Log lines about one MCP server's tools; a list that changes may bring new ones for ever."""
 
 
+# Notifications (R19.5) and callbacks (R19.8).
+
+MAX_ROUTES: Final = 20
+"""Routes that an agent file may name for one kind of notification: each is an activity."""
+MAX_WAITING_STEPS: Final = 10
+"""Times after which an agent file may have people informed again of a request that waits."""
+MAX_NOTIFIED_AT_ONCE: Final = 10
+"""Notifications of requests under way at a time in a run: a plan may ask about 500 calls at once."""
+MAX_NOTIFICATION_TEXT: Final = 600
+"""Characters of the text of a notification: pagers and chats cut longer ones."""
+MAX_NOTIFIED_OUTPUT: Final = 64_000
+"""Bytes of an output that a notification or a callback holds. Receivers of webhooks refuse large bodies, so a larger one
+goes as a link."""
+MAX_NOTIFICATIONS: Final = 100
+"""Notifications that a run keeps for `show`, the newest: it carries them whenever it continues as new."""
+NOTIFIED_WITHIN: Final = 2.0
+"""Seconds that a run waits at its end for the outcomes of its notifications. They are delivered without it."""
+NOTIFY_ATTEMPTS: Final = 12
+"""Attempts of one notification at one route: about 20 minutes, for a receiver that is deployed meanwhile."""
+CALLBACK_ATTEMPTS: Final = 35
+"""Attempts of one callback: about a day, with an hour between two at most."""
+
+
 def bytes_text(size: int) -> str:
     """Return a number of bytes in words: `2,000,000 bytes`."""
     return f"{size:,} bytes"

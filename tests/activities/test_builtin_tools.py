@@ -27,9 +27,10 @@ from starlette.routing import Route
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolContext, ToolError, tool
+from perdure.activities.outgoing import allowed_address
 from perdure.activities.registry import load_tools
 from perdure.activities.tools import ToolSettings, built_in, commands, jail
-from perdure.activities.tools.http import _address, _origin
+from perdure.activities.tools.http import _origin
 from perdure.approvals.policy import Guard
 from perdure.client.run import Run
 from perdure.tools.decorator import ToolFunction
@@ -541,7 +542,9 @@ async def test_a_name_that_leads_elsewhere_when_it_is_looked_up_again(monkeypatc
 
     async with website() as (url, seen):
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", rebinding)
-        address = await _address(httpx2.URL(f"http://rebind.example:{httpx2.URL(url).port}/echo"), ["*"], False)
+        address = await allowed_address(
+            httpx2.URL(f"http://rebind.example:{httpx2.URL(url).port}/echo"), ["*"], private=False
+        )
         assert (address, lookups) == (
             "93.184.216.34",
             ["rebind.example"],

@@ -15,18 +15,21 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
-from perdure import PerdurePlugin
+from perdure import Agent, PerdurePlugin
 from perdure.activities.mcp import mcp_tools
 from perdure.activities.mcp_connection import McpConfig
+from perdure.activities.notifications import check_apprise
 from perdure.activities.registry import Registry
 from perdure.gateway.server import served
 from perdure.gateway.triggers import parse_triggers
+from perdure.hosting.settings import Settings, load
+from perdure.runs.agent import parse_agent
 from perdure.runs.wire import RunResult
-from perdure.testing import ScriptedModel
+from perdure.testing import ScriptedModel, run_locally
 from perdure.values.json import loads_commented
 from tests.docs.test_readme import DOCS, blocks, write
 from tests.gateway.support import write_agents
-from tests.support import harness
+from tests.support import DONE, harness, serving
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -90,6 +93,35 @@ async def _started(client: Client, schedule: object) -> WorkflowHandle[object, o
             if actions := described.info.recent_actions:
                 return client.get_workflow_handle(actions[0].action.workflow_id)
             await asyncio.sleep(0.1)  # the server lists an action a moment after it took it
+
+
+async def test_the_receiver_of_the_page_on_notifications_verifies_and_takes_an_end_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, *blocks("python", DOCS["notifications.md"]))
+    monkeypatch.syspath_prepend(tmp_path)
+    shop = importlib.import_module("ended")
+    async with serving(shop.app) as url:
+        settings = Settings.model_construct(callback_hosts=("127.0.0.1",), callback_secret=shop.SECRET)
+        async with run_locally(Agent("refunds", instructions="Refund."), model=[DONE], settings=settings) as local:
+            run = await local.start(callback=f"{url}/ended")
+            assert (await run.wait()).status == "completed"
+            await local.settle()
+            (route,) = (await run.view()).notifications[0].routes
+    assert (route.status, list(shop.ended.values())) == ("delivered", ["completed"])
+
+
+async def test_the_settings_of_the_page_on_notifications_are_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "perdure.toml"
+    path.write_text("\n".join(reversed(blocks("toml", DOCS["notifications.md"]))), encoding="utf-8")
+    monkeypatch.setenv("PERDURE_CONFIG", str(path))
+    found = load()
+    assert list(found.notification_routes) == ["ops", "boss", "audit"]
+    check_apprise(found.notification_routes)
+    (document,) = (json.loads(each) for each in blocks("json", DOCS["notifications.md"]))
+    assert parse_agent(document).config.notify.run_ended == ["audit"]
 
 
 async def test_the_server_of_the_page_on_memory_finds_what_it_was_given(

@@ -148,6 +148,7 @@ def test_a_guide_ends_with_what_can_go_wrong() -> None:
         "tutorial",
         "tools",
         "approvals",
+        "notifications",
         "subagents",
         "streaming",
         "cost",

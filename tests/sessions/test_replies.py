@@ -10,13 +10,13 @@ from perdure.errors import ToolDefinitionError
 from perdure.plan import Call
 from perdure.plan._calls import CallSpec
 from perdure.runs.events import is_silence
+from perdure.runs.routes import RouteFunctions
 from perdure.runs.sent_texts import added, sent_by, was_sent
 from perdure.runs.wire import CallView, RunResult
 from perdure.sessions.message_queue import ActiveRun, Queued
 from perdure.sessions.replies import (
     Reply,
     ReplyAuthor,
-    ReplyRoutes,
     deliveries,
     failures,
     parts,
@@ -174,7 +174,7 @@ def test_a_route_is_a_function_of_one_name() -> None:
     async def other(reply: Reply) -> None:
         del reply
 
-    routes = ReplyRoutes()
+    routes = RouteFunctions()
     for each in routes_of(say):
         routes.add(each)
     assert [name for name in ("a", "a:x:y", "b", "c", "") if routes.get(name)] == ["a", "a:x:y", "b"]

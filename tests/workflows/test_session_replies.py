@@ -17,7 +17,7 @@ from perdure.client.session import Session
 from perdure.errors import MessageRefusedError
 from perdure.hooks.decorator import hook_functions
 from perdure.hooks.events import MessageSending, MessageSent
-from perdure.sessions.replies import RouteFunction
+from perdure.runs.routes import RouteFunction
 from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.support import Harness, harness, impatient, registry
 from tests.timeouts import HANG

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import MessageRefusedError
+from perdure.runs.routes import Delivered
 from perdure.runs.wire import RunResult
 from perdure.sessions.entries import CompactionEntry
 from perdure.sessions.message_queue import BeginRun, RunCommand
-from perdure.sessions.replies import Delivered
 from perdure.sessions.wire import Description, Message, MessageWithdrawal, SessionInput, session_id
 from perdure.values.json import JsonObject
 from perdure.values.messages import MODES, SessionRules

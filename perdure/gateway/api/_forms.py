@@ -88,6 +88,11 @@ class StartRun(WireModel):
     approval: JsonObject = Field(
         default_factory=dict, description="This run's own policy over its agent's; takes the right `approve`."
     )
+    callback: str | None = Field(
+        default=None,
+        max_length=1000,
+        description="Where its end is sent, as a signed webhook, if the worker allows the host.",
+    )
 
 
 class SessionMessage(WireModel):

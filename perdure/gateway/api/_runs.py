@@ -46,6 +46,7 @@ async def start(asked: ApiRequest[StartRun]) -> Response:
         sender=caller.sender,
         tenant=caller.tenant,
         context=caller.context,
+        callback=asked.body.callback,
     )
     return answered({"runId": run.id}, 201, {"Location": f"/v1/runs/{quote(run.id)}"})
 

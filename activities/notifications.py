@@ -1,0 +1,231 @@
+"""The delivery of one notification: by Apprise, by a signed webhook, or by a function of the worker's (R19.5, R19.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import httpx2
+from standardwebhooks import Webhook
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.active_executions import ActiveExecutions, in_thread, others_poll
+from perdure.activities.heartbeats import supervised_heartbeat
+from perdure.activities.outgoing import names_host, post
+from perdure.activities.secrets import masked
+from perdure.errors import SettingsError, ToolError
+from perdure.hooks.answers import Refused
+from perdure.runs.notifications import (
+    NOTIFY_ACTIVITY,
+    TITLES,
+    Notification,
+    NotificationDelivery,
+    WebhookRoute,
+    host_of,
+    message_body,
+    webhook_id,
+    without_markup,
+)
+from perdure.runs.routes import NO_SUCH_ROUTE, Delivered, RouteFunction, RouteFunctions, name_of
+from perdure.runs.wire import PrepareInput
+from perdure.values.json import JsonObject, dumps
+from perdure.values.problems import close_names
+
+_ANSWERS_WITHIN: Final = 20.0
+"""Seconds for a receiver of a webhook, or a service of Apprise's."""
+_LONGEST_PAUSE: Final = timedelta(hours=1)
+_GONE: Final = 410
+"""Status of a receiver that wants no more of this, by Standard Webhooks."""
+
+
+class NotificationRoutes:
+    """The routes of a worker: those of its settings, and its functions; and the hosts that callbacks may go to."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, str | WebhookRoute],
+        functions: RouteFunctions,
+        callback_hosts: Sequence[str] = (),
+        callback_secret: str | None = None,
+    ) -> None:
+        self._settings = settings
+        self._functions = functions
+        self._callback_hosts = callback_hosts
+        self._callback_secret = callback_secret
+        if any(isinstance(each, str) for each in settings.values()):
+            check_apprise(settings)
+
+    def find(self, route: str) -> str | WebhookRoute | RouteFunction | None:
+        """Return a route by its name; `None`: the worker has no such route."""
+        return self._settings.get(route) or self._functions.get(route)
+
+    def problem(self, wanted: PrepareInput) -> str:
+        """Return why this worker cannot deliver a run's notifications or its callback; empty if it can."""
+        for place, routes in wanted.notify.items():
+            if lacking := [route for route in routes if self.find(route) is None]:
+                name = name_of(lacking[0])
+                return f"config.notify.{place}: the worker has no notification route {name!r}{self._hint(name)}"
+        problem = self.callback_problem(wanted.callback) if wanted.callback else ""
+        return f"the callback: {problem}" if problem else ""
+
+    def callback_problem(self, address: str) -> str:
+        """Return why the end of a run may not be sent to this address; empty if it may."""
+        if not self._callback_hosts or self._callback_secret is None:
+            return "the worker sends none: it needs callback_hosts and callback_secret"
+        try:
+            host = httpx2.URL(address).host
+        except httpx2.InvalidURL:
+            return f"{address[:100]!r} is not an address"
+        if not names_host(self._callback_hosts, host):
+            return f"the host {host} is not allowed; the worker allows {', '.join(self._callback_hosts)}"
+        return ""
+
+    def callback(self) -> tuple[Sequence[str], str]:
+        """Return the hosts that callbacks may go to, and the secret that signs them."""
+        return self._callback_hosts, self._callback_secret or ""
+
+    def _hint(self, name: str) -> str:
+        known = [*self._settings, *(each.name for each in self._functions)]
+        return f"; it has {', '.join(close_names(name, known))}" if known else "; it has none (notification_routes)"
+
+
+def check_apprise(routes: Mapping[str, str | WebhookRoute]) -> None:
+    """Raise `SettingsError` for the address of a route that Apprise cannot read. The address is a secret."""
+    try:
+        import apprise  # a second that a worker without such routes need not wait
+    except ImportError:
+        raise SettingsError("notification_routes need the package apprise: pip install 'perdure[notify]'") from None
+    for name, address in routes.items():
+        if isinstance(address, str) and apprise.Apprise.instantiate(address, suppress_exceptions=True) is None:
+            raise SettingsError(
+                f"notification_routes.{name}: Apprise cannot read this address; see https://appriseit.com/services/"
+            )
+
+
+class NotifyActivity:
+    """`routes`: the worker's."""
+
+    def __init__(self, routes: NotificationRoutes, underway: ActiveExecutions | None = None) -> None:
+        self._routes = routes
+        self._underway = underway or ActiveExecutions()
+
+    @activity.defn(name=NOTIFY_ACTIVITY)
+    async def notify(self, delivery: NotificationDelivery) -> Delivered:
+        """Deliver a notification to its route. A failure is retried; where this worker has no such route, another is asked."""
+        attempt = delivery.earlier + activity.info().attempt
+        notification = delivery.notification.model_copy(update={"attempt": attempt})
+        async with self._underway.working(f"notification {notification.key}"), supervised_heartbeat():
+            if delivery.callback:
+                return await self._call_back(delivery.callback, notification)
+            return await self._to_route(notification)
+
+    async def _to_route(self, notification: Notification) -> Delivered:
+        match self._routes.find(notification.route):
+            case str() as address:
+                return await _by_apprise(address, notification)
+            case WebhookRoute() as route:
+                return await _post(route.url, [httpx2.URL(route.url).host], route.secret, notification)
+            case RouteFunction() as route:
+                said = await self._call(route, notification)
+                return _refused(masked(said.reason)) if isinstance(said, Refused) else Delivered()
+        words = f"this worker has no notification route {name_of(notification.route)!r}"
+        if await others_poll():
+            raise ApplicationError(words, type=NO_SUCH_ROUTE)
+        return _refused(words)
+
+    async def _call_back(self, address: str, notification: Notification) -> Delivered:
+        if problem := self._routes.callback_problem(address):
+            if await others_poll():
+                raise ApplicationError(problem, type=NO_SUCH_ROUTE)
+            return _refused(problem)
+        hosts, secret = self._routes.callback()
+        return await _post(address, hosts, secret, notification)
+
+    async def _call(self, route: RouteFunction, notification: Notification) -> Any:
+        if route.is_async:
+            return await route.function(notification)
+        given_up = threading.Event()
+        work = functools.partial(route.function, notification)
+        name = f"notification {notification.key}"
+        return await in_thread(work, name, tell=given_up.set, counts=lambda: self._underway.interrupted)
+
+
+def _refused(why: str) -> Delivered:
+    return Delivered(status="refused", why=why)
+
+
+async def _by_apprise(address: str, notification: Notification) -> Delivered:
+    """Send the text by Apprise, as text: it converts it to the form that the service takes."""
+    import apprise
+
+    title = f"{TITLES[notification.kind]}: {without_markup(notification.agent)}"
+    sent = apprise.Apprise()
+    if not sent.add(address):
+        return _refused(f"Apprise cannot read the address of the route {notification.route!r}")
+    kind = apprise.NotifyType.FAILURE if notification.kind == "run_failed" else apprise.NotifyType.INFO
+    taken = await sent.async_notify(
+        body=message_body(notification),
+        title=title,
+        notify_type=kind,
+        body_format=apprise.NotifyFormat.TEXT,
+        timeout=_ANSWERS_WITHIN,
+    )
+    if not taken:  # its own words may hold the address, which is a secret
+        service = address.partition("://")[0]
+        raise ApplicationError(f"the service {service} of the route {notification.route!r} did not take it")
+    return Delivered()
+
+
+def webhook_body(notification: Notification) -> JsonObject:
+    """Return the body of a webhook, in the form that Standard Webhooks recommends."""
+    data = notification.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude={"kind", "at", "route", "attempt"}
+    )
+    data = {key: value for key, value in data.items() if value not in ("", [], {})}
+    if not notification.question:
+        data.pop("question", None)
+    if not notification.output_size:
+        data.pop("outputSize", None)
+    return {"type": notification.kind, "timestamp": notification.at, "data": data}
+
+
+def signed(key: str, secret: str, body: str, at: datetime) -> dict[str, str]:
+    """Return the headers of a signed webhook: Standard Webhooks, `v1`."""
+    id = webhook_id(key)
+    return {
+        "webhook-id": id,
+        "webhook-timestamp": str(int(at.timestamp())),
+        "webhook-signature": Webhook(secret).sign(msg_id=id, timestamp=at, data=body),
+        "content-type": "application/json",
+        "user-agent": "perdure",
+    }
+
+
+async def _post(address: str, hosts: Sequence[str], secret: str, notification: Notification) -> Delivered:
+    body = dumps(webhook_body(notification))
+    headers = signed(notification.key, secret, body, datetime.now(UTC))
+    host = host_of(address)
+    try:
+        async with asyncio.timeout(_ANSWERS_WITHIN):
+            status, pause = await post(address, headers, body, hosts)
+    except TimeoutError:
+        raise ApplicationError(f"{host} did not answer within {_ANSWERS_WITHIN:g} s") from None
+    except ToolError as error:
+        if error.code == "not_allowed":
+            return _refused(error.message)
+        raise ApplicationError(error.message) from None
+    except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
+        raise ApplicationError(f"{host} cannot be reached: {error or type(error).__name__}") from None
+    if 200 <= status < 300:
+        return Delivered()
+    if status == _GONE:
+        return _refused(f"{host} wants no more of this (410 Gone)")
+    if 300 <= status < 400:
+        return _refused(f"{host} redirects ({status}), and webhooks follow no redirects")
+    later = None if pause is None else min(timedelta(seconds=pause), _LONGEST_PAUSE)
+    raise ApplicationError(f"{host} answered with status {status}", next_retry_delay=later)

@@ -1,0 +1,423 @@
+"""Notifications of a run: their rules in an agent file, their texts, their wire types, and `@notification_route` (R19.5)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from perdure.models.usage import RunUsage
+from perdure.runs.routes import (
+    LONGEST_ROUTE,
+    Delivered,
+    F,
+    RouteFunction,
+    address_of,
+    decorated_route,
+    registered_routes,
+)
+from perdure.values.json import Json, WireModel
+from perdure.values.limits import MAX_ID, MAX_NOTIFICATION_TEXT, MAX_ROUTES, MAX_WAITING_STEPS, Seconds
+
+NOTIFICATION_WORKFLOW: Final = "Notification"
+"""Delivers one notification to its routes. Its id is the notification's key, so that it is sent once."""
+NOTIFY_ACTIVITY: Final = "perdure.notify"
+"""Activity that delivers one notification to one route, a `NotificationDelivery`: a `Delivered`."""
+
+SIGNING_FORM: Final = r"^whsec_[A-Za-z0-9+/]{32,}={0,2}$"
+"""Form of a secret that signs webhooks."""
+
+Kind: TypeAlias = Literal["approval_requested", "approval_waiting", "budget_nearly_used", "run_failed", "run_ended"]
+RouteName: TypeAlias = Annotated[str, Field(min_length=1, max_length=LONGEST_ROUTE)]
+
+
+class WaitingStep(BaseModel):
+    """A time after which a request still waits for a person, and the routes that are informed then."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    after: Seconds
+    """Seconds since the request."""
+    routes: list[RouteName] = Field(min_length=1, max_length=MAX_ROUTES)
+    """Routes of the worker, by name."""
+
+
+class Notify(BaseModel):
+    """The routes of the worker that are informed of what happens in a run. By default there are none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    approval_requested: list[RouteName] = Field(default_factory=list, max_length=MAX_ROUTES)
+    """When a call, a plan or a question begins to wait for a person."""
+    approval_waiting: list[WaitingStep] = Field(default_factory=list, max_length=MAX_WAITING_STEPS)
+    """When it still waits: reminders, and others than before (escalation), each after a time."""
+    budget_nearly_used: list[RouteName] = Field(default_factory=list, max_length=MAX_ROUTES)
+    """When `budget_share` of the tokens or of the money is used."""
+    run_failed: list[RouteName] = Field(default_factory=list, max_length=MAX_ROUTES)
+    """When a run fails, or its model refuses."""
+    run_ended: list[RouteName] = Field(default_factory=list, max_length=MAX_ROUTES)
+    """When a run ends in any way; a route of `run_failed` is informed once."""
+    budget_share: float = Field(default=0.8, gt=0, le=1)
+    """Share of `token_budget`, or of `cost_budget`, that is nearly all."""
+
+    @field_validator("approval_requested", "budget_nearly_used", "run_failed", "run_ended")
+    @classmethod
+    def _once(cls, routes: list[str]) -> list[str]:
+        return list(dict.fromkeys(routes))
+
+    @property
+    def of_approvals(self) -> bool:
+        """Whether it names routes for approval requests."""
+        return bool(self.approval_requested or self.approval_waiting)
+
+    def places(self) -> dict[str, list[str]]:
+        """Return the names of all routes, by the key that names them."""
+        keys = ("approval_requested", "budget_nearly_used", "run_failed", "run_ended")
+        found = {key: getattr(self, key) for key in keys}
+        return found | {f"approval_waiting[{n}].routes": step.routes for n, step in enumerate(self.approval_waiting)}
+
+
+class WebhookRoute(BaseModel):
+    """A route of a worker's settings: a receiver of webhooks that are signed by Standard Webhooks."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(pattern=r"^https?://[^/@?#\s]+([/?][^#\s]*)?$")
+    secret: str = Field(pattern=SIGNING_FORM)
+    """`whsec_` and 24 bytes or more in base64."""
+
+
+class ApprovalRoutes(WireModel):
+    """The routes for approval requests of a run and of those below it whose agent files name none."""
+
+    approval_requested: list[str] = Field(default_factory=list)
+    approval_waiting: list[WaitingStep] = Field(default_factory=list)
+    queue: str
+    """Task queue of the workers that have these routes."""
+
+
+def approval_routes(rules: Notify, queue: str, above: ApprovalRoutes | None) -> ApprovalRoutes | None:
+    """Return the routes for a run's approval requests: its own, else those of the run above."""
+    if not rules.of_approvals:
+        return above
+    steps = sorted(rules.approval_waiting, key=lambda step: step.after)
+    return ApprovalRoutes(approval_requested=rules.approval_requested, approval_waiting=steps, queue=queue)
+
+
+# What is delivered.
+
+
+class Notification(WireModel):
+    """The argument of a route's function: one thing that has happened, and its text.
+
+    ```python
+    print(f"{notification.text} {notification.link or notification.command}")
+    ```
+    """
+
+    key: str
+    """Names this notification, the same at every attempt. Who has delivered it under this key does not do so again."""
+    kind: Kind
+    at: str
+    """ISO 8601, UTC."""
+    text: str
+    """A sentence on one line: what has happened, who is asked, and why. Parts of it are words of tools, people and models."""
+    run_id: str
+    agent: str
+    """The name of the run's agent."""
+    above: list[str] = Field(default_factory=list)
+    """The agents above a delegate, outermost first."""
+    session: str = ""
+    sender: str = ""
+    """The sender on whose behalf it runs, if one was named."""
+    tenant: str = ""
+    link: str = ""
+    """Address of this request, or run, on the pages; empty where the worker has no `pages_url`."""
+    command: str = ""
+    """Command line that decides about the request, or shows the run."""
+    call: str | None = None
+    """The call, or the Request's number for its plan, as a decision names it."""
+    tool: str | None = None
+    question: bool = False
+    """Whether an answer is wanted, not a decision."""
+    reason: str | None = None
+    """Why the request was made; of a question the question."""
+    number: int = 1
+    """1 for the first of its kind about this call, or run."""
+    status: str | None = None
+    """Of an ended run: `completed`, `refused`, `failed` or `cancelled`."""
+    stop_reason: str | None = None
+    error: str | None = None
+    output: Json = None
+    """Of an ended run, where it is small enough."""
+    output_size: int = 0
+    """Bytes of an output that is too large to be sent; 0: `output` is whole."""
+    output_link: str = ""
+    """Address of such an output."""
+    usage: RunUsage | None = None
+    route: str = ""
+    """Route that this delivery goes to: `name`, or `name:address`."""
+    attempt: int = 1
+    """1 for the first."""
+
+    @property
+    def address(self) -> str:
+        """The part of the route behind the name."""
+        return address_of(self.route)
+
+
+class NotificationInput(WireModel):
+    """The input of the workflow of one notification."""
+
+    notification: Notification
+    routes: list[str] = Field(default_factory=list)
+    callback: str = ""
+    """Address that the run's start named, in place of routes."""
+
+
+class NotificationDelivery(WireModel):
+    """A notification on its way to one route, or to the address of a callback."""
+
+    notification: Notification
+    callback: str = ""
+    earlier: int = 0
+    """Attempts of workers that were shut down meanwhile."""
+
+
+class RouteOutcome(WireModel):
+    """The outcome of a notification at one route.
+
+    ```python
+    print(outcome.route, outcome.status, outcome.why)
+    ```
+    """
+
+    route: str
+    """Name; of a callback its host."""
+    status: Literal["sending", "delivered", "refused", "unknown"] = "sending"
+    why: str | None = None
+
+    def ended(self, became: Delivered) -> RouteOutcome:
+        """Return the outcome of this delivery."""
+        return RouteOutcome(route=self.route, status=became.status, why=became.why)
+
+
+class NotificationView(WireModel):
+    """A notification, as `show` prints it.
+
+    ```python
+    lost = [each for each in view.notifications if any(route.status == "unknown" for route in each.routes)]
+    ```
+    """
+
+    key: str
+    kind: str
+    at: str
+    call: str | None = None
+    routes: list[RouteOutcome]
+
+    def changed(self, routes: list[RouteOutcome]) -> NotificationView:
+        """Return the view with these outcomes."""
+        view: NotificationView = self.model_copy(update={"routes": routes})
+        return view
+
+
+class NotificationResult(WireModel):
+    """The output of the workflow of one notification."""
+
+    routes: list[RouteOutcome]
+
+
+def notification_key(run_id: str, kind: str, number: int = 1, *, call: str = "", digest: str = "") -> str:
+    """Return `<run>/<call>:<digest>/<kind>/<number>`, of a run `<run>/<kind>/<number>`.
+
+    The digest is of what is asked: after a reset the same call may ask for something else.
+    """
+    about = f"/{call}:{digest[:12]}" if call else ""
+    return f"{run_id}{about}/{kind}/{number}"
+
+
+def fits_id(key: str) -> bool:
+    """Whether a workflow may have this id."""
+    return len(key.encode()) <= MAX_ID
+
+
+# Texts.
+
+_WHO: Final = 80
+"""Characters of a name in a text."""
+
+
+def one_line(text: str, most: int) -> str:
+    """Return a text of somebody's on one line, in at most `most` characters, without invisible ones."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * most]).split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def approval_text(
+    agent: str, sender: str, routes: Iterable[str], words: str, *, question: bool, waited: float | None = None
+) -> str:
+    """Return the sentence about a request: `The agent 'shop', for ann, asks ops: refund 120 EUR: euros is above 100`."""
+    asks = f"asks {_names(routes)}" + ("" if question else " to decide")
+    if waited is not None:
+        asks += f", and has waited for {duration_words(waited)}"
+    return one_line(f"{_agent(agent, sender)} {asks}: {one_line(words, MAX_NOTIFICATION_TEXT)}", MAX_NOTIFICATION_TEXT)
+
+
+def budget_text(agent: str, sender: str, run_id: str, used: str) -> str:
+    """Return the sentence about a budget that is nearly used."""
+    return one_line(
+        f"{_agent(agent, sender)} has nearly used its budget in the run {_quoted(run_id)}: {used}",
+        MAX_NOTIFICATION_TEXT,
+    )
+
+
+def end_text(agent: str, sender: str, run_id: str, status: str, error: str | None, usage: RunUsage) -> str:
+    """Return the sentence about the end of a run."""
+    words = {"completed": "has completed", "cancelled": "was cancelled in", "refused": "was refused in"}
+    cost = "" if usage.cost is None or not usage.by_model else f" It cost ${usage.cost:.4f}."
+    why = f": {one_line(error, MAX_NOTIFICATION_TEXT)}" if error else "."
+    return one_line(
+        f"{_agent(agent, sender)} {words.get(status, 'has failed in')} the run {_quoted(run_id)}{why}{cost}",
+        MAX_NOTIFICATION_TEXT,
+    )
+
+
+def used_words(rules: Notify, tokens: int | None, cost: float | None, usage: RunUsage) -> str | None:
+    """Return how much of a budget is used, if that is `budget_share` or more of it; `None` if it is not."""
+    if tokens and usage.tokens >= rules.budget_share * tokens:
+        return f"{usage.tokens:,} of {tokens:,} tokens ({usage.tokens / tokens:.0%})"
+    if cost and usage.cost is not None and usage.cost >= rules.budget_share * cost:
+        return f"${usage.cost:.4f} of ${cost:g} ({usage.cost / cost:.0%})"
+    return None
+
+
+def duration_words(seconds: float) -> str:
+    """Return a duration in its largest unit: `90 s` is `90 s`, `7200 s` is `2 h`."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length or seconds == length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def run_link(pages: str, run_id: str) -> str:
+    """Return the address of a run on the pages; empty without pages."""
+    return f"{pages.rstrip('/')}/runs/{_escaped(run_id, '/')}" if pages else ""
+
+
+def approval_link(pages: str, run_id: str, call: str) -> str:
+    """Return the address of exactly this request on the pages."""
+    return f"{pages.rstrip('/')}/inbox/?run={_escaped(run_id)}&call={_escaped(call)}" if pages else ""
+
+
+def output_link(pages: str, run_id: str) -> str:
+    """Return the address of a run's output at the HTTP API, which serves the pages too."""
+    return f"{pages.rstrip('/')}/v1/runs/{_escaped(run_id, '/')}/value?what=output" if pages else ""
+
+
+def decide_command(run_id: str, call: str, *, question: bool) -> str:
+    """Return the command line that decides about a request."""
+    verb, more = ("answer", " TEXT") if question else ("approve", "")
+    return f"perdure {verb} {shlex.quote(run_id)} {shlex.quote(call)}{more}"
+
+
+def show_command(run_id: str) -> str:
+    """Return the command line that shows a run."""
+    return f"perdure show {shlex.quote(run_id)}"
+
+
+def _escaped(text: str, also: str = "") -> str:
+    signs = re.escape(f"._~-{also}")
+    return re.sub(f"[^A-Za-z0-9{signs}]", lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), text)
+
+
+def webhook_id(key: str) -> str:
+    """Return a key as the id of a webhook: a header holds ASCII, and the signed content has full stops between its parts."""
+    return _escaped(key, "/:").replace(".", "%2E")
+
+
+def _agent(agent: str, sender: str) -> str:
+    return f"The agent {_quoted(agent)}" + (f", for {one_line(sender, _WHO)}," if sender else "")
+
+
+def _quoted(text: str) -> str:
+    return f"'{one_line(text, _WHO)}'"
+
+
+def _names(routes: Iterable[str]) -> str:
+    names = [one_line(route, _WHO) for route in routes]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+_MARKUP: Final = str.maketrans({"<": "‹", ">": "›", "`": "ˋ", "*": "∗", "~": "∼"})
+"""Signs that begin markup, a link or a mention somewhere, and what stands for them."""
+
+
+def without_markup(text: str) -> str:
+    """Return a text that no chat program reads as markup, a mention or a link, with signs that look alike.
+
+    The link to the pages comes behind it: it is the only one.
+    """
+    text = text.translate(_MARKUP).replace("://", ":∕∕").replace("](", "] (").replace("||", "¦¦")
+    text = re.sub(r"(?<![^\W_])_+|_+(?![^\W_])", lambda found: "＿" * len(found[0]), text)
+    return re.sub(r"(?<!\w)@(?=\w)", "＠", text)
+
+
+TITLES: Final[dict[str, str]] = {
+    "approval_requested": "Approval requested",
+    "approval_waiting": "Approval still waiting",
+    "budget_nearly_used": "Budget nearly used",
+    "run_failed": "Run failed",
+    "run_ended": "Run ended",
+}
+
+
+def message_body(notification: Notification) -> str:
+    """Return the text of a notification for people, with the way to decide about it, or to look at it."""
+    return f"{without_markup(notification.text)}\n{notification.link or notification.command}"
+
+
+# Routes of a worker that are functions.
+
+_REGISTERED: Final = "__perdure_notification_routes__"
+
+
+def notification_route(name: str, /) -> Callable[[F], F]:
+    """Make a function, sync or async, deliver the notifications of a route: `name`, or `name:address`.
+
+    The function takes a `Notification` and delivers it under its `key`. It returns nothing, or `refuse("why")` where
+    that can never be delivered. The engine retries what it raises, 12 attempts in about 20 minutes. Sync functions run
+    in threads. A route of the setting `notification_routes` goes before a function of the same name.
+
+    Raises `ToolDefinitionError` for a name with a colon in it, and for a function that takes no `Notification`.
+
+    ```python
+    @notification_route("pager")
+    async def page(notification: Notification) -> None:
+        print(f"to {notification.address}: {notification.text}")
+    ```
+    """
+    # R19.5
+    return decorated_route(name, _REGISTERED, "notification")
+
+
+def notification_routes_of(value: object) -> list[RouteFunction]:
+    """Return the routes that a decorated function is registered for."""
+    return registered_routes(value, _REGISTERED)
+
+
+def check_callback(address: str) -> str:
+    """Return what is wrong with the address of a callback; empty if nothing is. Its host is the worker's to judge."""
+    if not address.isprintable() or " " in address or len(address) > MAX_ID:
+        return f"a callback is an address of one line, of {MAX_ID:,} characters at most"
+    if not re.fullmatch(r"https?://[^/@?#]+([/?][^#]*)?", address):
+        return "a callback is an http or https address without a user and a fragment: https://example.com/ended"
+    return ""
+
+
+def host_of(address: str) -> str:
+    """Return the host of a callback's address, for people."""
+    return address.partition("://")[2].partition("/")[0].partition("?")[0]

@@ -1,0 +1,112 @@
+"""Routes of a worker: functions by name that deliver texts, and the outcome of a delivery."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+from perdure.errors import ToolDefinitionError
+from perdure.values.json import WireModel
+
+NO_SUCH_ROUTE: Final = "NoSuchRoute"
+"""Type of the failure of a worker that lacks the route, where another may have it."""
+Status: TypeAlias = Literal["delivered", "refused", "unknown"]
+"""Status; `unknown`: it was tried, and nobody knows whether it has arrived."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+LONGEST_ROUTE: Final = 200
+"""Characters of a route, its address included."""
+_LONGEST_NAME: Final = 100
+
+
+class Delivered(WireModel):
+    """The outcome of a delivery."""
+
+    status: Status = "delivered"
+    why: str | None = None
+    """Reason why it was refused, or why its outcome is unknown."""
+
+
+def name_of(route: str) -> str:
+    """Return the part of a route that names the function."""
+    return route.partition(":")[0]
+
+
+def address_of(route: str) -> str:
+    """Return the part behind it, which the function parses; `""` if there is none."""
+    return route.partition(":")[2]
+
+
+def is_route_name(name: str) -> bool:
+    """Whether a route may have this name: 1 to 100 printable characters, without a colon."""
+    return 0 < len(name) <= _LONGEST_NAME and name.isprintable() and ":" not in name and name == name.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class RouteFunction:
+    """A function that was registered."""
+
+    name: str
+    function: Callable[..., Any]
+    is_async: bool
+
+
+def decorated_route(name: str, registered: str, takes: str) -> Callable[[F], F]:
+    """Return a decorator that registers a function for the route `name`, under the attribute `registered`.
+
+    `takes`: the function's one argument, in a word. Raises `ToolDefinitionError` for a name that is none, and for
+    a function that takes no such argument.
+    """
+    if not is_route_name(name):
+        raise ToolDefinitionError(
+            f"{name!r} cannot name a route: 1 to {_LONGEST_NAME} printable characters, without a colon"
+        )
+
+    def decorate(function: F) -> F:
+        try:
+            inspect.signature(function).bind(None)
+        except TypeError:
+            raise ToolDefinitionError(
+                f"the route {name!r} has a function that takes no {takes}: one parameter is given"
+            ) from None
+        made = RouteFunction(name, function, inspect.iscoroutinefunction(function))
+        setattr(function, registered, [*registered_routes(function, registered), made])
+        return function
+
+    return decorate
+
+
+def registered_routes(value: object, registered: str) -> list[RouteFunction]:
+    """Return the routes that a decorated function is registered for, under this attribute."""
+    found = getattr(value, registered, None)
+    return found if isinstance(found, list) and all(isinstance(each, RouteFunction) for each in found) else []
+
+
+class RouteFunctions:
+    """The route functions of a worker, by name.
+
+    Two functions of one name are refused: which one delivers would be a matter of luck.
+    """
+
+    def __init__(self) -> None:
+        self._functions: dict[str, RouteFunction] = {}
+
+    def add(self, route: RouteFunction) -> None:
+        """Add a route. Raise `ToolDefinitionError` when another function already has the name."""
+        known = self._functions.setdefault(route.name, route)
+        if known.function is not route.function:
+            raise ToolDefinitionError(
+                f"two functions deliver to {route.name!r}: in {known.function.__module__} and {route.function.__module__}"
+            )
+
+    def get(self, route: str) -> RouteFunction | None:
+        """Return the function for a route, by the route's name."""
+        return self._functions.get(name_of(route))
+
+    def __iter__(self) -> Iterator[RouteFunction]:
+        return iter(self._functions.values())
+
+    def __len__(self) -> int:
+        return len(self._functions)

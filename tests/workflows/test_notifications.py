@@ -1,0 +1,419 @@
+"""People are informed by routes, once, beside the run; and the end of a run is reported (R19.5, R19.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from perdure import Agent, Notification, notification_route, refuse, tool
+from perdure.errors import RunError
+from perdure.hosting.settings import Settings
+from perdure.runs.notifications import NotificationView
+from perdure.testing import approve
+from tests.support import serving
+from tests.timeouts import HANG
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+DONE = {"output": {"ok": True}}
+
+
+@tool(dangerous=True)
+async def refund(euros: float, to: str) -> str:
+    """Refund money."""
+    return f"refunded {euros} to {to}"
+
+
+ASKED: dict[str, Any] = {"calls": [{"_tool": "refund", "euros": 120, "to": "ann@example.com"}], "output": None}
+
+
+def shop(max_requests: int = 20, **notify: Any) -> Agent[Any]:
+    known: Any = notify
+    return Agent("shop", instructions="Refund.", tools=[refund], notify=known, max_requests=max_requests)
+
+
+class Pager:
+    """A route's function that keeps what it is given. `answers`: what it does with the first of them."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.taken: list[Notification] = []
+        self.tried: list[str] = []
+        self._answers = list(answers)
+
+        @notification_route("ops")
+        @notification_route("boss")
+        async def page(notification: Notification) -> Any:
+            self.tried.append(notification.key)
+            answer = self._answers.pop(0) if self._answers else None
+            if isinstance(answer, Exception):
+                raise answer
+            if answer is None:
+                self.taken.append(notification)
+            return answer
+
+        self.route = page
+
+    @property
+    def kinds(self) -> list[tuple[str, str]]:
+        return [(each.kind, each.route) for each in self.taken]
+
+
+def outcomes(views: list[NotificationView]) -> list[tuple[str, str, str]]:
+    return [(view.kind, route.route, route.status) for view in views for route in view.routes]
+
+
+async def test_a_person_is_informed_of_a_request_with_a_sentence_and_a_link(
+    run_locally: Callable[..., Any],
+) -> None:
+    pager = Pager()
+    options: dict[str, Any] = {"routes": [pager.route], "pages_url": "https://agents.example.com/"}
+    agent = shop(approval_requested=["ops", "boss:night"])
+    async with run_locally(agent, model=[ASKED, DONE], people=[approve()], **options) as local:
+        run = await local.perdure.start(agent, sender="ann", id="shop 1")
+        view = await run.wait()
+        events = [(each.phase, each.data) async for each in run.events(topics=["notification"])]
+    assert view.status == "completed", view.error
+    one, two = sorted(pager.taken, key=lambda each: each.route, reverse=True)
+    assert one.text == (
+        "The agent 'shop', for ann, asks ops and boss:night to decide: "
+        "refund 120 EUR to ann@example.com: refund is dangerous"
+    )
+    assert one.link == "https://agents.example.com/inbox/?run=shop%201&call=1.0"
+    assert one.command == "perdure approve 'shop 1' 1.0"
+    assert (one.key, one.kind, one.call, one.tool) == (two.key, "approval_requested", "1.0", "refund")
+    assert one.key.startswith("shop 1/1.0:")
+    assert one.key.endswith("/approval_requested/1")
+    assert (two.route, two.address, two.sender, two.attempt) == ("boss:night", "night", "ann", 1)
+    delivered = [("approval_requested", "ops", "delivered"), ("approval_requested", "boss:night", "delivered")]
+    assert outcomes(view.notifications) == delivered
+    assert [(phase, data["route"], data.get("status")) for phase, data in events] == [
+        ("start", "ops", None),
+        ("start", "boss:night", None),
+        ("end", "ops", "delivered"),
+        ("end", "boss:night", "delivered"),
+    ]
+
+
+async def test_a_reminder_and_somebody_else_come_after_a_time_and_none_after_the_decision(
+    run_locally: Callable[..., Any],
+) -> None:
+    steps = [
+        {"after": 7200, "routes": ["boss"]},
+        {"after": 3600, "routes": ["ops"]},
+        {"after": 360_000, "routes": ["boss"]},
+    ]
+    pager = Pager()
+    agent = shop(approval_requested=["ops"], approval_waiting=steps)
+    people = [approve(after="3h")]
+    async with run_locally(agent, model=[ASKED, DONE], people=people, routes=[pager.route]) as local:
+        view = await local.run()
+    assert view.status == "completed"
+    assert pager.kinds == [("approval_requested", "ops"), ("approval_waiting", "ops"), ("approval_waiting", "boss")]
+    assert [each.number for each in pager.taken] == [1, 1, 2]
+    assert "asks boss to decide, and has waited for 2 h: refund 120 EUR" in pager.taken[2].text
+    assert len({each.key for each in pager.taken}) == 3
+
+
+async def test_a_route_that_fails_is_tried_again_under_the_same_key_and_the_run_does_not_wait(
+    run_locally: Callable[..., Any],
+) -> None:
+    pager = Pager(ConnectionError("down"), ConnectionError("down"))
+    agent = shop(approval_requested=["ops"])
+    async with run_locally(agent, model=[ASKED, DONE], people=[approve(after=60)], routes=[pager.route]) as local:
+        view = await local.run()
+    assert pager.tried == [pager.tried[0]] * 3
+    assert pager.taken[0].attempt == 3
+    assert outcomes(view.notifications) == [("approval_requested", "ops", "delivered")]
+
+
+async def test_what_a_route_refuses_or_never_takes_fails_no_run(run_locally: Callable[..., Any]) -> None:
+    pager = Pager(refuse("nobody is on duty"), *[ConnectionError("down")] * 12)
+    agent = shop(approval_requested=["ops"], approval_waiting=[{"after": 60, "routes": ["ops"]}])
+    async with run_locally(agent, model=[ASKED, DONE], people=[approve(after="2h")], routes=[pager.route]) as local:
+        view = await local.run()
+    assert view.status == "completed"
+    found = [(route.status, route.why) for each in view.notifications for route in each.routes]
+    assert found == [("refused", "nobody is on duty"), ("unknown", "down")]
+    assert len(pager.tried) == 13
+
+
+async def test_the_end_of_a_run_informs_each_route_once(run_locally: Callable[..., Any]) -> None:
+    pager = Pager()
+    agent = shop(run_failed=["ops"], run_ended=["ops", "boss"])
+    async with run_locally(agent, model=lambda _: DONE, routes=[pager.route]) as local:
+        view = await local.run()
+        assert sorted(pager.kinds) == [("run_ended", "boss"), ("run_ended", "ops")]
+        assert pager.taken[0].text == (
+            f"The agent 'shop' has completed the run '{view.run_id}'. It cost ${view.usage.cost:.4f}."
+        )
+        assert (pager.taken[0].status, pager.taken[0].output) == ("completed", {"ok": True})
+        assert outcomes(view.notifications) == [("run_ended", "ops", "delivered"), ("run_ended", "boss", "delivered")]
+    pager = Pager()
+    failing = shop(max_requests=1, run_failed=["ops"], run_ended=["ops", "boss"])
+    async with run_locally(failing, model=[{"output": None}], routes=[pager.route]) as local:
+        view = await (await local.start()).wait()
+    assert view.status == "failed"
+    assert sorted(pager.kinds) == [("run_ended", "boss"), ("run_failed", "ops")]
+    assert view.error in pager.taken[0].text
+
+
+async def test_a_budget_that_is_nearly_used_is_noted_once(run_locally: Callable[..., Any]) -> None:
+    pager = Pager()
+    look = {"calls": [{"_tool": "refund", "euros": 1, "to": "x"}]}
+    agent = Agent(
+        "shop",
+        tools=[refund],
+        approval={"ask": "never"},
+        token_budget=100_000,
+        notify={"budget_nearly_used": ["ops"], "budget_share": 0.001},
+    )
+    async with run_locally(
+        agent, model=[look, look | {"calls": [{"_tool": "refund", "euros": 2, "to": "x"}]}, DONE], routes=[pager.route]
+    ) as local:
+        await local.run()
+    assert pager.kinds == [("budget_nearly_used", "ops")]
+    assert "has nearly used its budget" in pager.taken[0].text
+    assert " of 100,000 tokens (" in pager.taken[0].text
+
+
+async def test_a_delegates_request_informs_once_by_the_routes_above_or_its_own(run_locally: Callable[..., Any]) -> None:
+    pager = Pager()
+
+    def turn(asked: Any) -> dict[str, Any]:
+        below = asked.run_id.partition("/")[2]
+        if not below:
+            calls = [{"_tool": "helper", "request": "a"}, {"_tool": "chief", "request": "b"}]
+            return {"calls": calls, "output": {"ok": True}}
+        return {"calls": ASKED["calls"], "output": {"ok": True}}
+
+    helper = Agent("helper", tools=[refund], description="Helps.")
+    chief = Agent(
+        "chief", tools=[refund], description="Leads.", notify={"approval_requested": ["boss"], "run_ended": ["boss"]}
+    )
+    agent = Agent("shop", tools=[helper, chief], notify={"approval_requested": ["ops"], "run_ended": ["ops"]})
+    options: dict[str, Any] = {"people": [approve(every=True)], "routes": [pager.route]}
+    async with run_locally(agent, model=turn, **options) as local:
+        await local.run()
+    found = sorted((each.kind, each.route, each.agent, tuple(each.above)) for each in pager.taken)
+    assert found == [
+        ("approval_requested", "boss", "chief", ("shop",)),
+        ("approval_requested", "ops", "helper", ("shop",)),
+        ("run_ended", "ops", "shop", ()),
+    ]
+
+
+async def test_calls_of_a_loop_inform_one_by_one_and_iterations_of_a_delegate_too(
+    run_locally: Callable[..., Any],
+) -> None:
+    pager = Pager()
+
+    def turn(asked: Any) -> dict[str, Any]:
+        if asked.run_id.partition("/")[2]:
+            return {"calls": ASKED["calls"], "output": {"ok": True}}
+        looped = {"_tool": "refund", "_each": ["a", "b"], "euros": 1, "to": "†item"}
+        return {"calls": [looped, {"_tool": "helper", "_each": ["c", "d"], "request": "†item"}], "output": {"ok": True}}
+
+    helper = Agent("helper", tools=[refund], description="Helps.")
+    agent = Agent("shop", tools=[refund, helper], notify={"approval_requested": ["ops"]})
+    options: dict[str, Any] = {"people": [approve(every=True)], "routes": [pager.route]}
+    async with run_locally(agent, model=turn, **options) as local:
+        await local.run()
+    asked = sorted((each.agent, each.run_id.partition("/")[2], each.call) for each in pager.taken)
+    assert asked == [
+        ("helper", "1.1[0]", "1.0"),
+        ("helper", "1.1[1]", "1.0"),
+        ("shop", "", "1.0[0]"),
+        ("shop", "", "1.0[1]"),
+    ]
+    assert len({each.key for each in pager.taken}) == len(pager.taken)
+
+
+async def test_a_run_in_a_session_informs(run_locally: Callable[..., Any]) -> None:
+    pager = Pager()
+    agent = shop(approval_requested=["ops"], run_ended=["boss"])
+    async with run_locally(agent, model=[ASKED, DONE], people=[approve()], routes=[pager.route]) as local:
+        session = local.session("ann")
+        receipt = await session.send("refund it", sender="ann")
+        await session.reply(receipt)
+        await local.settle()
+    assert [(each.kind, each.session, each.sender) for each in pager.taken] == [
+        ("approval_requested", "ann", "ann"),
+        ("run_ended", "ann", "ann"),
+    ]
+    assert pager.taken[0].run_id == receipt.run_id
+
+
+async def test_a_route_that_the_worker_lacks_is_one_line_at_the_start(run_locally: Callable[..., Any]) -> None:
+    pager = Pager()
+    agent = shop(approval_waiting=[{"after": 5, "routes": ["opps"]}], run_failed=["boss"])
+    async with run_locally(agent, model=lambda _: DONE, routes=[pager.route]) as local:
+        view = await (await local.start()).wait()
+        await local.settle()
+    words = "config.notify.approval_waiting[0].routes: the worker has no notification route 'opps'; it has ops, boss"
+    assert view.error == words
+    assert [(each.kind, each.route, each.error) for each in pager.taken] == [("run_failed", "boss", words)]
+
+
+class Receiver:
+    """A receiver of webhooks on this machine. `answers`: the statuses of the first answers, then 204."""
+
+    def __init__(self, *answers: int) -> None:
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        self._answers = list(answers)
+        self._changed = asyncio.Condition()
+
+    async def take(self, request: Request) -> Response:
+        self.got.append((dict(request.headers), await request.body()))
+        status = self._answers.pop(0) if self._answers else 204
+        async with self._changed:
+            self._changed.notify_all()
+        return Response(status_code=status, headers={"location": "/elsewhere"} if 300 <= status < 400 else {})
+
+    async def until(self, count: int) -> None:
+        async with self._changed:
+            await asyncio.wait_for(self._changed.wait_for(lambda: len(self.got) >= count), HANG)
+
+    def read(self, index: int = 0) -> Any:
+        """The body, once its signature is verified as Standard Webhooks does it."""
+        headers, body = self.got[index]
+        return Webhook(SECRET).verify(body, headers)
+
+
+@asynccontextmanager
+async def receiving(*answers: int) -> AsyncIterator[tuple[Receiver, str]]:
+    receiver = Receiver(*answers)
+    async with serving(Starlette(routes=[Route("/{path:path}", receiver.take, methods=["POST"])])) as url:
+        yield receiver, url
+
+
+async def test_a_signed_webhook_and_an_address_of_apprises(run_locally: Callable[..., Any]) -> None:
+    async with receiving() as (receiver, url), receiving() as (chat, there):
+        routes = {
+            "audit": {"url": f"{url}/hook", "secret": SECRET},
+            "chat": there.replace("http://", "json://"),
+        }
+        agent = shop(approval_requested=["audit", "chat"])
+        ask = {"calls": [ASKED["calls"][0] | {"to": "<!channel> [x](http://evil) @here"}]}
+        settings = Settings.model_construct(
+            notification_routes=Settings(notification_routes=routes).notification_routes
+        )
+        options: dict[str, Any] = {"people": [approve(after=60)], "settings": settings}
+        async with run_locally(agent, model=[ask, DONE], **options) as local:
+            view = await local.run()
+    assert {status for _, _, status in outcomes(view.notifications)} == {"delivered"}
+    said = receiver.read()
+    assert (said["type"], said["data"]["call"], said["data"]["runId"]) == ("approval_requested", "1.0", view.run_id)
+    headers, _ = receiver.got[0]
+    key = said["data"]["key"]
+    assert headers["webhook-id"] == key.replace(".", "%2E")
+    assert "<!channel> [x](http://evil) @here" in said["data"]["text"]
+    message = json.loads(chat.got[0][1])
+    assert message["title"] == "Approval requested: shop"
+    text, _, way = message["message"].partition("\n")
+    assert way == f"perdure approve {view.run_id} 1.0"
+    assert "‹!channel› [x] (http:∕∕evil) ＠here" in text
+
+
+async def test_a_receiver_that_is_down_and_then_up_has_the_end_of_a_run(run_locally: Callable[..., Any]) -> None:
+    async with receiving(503, 500) as (receiver, url):
+        settings = Settings.model_construct(callback_hosts=("127.0.0.1",), callback_secret=SECRET)
+        agent = shop()
+        async with run_locally(agent, model=[DONE], settings=settings) as local:
+            run = await local.perdure.start(agent, callback=f"{url}/ended?x=1")
+            await run.wait()
+            await local.skip("1h")
+            await receiver.until(3)
+            await local.settle()
+            view = await run.view()
+    assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 1
+    said = receiver.read(2)
+    assert said["type"] == "run_ended"
+    found = {key: said["data"][key] for key in ("runId", "agent", "status", "output", "stopReason")}
+    assert found == {
+        "runId": view.run_id,
+        "agent": "shop",
+        "status": "completed",
+        "output": {"ok": True},
+        "stopReason": "output",
+    }
+    assert outcomes(view.notifications) == [("callback", url.removeprefix("http://"), "delivered")]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "secret", "words"),
+    [
+        ((), SECRET, "the callback: the worker sends none: it needs callback_hosts and callback_secret"),
+        (
+            ("hooks.example.com",),
+            None,
+            "the callback: the worker sends none: it needs callback_hosts and callback_secret",
+        ),
+        (
+            ("hooks.example.com",),
+            SECRET,
+            "the callback: the host 127.0.0.1 is not allowed; the worker allows hooks.example.com",
+        ),
+    ],
+)
+async def test_a_callback_that_the_worker_does_not_allow_is_refused_at_the_start(
+    run_locally: Callable[..., Any], hosts: Any, secret: Any, words: str
+) -> None:
+    async with receiving() as (receiver, url):
+        settings = Settings.model_construct(callback_hosts=hosts, callback_secret=secret)
+        async with run_locally(shop(), model=lambda _: DONE, settings=settings) as local:
+            view = await (await local.perdure.start(shop(), callback=url)).wait()
+            await local.settle()
+    assert view.error == words
+    assert receiver.got == []
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (410, "wants no more of this (410 Gone)"),
+        (302, "redirects (302), and webhooks follow no redirects"),
+    ],
+)
+async def test_a_receiver_that_is_gone_or_redirects_is_not_tried_again(
+    run_locally: Callable[..., Any], status: int, words: str
+) -> None:
+    async with receiving(status) as (receiver, url):
+        settings = Settings.model_construct(callback_hosts=("127.0.0.1",), callback_secret=SECRET)
+        async with run_locally(shop(), model=[DONE], settings=settings) as local:
+            run = await local.perdure.start(shop(), callback=url)
+            await run.wait()
+            await local.settle()
+            view = await run.view()
+    assert len(receiver.got) == 1
+    (route,) = view.notifications[0].routes
+    assert (route.status, words in str(route.why)) == ("refused", True)
+
+
+async def test_a_wildcard_allows_no_private_address(run_locally: Callable[..., Any]) -> None:
+    async with receiving() as (receiver, url):
+        settings = Settings.model_construct(callback_hosts=("127.0.0.*",), callback_secret=SECRET)
+        async with run_locally(shop(), model=[DONE], settings=settings) as local:
+            run = await local.perdure.start(shop(), callback=url)
+            await run.wait()
+            await local.settle()
+            view = await run.view()
+    assert receiver.got == []
+    assert view.notifications[0].routes[0].why == "127.0.0.1 is 127.0.0.1, which is not a public address"
+
+
+async def test_an_address_that_is_none_is_no_callback(run_locally: Callable[..., Any]) -> None:
+    async with run_locally(shop(), model=lambda _: DONE) as local:
+        for wrong in ("ftp://example.com", "https://ann:pw@example.com", "example.com", "https://e.com/#a", "https://"):
+            with pytest.raises(RunError, match="a callback is an http or https address"):
+                await local.perdure.start(shop(), callback=wrong)

@@ -1,0 +1,395 @@
+"""Notifications of a run: sent beside it, each by a workflow of its own, which outlives the run (R19.5, R19.8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Final
+
+from pydantic import ValidationError
+from temporalio import workflow
+from temporalio.common import RetryPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import (
+    ApplicationError,
+    ChildWorkflowError,
+    WorkflowAlreadyStartedError,
+    is_cancelled_exception,
+)
+from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
+
+from perdure.workflows.arguments import read_input
+from perdure.workflows.deliveries import deliver
+from perdure.workflows.observability import now, whose
+from perdure.workflows.timers import Alarm
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.requests import ApprovalRequest
+    from perdure.errors import PerdureError
+    from perdure.models.usage import RunUsage
+    from perdure.runs.agent import parse_agent
+    from perdure.runs.event_journal import RunJournal
+    from perdure.runs.notifications import (
+        NOTIFICATION_WORKFLOW,
+        NOTIFY_ACTIVITY,
+        Kind,
+        Notification,
+        NotificationDelivery,
+        NotificationInput,
+        NotificationResult,
+        NotificationView,
+        Notify,
+        RouteOutcome,
+        approval_link,
+        approval_text,
+        budget_text,
+        decide_command,
+        end_text,
+        fits_id,
+        host_of,
+        notification_key,
+        output_link,
+        run_link,
+        show_command,
+        used_words,
+    )
+    from perdure.runs.rules import NOTIFIES
+    from perdure.runs.run import Run
+    from perdure.runs.views import summary as line
+    from perdure.runs.views import waiting_entry
+    from perdure.runs.wire import MODEL_REFUSED, RunInput, RunResult
+    from perdure.values.limits import (
+        CALLBACK_ATTEMPTS,
+        MAX_ID,
+        MAX_NOTIFICATIONS,
+        MAX_NOTIFIED_AT_ONCE,
+        MAX_NOTIFIED_OUTPUT,
+        NOTIFIED_WITHIN,
+        NOTIFY_ATTEMPTS,
+    )
+
+_TO_ROUTES: Final = RetryPolicy(
+    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=5), maximum_attempts=NOTIFY_ATTEMPTS
+)
+_TO_CALLBACK: Final = RetryPolicy(
+    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(hours=1), maximum_attempts=CALLBACK_ATTEMPTS
+)
+
+
+@workflow.defn(name=NOTIFICATION_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
+class NotificationWorkflow:
+    """The delivery of one notification to its routes, or to a callback. It goes on when the run has ended."""
+
+    @workflow.run
+    async def run(self, *given: Any) -> NotificationResult:
+        """Deliver to all routes at once; return the outcomes. The argument is one `NotificationInput`."""
+        wanted = read_input(NotificationInput, given)
+        return NotificationResult(routes=await asyncio.gather(*(_to_route(wanted, each) for each in _targets(wanted))))
+
+
+async def _to_route(wanted: NotificationInput, outcome: RouteOutcome) -> RouteOutcome:
+    route = "" if wanted.callback else outcome.route
+    notification = wanted.notification.model_copy(update={"route": route})
+    delivery = NotificationDelivery(notification=notification, callback=wanted.callback)
+    retry = _TO_CALLBACK if wanted.callback else _TO_ROUTES
+    return outcome.ended(await deliver(NOTIFY_ACTIVITY, delivery, retry, f"{notification.kind} → {outcome.route}"))
+
+
+def _targets(wanted: NotificationInput) -> list[RouteOutcome]:
+    names = [host_of(wanted.callback)] if wanted.callback else wanted.routes
+    return [RouteOutcome(route=name) for name in names]
+
+
+class NotificationSender:
+    """The notifications of one execution: which are under way, and what became of them.
+
+    `views` are the run's own list, in which the newest stay.
+    """
+
+    def __init__(self, views: list[NotificationView], journal: RunJournal | None) -> None:
+        self._views = views
+        self._journal = journal
+        self._slots = asyncio.Semaphore(MAX_NOTIFIED_AT_ONCE)
+        self._queued: set[asyncio.Task[None]] = set()
+        """Those that wait for room."""
+        self._starting: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[None]] = set()
+
+    def send(self, wanted: NotificationInput, queue: str) -> None:
+        """Send a notification by workers of this queue. Nothing waits for it."""
+        self._start(self._send(wanted, queue))
+
+    def send_while(self, is_wanted: Callable[[], bool], make: Callable[[], NotificationInput], queue: str) -> None:
+        """Send a notification when there is room, if it is wanted then: many requests may begin to wait at once."""
+
+        async def in_turn() -> None:
+            async with self._slots:
+                self._queued.discard(task)
+                if is_wanted():
+                    await self._send(make(), queue)
+
+        self._queued.add(task := self._start(in_turn()))
+
+    async def settle(self) -> None:
+        """Return when the server has all notifications, and for a moment wait for their outcomes: they are delivered
+        without this execution, which ends now.
+        """
+        for task in self._queued:
+            task.cancel()  # nothing waits any more
+        self._queued.clear()
+        while self._starting:
+            try:
+                await workflow.wait([*self._starting], return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                continue  # the run ends anyway
+        if self._sending:
+            try:
+                await workflow.wait([*self._sending], timeout=NOTIFIED_WITHIN)
+            except asyncio.CancelledError:
+                return
+
+    def _start(self, sending: Awaitable[None]) -> asyncio.Task[None]:
+        async def run() -> None:
+            await sending
+
+        self._starting.add(task := asyncio.create_task(run()))
+        task.add_done_callback(self._starting.discard)
+        task.add_done_callback(self._sending.discard)
+        return task
+
+    def _started(self) -> None:
+        """The server has the current task's notification."""
+        if (task := asyncio.current_task()) in self._starting:
+            self._starting.discard(task)
+            self._sending.add(task)
+
+    async def _send(self, wanted: NotificationInput, queue: str) -> None:
+        known = wanted.notification
+        view = NotificationView(
+            key=known.key,
+            kind="callback" if wanted.callback else known.kind,
+            at=known.at,
+            call=known.call,
+            routes=_targets(wanted),
+        )
+        self._views.append(view)
+        del self._views[:-MAX_NOTIFICATIONS]
+        self._note(view, view.routes)
+        if not fits_id(known.key):
+            why = f"its key would have more than {MAX_ID:,} bytes: give the run a shorter id"
+            self._end(view, "refused", why)
+            return
+        try:
+            handle = await workflow.start_child_workflow(
+                NOTIFICATION_WORKFLOW,
+                wanted,
+                id=known.key,
+                result_type=NotificationResult,
+                task_queue=queue or None,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                parent_close_policy=ParentClosePolicy.ABANDON,
+                cancellation_type=ChildWorkflowCancellationType.ABANDON,
+                static_summary=line(f"{known.kind} → {', '.join(each.route for each in view.routes)}"),
+                search_attributes=whose(),
+            )
+        except WorkflowAlreadyStartedError:
+            return  # the run was reset: it is sent already, and its own workflow knows what became of it
+        self._started()
+        try:
+            self._note(view, (await handle).routes)
+        except ChildWorkflowError as error:
+            self._end(view, "unknown", str(error.cause or error))
+
+    def _end(self, view: NotificationView, status: Any, why: str) -> None:
+        self._note(view, [RouteOutcome(route=each.route, status=status, why=why) for each in view.routes])
+
+    def _note(self, view: NotificationView, routes: list[RouteOutcome]) -> None:
+        view.routes = routes
+        if self._journal is not None:
+            for outcome in routes:
+                self._journal.notified(view, outcome)
+
+
+class RunNotifications:
+    """The notifications of one run, by the routes of its agent file, and the callback of its end."""
+
+    def __init__(self, run: Run, alarm: Alarm, callback: str) -> None:
+        follows = run.prepared.follows(NOTIFIES)
+        self._agent_run = run
+        self._rules = run.agent.config.notify if follows else Notify()
+        self._routes = run.approval_routes if follows else None
+        self._callback = callback if follows else ""
+        self._alarm = alarm
+        self._sender = NotificationSender(run.notifications, run.journal)
+        self._run_id = workflow.info().workflow_id
+
+    def watch(self, offer: ApprovalRequest, program: asyncio.Task[None]) -> asyncio.Task[None] | None:
+        """Inform people of a request, once no program decides about it, and again while it waits. Cancel the task when
+        it waits no more.
+        """
+        if self._routes is None or offer.is_with_client:
+            return None
+        return asyncio.create_task(self._watch(offer, program, workflow.time()))
+
+    async def _watch(self, offer: ApprovalRequest, program: asyncio.Task[None], since: float) -> None:
+        assert self._routes is not None
+        await workflow.wait([program])
+        self._inform(offer, "approval_requested", self._routes.approval_requested)
+        for number, step in enumerate(self._routes.approval_waiting, 1):
+            ring = self._alarm.at(since + step.after, "people are informed again")
+            try:
+                await ring
+            finally:
+                ring.cancel()
+            self._inform(offer, "approval_waiting", step.routes, number, step.after)
+
+    def _inform(
+        self,
+        offer: ApprovalRequest,
+        kind: Kind,
+        routes: list[str],
+        number: int = 1,
+        waited: float | None = None,
+    ) -> None:
+        assert self._routes is not None
+        waiting = self._agent_run.approval_queue.waiting
+        if routes:
+            self._sender.send_while(
+                lambda: waiting.get(offer.id) is offer,
+                lambda: self._about(offer, kind, routes, number, waited),
+                self._routes.queue,
+            )
+
+    def _about(
+        self, offer: ApprovalRequest, kind: Kind, routes: list[str], number: int, waited: float | None
+    ) -> NotificationInput:
+        run, entry = self._agent_run, waiting_entry(offer)
+        sender = run.identity.owner.sender
+        text = approval_text(run.agent.name, sender, routes, entry.sentence, question=offer.question, waited=waited)
+        notification = Notification(
+            **_frame(run, self._run_id),
+            key=notification_key(self._run_id, kind, number, call=offer.id, digest=offer.digest),
+            kind=kind,
+            text=text,
+            link=approval_link(run.prepared.pages, self._run_id, offer.id),
+            command=decide_command(self._run_id, offer.id, question=offer.question),
+            call=offer.id,
+            tool=entry.tool,
+            question=offer.question,
+            reason=offer.reason,
+            number=number,
+        )
+        return NotificationInput(notification=notification, routes=routes)
+
+    def check_budget(self) -> None:
+        """Inform people once that the budget of a run, and of those below it, is nearly used."""
+        run, routes = self._agent_run, self._rules.budget_nearly_used
+        if not routes or run.progress.budget_noted or run.identity.parents:
+            return
+        budget = run.limits.pool.budget
+        used = used_words(self._rules, budget.tokens, budget.cost, run.progress.usage)
+        if used is None:
+            return
+        run.progress.budget_noted = True
+        text = budget_text(run.agent.name, run.identity.owner.sender, self._run_id, used)
+        notification = Notification(
+            **_frame(run, self._run_id),
+            key=notification_key(self._run_id, "budget_nearly_used"),
+            kind="budget_nearly_used",
+            text=text,
+            link=run_link(run.prepared.pages, self._run_id),
+            command=show_command(self._run_id),
+            usage=run.progress.usage.model_copy(deep=True),
+        )
+        self._sender.send(NotificationInput(notification=notification, routes=routes), run.identity.queue)
+
+    async def settle(self) -> None:
+        """Before the execution ends, as `NotificationSender.settle`."""
+        await self._sender.settle()
+
+    async def end(self, result: RunResult | None = None, error: BaseException | None = None) -> None:
+        """Inform people of the run's end, and whoever waits for the callback."""
+        run = self._agent_run
+        if not run.identity.parents:
+            reached = run.limits.reached
+            ending = Notification(
+                **_frame(run, self._run_id),
+                **_ending(error, run.agent.name, run.identity.owner.sender, self._run_id, run.progress.usage),
+                link=run_link(run.prepared.pages, self._run_id),
+                output=None if result is None else result.output,
+                stop_reason=run.output.stop_reason if reached is None else reached.reason,
+            )
+            if (size := run.sizes.of(ending.output)) > MAX_NOTIFIED_OUTPUT:
+                whole = output_link(run.prepared.pages, self._run_id)
+                ending = ending.model_copy(update={"output": None, "output_size": size, "output_link": whole})
+            _send_ending(self._sender, ending, self._rules, self._callback, run.identity.queue)
+        await self._sender.settle()
+
+
+async def notify_refused(run_input: RunInput, error: ApplicationError) -> None:
+    """Inform people that a run could not begin, and whoever waits for its callback. Nothing was recorded of it."""
+    try:
+        agent = parse_agent(run_input.agent)
+        name, rules = agent.name, agent.config.notify
+    except PerdureError:
+        name, rules = str(run_input.agent.get("name", "")), Notify()
+    if run_input.lineage or run_input.snapshot is not None:
+        return
+    sender, run_id, owner = NotificationSender([], None), workflow.info().workflow_id, run_input.whose
+    ending = Notification(
+        run_id=run_id,
+        agent=name,
+        at=now(),
+        session=owner.session,
+        sender=owner.sender,
+        tenant=owner.tenant,
+        **_ending(error, name, owner.sender, run_id, RunUsage()),
+    )
+    _send_ending(sender, ending, rules, run_input.callback, "")
+    await sender.settle()
+
+
+def _frame(run: Run, run_id: str) -> dict[str, Any]:
+    owner = run.identity.owner
+    return {
+        "at": now(),
+        "run_id": run_id,
+        "agent": run.agent.name,
+        "above": list(run.identity.parents),
+        "session": owner.session,
+        "sender": owner.sender,
+        "tenant": owner.tenant,
+    }
+
+
+def _ending(error: BaseException | None, agent: str, sender: str, run_id: str, usage: RunUsage) -> dict[str, Any]:
+    """Return what a notification says of a run's end."""
+    status, why = "completed", None
+    if error is not None and is_cancelled_exception(error):
+        status = "cancelled"
+    elif error is not None:
+        why = error.message if isinstance(error, ApplicationError) else str(error)
+        status = "refused" if isinstance(error, ApplicationError) and error.type == MODEL_REFUSED else "failed"
+    kind: Kind = "run_failed" if status in ("failed", "refused") else "run_ended"
+    return {
+        "key": notification_key(run_id, kind),
+        "kind": kind,
+        "text": end_text(agent, sender, run_id, status, why, usage),
+        "command": show_command(run_id),
+        "status": status,
+        "error": why,
+        "usage": usage,
+    }
+
+
+def _send_ending(sender: NotificationSender, ending: Notification, rules: Notify, callback: str, queue: str) -> None:
+    """Send the end of a run to its routes, once to each, and to its callback."""
+    failed = rules.run_failed if ending.kind == "run_failed" else []
+    if failed:
+        sender.send(NotificationInput(notification=ending, routes=failed), queue)
+    if ended := [route for route in rules.run_ended if route not in failed]:
+        of_any = {"kind": "run_ended", "key": notification_key(ending.run_id, "run_ended")}
+        sender.send(NotificationInput(notification=ending.model_copy(update=of_any), routes=ended), queue)
+    if callback:
+        reported = {"kind": "run_ended", "key": notification_key(ending.run_id, "callback")}
+        sender.send(NotificationInput(notification=ending.model_copy(update=reported), callback=callback), queue)
