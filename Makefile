@@ -17,9 +17,10 @@ help: ## Show this list.
 demo: $(READY) ## An agent plans, acts, fails, corrects itself and finishes; ARGS="--stay" keeps the Web UI up.
 	@$(BIN)/perdure demo $(ARGS)
 
-WORKERS ?= 2
-test: $(DEV) ## Run the suite; ARGS="-k name" picks tests, WORKERS=3 runs as many processes.
-	@$(BIN)/python -m pytest -q -n $(WORKERS) $(ARGS)
+# More than cores, because a test of a run waits half of its time. A process gets neighbours from the order, so a module's server starts once.
+WORKERS ?= 3
+test: $(DEV) ## Run the suite; ARGS="-k name" picks tests, WORKERS=2 runs as many processes.
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-loaded: $(DEV) ## The suite with two busy loops beside it: no test depends on the machine's seconds.
 	@$(BIN)/python -m scripts.busy_loops $(BIN)/python -m pytest -q -n 2 --timeout 600 $(ARGS)

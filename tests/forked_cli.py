@@ -1,7 +1,7 @@
 """The command line as a process that is forked from one that has loaded it already: loading takes a second of CPU time, and tests run it hundreds of times.
 
-Run as a program this is the one that forks: it takes `{"argv", "env", "cwd"}` and two files, standard output and error, over a socket of its own for each command, and
-answers with the exit code. It has no thread, so that what is forked from it is as good as new.
+Run as a program this is the one that forks. Over a socket of its own for each command it takes `{"argv", "env", "cwd"}` and the three standard files. It
+answers with two lines: the command's process, and its exit code. A command whose socket is closed is killed. It has no thread, so that what is forked from it is as good as new.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import gc
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -44,13 +45,29 @@ class ForkedCli:
         connection.connect(path)
         connection.setblocking(False)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            nothing = os.open(os.devnull, os.O_RDONLY)
             said = json.dumps({"argv": argv, "env": env, "cwd": str(cwd)}).encode()
-            socket.send_fds(connection, [len(said).to_bytes(_HEADER)], [out.fileno(), err.fileno()])
+            socket.send_fds(connection, [len(said).to_bytes(_HEADER)], [nothing, out.fileno(), err.fileno()])
+            os.close(nothing)
             loop = asyncio.get_running_loop()
+            answer = b""
             with connection:
                 await loop.sock_sendall(connection, said)
-                code = await asyncio.wait_for(loop.sock_recv(connection, 16), seconds)
+                async with asyncio.timeout(seconds):
+                    while piece := await loop.sock_recv(connection, 64):
+                        answer += piece
+            _, code = answer.split()
             return int(code), _read(out.fileno()), _read(err.fileno())
+
+    @classmethod
+    async def command(cls) -> tuple[str, ...]:
+        """Return the beginning of a command line that stands for `python client.py`, for a process that a test talks to while it runs.
+
+        Whoever kills it by SIGKILL does not know when the command itself has ended: it is no worker to be killed.
+        """
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(FORKED)}
+        path = await asyncio.to_thread(cls._start, clean)
+        return (sys.executable, "-I", "-S", str(_ROOT / "tests" / "forked_client.py"), path)
 
     @classmethod
     def _start(cls, env: dict[str, str]) -> str:
@@ -111,7 +128,7 @@ def serve(path: str) -> None:
 def _attend(connection: socket.socket) -> None:
     """One command, and what became of it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    length, files, _, _ = socket.recv_fds(connection, _HEADER, 2)
+    length, files, _, _ = socket.recv_fds(connection, _HEADER, 3)
     said = b""
     while len(said) < int.from_bytes(length):
         said += connection.recv(65536)
@@ -120,19 +137,28 @@ def _attend(connection: socket.socket) -> None:
     if child == 0:
         connection.close()
         _become(wanted["argv"], wanted["env"], wanted["cwd"], array.array("i", files).tolist())
+    for file in files:
+        os.close(file)
+    with contextlib.suppress(OSError):
+        connection.sendall(f"{child}\n".encode())
+    ended = os.pidfd_open(child)
+    if ended not in select.select([connection.fileno(), ended], [], [])[0]:  # nobody waits for it any more
+        os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     with contextlib.suppress(OSError):
-        connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+        connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
     os._exit(0)
 
 
 def _become(argv: list[str], env: dict[str, str], cwd: str, files: list[int]) -> None:
     code = 70
     try:
-        os.dup2(files[0], 1)
-        os.dup2(files[1], 2)
-        for file in files:
+        for standard, file in enumerate(files):
+            os.dup2(file, standard)
             os.close(file)
+        sys.stdin = os.fdopen(0, closefd=False)
+        sys.stdout = os.fdopen(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
         os.environ.clear()
         os.environ.update(env)
         os.chdir(cwd)

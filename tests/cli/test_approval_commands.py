@@ -16,6 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure.hosting.server import find_program
 from perdure.runs.wire import WAITING_ATTRIBUTE
 from tests.cli.test_commands import one_line
+from tests.forked_cli import ForkedCli
 from tests.support import ROOT, harness, perdure
 from tests.timeouts import HANG
 from tests.workflows.test_approvals import TOOLS, asking, plan
@@ -107,7 +108,7 @@ async def test_walking_through_them_with_keys(dev_server: WorkflowEnvironment) -
         ours, theirs = pty.openpty()
         env = {**os.environ, **settings(dev_server), "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "120"}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "client.py", "approvals", handle.id, "--watch", "--by", "Ann"),
+            *(*await ForkedCli.command(), "approvals", handle.id, "--watch", "--by", "Ann"),
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -154,7 +155,7 @@ async def test_the_demo_asks_whoever_sits_at_the_terminal() -> None:
     ours, theirs = pty.openpty()
     env = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "120"}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "client.py", "demo"),
+        *(*await ForkedCli.command(), "demo"),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -10,7 +10,6 @@ import os
 import pty
 import signal
 import struct
-import sys
 import termios
 import uuid
 from collections.abc import AsyncIterator
@@ -28,6 +27,7 @@ from perdure.runs.events import Event
 from perdure.sessions.wire import Receipt
 from perdure.testing.scripted_model import ChatRequest
 from tests.cli.test_terminals import LINES, remove
+from tests.forked_cli import ForkedCli
 from tests.support import ROOT, Command, Harness, agent, harness
 from tests.timeouts import HANG
 
@@ -83,7 +83,7 @@ def settings(it: Harness) -> dict[str, str]:
 async def piped(it: Harness, *words: str, lines: str) -> Command:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("TEMPORAL_", "PERDURE_"))}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(ROOT / "client.py"), "chat", *words, "--sender", "ann"),
+        *(*await ForkedCli.command(), "chat", *words, "--sender", "ann"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -124,7 +124,7 @@ async def test_in_a_pipe_ctrl_c_leaves_also_while_nothing_comes(desk: str, dev_s
     async with harness(dev_server.client, [remove, hold], script) as it:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("TEMPORAL_", "PERDURE_"))}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(ROOT / "client.py"), "chat", desk, "--sender", "ann"),
+            *(*await ForkedCli.command(), "chat", desk, "--sender", "ann"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -212,7 +212,7 @@ async def terminal(it: Harness, *words: str, width: int = 80) -> AsyncIterator[T
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, width, 0, 0))
     clean = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(ROOT / "client.py"), "chat", *words, "--sender", "ann"),
+        *(*await ForkedCli.command(), "chat", *words, "--sender", "ann"),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

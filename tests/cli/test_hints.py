@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import socket
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ from perdure.hosting import server as servers
 from perdure.hosting.server import embedded_server
 from perdure.runs.views import summary
 from perdure.tools.tool import parse_tool
-from tests.support import ROOT, Command, agent, harness, perdure
+from tests.forked_cli import ForkedCli
+from tests.support import Command, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 ASKING = [{"_tool": "ask_person", "question": "Really?", "_outputPath": "†state.said"}]
@@ -49,8 +49,7 @@ async def test_a_run_that_is_waited_for_says_what_it_waits_for_and_the_hint_can_
         id = f"waits {uuid.uuid4().hex[:8]}"
         words = ["run", str(path), "--id", id, "--task-queue", it.task_queue]
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(ROOT / "client.py"),
+            *await ForkedCli.command(),
             *words,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

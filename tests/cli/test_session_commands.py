@@ -6,7 +6,6 @@ import asyncio
 import getpass
 import json
 import os
-import sys
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,7 +18,8 @@ from typer.testing import CliRunner
 from perdure import Agent, Perdure
 from perdure.cli.app import app
 from perdure.sessions.wire import END
-from tests.support import ROOT, Command, harness
+from tests.forked_cli import ForkedCli
+from tests.support import Command, harness
 from tests.timeouts import HANG
 from tests.workflows.test_session import ECHO, HOLD, Gate, echo
 
@@ -163,7 +163,7 @@ async def test_a_session_is_watched_and_exported(dev_server: WorkflowEnvironment
         await session.reply(await session.send("one", sender="ann", rights=["*"]), HANG)
         # In a process of its own: two commands in this one at once take each other's output.
         at = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
-        words = (sys.executable, str(ROOT / "client.py"), "session", "watch", key, "--json")
+        words = (*await ForkedCli.command(), "session", "watch", key, "--json")
         pipe, env = asyncio.subprocess.PIPE, {**os.environ, **at}
         watching = await asyncio.create_subprocess_exec(*words, env=env, stdout=pipe, stderr=pipe)
         assert watching.stdout is not None

@@ -11,7 +11,6 @@ import os
 import pty
 import re
 import struct
-import sys
 import termios
 from typing import Any
 
@@ -24,6 +23,7 @@ from perdure.cli._console import table
 from perdure.cli._run_view import FittedView, run_table
 from perdure.models.requests import RequestView
 from perdure.runs.wire import CallView, RunView
+from tests.forked_cli import ForkedCli
 from tests.support import ROOT, agent, harness, perdure
 from tests.timeouts import HANG
 
@@ -88,7 +88,7 @@ async def on_terminal(*words: str, width: int, env: dict[str, str], keys: dict[s
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, width, 0, 0))
     clean = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(ROOT / "client.py"), *words),
+        *(*await ForkedCli.command(), *words),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import httpx2
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
+from tests.forked_cli import ForkedCli
 from tests.gateway.support import bearer, secret_of, some_name, write_agents, write_tokens
 from tests.gateway.test_api import until
 from tests.gateway.test_events_api import Sent, events
@@ -51,8 +51,7 @@ async def program(server: WorkflowEnvironment, cwd: Path, *words: str) -> AsyncI
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "PERDURE_"))}
     env = clean | {"TEMPORAL_ADDRESS": server.client.service_client.config.target_host, "PYTHONPATH": str(ROOT)}
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(ROOT / "client.py"),
+        *await ForkedCli.command(),
         *("serve", "--port", "0", *words),
         cwd=cwd,
         env=env,

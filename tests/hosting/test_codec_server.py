@@ -7,7 +7,6 @@ import base64
 import json
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from perdure.hosting.server import find_program
 from perdure.pages._codec import CodecServer
 from perdure.values.limits import MAX_BODY
 from tests.cli.test_commands import one_line
+from tests.forked_cli import ForkedCli
 from tests.hosting.test_encryption import NEW, OLD, connect
 from tests.support import DONE, ROOT, agent, harness, perdure, serving
 from tests.timeouts import HANG
@@ -170,7 +170,7 @@ async def test_temporals_own_command_line_shows_a_run_through_it(dev_server: Wor
         handle = await it.start(agent("greet"))
         await handle.result()
     server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "client.py", "codec-server", "--port", "0"),
+        *(*await ForkedCli.command(), "codec-server", "--port", "0"),
         cwd=ROOT,
         env={**os.environ, "PERDURE_CODEC_TOKEN": TOKEN},
         stderr=asyncio.subprocess.PIPE,

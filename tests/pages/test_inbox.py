@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +18,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.hosting.server import embedded_server, free_port
 from tests.cli.test_commands import one_line
+from tests.forked_cli import ForkedCli
 from tests.support import DONE, ROOT, Harness, agent, harness, perdure
 from tests.timeouts import HANG
 from tests.workflows.test_approvals import TOOLS, asking, plan
@@ -67,7 +67,7 @@ async def inbox(server: WorkflowEnvironment, *options: str) -> AsyncIterator[str
     """The page's address."""
     env = {**os.environ, "TEMPORAL_ADDRESS": server.client.service_client.config.target_host}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "client.py", "inbox", "--port", "0", *options),
+        *(*await ForkedCli.command(), "inbox", "--port", "0", *options),
         cwd=ROOT,
         env=env,
         stderr=asyncio.subprocess.PIPE,
