@@ -373,6 +373,10 @@ class Schedule:
         with _clear(self._client):
             zone = _zone((await self._described()).schedule.spec.time_zone_name or "UTC")
             first, last = _time(from_, zone, "from"), _time(to, zone, "to")
+            if first.year < _FIRST_YEAR:
+                raise ScheduleError(f"from: {first.isoformat()} is before {_FIRST_YEAR}")
+            if last > datetime.now(UTC):
+                raise ScheduleError(f"to: {last.isoformat()} has not passed yet")
             if last < first:
                 raise ScheduleError(f"to: {last.isoformat()} is before {first.isoformat()}, where it begins")
             # Temporal leaves out the time at which a backfill begins.
@@ -477,6 +481,7 @@ def _policy(overlap: str) -> ScheduleOverlapPolicy:
     return _POLICIES[overlap]
 
 
+_FIRST_YEAR: Final = 1970
 _LEAST_CATCHUP: Final = 10.0
 """Seconds; Temporal takes no less."""
 
@@ -525,7 +530,7 @@ def _seconds(given: Duration, name: str) -> float:
     except ScheduleError as error:
         raise ScheduleError(f"{name}: {error}") from None
     if not 0 <= seconds <= _LONGEST:
-        raise ScheduleError(f"{name}: {seconds:g} s cannot be used: the most is ten years")
+        raise ScheduleError(f"{name}: {seconds:g} s cannot be used: give 0 s to ten years")
     return seconds
 
 

@@ -17,11 +17,13 @@ SEND: Final = "send"
 """Start runs, and say something in sessions."""
 APPROVE: Final = "approve"
 """Decide what waits for a person."""
+STOP: Final = "stop"
+"""Cancel runs, and pause, change or delete schedules."""
 RIGHTS: Final = {
     READ: "look at the tenant's runs and sessions, and follow them",
-    SEND: "start runs, say something in sessions, tell a run something",
+    SEND: "start runs, say something in sessions, tell a run something, create and resume schedules",
     APPROVE: "decide what waits for a person",
-    "stop": "cancel a run, and say /stop",
+    STOP: "cancel a run, say /stop, and pause, change or delete a schedule",
     "new": "say /new in a session",
     "reset": "say /reset in a session",
     "withdraw": "take back what others have said",

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from perdure.client.run import Run
 from perdure.client.selection import STATUSES, RunOrigin, Selection
-from perdure.errors import PerdureError, RunError, ServerError
+from perdure.errors import PerdureError, RunError, ScheduleError, ServerError
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.callers import caller_of
 from perdure.gateway.errors import HttpError
@@ -105,7 +105,7 @@ DRAWN: Final = 300
 """Calls of a run that are drawn; more are a table alone."""
 PAUSE: Final = 0.5
 """Seconds between two looks at a whole run, for a page that is open."""
-_SEARCH: Final = ("agent", "status", "sender", "since")
+_SEARCH: Final = ("agent", "status", "sender", "since", "schedule")
 
 
 class RunMessages(NamedTuple):
@@ -145,7 +145,7 @@ class RunPages:
                 selection, size=SIZE, page=request.query_params.get("page") or None
             )
             rows, following = found.rows, found.following
-        except (RunError, ServerError) as error:
+        except (RunError, ServerError, ScheduleError) as error:
             problem = str(error)
         more = urlencode({**asked, "page": following}) if following else ""
         return self._site.page(

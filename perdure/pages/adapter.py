@@ -16,12 +16,13 @@ from perdure.pages._conversations import Conversations
 from perdure.pages._costs import CostsPage
 from perdure.pages._inbox import Inbox
 from perdure.pages._runs import RunPages
+from perdure.pages._schedules import SchedulesPage
 from perdure.pages._sign_in import signing_in
 from perdure.pages._site import STATIC, Site
 
 
 def pages(gateway: Gateway) -> Adapter:
-    """Conversations, runs, the inbox and costs, each of whoever has signed in."""
+    """Conversations, runs, schedules, the inbox and costs, each of whoever has signed in."""
     site = _site(gateway)
 
     async def find(caller: Caller, run_id: str) -> Run:
@@ -39,6 +40,7 @@ def pages(gateway: Gateway) -> Adapter:
         *Conversations(gateway, site, find).routes(),
         *RunPages(gateway, site, find).routes(),
         *Inbox(gateway.perdure, site, find, streamed=streamed).routes("/inbox"),
+        *SchedulesPage(gateway, site).routes(),
         *CostsPage(gateway, site).routes(),
         Route("/tenant", site.choose_tenant, methods=["POST"]),
     ]

@@ -37,7 +37,7 @@ def requests(draw: st.DrawFn) -> tuple[str, str, Any, Any]:
     """One that has the names of an operation, most of the time, and anything in their places."""
     each = draw(st.sampled_from(OPERATIONS))
     path = each.path
-    for place in ("run", "session", "message", "agent"):
+    for place in ("run", "session", "message", "agent", "schedule"):
         path = path.replace(f"{{{place}}}", quote(draw(WORDS), safe=draw(st.sampled_from(["", "/"]))))
     query = draw(
         st.dictionaries(st.sampled_from([*names(each.query), "x"]), WORDS | st.integers().map(str), max_size=3)

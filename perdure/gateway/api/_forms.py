@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from perdure.runs.schedules import Overlap
 from perdure.runs.wire import RunStatus
 from perdure.sessions.wire import WAIT
 from perdure.values.json import Json, JsonObject, WireModel
@@ -30,6 +31,7 @@ class ListRuns(Paged):
     )
     sender: str | None = Field(default=None, max_length=200, description="Who started them.")
     waiting: bool = Field(default=False, description="Only those in which something waits for a person.")
+    schedule: str | None = Field(default=None, max_length=100, description="Started by this schedule.")
 
 
 class WaitQuery(WireModel):
@@ -93,6 +95,43 @@ class StartRun(WireModel):
         max_length=1000,
         description="Where its end is sent, as a signed webhook, if the worker allows the host.",
     )
+
+
+class CreateSchedule(WireModel):
+    """A schedule to be created, or changed."""
+
+    schedule: str = Field(max_length=100, description="Its name.")
+    agent: str = Field(max_length=200, description="One of `/v1/agents`; each run reads it as it is then.")
+    input: Any = Field(default=None, description='As of a run; `"{{scheduled}}"` becomes the time of the run.')
+    cron: list[str] = Field(default_factory=list, max_length=20, description="`MINUTE HOUR DAY MONTH WEEKDAY`.")
+    every: float | str | None = Field(default=None, description="Seconds, or `30s`, `5min`, `2h`, `1d`.")
+    timezone: str = Field(default="UTC", max_length=100, description="Of `cron`: `Europe/Berlin`.")
+    overlap: Overlap = Field(default="skip", description="The policy while the last run works.")
+    catchup: float | str = Field(default="1d", description="How late a run may begin that the server missed.")
+    jitter: float | str = Field(default=0, description="How much later a run may begin, at random.")
+    note: str = Field(default="", max_length=1000, description="A note that lists and pages show.")
+    paused: bool = Field(default=False, description="Start nothing before it is resumed.")
+    replace: bool = Field(default=False, description="Change the schedule of this name; takes the right `stop`, too.")
+
+
+class ScheduleNote(WireModel):
+    """A note on a schedule that is paused or resumed."""
+
+    note: str = Field(default="", max_length=1000, description="By default the note stays.")
+
+
+class TriggerSchedule(WireModel):
+    """A run of a schedule, now."""
+
+    overlap: Overlap | None = Field(default=None, description="In place of the schedule's own.")
+
+
+class BackfillSchedule(WireModel):
+    """A time that has passed, whose runs are to be started."""
+
+    from_: str = Field(alias="from", max_length=100, description="ISO 8601; by default in the schedule's time zone.")
+    to: str = Field(max_length=100, description="The same; up to it.")
+    overlap: Overlap = Field(default="buffer-all", description="The policy for these runs.")
 
 
 class SessionMessage(WireModel):

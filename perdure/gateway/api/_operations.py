@@ -32,6 +32,7 @@ PLACES: Final[Mapping[str, str]] = {
     "session": "The session's key.",
     "message": "The message's id.",
     "agent": "The agent's name.",
+    "schedule": "The schedule's name.",
 }
 """What stands in paths."""
 OBJECT: Final[Mapping[str, Any]] = {"type": "object"}

@@ -59,6 +59,7 @@ async def list_runs(asked: ApiRequest[Paged, ListRuns]) -> Response:
         since=query.since,
         sender=query.sender,
         waiting=query.waiting,
+        schedule=query.schedule,
         tenant=asked.caller.tenant,
     )
     page = await asked.gateway.perdure.page_of_runs(chosen, size=query.limit, page=query.page)

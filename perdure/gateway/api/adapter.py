@@ -18,6 +18,7 @@ from perdure.gateway.api._agents import AGENTS
 from perdure.gateway.api._events import EVENTS
 from perdure.gateway.api._operations import PLACES, Operation, answered
 from perdure.gateway.api._runs import RUNS
+from perdure.gateway.api._schedules import SCHEDULES
 from perdure.gateway.api._sessions import SESSIONS
 from perdure.values.json import JsonObject
 
@@ -127,7 +128,7 @@ def _is_model(what: Any) -> bool:
     return isinstance(what, type) and issubclass(what, BaseModel)
 
 
-OPERATIONS: Final[tuple[Operation, ...]] = (*AGENTS, *EVENTS, *RUNS, *SESSIONS)
+OPERATIONS: Final[tuple[Operation, ...]] = (*AGENTS, *EVENTS, *RUNS, *SCHEDULES, *SESSIONS)
 
 
 def api(gateway: Gateway) -> Adapter:
