@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
+from temporalio.common import Priority as TaskPriority
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import (
     ApplicationError,
@@ -33,6 +34,7 @@ from perdure.runs.views import summary
 from perdure.runs.wire import AGENT_WORKFLOW, RunInput, RunResult, RunStatus, RunView
 from perdure.values.json import JsonObject
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, bytes_text
+from perdure.values.messages import Priority, check_priority
 from perdure.values.references import MISSING
 
 T = TypeVar("T")
@@ -50,6 +52,7 @@ async def run_agent(
     sender: str | None = None,
     tenant: str | None = None,
     context: object = None,
+    priority: Priority | None = None,
     timeout: timedelta | None = None,
 ) -> T:
     """Run the agent as a child of the calling workflow, wait for its end, and return its output as the type of the
@@ -57,7 +60,8 @@ async def run_agent(
 
     `input`, `approval`, `sender`, `tenant`, `context`: as `Perdure.start` has them. `id`: the run's id; by default the workflow's id, the agent's name
     and a random part. `task_queue`: the queue of workers with the agent's tools (default: the workflow's own).
-    `timeout`: of the whole run, waits for people included (default: none). If the workflow is cancelled or ends, the
+    `timeout`: of the whole run, waits for people included (default: none). `priority`: 1 to 5, 1 first (default: the agent's, or else the
+    workflow's). If the workflow is cancelled or ends, the
     run is cancelled; a cancelled run is waited for.
 
     Raises `InputError` and `DecisionError` as `Perdure.start` does, `RunExistsError` if the id is taken, `RunError` if
@@ -98,6 +102,7 @@ async def run_agent(
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             static_summary=summary(f"the agent {agent.name}"),
+            priority=TaskPriority(priority_key=check_priority(priority) or agent.parsed.config.priority),
         )
     except WorkflowAlreadyStartedError:
         raise RunExistsError(f"there is already a run {run_id!r}") from None

@@ -196,6 +196,7 @@ class SessionDriver:
             sender=first.sender,
             tenant=kept.tenant,
             searchable=kept.searchable,
+            priority=kept.priority,
         )
         self.show()
         started = now()

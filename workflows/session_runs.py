@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+from temporalio.common import Priority, RetryPolicy, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
@@ -69,12 +69,16 @@ _ANSWERS_WITHIN: Final = timedelta(seconds=10)
 class ChildRun:
     """A run of a session, from its start to its result."""
 
-    def __init__(self, run_id: str, given: RunInput, *, sender: str, tenant: str, searchable: bool) -> None:
+    def __init__(
+        self, run_id: str, given: RunInput, *, sender: str, tenant: str, searchable: bool, priority: int | None
+    ) -> None:
         self.id = run_id
         self.given = given
         self._sender = sender
         self._tenant = tenant
         self._searchable = searchable
+        self._priority = Priority(priority_key=priority)
+        """That of the session where it has none."""
         self._handle: ChildWorkflowHandle[Any, RunResult] | None = None
         self._to_say: list[Queued] = []
         self._saying: asyncio.Task[None] | None = None
@@ -130,6 +134,7 @@ class ChildRun:
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             static_summary=title[:200],
             search_attributes=self._attributes() if self._searchable else None,
+            priority=self._priority,
         )
 
     def _size(self) -> int:

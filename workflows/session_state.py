@@ -116,6 +116,7 @@ class SessionState:
     def _read_agent(self) -> None:
         if not self._input.document:  # it has none yet
             self.agent, self.models, self.lane.rules = "", {}, self._input.rules
+            self.priority = self._input.rules.priority
             self.caller_context: JsonObject | bool = {}
             return
         agent = parse_agent(self._input.document)
@@ -124,6 +125,8 @@ class SessionState:
         self.lane.rules = self._input.rules.over(agent.config.session)
         self.models = agent.config.models.model_dump(exclude_unset=True)
         """Models, as the agent's file names them."""
+        self.priority = self.lane.rules.priority or agent.config.priority
+        """Priority of its runs; `None`: that of the session."""
         self.transcript.limit = min(self.transcript.limit, self.lane.rules.context_tokens or CONTEXT_TOKENS)
 
     @property

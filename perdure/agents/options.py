@@ -119,6 +119,8 @@ class SessionOptions(TypedDict, total=False):
     """Seconds without another message after which collected messages begin a run; 0.5."""
     context_tokens: int | None
     """Tokens of a context from which the conversation is compacted; 100,000, or less after a model has refused that."""
+    priority: int | None
+    """Priority of its runs; that of its agent."""
     verbose: Sequence[Literal["reasoning", "tools"]] | None
     """The parts that are delivered before an answer, to people whose messages name a route; none."""
 
@@ -215,6 +217,9 @@ class AgentOptions(TypedDict, total=False):
     """Seconds of work; time spent waiting for a person does not count. Default: `600.0`."""
     model_patience: float | None
     """Seconds that a Request waits for a model whose provider is away; by default the worker's, an hour."""
+    priority: int | None
+    """1 to 5: which runs workers serve first where more waits than they can do, 1 before 2; 3. Delegates have that of
+    their run."""
     client_timeout: float | None
     """Seconds that a call waits for the program that carries it out; then the run fails. `None`: for ever."""
     stuck_after: int

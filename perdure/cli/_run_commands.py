@@ -56,6 +56,10 @@ def run(
         str | None,
         typer.Option(metavar="ADDRESS", help="Where its end is sent, as a signed webhook; the worker allows hosts."),
     ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(min=1, max=5, help="1 to 5: runs of a smaller number go first; by default the agent's."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Start an agent and print its result."""
@@ -80,6 +84,7 @@ def run(
         "tenant": tenant,
         "context": known,
         "callback": callback,
+        "priority": priority,
     }
     view = connected(lambda perdure: commands.run_agent(perdure, found, value, **how))
     if isinstance(view, str):

@@ -32,7 +32,7 @@ from perdure.runs.agent import parse_prompt, written_keys
 from perdure.runs.events import Event
 from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
 from perdure.values.json import Json, JsonObject
-from perdure.values.messages import Mode, SessionRules
+from perdure.values.messages import Mode, Priority, SessionRules, check_priority
 from perdure.values.references import MISSING
 
 T = TypeVar("T")
@@ -106,6 +106,7 @@ class Perdure:
         sender: str | None = None,
         tenant: str | None = None,
         context: object = None,
+        priority: Priority | None = None,
         source: str = "",
         callback: str | None = None,
     ) -> Run[T]:
@@ -117,8 +118,8 @@ class Perdure:
         `IdempotentStart`. `task_queue`: the queue of its workers. `approval`: this run's changes to the agent's policy;
         `prompt`: its changes to `config.prompt`. `sender`, `tenant`: on whose behalf it runs, for lists.
         `context`: more about the caller, an object or a value that pydantic writes as one. Tools read all three and no
-        model does: pass only verified data. `source`: the source of an input that others wrote, such as
-        `!client:shop/github` (default: the user). `callback`: an http or https address, to which the run's end is sent as
+        model does: pass only verified data. `priority`: 1 to 5; workers serve runs of a smaller number first (default: the
+        agent's). `source`: the source of an input that others wrote, such as `!client:shop/github` (default: the user). `callback`: an http or https address, to which the run's end is sent as
         a signed webhook if the worker allows the host. Raises `InputError` for an input or a context that breaks its schema; `AgentError` for a policy that names a tool which the agent
         does not have, and for an invalid prompt; `DecisionError` for an invalid policy; `RunExistsError` for an id or
         key of another run; `RunError` if agent and input are too large, or the callback is no address. In each case nothing was started.
@@ -160,6 +161,7 @@ class Perdure:
                     sender=sender,
                     tenant=tenant,
                     context=known,
+                    priority=check_priority(priority),
                     delegates=agent.delegates(),
                     memo=None if wanted is None else wanted.memo(),
                     source=source,
@@ -184,6 +186,7 @@ class Perdure:
         tenant: str | None = None,
         context: object = None,
         callback: str | None = None,
+        priority: Priority | None = None,
         timeout: float | None = None,
     ) -> T:
         """Start a run and return its output: `start`, then `Run.result`, with their parameters and errors.
@@ -205,6 +208,7 @@ class Perdure:
             tenant=tenant,
             context=context,
             callback=callback,
+            priority=priority,
         )
         return await started.result(timeout)
 
@@ -246,6 +250,7 @@ class Perdure:
         mode: Mode | None = None,
         cap: int | None = None,
         quiet: float | None = None,
+        priority: Priority | None = None,
         task_queue: str | None = None,
     ) -> Session:
         """Return the session of a key: a conversation that outlives its runs. Nothing is queried; the first message
@@ -253,14 +258,14 @@ class Perdure:
 
         `tenant`: the authenticated tenant, never the caller's claim; another tenant does not find the session. `agent`:
         the agent that answers. An existing session needs none, and another agent than before needs the right `agent`.
-        `mode`, `cap`, `quiet`: the session's own rules from its beginning on, in place of its agent's.
+        `mode`, `cap`, `quiet`, `priority`: the session's own rules from its beginning on, in place of its agent's.
 
         ```python
         session = perdure.session("ann", agent=shopper, mode="steer")
         ```
         """
-        # R10.2, R10.4, R10.8
-        rules = SessionRules(mode=mode, cap=cap, quiet=quiet)
+        # R10.2, R10.4, R10.8, R24.3
+        rules = SessionRules(mode=mode, cap=cap, quiet=quiet, priority=check_priority(priority))
         queue = task_queue or self.task_queue
         return self._session(Address(self.client, key, tenant), agent, rules, queue)
 

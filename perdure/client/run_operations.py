@@ -77,13 +77,14 @@ async def start_run(
     sender: str | None = None,
     tenant: str | None = None,
     context: JsonObject | None = None,
+    priority: int | None = None,
     delegates: Mapping[str, JsonObject] | None = None,
     memo: Mapping[str, Any] | None = None,
     source: str = "",
     callback: str | None = None,
 ) -> AgentHandle:
     """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `prompt` that of its `config.prompt` (R10.19), `sender` and `tenant` what lists find it by,
-    `context` what else is known of the sender (R19.1), `delegates` agent files by name that come along with it (R8.1), `memo` what is kept beside it.
+    `context` what else is known of the sender (R19.1), `priority` that of the agent's `config`, where it is another (R24.3), `delegates` agent files by name that come along with it (R8.1), `memo` what is kept beside it.
     `source`: where its input comes from, if the user did not write it (R15.2). `callback`: the address to which its end is sent (R19.8).
 
     Raises `RunExistsError`, or `RunError` when the id is none or what is given is too large; the run itself refuses what is no input of it
@@ -119,7 +120,7 @@ async def start_run(
             static_summary=summary(_task(agent, run_input)),
             static_details=agent.description or None,
             memo=owned_memo(tenant) | dict(memo or {}),
-            priority=share(tenant),
+            priority=share(tenant, priority or agent.config.priority),
         )
     except WorkflowAlreadyStartedError:
         raise RunExistsError(f"there is already a run {run_id!r}; look at it with: perdure show {run_id}") from None

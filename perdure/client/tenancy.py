@@ -29,13 +29,15 @@ def owned_memo(tenant: str | None) -> dict[str, str]:
     return {TENANT_MEMO: tenant} if tenant else {}
 
 
-def share(tenant: str | None) -> Priority:
-    """Return the tenant's share of the task queue's work: as large as each other tenant's, however much of either waits. Child workflows inherit
-    it.
+def share(tenant: str | None, priority: int | None = None) -> Priority:
+    """Return the place of an execution in the task queue; its activities and child workflows inherit it.
+
+    Work of a smaller `priority` comes first. Of one priority each tenant has the same share, however much of either waits.
     """
-    if not tenant:
-        return Priority.default
-    return Priority(fairness_key=tenant if len(tenant.encode()) <= _LONGEST_KEY else digest(tenant, _LONGEST_KEY))
+    key = None
+    if tenant:
+        key = tenant if len(tenant.encode()) <= _LONGEST_KEY else digest(tenant, _LONGEST_KEY)
+    return Priority(priority_key=priority, fairness_key=key)
 
 
 async def check_owner(client: Client, id: str, tenant: str, *, asked: str | None = None) -> None:

@@ -23,6 +23,7 @@ from perdure.values.messages import (
     MergedMessages,
     Message,
     PlanMessage,
+    Priority,
     SessionRules,
     StateMessage,
     SystemMessage,
@@ -225,6 +226,8 @@ class Config(BaseModel):
     """Seconds of work; time spent waiting for a person does not count."""
     model_patience: float | None = Field(default=None, ge=0, le=LONGEST)
     """Seconds that a Request waits for a model whose provider is away (R20.5); by default the worker's, an hour."""
+    priority: Priority | None = None
+    """1 to 5: which runs workers serve first where more waits than they can do, 1 before 2; 3. Delegates have that of their run (R24.3)."""
     client_timeout: Seconds | None = None
     """Seconds that a call waits for the program that carries it out; then the run fails. `None`: for ever (R9.5)."""
     stuck_after: int = Field(default=3, ge=2)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeGuard, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from perdure.errors import AgentError, Problem
+from perdure.errors import AgentError, InputError, Problem, clip
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.problems import none_of, problem_at, problems_of
 from perdure.values.provenance import NAME
@@ -357,6 +357,19 @@ def deep_merge(first: Json | Missing, second: Json) -> Any:
     return tree.value["value"]
 
 
+Priority: TypeAlias = Annotated[int, Field(ge=1, le=5)]
+"""1 to 5: tasks of a smaller number go to workers first. Temporal takes 3 where none is given."""
+_PRIORITY: Final = TypeAdapter(Priority)
+
+
+def check_priority(priority: Any) -> int | None:
+    """Return a priority as it is. Raise `InputError` for anything but `None` and 1 to 5."""
+    try:
+        return None if priority is None else _PRIORITY.validate_python(priority, strict=True)
+    except ValidationError:
+        raise InputError(f"priority: expected 1 (first) to 5 (last), got {clip(repr(priority), 80)}") from None
+
+
 Mode: TypeAlias = Literal["steer", "followup", "collect", "interrupt", "reject"]
 Told: TypeAlias = Literal["reasoning", "tools"]
 """The parts that are delivered before an answer: the model's reasoning, a line for each call."""
@@ -377,6 +390,8 @@ class SessionRules(BaseModel):
     context_tokens: int | None = Field(default=None, ge=1_000)
     """Tokens of a context from which the conversation is compacted; 100,000, or less after a model has refused that
     (R10.11)."""
+    priority: Priority | None = None
+    """Priority of its runs; that of its agent."""
     verbose: tuple[Told, ...] | None = None
     """The parts that are delivered before an answer, to people whose messages name a route; none (R10.16)."""
 
