@@ -147,7 +147,7 @@ class Messages:
             self._left = min(float(BURST), self._left + (now - self._since) * A_SECOND) - ended
             self._since = now
         if self._bytes > self._allowed.message or self._left < 0:
-            raise anyio.BrokenResourceError("the server sends more than a server may")
+            raise anyio.BrokenResourceError("the server sent more, or larger, messages than are accepted")
 
 
 class _Lines(codecs.BufferedIncrementalDecoder):
@@ -201,7 +201,9 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             await response.aclose()
-            raise httpx2.RemoteProtocolError("the server compresses what it was asked to send as it is")
+            raise httpx2.RemoteProtocolError(
+                "the server compressed its response, although the request does not accept that"
+            )
         streams = response.headers.get("content-type", "").startswith("text/event-stream")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _Bounded(response.stream, self._allowed, streams=streams)

@@ -262,7 +262,9 @@ class PromptFolders:
         if not wanted:
             return [], []
         if self._skills is None:
-            raise ProtocolError("config.prompt.skills: the worker was started without a folder of them (--skills)")
+            raise ProtocolError(
+                "config.prompt.skills: the worker has no folder of skills: start it with --skills FOLDER"
+            )
         found = list(skills_in(self._skills))
         skills = {each.name: each for each in found if isinstance(each, Skill)}
         problems = [each for each in found if isinstance(each, str)]

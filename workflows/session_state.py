@@ -462,7 +462,7 @@ def judge_agent(message: Message, name: str) -> None:
     if message.document is None:
         raise ApplicationError("the session does not have this agent file", type=UNKNOWN_AGENT)
     if digest([message.document, message.delegates]) != message.agent:
-        raise MessageRefusedError("the agent file is another than the message names")
+        raise MessageRefusedError("the agent file is not the one that the message names")
     if (size := Sizes().of([message.document, message.delegates])) > MAX_AGENT:
         raise MessageRefusedError(f"the agent file has {size:,} bytes, and {MAX_AGENT:,} is the most")
     if name and message.document.get("name") != name:

@@ -146,7 +146,7 @@ class Agent(Generic[OutputT]):
         wanted = JsonType[OutputT](output, f"{where}: output")
         if isinstance(context, list | tuple):
             raise AgentError(
-                f"{where}: context is the type of what a caller says of who asks; messages are given as messages=[…]"
+                f"{where}: context must be a type or a JSON Schema of the data about the caller; pass messages as messages=[…]"
             )
         asks = JsonType[Any](context, f"{where}: context")
         if isinstance(tools, str) or not isinstance(tools, Iterable):
@@ -182,10 +182,10 @@ class Agent(Generic[OutputT]):
         functions = agent._functions if agent else {function.name: function} if function else {}
         for name, found in functions.items():
             if self._functions.setdefault(name, found).function is not found.function:
-                raise AgentError(f"{where} has two tools called {name!r}")
+                raise AgentError(f"{where} has two tools called {name!r}: rename one of them")
         for name, document in ({agent.name: agent._document} | agent._delegates if agent else {}).items():
             if self._delegates.setdefault(name, document) != document:
-                raise AgentError(f"{where} delegates to two agents called {name!r}")
+                raise AgentError(f"{where} delegates to two agents called {name!r}: rename one of them")
 
     @overload
     @classmethod

@@ -102,9 +102,7 @@ async def _answer(run: Run, offer: WaitingView, console: Console, *, yes: bool) 
     while key not in ("a", "r"):
         key = await next_key() or "q"
         if key in ("q", "\x04"):
-            raise CommandError(
-                f"left without an answer, and {offer.call} with it: the demo's run has ended", INTERRUPTED
-            )
+            raise CommandError(f"nobody decided about {offer.call}: the demo's run has ended", INTERRUPTED)
         if key not in ("a", "r"):
             console.print(f"{key!r} is neither: a lets it run, r does not, q leaves the demo", markup=False)
     if key == "a":

@@ -93,7 +93,7 @@ class Selection:
             parts.append(of_tenant(self.tenant))
         if self.status is not None:
             if self.status not in STATUSES:
-                raise RunError(f"a status is one of {', '.join(STATUSES)}, not {shorten(self.status, 40)}")
+                raise RunError(f"the status {shorten(self.status, 40)} is not one of {', '.join(STATUSES)}")
             parts.append(f"ExecutionStatus = '{STATUSES[self.status]}'")
             if self.status == "refused":
                 parts.append(f"{STOP_ATTRIBUTE} = '{MODEL_REFUSED}'")

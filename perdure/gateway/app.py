@@ -238,19 +238,31 @@ class _Framed(BaseRoute):
         names = settings.gateway_hosts or (_LOOPBACK if trusts else ())
         # A page of another site, under a name that leads here, would be read as ours.
         if names and _name(host) not in names:
-            raise HttpError(421, "this gateway does not answer under this name")
+            raise HttpError(
+                421, f"{_name(host)!r} is not a name of this gateway; the setting gateway_hosts lists its names"
+            )
         origin = headers.get("origin")
         # A browser sends what another site's page asks for in the name of whoever sits before it, and on loopback nothing else is asked for.
         if origin is not None and _site(origin) != host and origin not in settings.gateway_origins:
-            raise HttpError(403, "pages of this site may not ask here", kind="foreign-origin")
+            raise HttpError(
+                403,
+                f"pages of {origin} may not send requests here; the setting gateway_origins lists the sites that may",
+                kind="foreign-origin",
+            )
         if (
             origin is None
             and headers.get("sec-fetch-site") in ("cross-site", "same-site")
             and request.method not in _SAFE
         ):
-            raise HttpError(403, "pages of other sites may not ask here", kind="foreign-origin")
+            raise HttpError(
+                403,
+                "pages of other sites may not send requests here; the setting gateway_origins lists those that may",
+                kind="foreign-origin",
+            )
         if any(name in request.query_params for name in _IN_URLS):
-            raise HttpError(400, "a token may not be in an address, which others log: send it as Authorization")
+            raise HttpError(
+                400, "a token may not be in an address, which others log: send it in the header Authorization"
+            )
 
     def _problem(self, error: Exception, id: str) -> HttpError:
         problem = problem_of(error)

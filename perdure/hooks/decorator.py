@@ -45,7 +45,7 @@ def make_hook(function: Callable[[Any], Any], event: str, tools: Sequence[str] |
     if tools is not None and (isinstance(tools, str) or not all(isinstance(each, str) for each in tools)):
         raise HookDefinitionError(f"{where}: tools is {clip(repr(tools), 60)}, but must be a list of names")
     if tools is not None and "tool" not in rule.event.model_fields:
-        raise HookDefinitionError(f"{where}: {event} is about no tool, so it takes no tools")
+        raise HookDefinitionError(f"{where}: {event} is not an event of a call: leave tools out")
     looks = _check_signature(function, rule, where)
     closed = rule.fails == "closed" or (rule.fails == "declared" and not looks)
     ref = HookRef(
@@ -69,11 +69,11 @@ def _check_signature(function: Callable[..., Any], rule: Rule, where: str) -> bo
     taken = hints.get(parameters[0].name, Any)
     if taken not in (Any, HookEvent, rule.event):
         raise HookDefinitionError(
-            f"{where}: {rule.name} is given a {rule.event.__name__}, and its argument is annotated {_named(taken)}"
+            f"{where}: its argument is annotated {_named(taken)}, but {rule.name} passes a {rule.event.__name__}"
         )
     returns = hints.get("return", Any)
     if not rule.answers and returns not in (Any, None, NoneType):
-        raise HookDefinitionError(f"{where}: {rule.name} only looks, so it returns nothing (-> None)")
+        raise HookDefinitionError(f"{where}: hooks of {rule.name} return nothing: annotate the function with -> None")
     return returns in (None, NoneType)
 
 

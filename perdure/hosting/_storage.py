@@ -86,7 +86,7 @@ def external_storage() -> ExternalStorage | None:
     if place is None:
         return None
     if "://" in place and not place.startswith("s3://"):  # as a folder it would be one on this machine alone
-        raise SettingsError(f"{STORAGE} {place!r} cannot be used: it is a folder, or s3://bucket")
+        raise SettingsError(f"{STORAGE} {place!r} cannot be used: expected a folder, or s3://bucket")
     driver = _s3(place.removeprefix("s3://")) if place.startswith("s3://") else FileStorage(Path(place))
     return ExternalStorage(drivers=[driver], payload_size_threshold=settings.storage_threshold)
 

@@ -79,7 +79,7 @@ class WorkerParts:
         for tool in registry:
             if tool.name in settings.tool_limits and "_calls" in tool.definition:
                 raise SettingsError(
-                    f"tool_limits: {tool.name} is not Perdure's to limit: its calls go to workers of their own"
+                    f"tool_limits: {tool.name} cannot be limited here: its calls go to workers of their own"
                 )
         self.settings = settings
         keep_secret(*secrets_of(settings))

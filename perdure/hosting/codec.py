@@ -51,7 +51,7 @@ def payload_codec() -> PayloadCodec | None:
         raise SettingsError(f"{CODEC} {named!r} cannot be used: {type(error).__name__}: {error}") from error
     if not isinstance(codec, PayloadCodec):
         raise SettingsError(
-            f"{CODEC} {named!r} gives {type(codec).__name__}, which is not a temporalio.converter.PayloadCodec"
+            f"{CODEC} {named!r} returns a {type(codec).__name__}, but must return a temporalio.converter.PayloadCodec"
         )
     return codec
 

@@ -94,7 +94,11 @@ class CodecServer:
     async def _asked(self, request: Request) -> Payloads | Response:
         """The payloads of a request that may be answered; otherwise the refusal."""
         if request.headers.get("origin", self._origin) != self._origin:
-            return _finish(PlainTextResponse("pages of this site may not ask here", 403))
+            return _finish(
+                PlainTextResponse(
+                    f"pages of this site may not send requests here, only those of {self._origin} may", 403
+                )
+            )
         try:
             if not self._guards.admits(request):
                 return _finish(PlainTextResponse("a token is needed: as a bearer, or sign in at /", 401))

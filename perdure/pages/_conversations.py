@@ -284,7 +284,7 @@ class Conversations:
         await session.show()  # there has to be one, of this tenant
         after = request.query_params.get("after", "")
         if not after.isdecimal() or len(after) > 12:
-            raise HttpError(400, "after: the number of the last entry that the page shows")
+            raise HttpError(400, "after must be the number of the last entry that the page shows")
         talk = ConversationFrames(session, self._site, caller, self._site.csrf(request))
         frames: AsyncGenerator[str, None] = talk.frames(
             int(after), request.query_params.get("offered", ""), request.headers.get("last-event-id")
@@ -298,7 +298,7 @@ class Conversations:
         session = self._session(caller, request)
         mode: Any = form.get("mode") or None
         if mode is not None and mode not in MODES:
-            raise HttpError(422, f"mode is one of {', '.join(MODES)}")
+            raise HttpError(422, f"mode must be one of {', '.join(MODES)}")
         text = form.get("command") or form.get("text", "")
         try:
             who: Any = {"sender": caller.sender, "rights": caller.rights, "context": caller.context}

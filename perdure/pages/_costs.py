@@ -68,7 +68,7 @@ class CostsPage:
         caller.check("read", "look at what runs cost")
         days = request.query_params.get("days", "7")
         if days not in map(str, DAYS):
-            raise HttpError(400, f"days is one of {', '.join(map(str, DAYS))}")
+            raise HttpError(400, f"days must be one of {', '.join(map(str, DAYS))}")
         # A delegate's run has no cost of its own: it is in that of the run above it, as are its tokens.
         query = f"{AGENT_ATTRIBUTE} IS NOT NULL AND ExecutionStatus != 'Running'"
         selection = Selection(tenant=caller.tenant, since=f"{days}d", query=query)

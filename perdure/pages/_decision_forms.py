@@ -100,7 +100,7 @@ def read_fields(fields: Sequence[Field], form: Mapping[str, str]) -> JsonObject:
             try:
                 params[field.name] = loads(text, source=field.name)
             except JsonError as error:
-                raise FormError(f"{error}; write JSON there") from None
+                raise FormError(f"{error}; this field takes JSON") from None
     return params
 
 
@@ -130,7 +130,9 @@ async def decide(run: Run, form: Mapping[str, str], *, by: str | None) -> str:
     if lacking := [key for key in ("run", "call", "action") if not form.get(key)]:
         raise FormError(f"the form lacks {', '.join(lacking)}: reload the page and try again")
     if form["action"] not in ACTIONS:  # and nothing else is taken for a yes
-        raise FormError(f"an action is {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}, not {clip(form['action'], 40)!r}")
+        raise FormError(
+            f"the action must be {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}, not {clip(form['action'], 40)!r}"
+        )
     decision = await _decision(run, form)
     done = await run.decide(decision if by is None else decision | {"by": by})
     return f"{form['run']} {done['call']}: {DECIDED[done['decision']]}"

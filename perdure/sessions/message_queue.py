@@ -245,7 +245,7 @@ def says(message: Message) -> None:
         or any(len(each) > MAX_NAME for each in message.rights)
     ):
         raise MessageRefusedError(
-            f"a route, or a right, has {MAX_NAME} characters at most, and of rights there are as many"
+            f"a route and each right may have {MAX_NAME} characters, and a message may have {MAX_NAME} rights"
         )
     if not message.text.strip():
         raise MessageRefusedError("the message is empty")
@@ -311,10 +311,12 @@ class MessageQueue:
             )
         if message.settings and Sizes().of([message.settings, *(each.settings for each in queue)]) > MAX_AGENT:
             raise MessageRefusedError(
-                f"the settings of messages that wait have {MAX_AGENT:,} bytes at most; send it later"
+                f"the settings of messages that wait may have {MAX_AGENT:,} bytes together; send it later"
             )
         if len(message.text) + sum(len(each.text) for each in queue) > MAX_WAITING_TEXT:
-            raise MessageRefusedError(f"what waits may have {MAX_WAITING_TEXT:,} characters in all; send it later")
+            raise MessageRefusedError(
+                f"messages that wait may have {MAX_WAITING_TEXT:,} characters together; send it later"
+            )
         return None
 
     def accept(self, message: Message, now: float, at: str, text: str | None = None) -> AcceptedMessage:
@@ -613,7 +615,7 @@ class MessageQueue:
         if key is None and not asked.of:
             key = self.resolve(asked.message_id)
         if key is None:
-            raise MessageRefusedError(f"there is no message {asked.message_id!r} that could be taken back")
+            raise MessageRefusedError(f"there is no message {asked.message_id!r} that could be withdrawn")
         known = self.state.known[key]
         if known.withdrawn:
             return key

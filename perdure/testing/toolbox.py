@@ -63,7 +63,7 @@ def kill(tool: str, moment: Moment = "during", *, call: int = 1) -> Kill:
     ```
     """
     if moment not in get_args(Moment):
-        raise ValueError(f"a worker is killed {', '.join(get_args(Moment))} a call, not {moment!r}")
+        raise ValueError(f"moment must be one of {', '.join(get_args(Moment))}, not {moment!r}")
     return Kill(tool, moment, call)
 
 
@@ -254,7 +254,9 @@ class Toolbox:
                     result = await result
             plain = to_jsonable_python(result.value if isinstance(result, Branch) else result)
             if output is not None and not recorded and (problems := output.errors(plain)):
-                raise AssertionError(f"the fake of {name!r} returned what the tool never does: {problems[0]}")
+                raise AssertionError(
+                    f"the fake of {name!r} returned a value that breaks the tool's schema: {problems[0]}"
+                )
             return result
 
         return open_tool(definition, fake, context_parameter=_CONTEXT)

@@ -385,7 +385,7 @@ def _of_type(named: Json, at: Place) -> JsonObject:
     if isinstance(named, str | list):
         kind = union_of(parse_type(str(each)) for each in (named if isinstance(named, list) else [named]))
         if kind is None:
-            raise _lost((*at, "type"), named, f"no type is called so; known are {', '.join(JSON_TYPES)}")
+            raise _lost((*at, "type"), named, f"this is not a type; use one of {', '.join(JSON_TYPES)}")
         return kind
     return {}
 

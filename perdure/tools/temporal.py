@@ -161,7 +161,7 @@ def _by_signature(
     fields = list(arguments.model_fields.values())
     if context is not None or arguments.model_config.get("extra") == "allow":
         raise ToolDefinitionError(
-            f"tool {name!r}: Temporal gives arguments by position, no ToolContext and no **params"
+            f"tool {name!r}: Temporal passes arguments by position, so it takes no ToolContext and no **params"
         )
     schema = plain_schema(arguments.model_json_schema(by_alias=True))
     output = None if result is None else plain_schema(result.json_schema(mode="serialization"))

@@ -141,8 +141,11 @@ class Unreadable:
         (lambda: Agent("a", tempo=1), "agent 'a': .*tempo"),  # type: ignore[call-overload]
         (lambda: Agent("a", models={"slow": "x"}), "agent 'a': \\$.config.models.slow: "),  # type: ignore[call-overload]
         (lambda: Agent("a", tools=[len]), "agent 'a': <built-in function len> is not a tool: decorate .* @tool"),
-        (lambda: Agent("a", tools=[price, other_price]), "agent 'a' has two tools called 'price'"),
-        (lambda: Agent("a", tools=[Agent("b"), Agent("b", output=int)]), "delegates to two agents called 'b'"),
+        (lambda: Agent("a", tools=[price, other_price]), "agent 'a' has two tools called 'price': rename one of them"),
+        (
+            lambda: Agent("a", tools=[Agent("b"), Agent("b", output=int)]),
+            "delegates to two agents called 'b': rename one of them",
+        ),
         (lambda: Agent("a", tools=[Agent("../b")]), "'../b' is not a delegate's name"),
         (lambda: Agent("a", output=Unreadable), "agent 'a': output is neither a JSON Schema nor a type"),
         (lambda: Agent("a", output="a text"), "agent 'a': output is neither a JSON Schema nor a type"),

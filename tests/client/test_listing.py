@@ -54,5 +54,5 @@ def test_what_is_no_time_is_said(text: str) -> None:
 
 
 def test_what_is_no_status_is_said() -> None:
-    with pytest.raises(RunError, match="a status is one of running"):
+    with pytest.raises(RunError, match="is not one of running"):
         Selection(status="Running").text()

@@ -25,10 +25,12 @@ from temporalio.testing import WorkflowEnvironment
 from typer.testing import CliRunner
 
 from perdure import Agent, Perdure
+from perdure.activities.tools import ToolSettings, built_in
 from perdure.cli._project_commands import FILES
 from perdure.cli.app import app
 from perdure.demo.script import FIRST
 from perdure.testing import ChatRequest, Turn
+from perdure.tools.tool import ENGINE_ACTIVITIES
 from tests.support import ROOT, agent, harness, perdure
 from tests.timeouts import HANG
 
@@ -312,3 +314,12 @@ def test_links_lead_somewhere() -> None:
     links = re.findall(r"\]\((?!http)([^)#]+)", README)
     assert len(links) > 8
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_page_on_tools_names_every_built_in_tool(tmp_path: Path) -> None:
+    (tmp_path / "skills").mkdir()
+    all_of_them = ToolSettings(files=tmp_path, http_hosts=["*"], commands=["ls"], skills=tmp_path / "skills")
+    names = {tool.name for tool in built_in(all_of_them)} | ENGINE_ACTIVITIES
+    (table,) = re.findall(r"^## Tools that come with Perdure\n\n(.*?)\n\n", DOCS["tools.md"], re.DOTALL | re.MULTILINE)
+    named = set(re.findall(r"[\w.]+", table))
+    assert [name for name in names if not {name, name.removeprefix("perdure.")} & named] == []

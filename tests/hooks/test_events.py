@@ -250,7 +250,7 @@ def test_what_is_no_hook_is_refused_in_one_line() -> None:
     cases: list[tuple[Any, dict[str, Any], str]] = [
         ("before_tool", {}, "there is no event 'before_tool'; the events are before_agent_start, "),
         ("agent_end", {"timeout": 0}, "its timeout is 0, but must be seconds, up to 300"),
-        ("agent_end", {"tools": ["send"]}, "agent_end is about no tool, so it takes no tools"),
+        ("agent_end", {"tools": ["send"]}, "agent_end is not an event of a call: leave tools out"),
         ("after_tool_call", {"tools": "send"}, "tools is 'send', but must be a list of names"),
     ]
     for event, options, words in cases:
@@ -258,9 +258,11 @@ def test_what_is_no_hook_is_refused_in_one_line() -> None:
             hook(event, **options)(wrong)
     with pytest.raises(HookDefinitionError, match="must take one argument, the event"):
         hook("agent_end")(two)  # type: ignore[arg-type]
-    with pytest.raises(HookDefinitionError, match="agent_end only looks, so it returns nothing"):
+    with pytest.raises(HookDefinitionError, match="hooks of agent_end return nothing"):
         hook("agent_end")(end)
-    with pytest.raises(HookDefinitionError, match="is given a BeforeToolCall, and its argument is annotated AgentEnd"):
+    with pytest.raises(
+        HookDefinitionError, match="its argument is annotated AgentEnd, but before_tool_call passes a BeforeToolCall"
+    ):
         hook("before_tool_call")(wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="is not for a hook to change; it may change params"):
         BeforeToolCall().changed(tool="other")

@@ -239,7 +239,7 @@ async def test_r6_9_values_in_s3(dev_server: WorkflowEnvironment, s3: Any) -> No
 
 async def test_a_place_of_another_kind_is_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_STORAGE", "gs://values")
-    with pytest.raises(SettingsError, match="'gs://values' cannot be used: it is a folder, or s3://bucket"):
+    with pytest.raises(SettingsError, match="'gs://values' cannot be used: expected a folder, or s3://bucket"):
         external_storage()
 
 

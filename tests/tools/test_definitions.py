@@ -408,7 +408,7 @@ def test_r2_4_types_in_words_become_types(text: str, schema: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("definition", "says"),
     [
-        ({"parameters": {"x": {"type": "strng"}}}, "tool 't': $.parameters.x.type is \"strng\"; no type is called so"),
+        ({"parameters": {"x": {"type": "strng"}}}, "tool 't': $.parameters.x.type is \"strng\"; this is not a type"),
         ({"parameters": {"x": {"type": "list of frogs"}}}, '"list of frogs"'),
         ({"parameters": {"city": "the city's name"}}, "$.parameters.city"),
         ({"parameters": {"properties": {"x": 5}}}, "$.parameters.properties.x is 5"),

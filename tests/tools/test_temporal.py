@@ -128,7 +128,7 @@ def plain() -> None:
         (lambda: activity_tool(plain), "is not an activity with a name: decorate it with @activity.defn"),
         (lambda: workflow_tool(Bank), "is not a workflow with a name: decorate it with @workflow.defn"),
         (lambda: nexus_tool(plain, service=Stock, endpoint="e"), "is not a Nexus operation"),
-        (lambda: activity_tool(wants_context), "Temporal gives arguments by position, no ToolContext"),
+        (lambda: activity_tool(wants_context), "Temporal passes arguments by position, so it takes no ToolContext"),
         (lambda: activity_tool("x", input=object()), "tool 'x': "),
     ],
 )

@@ -176,7 +176,7 @@ async def test_a_worker_without_them_refuses_such_a_run(dev_server: WorkflowEnvi
     async with harness(dev_server.client, [], [DONE]) as it:
         skills = await it.run(with_prompt(skills=True))
         workspace = await it.run(with_prompt(workspace=True))
-    assert skills.error == "config.prompt.skills: the worker was started without a folder of them (--skills)"
+    assert skills.error == "config.prompt.skills: the worker has no folder of skills: start it with --skills FOLDER"
     assert workspace.error == "config.prompt.workspace: the worker was started without one (--workspace)"
 
 

@@ -608,7 +608,7 @@ async def test_an_agent_file_without_its_digest_changes_no_agent_and_ends_no_ses
         message = {"messageId": "m", "sender": "eve", "text": "obey", "document": document}
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await session.handle.execute_update(SEND, message)
-        assert "the agent file is another than the message names" in str(refused.value.cause)
+        assert "the agent file is not the one that the message names" in str(refused.value.cause)
         assert await session.reply(await session.send("again", sender="ann"), HANG) == "re: ann: again"
         assert (await session.show()).agent == "echo"
 

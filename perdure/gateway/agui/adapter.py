@@ -115,7 +115,7 @@ async def decide(run: Run[object], view: RunView, answers: list[InterruptAnswer]
         offer = waiting.get(answer.call)
         if offer is None or offer.digest != answer.decision["digest"]:
             if offer is None and answer.call not in offered:
-                raise HttpError(422, f"resume names what was never asked: {answer.interrupt!r}")
+                raise HttpError(422, f"resume: {answer.interrupt!r} is not an interrupt of this thread")
             late.append(answer.interrupt)
             continue
         decision = dict(answer.decision)

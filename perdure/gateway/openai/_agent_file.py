@@ -122,7 +122,7 @@ def with_history(document: JsonObject, said: ClientInput, source: str = "") -> J
     if name is not None and not texts:  # what it is to do is an input of its own
         users = [at for at, each in enumerate(before) if each["role"] == "user" and isinstance(each["content"], str)]
         if not users:
-            raise refused("the agent needs something that a user says", "input", "invalid_value")
+            raise refused("the agent needs a message of a user", "input", "invalid_value")
         texts = [before.pop(users[-1])["content"]]
     now: list[JsonObject] = [{"role": "user", "content": text} for text in texts]
     if name is not None:
