@@ -16,7 +16,6 @@ from perdure.agents.options import ApprovalOptions, PromptOptions
 from perdure.approvals.policy import parse_policy
 from perdure.client import _run_lists as listing
 from perdure.client import approvals, run_operations
-from perdure.client._event_relay import relay_of, wanted
 from perdure.client.approvals import PAGE
 from perdure.client.errors import clear_errors
 from perdure.client.run import Run
@@ -311,8 +310,7 @@ class Perdure:
         """
         with clear_errors(self.client, id):
             session = await self._session_of(id, tenant)
-            kinds, relay = wanted(topics), relay_of(self.client)
-            found = relay.run(id, from_, kinds) if session is None else session.events(from_, topics)
+            found = (self._run(id) if session is None else session).events(from_, topics)
             async with aclosing(found) as events:
                 async for event in events:
                     yield event

@@ -103,7 +103,7 @@ class Local:
         assert known is not None, "no agent: give one to run_locally, or to start"
         given = {} if input is MISSING else {"input": input}
         sent = known
-        if self._toolbox.faults:
+        if self._toolbox.faults and not self._toolbox.skips:
             sent = Agent.of(_with_heartbeats(known.document(), self._toolbox.faults))
         who: dict[str, Any] = {"sender": sender, "tenant": tenant, "context": context, "callback": callback}
         run = await self.perdure.start(sent, **given, id=id, approval=approval, **who)
@@ -160,8 +160,7 @@ class Local:
         await local.skip("2 days")
         ```
         """
-        clock = self.following.clock
-        await clock.pass_time(await clock.now() + timedelta(seconds=seconds(duration)))
+        await self.following.skip(timedelta(seconds=seconds(duration)))
 
     def executions(self, tool: str | None = None) -> list[Execution]:
         """Return each time that a tool's code ran, in the order of beginning; without a name, those of all tools.
@@ -264,11 +263,11 @@ async def run_locally(
     async with AsyncExitStack() as stack:
         environment = await serve(stack, server, data_converter)
         client = _client(environment.client, dying)
-        clock = Clock(environment, client)
         scripted, asking = await _model(stack, model)
         queue = task_queue or f"test-{uuid.uuid4().hex[:8]}"
         workers = Workers(client, mortal=bool(dying))
-        toolbox = Toolbox(workers.kill, functools.partial(_settled, client), dying)
+        clock = Clock(environment, client, workers.dead)
+        toolbox = Toolbox(workers.kill, functools.partial(_settled, client), dying, clock.skips)
         real = functions_of(known, tools)
         real.add_missing(each for each in built_in(_ALL) if each.name in _OFFERED or each.name in (fakes or {}))
         registry = toolbox.registry(real, fakes or {}, {} if known is None else inline_tools(known))

@@ -6,16 +6,17 @@ import asyncio
 import functools
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
-from temporalio.api.common.v1 import RetryPolicy
 from temporalio.api.enums.v1 import EventType, PendingActivityState
+from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes as Scheduled
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.testservice.v1 import UnlockTimeSkippingRequest
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -24,17 +25,20 @@ from typing_extensions import TypeVar
 
 from perdure.agents.agent import Agent
 from perdure.approvals.requests import WaitingView
+from perdure.client import approvals
 from perdure.client.approvals import decide
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.client.run_operations import fetch_run
+from perdure.client.selection import WaitingRequest
 from perdure.client.session import Session
 from perdure.client.session_operations import Address
 from perdure.errors import RunError, RunNotFoundError
 from perdure.runs.events import Event
 from perdure.runs.wire import WAITING_QUERY, CallView, RunView
-from perdure.sessions.wire import SESSION_PREFIX, Fate, Receipt
+from perdure.sessions.wire import SESSION_PREFIX, WAIT, Fate, Receipt, WaitResult
 from perdure.testing._people import Person
+from perdure.values.json import JsonObject
 
 _LOOK: Final = 0.01
 """Seconds between looks while something runs; longer where a look itself takes longer."""
@@ -49,6 +53,15 @@ _CLOSED: Final = frozenset(
         EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
     }
 )
+_TASK_ENDED: Final = frozenset(
+    {
+        EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
+        EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
+        EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
+    }
+)
+_MARGIN: Final = 0.1
+"""Seconds before the server gives a task of a dead worker up, which are not skipped: the time is locked again before."""
 
 
 @dataclass
@@ -61,15 +74,24 @@ class WaitingState:
     """Whether anything happens without time passing."""
     wakes: list[datetime] = field(default_factory=list)
     """When something happens by itself."""
+    lost: list[datetime] = field(default_factory=list)
+    """When the server gives up waiting for what a dead worker has: a workflow task, or an attempt of an activity."""
 
 
 class Clock:
-    """The time of one server."""
+    """The time of one server. `dead`: the identities of workers that were killed."""
 
-    def __init__(self, server: WorkflowEnvironment, client: Client) -> None:
-        self._server, self._client = server, client
+    def __init__(self, server: WorkflowEnvironment, client: Client, dead: Collection[str] = ()) -> None:
+        self._server, self._client, self._dead = server, client, dead
         self._ended: set[str] = set()
         """Workflow ids of those that have ended, of which nobody takes another look."""
+        self._unlocked: set[str] = set()
+        """Run ids of those that have ended whose locks on the server's time are released."""
+        self._unlocking: set[asyncio.Task[None]] = set()
+        self._orphans: set[str] = set()
+        """Workflow ids of those whose end comes after that of the execution that started them."""
+        self._reported: set[str] = set()
+        """Workflow ids of those that have told the execution that started them of their end."""
         self._took = 0.0
         """Seconds that the last look took."""
 
@@ -89,6 +111,19 @@ class Clock:
         else:
             await asyncio.sleep(min(max(left, 0.0), 0.05))
 
+    async def pass_lost(self, look: WaitingState) -> None:
+        """Let the time pass in which the server waits for dead workers, where nothing else goes on."""
+        left = (min(look.lost) - await self.now()).total_seconds() - _MARGIN
+        if look.busy or left <= 0 or not self.skips:
+            await self.tick()
+        else:  # each task locks the server's time once; each sleep unlocks it once, and locks it again
+            await asyncio.gather(*(self._server.sleep(left) for _ in range(len(look.lost) + 1)))
+
+    @property
+    def deaths(self) -> int:
+        """How many workers were killed so far."""
+        return len(self._dead)
+
     async def tick(self) -> None:
         """A moment of real time, in which what runs goes on."""
         await asyncio.sleep(max(_LOOK, self._took))
@@ -107,7 +142,7 @@ class Clock:
             known.add(workflow_id)
             async with slots:
                 below = await self._look_at(workflow_id, found)
-            await asyncio.gather(*(take(each) for each in below if each not in known))
+            await asyncio.gather(*(take(each) for each in below if each not in known and each not in self._ended))
 
         await asyncio.gather(*(take(each) for each in dict.fromkeys(workflow_ids) if each not in self._ended))
         self._took = time.monotonic() - began
@@ -123,32 +158,76 @@ class Clock:
                 raise
             found.busy = True  # a child of which the server has not heard yet
             return []
-        pending = _Pending()
-        for event in events:
-            pending.take(event)
+        pending = _Pending.of(events)
+        if self.skips:
+            unlocking = asyncio.create_task(self._unlock_ended(workflow_id, events, pending))
+            self._unlocking.add(unlocking)
+            unlocking.add_done_callback(self._unlocking.discard)
+            await asyncio.shield(unlocking)  # whoever waits may leave, and the locks are counted once
         if pending.closed:
             self._ended.add(workflow_id)
-            return []
+            return pending.begun if self.skips else []
         found.open[workflow_id] = len(events)
         found.wakes += pending.timers.values()
-        found.busy = found.busy or pending.deciding
+        if pending.taken_by in self._dead:
+            found.lost.append(pending.taken_until)
+        else:
+            found.busy = found.busy or pending.deciding
         if pending.activities:
             await self._look_at_activities(workflow_id, pending, found)
-        return list(pending.children.values())
+        # One that has ended between two looks has left its locks.
+        return pending.begun if self.skips else list(pending.children.values())
+
+    async def _unlock_ended(self, workflow_id: str, events: Sequence[HistoryEvent], pending: _Pending) -> None:
+        """Release the locks of an execution that has ended, and of those that it continues as new."""
+        before = events[0].workflow_execution_started_event_attributes.continued_execution_run_id
+        if before and before not in self._unlocked:
+            history = (await self._client.get_workflow_handle(workflow_id, run_id=before).fetch_history()).events
+            await self._unlock_ended(workflow_id, history, _Pending.of(history))
+        if pending.closed or pending.continued:
+            await self._unlock(workflow_id, events[0], pending)
+
+    async def _unlock(self, workflow_id: str, started: HistoryEvent, pending: _Pending) -> None:
+        """Release the locks on the server's time that an execution leaves behind when it ends.
+
+        The skipping server locks its time for each activity and each signal, and unlocks it when that ends, but not where the execution has ended
+        before. Nor does it where an execution reports its end to one that has ended.
+        """
+        run_id = started.workflow_execution_started_event_attributes.original_execution_run_id
+        if run_id in self._unlocked:
+            return
+        self._unlocked.add(run_id)
+        left = len(pending.signals) + len(pending.starting)
+        if pending.activities:
+            description = await self._client.get_workflow_handle(workflow_id, run_id=run_id).describe()
+            for activity in description.raw_description.pending_activities:
+                left += activity.attempt <= 1 or _next_attempt(activity, None) is None
+        if pending.reports:
+            self._reported.add(workflow_id)
+            left += workflow_id in self._orphans
+        for child in pending.children.values():
+            left += child in self._reported
+            self._orphans.add(child)
+        for _ in range(left):
+            await self._client.service_client.test_service.unlock_time_skipping(UnlockTimeSkippingRequest())
 
     async def _look_at_activities(self, workflow_id: str, pending: _Pending, found: WaitingState) -> None:
         description = (await self._client.get_workflow_handle(workflow_id).describe()).raw_description
         now = await self.now()
-        found.busy = found.busy or not description.pending_activities
+        if not description.pending_activities and pending.taken_by not in self._dead:
+            found.busy = True  # the next workflow task learns of their ends
         for activity in description.pending_activities:
-            due = _next_attempt(activity, pending.retries.get(activity.activity_id))
+            scheduled = pending.scheduled.get(activity.activity_id)
+            due = _next_attempt(activity, scheduled)
             if due is not None and due > now:
                 found.wakes.append(due)
+            elif due is None and scheduled is not None and activity.last_worker_identity in self._dead:
+                found.lost.append(_time_out(activity, scheduled))
             else:
                 found.busy = True
 
 
-def _next_attempt(activity: PendingActivityInfo, policy: RetryPolicy | None) -> datetime | None:
+def _next_attempt(activity: PendingActivityInfo, scheduled: Scheduled | None) -> datetime | None:
     """When an activity that failed is tried again; `None` where it runs, or could."""
     if activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED:
         return _time(activity.scheduled_time)
@@ -157,11 +236,21 @@ def _next_attempt(activity: PendingActivityInfo, policy: RetryPolicy | None) -> 
     if activity.attempt <= 1 or not failed.seconds or _time(failed) < _time(activity.last_started_time):
         return None
     delay = activity.last_failure.application_failure_info.next_retry_delay.ToTimedelta().total_seconds()
-    if not delay and policy is not None:
+    if not delay and scheduled is not None:
+        policy = scheduled.retry_policy
         longest = policy.maximum_interval.ToTimedelta().total_seconds() or math.inf
         first = policy.initial_interval.ToTimedelta().total_seconds()
         delay = min(first * (policy.backoff_coefficient or 2.0) ** (activity.attempt - 2), longest)
     return _time(failed) + timedelta(seconds=delay)
+
+
+def _time_out(activity: PendingActivityInfo, scheduled: Scheduled) -> datetime:
+    """When the server gives an attempt up of which it hears nothing any more."""
+    started, heard = _time(activity.last_started_time), _time(activity.last_heartbeat_time)
+    ends = [started + scheduled.start_to_close_timeout.ToTimedelta()]
+    if heartbeat := scheduled.heartbeat_timeout.ToTimedelta():
+        ends.append(max(started, heard) + heartbeat)
+    return min(ends)
 
 
 @dataclass
@@ -170,17 +259,47 @@ class _Pending:
 
     timers: dict[int, datetime] = field(default_factory=dict)
     activities: set[int] = field(default_factory=set)
-    retries: dict[str, RetryPolicy] = field(default_factory=dict)
+    scheduled: dict[str, Scheduled] = field(default_factory=dict)
     """By activity id."""
     children: dict[int, str] = field(default_factory=dict)
     deciding: bool = False
     """Whether a workflow task is under way, or is to come."""
+    taken_by: str = ""
+    """Which worker has the workflow task that is under way."""
+    taken_until: datetime = field(default_factory=lambda: datetime.now(UTC))
+    task_timeout: timedelta = timedelta()
     closed: bool = False
+    continued: bool = False
+    """Whether it has continued as new."""
+    reports: bool = False
+    """Whether it tells the execution that started it of its end."""
+    signals: set[int] = field(default_factory=set)
+    begun: list[str] = field(default_factory=list)
+    """All children, those that have ended too."""
+    starting: set[int] = field(default_factory=set)
+    """Children that the server has not started yet."""
+
+    @classmethod
+    def of(cls, events: Iterable[HistoryEvent]) -> _Pending:
+        pending = cls()
+        for event in events:
+            pending.take(event)
+        return pending
 
     def take(self, event: HistoryEvent) -> None:
         kind: Any = event.event_type
+        self.continued = kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
+        if kind in _TASK_ENDED:
+            self.taken_by = ""
         if kind in _CLOSED:
             self.closed = True
+            self.reports = kind != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED
+        elif kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+            started = event.workflow_execution_started_event_attributes
+            self.task_timeout = started.workflow_task_timeout.ToTimedelta()
+        elif kind == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED:
+            self.taken_by = event.workflow_task_started_event_attributes.identity
+            self.taken_until = _time(event.event_time) + self.task_timeout
         elif (
             kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
             or kind == EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED
@@ -198,10 +317,14 @@ class _Pending:
         elif kind == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             self.activities.add(event.event_id)
             scheduled = event.activity_task_scheduled_event_attributes
-            self.retries[scheduled.activity_id] = scheduled.retry_policy
+            self.scheduled[scheduled.activity_id] = scheduled
         elif kind == EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
-            started = event.start_child_workflow_execution_initiated_event_attributes
-            self.children[event.event_id] = started.workflow_id
+            child = event.start_child_workflow_execution_initiated_event_attributes
+            self.children[event.event_id] = child.workflow_id
+            self.starting.add(event.event_id)
+            self.begun.append(child.workflow_id)
+        elif kind == EventType.EVENT_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED:
+            self.signals.add(event.event_id)
         else:
             self._end(event)
 
@@ -212,8 +335,12 @@ class _Pending:
         if which and which.startswith("activity_task_") and not which.startswith("activity_task_cancel_"):
             if which != "activity_task_started_event_attributes":
                 self.activities.discard(attributes.scheduled_event_id)
-        elif which and "child_workflow_execution" in which and "started" not in which:
-            self.children.pop(getattr(attributes, "initiated_event_id", 0), None)
+        elif which and "external_workflow_execution" in which:
+            self.signals.discard(getattr(attributes, "initiated_event_id", 0))
+        elif which and "child_workflow_execution" in which:
+            self.starting.discard(attributes.initiated_event_id)
+            if "started" not in which:
+                self.children.pop(attributes.initiated_event_id, None)
 
 
 def _time(stamp: Timestamp) -> datetime:
@@ -247,6 +374,9 @@ class LocalRun(Run[OutputT]):
     async def wait(self, timeout: float | None = None) -> RunView:
         """Wait for its end and return its view, whether or not it has an output. `timeout`: real seconds (default:
         those of `run_locally`)."""
+        with suppress(RunNotFoundError):  # whoever started it, it is followed from here on
+            await self.started_at()
+            self._following.follow(self.id)
 
         async def ended(look: WaitingState) -> RunView | None:
             if self.id in look.open:
@@ -267,6 +397,11 @@ class LocalRun(Run[OutputT]):
         await self.wait(timeout)
         return await super().result()
 
+    async def waited(self, timeout: float = WAIT) -> WaitResult:
+        """Wait for its end; only how it ended, as `perdure.Run.waited`."""
+        await self.wait(timeout)
+        return await super().waited(timeout)
+
     async def events(
         self, from_: str | None = None, topics: Iterable[str] | None = None
     ) -> AsyncGenerator[Event, None]:
@@ -274,6 +409,18 @@ class LocalRun(Run[OutputT]):
         async with aclosing(_while_waiting(super().events(from_, topics), self.wait)) as events:
             async for event in events:
                 yield event
+
+    async def views(self) -> AsyncGenerator[RunView, None]:
+        """Yield the run whenever something has happened in it, as `perdure.Run.views`. Meanwhile people decide and time passes."""
+        async with aclosing(_while_waiting(super().views(), self.wait)) as views:
+            async for view in views:
+                yield view
+
+    async def waiting_below(self) -> tuple[list[WaitingRequest], list[str]]:
+        """Return what waits for a person in this run and below it, as `perdure.Run.waiting_below`, on a server without lists too."""
+        look = await self._following.clock.look([self.id])
+        found, problems = await approvals.waiting_in(self.client, list(look.open))
+        return found, [str(problem) for problem in problems]
 
     async def until_waiting(self, *calls: str) -> RunView:
         """Wait until these calls wait for a person, and no others; without `calls`, until anything does. Return the
@@ -295,14 +442,14 @@ class LocalRun(Run[OutputT]):
 
 
 async def _while_waiting(
-    events: AsyncGenerator[Event, None], end: Callable[[], Coroutine[Any, Any, Any]]
-) -> AsyncGenerator[Event, None]:
-    """Yield the events while their end is waited for.
+    events: AsyncGenerator[T, None], end: Callable[[], Coroutine[Any, Any, Any]]
+) -> AsyncGenerator[T, None]:
+    """Yield the events, or whatever comes, while their end is waited for.
 
     Raises what waiting for it raises, e.g. because nobody decides, unless an event comes soon: whoever reads it may decide themselves.
     """
     ending, tries = asyncio.ensure_future(end()), 0
-    coming: asyncio.Future[Event] | None = None
+    coming: asyncio.Future[T] | None = None
     try:
         while True:
             coming = asyncio.ensure_future(anext(events))
@@ -354,6 +501,30 @@ class LocalSession(Session):
             async for event in events:
                 yield event
 
+    async def events(
+        self, from_: str | None = None, topics: Iterable[str] | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the events of the session, as `perdure.client.session.Session.events`. Meanwhile people decide and time passes."""
+        async with aclosing(_while_waiting(super().events(from_, topics), self._until_over)) as events:
+            async for event in events:
+                yield event
+
+    async def watch(self) -> AsyncGenerator[JsonObject, None]:
+        """Yield the entries of the session, as `perdure.client.session.Session.watch`. Meanwhile people decide and time passes."""
+        async with aclosing(_while_waiting(super().watch(), self._until_over)) as entries:
+            async for entry in entries:
+                yield entry
+
+    async def _until_over(self) -> None:
+        """Wait until the session has ended; where nothing happens, somebody may still send a message."""
+
+        async def ended(look: WaitingState) -> bool | None:
+            return self.id not in look.open or None
+
+        if await self.exists():
+            self._following.follow(self.id)
+        await self._following.until(ended, patient=True)
+
     async def _until(self, what: str, sender: str, is_settled: Callable[[Fate], bool]) -> Fate:
         self._following.follow(self.id)
 
@@ -399,6 +570,8 @@ class _Waiter:
 
     done: Callable[[WaitingState], Awaitable[Any]] | None
     found: asyncio.Future[Any]
+    patient: bool
+    """Whether it goes on waiting where nothing happens any more."""
 
 
 @dataclass
@@ -427,6 +600,8 @@ class TestRuns:
     """By run what waited in it when its history had so many events."""
     _waiters: list[_Waiter] = field(default_factory=list)
     _looking: asyncio.Task[None] | None = None
+    _deaths: int = 0
+    """How many workers had been killed when the last look began."""
 
     def follow(self, workflow_id: str) -> None:
         """Follow a run or a session that was started."""
@@ -437,18 +612,39 @@ class TestRuns:
     def left_over(self) -> list[str]:
         return [f"nobody asked for {person}" for person in self.people if not person.decided and not person.every]
 
-    async def until(self, done: Callable[[WaitingState], Awaitable[T | None]], timeout: float | None = None) -> T:
-        """Go on until there is something. Raises `AssertionError` where nothing can happen any more, or after `timeout` real seconds."""
-        found: T = await self._wait(done, timeout)
+    async def until(
+        self,
+        done: Callable[[WaitingState], Awaitable[T | None]],
+        timeout: float | None = None,
+        *,
+        patient: bool = False,
+    ) -> T:
+        """Go on until there is something. Raises `AssertionError` after `timeout` real seconds, and, unless `patient`, where nothing can happen
+        any more.
+        """
+        found: T = await self._wait(done, timeout, patient)
         return found
 
     async def settle(self, timeout: float | None = None) -> None:
         """Go on until nothing happens any more by itself. Raises `AssertionError` after `timeout` real seconds."""
         await self._wait(None, timeout)
 
-    async def _wait(self, done: Callable[[WaitingState], Awaitable[Any]] | None, timeout: float | None) -> Any:
+    async def skip(self, length: timedelta) -> None:
+        """Let time pass, once nothing happens without it. Raises as `settle` does."""
+        until = await self.clock.now() + length
+        try:
+            async with asyncio.timeout(self.timeout):
+                while self.clock.skips and ((look := await self.clock.look(self.runs)).busy or look.lost):
+                    await (self.clock.pass_lost(look) if look.lost else self.clock.tick())
+        except TimeoutError:
+            raise AssertionError(f"no end after {self.timeout:g} s: {await self._running()}") from None
+        await self.clock.pass_time(until)
+
+    async def _wait(
+        self, done: Callable[[WaitingState], Awaitable[Any]] | None, timeout: float | None, patient: bool = False
+    ) -> Any:
         timeout = self.timeout if timeout is None else timeout
-        waiter = _Waiter(done, asyncio.get_running_loop().create_future())
+        waiter = _Waiter(done, asyncio.get_running_loop().create_future(), patient)
         self._waiters.append(waiter)
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
@@ -477,8 +673,14 @@ class TestRuns:
         before: dict[str, int] | None = None
         still = 0
         while self._waiters:
+            self._deaths = self.clock.deaths
             look = await self.clock.look(self.runs)
             self._open = list(look.open)
+            if look.lost:  # those runs answer nobody
+                await self._raise_troubles()
+                await self.clock.pass_lost(look)
+                before, still = None, 0
+                continue
             met = [await self._meet(waiter, look) for waiter in list(self._waiters)]
             await self._raise_troubles()
             changed, before = look.open != before, look.open
@@ -491,6 +693,8 @@ class TestRuns:
             elif next_ := min([*look.wakes, *([due] if due else [])], default=None):
                 await self.clock.pass_time(next_)
                 before, still = None, 0
+            elif all(waiter.patient for waiter in self._waiters):
+                await self.clock.tick()
             else:
                 settled = [waiter for waiter in self._waiters if waiter.done is None]
                 if not settled:
@@ -505,7 +709,7 @@ class TestRuns:
         if waiter.done is None:
             return False
         try:
-            found = await waiter.done(look)
+            found = await self._unless_dying(waiter.done(look))
         except Exception as error:
             if not waiter.found.done():
                 waiter.found.set_exception(error)
@@ -518,6 +722,16 @@ class TestRuns:
                 waiter.found.set_result(found)
         self._leave(waiter)
         return True
+
+    async def _unless_dying(self, asked: Awaitable[T]) -> T | None:
+        """Return what is asked of workers; `None` where one dies meanwhile, which may have taken the question along."""
+        asking = asyncio.ensure_future(asked)
+        try:
+            while not asking.done() and self.clock.deaths == self._deaths:
+                await asyncio.wait({asking}, timeout=_LOOK)
+            return await asking if asking.done() else None
+        finally:
+            asking.cancel()
 
     def _leave(self, waiter: _Waiter) -> None:
         if waiter in self._waiters:
@@ -534,6 +748,8 @@ class TestRuns:
             return None
         now, dues = await self.clock.now(), []
         for run_id, events in look.open.items():
+            if _is_session(run_id):  # what waits, waits in its runs
+                continue
             for offer in await self._offers_of(run_id, events):
                 person = self._person(run_id, offer)
                 if person is None:
@@ -554,7 +770,10 @@ class TestRuns:
         known = self._offers.get(run_id)
         if known is None or known[0] != events:
             try:
-                known = self._offers[run_id] = (events, await _ask_offers(self.client, run_id))
+                found = await self._unless_dying(_ask_offers(self.client, run_id))
+                if found is None:
+                    return []
+                known = self._offers[run_id] = (events, found)
             except (RPCError, WorkflowQueryFailedError):
                 return []
         return known[1]
@@ -582,7 +801,7 @@ class TestRuns:
     async def _running(self) -> str:
         lines: list[str] = []
         for run_id in dict.fromkeys([*self.runs, *self._open]):
-            if run_id.startswith(SESSION_PREFIX) and "/" not in run_id:  # its runs say more
+            if _is_session(run_id):  # its runs say more
                 continue
             try:
                 view = await fetch_run(self.client, run_id)
@@ -593,6 +812,10 @@ class TestRuns:
             trouble = [each.trouble for each in view.log if each.trouble]
             lines.append(f"{run_id} is {view.status}{': ' if calls or trouble else ''}{', '.join([*calls, *trouble])}")
         return "; ".join(lines) or "no run is under way"
+
+
+def _is_session(workflow_id: str) -> bool:
+    return workflow_id.startswith(SESSION_PREFIX) and "/" not in workflow_id
 
 
 def _unlike_done(call: CallView) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import inspect
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
@@ -122,7 +123,7 @@ class _Running:
     worker: WorkerGroup
     task: asyncio.Task[None]
     relay: CuttableRelay | None
-    dead: bool = False
+    identity: str
 
 
 @dataclass
@@ -132,6 +133,8 @@ class Workers:
     client: Client
     mortal: bool
     """Whether they are going to be killed: only then there is a relay."""
+    dead: set[str] = field(default_factory=set)
+    """Identities of those that were killed."""
     _running: list[_Running] = field(default_factory=list)
 
     async def start(self, build: Callable[[Client], list[WorkerGroup]]) -> None:
@@ -144,17 +147,18 @@ class Workers:
                 address,
                 namespace=self.client.namespace,
                 data_converter=self.client.data_converter,
+                identity=f"test-{uuid.uuid4().hex[:8]}",
                 runtime=quiet_runtime(),
             )
         for worker in build(client):
-            self._running.append(_Running(worker, asyncio.create_task(worker.run()), relay))
+            self._running.append(_Running(worker, asyncio.create_task(worker.run()), relay, client.identity))
 
     async def kill(self) -> None:
         """Kill those that live, and start others."""
         for running in self._running:
-            if not running.dead and running.relay is not None:
-                running.dead = True
+            if running.identity not in self.dead and running.relay is not None:
                 running.relay.cut()
+        self.dead |= {running.identity for running in self._running}
         await self.start(self._build)
 
     def check(self) -> None:
@@ -218,6 +222,8 @@ class Toolbox:
     die: Callable[[], Awaitable[None]]
     settled: Callable[[str, str], Awaitable[None]]
     faults: list[Kill] = field(default_factory=list)
+    skips: bool = False
+    """Whether the server skips the time in which it waits for a dead worker."""
     executions: list[Execution] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     _dying: set[asyncio.Task[None]] = field(default_factory=set)
@@ -311,7 +317,7 @@ class Toolbox:
         wrapped: Callable[..., Any] = with_faults if self.faults else in_loop if function.is_async else in_thread
         # What would be an activity or a workflow of somebody else's is code of the test's here.
         definition = {key: value for key, value in function.definition.items() if key != "_calls"}
-        if self.faults:  # any call may be on the worker that dies, and the server skips no time while one is under way
+        if self.faults and not self.skips:  # any call may be on the worker that dies
             definition = {**definition, "_heartbeat": FAST_HEARTBEAT}
         return dataclasses.replace(
             function,

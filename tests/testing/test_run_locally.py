@@ -9,17 +9,26 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from temporalio.api.command.v1 import Command, ScheduleActivityTaskCommandAttributes
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.api.enums.v1 import CommandType, EventType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DeleteWorkflowExecutionRequest,
+    PollActivityTaskQueueRequest,
+    PollWorkflowTaskQueueRequest,
+    RespondWorkflowTaskCompletedRequest,
+)
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Reply, ToolContext, ToolError, hook, reply_route, tool
+from perdure import Agent, Perdure, Reply, ToolContext, ToolError, hook, reply_route, tool
 from perdure.errors import ToolDefinitionError
 from perdure.hooks import BeforeToolCall
 from perdure.hosting.server import embedded_server
@@ -38,13 +47,14 @@ from perdure.testing import (
     run_locally,
     server_error,
 )
-from perdure.testing._waits import LocalRun, WaitingState
+from perdure.testing._waits import Clock, LocalRun, WaitingState
 from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, ROOT
 
 DOC = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 PAY = {"_tool": "pay", "amount": 40, "_outputPath": "†state.receipt"}
 PLAN: dict[str, Any] = {"calls": [PAY], "output": {"receipt": "†state.receipt"}}
+SAYS: dict[str, Any] = {"calls": [PAY], "output": "†state.receipt"}
 
 
 @tool(dangerous=True)
@@ -81,7 +91,6 @@ def test_the_guides_plans_are_checked(tmp_path: Path) -> None:
     block("from hypothesis import given\n", tmp_path).test_nothing_is_deleted_without_a_person()
 
 
-@pytest.mark.soak  # five seconds: the server's own, before it notices that a worker is gone; `during` is the guide's
 async def test_a_worker_dies_before_a_call_and_after_another() -> None:
     fakes: dict[str, Any] = {"pay": lambda amount, context: f"{amount} at attempt {context.attempt}"}
     two = {"calls": [PAY, PAY | {"amount": 41, "_after": ["1.0"]}], "output": {"ok": True}}
@@ -96,10 +105,10 @@ async def test_a_worker_dies_before_a_call_and_after_another() -> None:
 
 
 async def test_the_server_soon_finds_that_another_runs_call_was_on_the_killed_worker() -> None:
-    """Its heartbeat is an hour, which would pass in real time."""
+    """Its heartbeat is five minutes, which would pass in real time."""
     begun = asyncio.Event()
 
-    @tool(safe=True, heartbeat=3600, timeout=7200)
+    @tool(safe=True, heartbeat=300, timeout=7200)
     async def wait(context: ToolContext) -> str:
         """Wait."""
         begun.set()
@@ -442,6 +451,133 @@ async def test_a_wait_that_takes_too_long_tells_of_a_sessions_run() -> None:
         await run.until_waiting("1.0")
         with pytest.raises(AssertionError, match=r"no end after 0 s: session-\w+/\S+ is running: 1\.0 pay waiting"):
             await local.following.until(never, 0)
+
+
+async def test_r19_3_time_passes_also_after_a_run_or_a_session_was_stopped() -> None:
+    """The skipping server locks its time for an activity or a signal, and forgets to unlock it where the run has ended before."""
+    people = [approve("pay", after="1h", every=True)]
+    async with run_locally(Agent("talker", tools=[pay], output=str), model=lambda _: SAYS, people=people) as local:
+        ends: list[tuple[str, bool]] = [
+            ("stop", True),
+            ("delete", True),
+            ("stop", False),
+            ("delete", False),
+            ("cancel", False),
+        ]
+        for how, is_asked in ends:
+            session = local.session(f"{how} {is_asked}")
+            receipt = await session.send("pay", sender="ann")
+            run = await session.run()
+            assert isinstance(run, LocalRun)
+            if is_asked:
+                await run.until_waiting()
+            await (run.cancel() if how == "cancel" else getattr(session, how)(sender="ann"))
+            if how != "delete":
+                assert (await session.wait(receipt)).status == "error"
+            begun = await local.now()
+            await local.skip("2 days")
+            assert (await local.now() - begun).total_seconds() >= 2 * 86_400
+        assert await local.session("bob").ask("pay", sender="bob") == "paid 40"
+
+
+async def test_r19_3_events_entries_and_views_come_while_people_decide_and_time_passes() -> None:
+    people = [approve("pay", after="1h", every=True)]
+    talker = Agent("talker", tools=[pay], output=str)
+    async with run_locally(talker, model=lambda _: SAYS, people=people) as local:
+        session = local.session("ann")
+        begun = await local.now()
+        receipt = await session.send("pay", sender="ann")
+        async for event in session.events(topics=["approval"]):
+            if event.phase == "end":
+                break
+        assert (await local.now() - begun).total_seconds() > 3600
+        async for entry in session.watch():
+            if entry["type"] == "reply":
+                break
+        assert await session.reply(receipt) == "paid 40"
+
+        run = await local.start(sender="ann", tenant="acme")
+        assert (await run.origin()).tenant == "acme"
+        assert [view.status async for view in run.views()][-1] == "completed"
+        assert (await (await local.start()).waited()).status == "ok"
+        again = await local.start()
+        topics = [event.topic async for event in local.perdure.events(again.id)]
+        assert topics[-1] == "lifecycle"
+        other = await Perdure(local.client, task_queue=local.task_queue).start(talker)
+        assert await local.perdure.get_run(other.id).result() == "paid 40", "one that the kit did not start"
+
+
+async def test_r19_3_what_waits_below_a_run_is_found_without_lists() -> None:
+    clerk = Agent("clerk", tools=[pay], description="Pays.")
+    plan = {"calls": [{"_tool": "clerk", "request": "pay"}], "output": None}
+    async with run_locally(
+        Agent("chief", tools=[clerk]), model=lambda asked: PLAN if "/" in asked.run_id else plan
+    ) as local:
+        run = await local.start()
+        below = local.perdure.get_run(f"{run.id}/1.0")
+        assert isinstance(below, LocalRun)
+        await local.settle()
+        await below.until_waiting("1.0")
+        found, problems = await run.waiting_below()
+        assert [(each.run_id, each.offer.tool) for each in found] == [(below.id, "pay")]
+        assert problems == []
+
+
+async def test_r19_3_what_a_dead_worker_has_costs_no_real_time() -> None:
+    """Its workflow task times out after two minutes, the server's longest, its activity after another hour."""
+    async with run_locally(payer) as local:
+        service, dead, queue = local.client.workflow_service, "dead", "of-nobody"
+        clock = Clock(local.following.clock._server, local.client, {dead})
+        handle = await local.client.start_workflow("any", id="any", task_queue=queue, task_timeout=timedelta(minutes=2))
+        begun = await local.now()
+
+        async def lost_until(kind: Any) -> None:
+            while all(event.event_type != kind for event in (await handle.fetch_history()).events):
+                await clock.pass_lost(await clock.look(["any"]))
+
+        def asked(identity: str) -> PollWorkflowTaskQueueRequest:
+            return PollWorkflowTaskQueueRequest(
+                namespace=local.client.namespace, task_queue=TaskQueue(name=queue), identity=identity
+            )
+
+        assert (await service.poll_workflow_task_queue(asked(dead))).task_token
+        await lost_until(EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT)
+        assert (await local.now() - begun).total_seconds() >= 120
+
+        task = await service.poll_workflow_task_queue(asked("alive"))
+        call = ScheduleActivityTaskCommandAttributes(activity_id="1", task_queue=TaskQueue(name=queue))
+        call.activity_type.name = "any"
+        for timeout, seconds in ((call.start_to_close_timeout, 7200), (call.heartbeat_timeout, 3600)):
+            timeout.FromSeconds(seconds)
+        call.retry_policy.maximum_attempts = 1
+        command = Command(
+            command_type=CommandType.COMMAND_TYPE_SCHEDULE_ACTIVITY_TASK, schedule_activity_task_command_attributes=call
+        )
+        await service.respond_workflow_task_completed(
+            RespondWorkflowTaskCompletedRequest(task_token=task.task_token, identity="alive", commands=[command])
+        )
+        await service.poll_activity_task_queue(
+            PollActivityTaskQueueRequest(
+                namespace=local.client.namespace, task_queue=TaskQueue(name=queue), identity=dead
+            )
+        )
+        await lost_until(EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT)
+        assert (await local.now() - begun).total_seconds() >= 3720
+        await handle.terminate()
+
+
+async def test_r19_3_the_worker_dies_in_a_sessions_run() -> None:
+    talker = Agent("talker", tools=[pay], output=str)
+
+    def paid(amount: float, context: ToolContext) -> str:
+        return f"paid {amount} at attempt {context.attempt}"
+
+    faults = [kill("pay", "during"), kill("pay", "after")]
+    people = [approve("pay", every=True)]
+    async with run_locally(talker, model=lambda _: SAYS, fakes={"pay": paid}, people=people, faults=faults) as local:
+        session = local.session("ann")
+        assert await session.ask("pay", sender="ann") == "paid 40 at attempt 2"
+        local.assert_once("pay", amount=40)
 
 
 async def test_a_function_without_a_route_is_refused_as_one() -> None:
