@@ -190,11 +190,17 @@ class GuardedConverter(BasePayloadConverter, WithSerializationContext):
         self._known = inner.converters if isinstance(inner, CompositePayloadConverter) else None
 
     def with_context(self, context: SerializationContext) -> GuardedConverter:
-        """Return this converter with the other for the values of one run."""
+        """Return this converter with the other for the values of one run; this one itself where the other does not go by the run.
+
+        For another one the SDK makes a whole data converter, and it asks for each payload.
+        """
         if not isinstance(self._inner, WithSerializationContext):
             return self
+        inner = self._inner.with_context(context)
+        if inner is self._inner:
+            return self
         bound = copy.copy(self)
-        bound._inner = self._inner.with_context(context)
+        bound._inner = inner
         return bound
 
     def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
