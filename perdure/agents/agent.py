@@ -75,7 +75,7 @@ _REQUEST: JsonObject = {
     "properties": {"request": {"type": "string", "description": "What to do."}},
     "required": ["request"],
 }
-"""Parameters of a delegate that says nothing of its input."""
+"""Parameters of a delegate without an input schema."""
 
 
 class Agent(Generic[OutputT]):

@@ -45,7 +45,7 @@ def approvals(
     page: Annotated[str | None, typer.Option(help="The page that the one before named.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List what waits for a person, oldest first; with ID whole, as the run itself tells it."""
+    """List what waits for a person, oldest first; with ID in full, as the run itself shows it."""
     if watch:
         _walk(run_id, by)
         return
@@ -130,7 +130,7 @@ def reject(
     by: By = "",
     as_json: Json = False,
 ) -> None:
-    """Do not let it run; the model is told why."""
+    """Do not let it run; the model reads the reason."""
     _decide(run_id, as_json, call=call, decision="reject", reason=reason, digest=digest, by=by)
 
 

@@ -37,7 +37,7 @@ Where something waits for you: a lets it run, r REASON does not, and a question 
 COMMANDS: Final = ("/new", "/reset", "/stop", "/help", "/quit", "/exit")
 _COMMAND: Final = re.compile(r"/[a-z]+")
 _SHOWN: Final = 4
-"""What was said last in a session that is there already."""
+"""The last messages of a session that exists."""
 _LONGEST_PAUSE: Final = 5.0
 
 
@@ -65,7 +65,7 @@ class Chat:
         self._watches: set[asyncio.Task[None]] = set()
 
     async def begin(self) -> None:
-        """Take up a session that is there: what was said last, what runs, and what waits."""
+        """Take up a session that is there: its last messages, its run, and what waits."""
         try:
             view = await self._session.show()
         except RunNotFoundError:
@@ -180,7 +180,7 @@ class Chat:
             if waits.view is None:
                 self.picture.decided(waits)
         else:
-            if waits.run_id != self.picture.run_id:  # whose events are not told here
+            if waits.run_id != self.picture.run_id:  # whose events do not come here
                 self.picture.decided(waits)
         self._changed()
 
@@ -200,7 +200,7 @@ class Chat:
             self.say(line)
 
     def _watch(self, run_id: str) -> None:
-        """Notice what waits in the runs below it, whose events are not told here."""
+        """Notice what waits in the runs below it, whose events do not come here."""
         for task in self._watches:
             task.cancel()
         self._watches = {asyncio.create_task(self._below(run_id))}

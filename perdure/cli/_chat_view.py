@@ -20,7 +20,7 @@ from perdure.values.provenance import BY_OTHERS
 _SHOWN: Final = 200
 """Characters of parameters and of a result on a line."""
 _BEGUN: Final = 50
-"""Characters of a call on the line that says what came of it."""
+"""Characters of a call on the line with its outcome."""
 _PASSED: Final = {"approve": "approved", "edit": "approved, changed,", "replace": "replaced"}
 _CALLS: Final = 6
 """Running calls that have a line of their own."""
@@ -65,7 +65,7 @@ class ChatView(EventAdapter[Text, None]):
     reasoning: bool = False
     """Whether to show what a model thinks."""
     own: set[str] = field(default_factory=set)
-    """Ids of the messages that were said here: they stand there already."""
+    """Ids of the messages that were typed here: they are shown already."""
     run_id: str = ""
     """The run under way; empty: none."""
     waits: dict[tuple[str, str], PendingApproval] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class ChatView(EventAdapter[Text, None]):
             decision, by = data.get("decision"), f" by {data['by']}" if data.get("by") else ""
             if decision == "dropped":
                 yield _line(f"  {waits.title} is not asked about any more: {data.get('reason', '')}", "magenta")
-            elif decision in _PASSED:  # of any other the call's own end says it
+            elif decision in _PASSED:  # for any other the call's own end shows it
                 yield _line(f"  {waits.title} {_PASSED[decision]}{by}", "magenta")
 
     def on_compaction(self, event: Event) -> Iterator[Text]:

@@ -65,7 +65,7 @@ _STYLES: Final = {"error": "red", "superseded": "yellow", "snapshot": "yellow", 
 
 
 class EventWords(EventAdapter[str, None]):
-    """A line about each event, but for those that the text above them has said."""
+    """A line about each event, but for those that the text above them shows."""
 
     def on_lifecycle(self, event: Event) -> Iterator[str]:
         data, whose = event.data, event.run_id or "the session"
@@ -176,7 +176,7 @@ def events(
     tenant: Annotated[str, typer.Option(metavar="NAME", help="The session's tenant.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each; in a pipe too.")] = False,
 ) -> None:
-    """Tell what happens in a run or a session, and what has happened before, until it has ended."""
+    """Print the events of a run or a session, past ones first, until it has ended."""
     names = None if topics is None else [name.strip() for name in topics.split(",") if name.strip()]
     with one_line_errors():  # before a server is needed
         for name in names or ():

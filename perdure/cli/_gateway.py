@@ -75,7 +75,7 @@ async def serve(settings: Settings) -> None:
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     runtime = silent_runtime()
     client = await reached(lambda: connect(runtime), settings.wait)
-    with interrupts() as interrupted:  # to its end: one that is told twice goes on answering whom it has
+    with interrupts() as interrupted:  # to its end: after a second signal it still answers its callers
         async with gateway(Perdure(client, task_queue=settings.task_queue), settings):
             gc.collect()
             gc.freeze()  # else a large body has the collector look at all that was imported: 0.2 s in which nobody is answered

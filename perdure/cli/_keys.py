@@ -41,7 +41,7 @@ async def next_key() -> str:
 
 @contextmanager
 def _at_once() -> Iterator[bool]:
-    """The terminal hands on each key as it is pressed; false where it cannot be told to (Windows)."""
+    """The terminal hands on each key as it is pressed; false where it cannot be switched (Windows)."""
     try:
         import termios
         import tty

@@ -195,7 +195,7 @@ def policy(
     change: Annotated[str | None, typer.Option("--set", metavar="JSON|@FILE", help="Keys of config.approval.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Change what a running run, or many, ask about; what waits is judged anew. Many are told also where no worker answers now."""
+    """Change what a running run, or many, ask about; what waits is judged anew. Many runs get the change also if no worker answers now."""
     with one_line_errors():
         keys: Any = {} if change is None else json_option(change, "--set")
         if not isinstance(keys, dict):

@@ -40,7 +40,7 @@ def check(
     timeout: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="For one task.")] = 120.0,
     as_json: Json = False,
 ) -> None:
-    """Let the models do a dozen small tasks in each dialect, and say which `config` follows.
+    """Let the models do a dozen small tasks in each dialect, and print the `config` that follows.
 
     The engine runs here, on an embedded server, with made-up tools; only the model server is real: OPENAI_BASE_URL and
     OPENAI_API_KEY, or MODEL@ENDPOINT of PERDURE_ENDPOINTS. Ends with 1 where nothing can be recommended.

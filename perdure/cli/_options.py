@@ -1,4 +1,4 @@
-"""Flags made from the settings: each is said once, in `perdure.hosting.settings`."""
+"""Flags made from the settings: each is defined once, in `perdure.hosting.settings`."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _declare(
 
 
 def _option(name: str, words: str) -> Any:
-    """One flag. What it is given is read with all the others, so that a wrong value is told the same way everywhere."""
+    """One flag. What it is given is read with all the others, so that a wrong value has the same error everywhere."""
     field = Settings.model_fields[name]
     switch = field.annotation is bool
     help = f"{field.description}. [{variable(name)}; {shown_default(name)}]"

@@ -162,7 +162,7 @@ def steer(
     by: Annotated[str, typer.Option("--by", envvar="USER", help="Who says it, for the record.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Tell a run something new while it works: it changes its plan for it."""
+    """Send a message to a running run: the model revises its plan."""
     message = connected(lambda perdure: perdure.get_run(run_id).steer(text, by=by, id=id))
     print(dumps({"messageId": message}) if as_json else message)
 
@@ -173,7 +173,7 @@ def withdraw(
     message: Annotated[str, typer.Argument(metavar="MESSAGE", help="The message's id.")],
     as_json: Json = False,
 ) -> None:
-    """Take back what a run was told, while no Request holds it."""
+    """Withdraw a message from a run, as long as no Request holds it."""
     connected(lambda perdure: perdure.get_run(run_id).withdraw(message))
     print(dumps({"messageId": message, "withdrawn": True}) if as_json else f"{message} was taken back")
 

@@ -67,7 +67,7 @@ def run_table(view: RunView, width: int) -> RenderableType:
 
 
 def _heading(number: int, request: RequestView | None, calls: list[CallView], answer: str) -> RenderableType:
-    """`[iter=1 model=… reason=… msgs=2 cost=$0.0003]`, below it the tokens, and what was said beside the `answer`."""
+    """`[iter=1 model=… reason=… msgs=2 cost=$0.0003]`, below it the tokens, and the text beside the `answer`."""
     if request is None:
         which = "a model was asked; which one, the history alone does not show" if number else "the plan that was given"
         return Text(f"[iter={number}] {which}", style="bold")

@@ -62,7 +62,7 @@ class _SaysByDefault(CommandGroup):
 agent_app = Commands(
     cls=_SaysByDefault,
     no_args_is_help=True,
-    help="Say something in a session: perdure agent SESSION MESSAGE --agent FILE. Or wait for a run of one.",
+    help="Send a message to a session: perdure agent SESSION MESSAGE --agent FILE. Or wait for a run of one.",
 )
 session_app = Commands(no_args_is_help=True, help="Sessions: conversations that outlive their runs.")
 
@@ -106,7 +106,7 @@ def say(
     context: Context = None,
     as_json: Json = False,
 ) -> None:
-    """Say something in a session, and print the reply; with --json, or --no-wait, the receipt, without waiting."""
+    """Send a message to a session, and print the reply; with --json, or --no-wait, the receipt, without waiting."""
     with one_line_errors():
         check_choice("--mode", mode, MODES)
         found = None if agent is None else Agent.read_to_run(agent, folder=settings.agents_folder)
@@ -171,7 +171,7 @@ def show(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show a session: what runs, what waits, and what was said."""
+    """Show a session: its run, its queue, and its newest entries."""
 
     async def ask(perdure: Perdure) -> SessionView:
         its = perdure.session(session, tenant=tenant)
@@ -211,7 +211,7 @@ def show(
 
 @session_app.command("watch")
 def watch(session: Key, tenant: Tenant = "", as_json: Json = False) -> None:
-    """Print what was said, and what is said from now on, until the session has ended or Ctrl-C; with --json a line of JSON each."""
+    """Print the entries of a session, and each new one, until it has ended or Ctrl-C; with --json a line of JSON each."""
 
     async def follow(perdure: Perdure) -> None:
         out = screen()
@@ -233,7 +233,7 @@ def export(
     ] = None,
     tenant: Tenant = "",
 ) -> None:
-    """Write a session down as JSON: its agent's name and all that was said, archived entries too; fails where one cannot be read."""
+    """Write a session down as JSON: its agent's name and all entries, archived ones too; fails if one cannot be read."""
 
     async def ask(perdure: Perdure) -> JsonObject:
         its = perdure.session(session, tenant=tenant)
@@ -314,13 +314,13 @@ def new(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Json 
 
 @session_app.command("reset")
 def reset(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Json = False) -> None:
-    """Begin an empty conversation with the state that the agent's file says; nothing is deleted."""
+    """Begin an empty conversation with the state of the agent's file; nothing is deleted."""
     _command("reset", session, sender, tenant, as_json)
 
 
 @session_app.command("compact")
 def compact(session: Key, sender: Sender = None, tenant: Tenant = "", as_json: Json = False) -> None:
-    """Have what is older than the newest part told to models in short from now on; nothing is deleted."""
+    """Show models a summary of the old part of the conversation from now on; nothing is deleted."""
     who = _sender(sender)
     words = connected(lambda perdure: perdure.session(session, tenant=tenant).compact(sender=who, rights=_ALL))
     print(dumps({"session": session, "compacted": words}) if as_json else words)
@@ -351,7 +351,7 @@ def recall(
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """Read again, word for word, what a conversation tells cut or in short."""
+    """Print in full what a conversation shows cut or summarised."""
     found = connected(lambda perdure: perdure.session(session, tenant=tenant).recall(what, page))
     if as_json:
         print(dumps(found))
@@ -379,7 +379,7 @@ def fork(
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """Begin a session with what was said and done here up to a point. No call runs again, and this one stays as it is."""
+    """Begin a session with the conversation of this one up to a point. No call runs again, and this one stays as it is."""
     begun = connected(lambda perdure: perdure.session(session, tenant=tenant).fork(at, key))
     print(dumps({"session": begun.key, "from": session, "at": at}) if as_json else begun.key)
 
@@ -392,7 +392,7 @@ def delete(
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """End a session and what runs in it, and forget all that was said."""
+    """End a session and what runs in it, and delete all its entries."""
     if not yes and not typer.confirm(f"delete the session {session!r} and all that was said in it?", err=True):
         raise SystemExit(FAILED)
     who = _sender(sender)
@@ -426,7 +426,7 @@ def _others(tenants: list[str]) -> str:
 
 
 def _sender(name: str | None) -> str:
-    """The user's name: what the operating system says of whoever runs this."""
+    """The user's name: that of the operating system's account."""
     return getpass.getuser() if name is None else name
 
 

@@ -123,7 +123,7 @@ _SHARE: Final = 0.04
 _WRITING, _WORKING, _WAITING = 0.5, 1.0, 2.0
 """Seconds between looks at most: while a model is asked, while other activities run, and while none does."""
 _SHORT: Final = 60
-"""Events of a history that is short enough to be read again for being told of its next event at once."""
+"""Events of a history that is short enough to be read again at each wait for its next event."""
 _POLL: Final = timedelta(seconds=60)
 """After which the server is asked anew for the next event."""
 TELLS: Final = 60.0
@@ -159,7 +159,7 @@ class EventSource:
 
     @property
     def gone(self) -> bool:
-        """Whether it can be read by nobody: there is none, or it says why not."""
+        """Whether it can be read by nobody: there is none, or it reports why not."""
         problem = self.problem
         nowhere = isinstance(problem, RPCError) and problem.status == RPCStatusCode.NOT_FOUND
         refused = isinstance(problem, RunError) and not isinstance(problem, NoWorkerError)
@@ -332,7 +332,7 @@ class EventSource:
         return small if isinstance(small, dict) else {}
 
     async def _rest(self, description: WorkflowExecutionDescription | None, quiet: float) -> None:
-        """Until the next look: soon where something may be told without being noted, else when something is noted."""
+        """Until the next look: soon where something may be reported without being noted, else when something is noted."""
         most, pause = _WAITING, max(SHORTEST, _SHARE * quiet)
         if description is not None:
             activities = {each.activity_type.name for each in description.raw_description.pending_activities}
@@ -344,7 +344,7 @@ class EventSource:
         await asyncio.sleep(min(pause, most))
 
     async def _until_more(self, description: WorkflowExecutionDescription) -> None:
-        """Wait for the next event of its history, as the server tells it."""
+        """Wait until the server returns the next event of its history."""
         token = b""
         with contextlib.suppress(RPCError):
             while not self.stream.ended:
@@ -506,7 +506,7 @@ async def _begun(source: EventSource, bell: asyncio.Event, *, patient: bool = Fa
 
 
 def _check_place(from_: str | None, number: int, source: EventSource, reset: int = 0) -> None:
-    """Raises `CursorError` for a place behind all that there is: what follows would be left out there, and nobody told."""
+    """Raises `CursorError` for a place behind all that there is: the events up to there would be left out without a notice."""
     if number > source.stream.next or reset > last_reset(source.stream.resets):
         raise CursorError(
             f"{from_!r} is not a cursor of {source.id!r}, which has {source.stream.next:,} events so far: use a cursor that it returned"

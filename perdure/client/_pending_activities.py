@@ -28,7 +28,7 @@ ANSWERS: Final = timedelta(seconds=5)
 LOOKED_BACK: Final = 20
 """Events of a history, from its end, among which a task that has failed is looked for: the server records the first failure only."""
 UNSERVED_AFTER: Final = 1.0
-"""Seconds after which a call that no worker has taken up is said to wait for one."""
+"""Seconds after which a call that no worker has taken up is shown as waiting for one."""
 
 
 def note_unserved(view: RunView, description: WorkflowExecutionDescription) -> None:
@@ -124,7 +124,7 @@ async def task_failure(client: Client, description: WorkflowExecutionDescription
 
 
 async def failing(client: Client, workflow_id: str) -> str | None:
-    """Return what `task_failure` says of a run or session; `None` where none fails, or the server does not know or does not answer."""
+    """Return the words of `task_failure` for a run or session; `None` where none fails, or the server does not know or does not answer."""
     with contextlib.suppress(RPCError):
         description = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=ANSWERS)
         return await task_failure(client, description) or None
@@ -138,7 +138,7 @@ async def check_ends(client: Client, run_id: str) -> None:
 
 
 async def unanswered(client: Client, workflow_id: str, otherwise: RunError) -> RunError:
-    """Return the error of a run or session that did not answer: that its tasks fail, and why, or what is said `otherwise` (R18.8)."""
+    """Return the error of a run or session that did not answer: that its tasks fail, and why, or the words `otherwise` (R18.8)."""
     words = await failing(client, workflow_id)
     return otherwise if words is None else NoWorkerError(f"{workflow_id!r} does not answer: {words}")
 
@@ -152,7 +152,7 @@ async def failure_words(client: Client, failure: Failure) -> str:
 
 
 async def _away(client: Client, failure: Failure) -> ProviderAway | None:
-    """Return what a failure, as the server stores it, says about a provider that is away."""
+    """Return the wait for a provider that is away from a failure, as the server stores it."""
     with contextlib.suppress(Exception):
         error = await client.data_converter.decode_failure(failure)
         return read_away(error.details) if isinstance(error, ApplicationError) else None
@@ -160,10 +160,10 @@ async def _away(client: Client, failure: Failure) -> ProviderAway | None:
 
 
 async def note_progress(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:
-    """Say of a running call what its tool said last of how far it is (R12.2)."""
+    """Add to a running call the last progress that its tool reported (R12.2)."""
     said: dict[str, str] = {}
     for pending in description.raw_description.pending_activities:
-        # Whatever stands there is the tool's: what cannot be read says nothing.
+        # Whatever stands there is the tool's: what cannot be read is left out.
         with contextlib.suppress(Exception):
             (detail,) = await client.data_converter.decode(pending.heartbeat_details.payloads)
             said[pending.activity_id] = str(detail["progress"])[:200]

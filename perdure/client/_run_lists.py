@@ -70,7 +70,7 @@ TENANTS: Final = 50
 """Tenants that are offered to people who may see all of them."""
 _LOOKED_AT: Final = 200
 AT_ONCE: Final = 16
-"""Runs that are asked, or told something, at a time."""
+"""Runs that are queried, or signalled, at a time."""
 _KEYWORDS: Final = {
     name: SearchAttributeKey.for_keyword(name) for name, kind in ATTRIBUTES.items() if kind == "Keyword"
 }
@@ -206,7 +206,7 @@ async def terminate_runs(client: Client, selection: Selection, reason: str) -> i
 
 
 async def change_policies(client: Client, selection: Selection, change: JsonObject) -> int:
-    """Change the policy of all of them that run, by signal: also of those for which no worker answers now; how many were told."""
+    """Change the policy of all of them that run, by signal: also of those for which no worker answers now; return their number."""
 
     async def tell(run_id: str) -> None:
         await client.get_workflow_handle(run_id).signal(POLICY, change)

@@ -36,10 +36,10 @@ from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, POLICY, WAITING_ATTRIBUTE,
 from perdure.values.json import Json, JsonObject, dumps
 
 PAGE: Final = 1000
-"""Runs on a page of a list, unless told otherwise: what visibility gives at once."""
+"""The default number of runs on a page of a list: what visibility returns at once."""
 
 ANSWER_TIMEOUT: Final = timedelta(seconds=5)
-"""For a run to show that somebody answers for it, before it is told anything."""
+"""For a run to show that a worker answers for it, before anything is sent to it."""
 
 _QUERY: Final = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus = 'Running' AND {WAITING_ATTRIBUTE} > 0"
 
@@ -194,7 +194,7 @@ def _clear_refusal(client: Client) -> Iterator[None]:
 
 
 async def decide(client: Client, run_id: str, decision: JsonObject) -> JsonObject:
-    """Decide, and be told at once; `{"call", "decision"}`. Raises `RunError` with the reason why nothing changed."""
+    """Decide, and return the result at once: `{"call", "decision"}`. Raises `RunError` with the reason why nothing changed."""
     return await _update(client, run_id, DECIDE, decision)
 
 
@@ -254,7 +254,7 @@ async def _has_ended(handle: WorkflowHandle[Any, Any]) -> bool:
 
 
 async def _check_answers(client: Client, handle: WorkflowHandle[Any, Any]) -> None:
-    """Only a run that answers now is told: an update that nobody takes is kept, and would be followed whenever a worker starts.
+    """Only a run that answers now gets it: an update that nobody takes is kept, and would be followed whenever a worker starts.
 
     Raises `NoWorkerError` when none answers within `ANSWER_TIMEOUT`. What else is wrong, the update itself says.
     """

@@ -173,7 +173,7 @@ def new_run_id(agent: Agent) -> str:
 
 
 def _task(agent: Agent, run_input: Json) -> str:
-    """The task in words: what a person asked for, as far as the input says it."""
+    """The task in words: what a person asked for, as far as the input has it."""
     if isinstance(run_input, dict):
         for key in ("request", "task", "instruction", "question", "text"):
             if isinstance(run_input.get(key), str):
@@ -197,7 +197,7 @@ async def fetch_origin(client: Client, run_id: str) -> RunOrigin:
     async for event in handle.fetch_history_events(page_size=1):
         started = event.workflow_execution_started_event_attributes
         reset = bool(started.original_execution_run_id) and started.original_execution_run_id != description.run_id
-        # A history of another version, or one that this process has no key for, says nothing of its input.
+        # A history of another version, or one that this process has no key for, does not show its input.
         with contextlib.suppress(Exception):
             (given,) = await client.data_converter.decode(started.input.payloads, [RunInput])
         break
@@ -248,7 +248,7 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
         note_silence(view, description)
     if status in ("completed", "failed"):
         result = await _result(handle)
-        if result is not None:  # where the run answers, it tells more than what it returned
+        if result is not None:  # where the run answers, its view has more than what it returned
             answers = bool(view.agent)
             names = ("error", "stop_reason", "worked") if answers else RunResult.model_fields
             view = view.model_copy(update={name: getattr(result, name) for name in names})

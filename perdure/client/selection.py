@@ -34,7 +34,7 @@ STATUSES: Final = {
     "terminated": "Terminated",
     "timed_out": "TimedOut",
 }
-"""What `--status` takes, and what Temporal calls it; `failed` finds the refused ones too, which only their stop reason tells apart."""
+"""What `--status` takes, and what Temporal calls it; `failed` finds the refused ones too, which differ only in their stop reason."""
 _UNITS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
@@ -54,11 +54,11 @@ class Selection:
     status: str | None = None
     """One of `STATUSES`."""
     since: str | None = None
-    """Started, or gone on as new, after: how long ago (`90min`, `2h`, `3d`), or an ISO 8601 date or time, UTC unless it says otherwise."""
+    """Started, or gone on as new, after: how long ago (`90min`, `2h`, `3d`), or an ISO 8601 date or time, UTC without an offset."""
     sender: str | None = None
-    """As it was said when the run started."""
+    """The sender that the start named."""
     tenant: str | None = None
-    """As it was said when the run started; `""`: runs of no tenant."""
+    """The tenant that the start named; `""`: runs of no tenant."""
     reason: str | None = None
     """Its stop reason, or the type of its failure."""
     waiting: bool = False
@@ -187,7 +187,7 @@ class ListedRun:
     tokens: int | None = None
     """Tokens of all its Requests and of its delegates', in and out, once it has ended."""
     sender: str | None = None
-    """For whom it runs, as it was said when it started."""
+    """The sender on whose behalf it runs, as its start named it."""
     tenant: str | None = None
     """The same, one level up."""
     waiting: int = 0
@@ -239,8 +239,8 @@ class RunOrigin:
     tenant: str
     session: str
     """The key of the session that it belongs to; empty: it is a run by itself."""
-    context: JsonObject
-    """What its start, or the message that it began with, said of the sender beside that (R19.1)."""
+    context: JsonObject  # R19.1
+    """More data about the sender, from its start or its first message."""
     above: str
     """The workflow that started it: a run whose delegate it is, or a session; empty: it was started from outside."""
     reset: bool
@@ -306,7 +306,7 @@ class WaitingPage:
     runs: int
     """How many runs of this page wait for somebody."""
     unnamed: dict[str, int]
-    """By run, how much more waits than the list names: the run itself tells all of it."""
+    """By run, how much more waits than the list names: the run itself has all of it."""
     following: str | None
     """Names the page after this one; `None`: this was the last."""
 

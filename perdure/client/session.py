@@ -661,7 +661,7 @@ class Session:
                 raise
 
     async def _fate(self, what: str, sender: str = "") -> Fate | None:
-        """`None`: nobody can tell now. Raises `RunNotFoundError` for what was never said here."""
+        """Return the fate of a message or a run; `None`: no worker answers now. Raises `RunNotFoundError` for an unknown id."""
         with session_operations.found(self._client, self.key):
             try:
                 fate: Fate = await self._query(FATE, Fate, what, *([sender] if sender else []))

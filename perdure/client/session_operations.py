@@ -358,7 +358,7 @@ async def begin(session: Address, description: Description, rules: SessionRules,
 
 
 async def begin_fork(source: Address, at: str, target: Address) -> None:
-    """Start the `target` with what the `source` has said and done up to there. Raises `RunError` for what is no place there,
+    """Start the `target` with the conversation of the `source` up to there. Raises `RunError` for what is no place there,
     `RunNotFoundError` where there is no such session, `RunExistsError` where there is one of the new key."""
     check_name(target.key, "the session's key")
     with found(source.client, source.key):

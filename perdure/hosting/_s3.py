@@ -31,7 +31,7 @@ class _PerOperation(S3StorageDriverClient):
 
 
 class _OwnBucket(S3StorageDriver):
-    """Reads from its own bucket alone: where a value lies is said by a history, which others may write."""
+    """Reads from its own bucket alone: the place of a value comes from a history, which others may write."""
 
     def __init__(self, bucket: str) -> None:
         super().__init__(client=_PerOperation(), bucket=bucket)

@@ -172,7 +172,7 @@ class Ids(IdGenerator):
 
 
 class SpanWriter:
-    """Spans of one provider, which was made with `Ids`. `content`: whether they tell what models and tools were told and said."""
+    """Spans of one provider, which was made with `Ids`. `content`: whether they hold prompts, answers, parameters and results."""
 
     def __init__(self, provider: TracerProvider, *, content: bool = False) -> None:
         self._provider = provider
@@ -343,7 +343,7 @@ class _Trace:
         self._end: Callable[[EndedSpan], None] = functions[END]
         self._run = f"{info.workflow_id} {info.first_execution_run_id}"
         self.parent = place_in(info.headers)
-        """A continued execution is told its own parent."""
+        """A continued execution gets its own parent."""
         self.agent = ""
         self.late: list[EndedSpan] = []
         """Of Requests that were cancelled: whether by the run, or only because this worker forgets it, shows when it goes on."""

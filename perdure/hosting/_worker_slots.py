@@ -54,7 +54,7 @@ def tuning(settings: Settings) -> dict[str, Any]:
 
 
 def deployment(settings: Settings) -> WorkerDeploymentConfig | None:
-    """The version that a worker is (R13.7); `None`: it has none. Raises `SettingsError` where half of it is said."""
+    """The version that a worker is (R13.7); `None`: it has none. Raises `SettingsError` if only half of it is set."""
     name, build = settings.deployment_name, settings.build_id
     if name is None and build is None:
         return None

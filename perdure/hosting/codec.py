@@ -62,7 +62,7 @@ def payload_codec() -> PayloadCodec | None:
 _ENCODING: Final = b"perdure/unreadable"
 _TAKE_ANYTHING: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW})
 _GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "AccessDenied", "InvalidBucketName", "404", "403", "400"})
-"""What S3 says where asking again would not help."""
+"""Errors of S3 that another attempt would not change."""
 _PROBE: Final = Payload(metadata={"encoding": b"json/plain"}, data=b'"perdure"')
 _WITHIN: Final = 60.0
 """Seconds for a call of the codec. One that hangs would hold a worker's slot for ever: its task is tried again in another."""
@@ -267,7 +267,7 @@ def _for_our_workflow() -> bool:
 
 def is_lasting(error: BaseException) -> bool:
     """Whether asking again would fail in the same way: the claim itself is wrong, or there is no storage to ask."""
-    if isinstance(error.__cause__, Exception):  # S3's driver wraps what S3 said
+    if isinstance(error.__cause__, Exception):  # S3's driver wraps S3's error
         response = getattr(error.__cause__, "response", None) or {}
         return str(response.get("Error", {}).get("Code")) in _GONE or is_lasting(error.__cause__)
     wrong = type(error).__name__ == "ParamValidationError" or "TMPRL110" in str(error)

@@ -40,11 +40,11 @@ _log: Final = logging.getLogger("perdure.worker")
 _COMES: Final = ("Connection refused", "dns error", "timed out", "deadline exceeded", "connection reset")
 """Of a server, or of the way to it, that is not there yet."""
 _ENDED: Final = ("transport error", "operation was canceled")
-"""What the SDK says of a connection that the server ended: before the first call was sent, or while it was."""
+"""The SDK's words for a connection that the server ended: before the first call was sent, or while it was."""
 
 
 async def reached(connect: Callable[[], Awaitable[Client]], wait: float) -> Client:
-    """A client whose server knows its namespace. What may come by itself is waited for, `wait` seconds at most, and told once.
+    """A client whose server knows its namespace. What may come by itself is waited for, `wait` seconds at most, and logged once.
 
     Raises `ServerError`: at once for what waiting does not mend.
     """
@@ -130,7 +130,7 @@ leave_cleanly()  # whoever has got as far as this will have the SDK's threads, w
 
 
 def data_converter() -> DataConverter:
-    """Pydantic's, with external storage for large values where `PERDURE_STORAGE` says so, and the codec that `PERDURE_CODEC` names.
+    """Pydantic's, with external storage for large values where `PERDURE_STORAGE` is set, and the codec that `PERDURE_CODEC` names.
 
     With a codec the texts of failures are payloads too. What goes to the storage has gone through the codec before.
     """

@@ -26,7 +26,7 @@ from perdure.runs.metrics import word
 from perdure.values.json import JsonObject
 
 _TALKATIVE: Final = ("perdure.mcp",)
-"""Its details are what servers say: they are only told with the payloads."""
+"""Its details are texts of servers: they are only logged with the payloads."""
 _LIBRARIES: Final = (
     *(
         "temporalio",
@@ -42,11 +42,11 @@ _LIBRARIES: Final = (
     ),
     *("boto3", "botocore", "aioboto3", "aiobotocore", "s3transfer"),
 )
-"""Of these only warnings are told, for in detail they tell what they send."""
+"""Of these only warnings are logged, because their details hold what they send."""
 _SILENT: Final = ("mcp",)
-"""What it has to say of a server the worker says itself, in a line."""
+"""The worker itself reports its messages about a server, in a line."""
 QUIET: Final = (*_TALKATIVE, *_LIBRARIES, *_SILENT)
-"""All of which less is told."""
+"""All loggers of which less is logged."""
 _COLOURS: Final = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m", "CRITICAL": "\x1b[31m", "DEBUG": "\x1b[2m"}
 
 
@@ -80,7 +80,7 @@ def core_logging() -> LoggingConfig:
 
 
 def _tells_more(record: logging.LogRecord) -> bool:
-    """Not of each poll that is tried again while the server is lost: that it is lost the worker says once."""
+    """Not of each poll that is tried again while the server is lost: the worker reports once that it is lost."""
     return "poll_" not in (words := record.getMessage()) or "retried" not in words
 
 
@@ -95,7 +95,7 @@ class _Lines(logging.Formatter):
         return words if self._payloads or record.name.startswith("perdure") else words.partition("\n")[0]
 
     def fields(self, record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
-        """Run, call, and what else the event is said to be."""
+        """Run, call, and the other fields of the event."""
         told = vars(record)
         if of_activity := told.get("temporal_activity"):
             yield "run", of_activity.get("workflow_id")

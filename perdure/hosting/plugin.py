@@ -184,7 +184,7 @@ class PerdurePlugin(SimplePlugin):
 
 
 class _OwnClient(Interceptor):
-    """The SDK gives activities the client that the worker was made with, whatever a plugin says; Perdure's need this one."""
+    """The SDK gives activities the client that the worker was made with, in spite of any plugin; Perdure's need this one."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

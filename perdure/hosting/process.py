@@ -38,7 +38,7 @@ async def until_interrupted() -> None:
 
 @asynccontextmanager
 async def beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Do these while the context lasts. One that breaks down is told in the log, and ends nothing else."""
+    """Do these while the context lasts. One that breaks down is logged, and ends nothing else."""
 
     async def told(each: Coroutine[Any, Any, None]) -> None:
         try:

@@ -171,7 +171,7 @@ class Settings(BaseSettings):
     )
     workspace: Path | None = setting(
         None,
-        "Folder whose AGENTS.md and the like agents are told that ask for it (config.prompt.workspace)",
+        "Folder whose AGENTS.md and the like are shown to agents that ask for it (config.prompt.workspace)",
         WORK,
         "FOLDER",
     )
@@ -267,10 +267,10 @@ class Settings(BaseSettings):
         "info", "The least level that is logged: debug < info < warning < error", SERVICE, "LEVEL"
     )
     log_payloads: bool = setting(
-        False, "Also log what tools and models say: exceptions' words, libraries' details; for development", SERVICE
+        False, "Also log texts of tools and models: exceptions' messages, libraries' details; for development", SERVICE
     )
     trace_content: bool = setting(
-        False, "Spans also tell what models and tools were told and said, without the worker's keys", SERVICE
+        False, "Spans also hold prompts, answers, parameters and results, without the worker's keys", SERVICE
     )
 
     activities: int = setting(
@@ -353,7 +353,7 @@ class Settings(BaseSettings):
     gateway_origins: Names = setting((), "Other sites whose pages may ask: https://app.example.com", GATEWAY, "A,B,…")
     gateway_proxies: Names = setting(
         (),
-        "Proxies, by address or network, whose Forwarded or X-Forwarded-For says where a client is: 10.0.0.0/8",
+        "Proxies, by address or network, whose Forwarded or X-Forwarded-For names the client: 10.0.0.0/8",
         GATEWAY,
         "A,B,…",
     )

@@ -73,7 +73,7 @@ def _provider() -> TracerProvider:
     from perdure.hosting._traces import Ids
 
     class Wordless(OTLPSpanExporter):
-        """Leaves out what exceptions say, which may be anything that runs are about; their types are told. A tool's own spans have them."""
+        """Leaves out the messages of exceptions, which may hold any data of runs; their types are kept. A tool's own spans have them."""
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
             return super().export([_wordless(span) for span in spans])

@@ -322,7 +322,7 @@ def _check_routes(functions: list[Callable[..., Any]]) -> None:
 
 
 def _client(client: Client, faults: list[Kill]) -> Client:
-    """The clock says when time passes, not whoever waits for a result."""
+    """Time passes by the clock, and not by a wait for a result."""
     quick = [_QuickTasks()] if faults else []
     return Client(
         client.service_client, namespace=client.namespace, data_converter=client.data_converter, interceptors=quick

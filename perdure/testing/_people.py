@@ -48,7 +48,7 @@ class Person:
     after: float = 0.0
     """Seconds from when it was offered."""
     more: JsonObject = field(default_factory=dict)
-    """What the decision says beside its kind."""
+    """The decision's other keys."""
     every: bool = False
     decided: int = 0
 

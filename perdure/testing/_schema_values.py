@@ -253,7 +253,7 @@ def _has(item: Any, character: str) -> bool:
 
 
 def _joined(one: Json, other: Json) -> JsonObject:
-    """Both schemas at once, as far as that can be said in one."""
+    """Both schemas at once, as far as one schema can express that."""
     first: JsonObject = one if isinstance(one, dict) else {}
     second: JsonObject = other if isinstance(other, dict) else {}
     joined = {**first, **second}

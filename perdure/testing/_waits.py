@@ -661,7 +661,7 @@ class TestRuns:
                 await asyncio.gather(looking, return_exceptions=True)
 
     async def _look(self) -> None:
-        """Go on for as long as anybody waits; what goes wrong is told to all who do."""
+        """Go on for as long as anybody waits; what goes wrong is raised for all who do."""
         try:
             await self._go_on()
         except Exception as error:

@@ -489,7 +489,7 @@ class _Record:
         return branch(found["branch"], found["returns"]) if "branch" in found else found["returns"]
 
     async def decide(self, client: Client, look: WaitingState) -> None:
-        """Say again what people said, each once its call waits."""
+        """Send the recorded decisions, each once its call waits."""
         for run_id in look.open:
             left = self._decisions.get(self._path(run_id), [])
             while left and "policy" in left[0]:

@@ -38,7 +38,7 @@ TOKEN = 4
 
 
 RUN_HEADER = "x-perdure-run"
-"""Which run asks, as far as the client says it: see `ScriptedModel.client`."""
+"""The header that names the run of a request: see `ScriptedModel.client`."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Fault:
 
 
 Content: TypeAlias = "str | JsonObject | Callable[[ChatRequest], str | JsonObject]"
-"""What a model says: text, a Solution, or what a function makes of the request."""
+"""The model's answer: a text, a Solution, or the result of a function of the request."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Turn:
     headers: Mapping[str, str] = field(default_factory=dict)
     fault: Fault | None = None
     usage: bool | tuple[int, int] | Mapping[str, Any] = True
-    """Whether tokens are told; or the prompt and completion tokens to tell; or what else is told of them, such as those that were cached."""
+    """Whether usage is reported; or the prompt and completion tokens to report; or further counts, such as cached tokens."""
     raw: Sequence[str | bytes] = ()
     """The whole body as it goes over the wire, piece by piece, in place of anything made here; with `status` and `headers`."""
     media_type: str = "text/event-stream"
@@ -254,7 +254,7 @@ def event(asked: ChatRequest, delta: JsonObject, finish_reason: str | None = Non
 
 
 def segments(asked: ChatRequest, answer: ModelAnswer) -> list[tuple[str, Callable[[str], JsonObject]]]:
-    """The answer's pieces that are streamed bit by bit, each with how a bit of it is said; a call's name counts too."""
+    """The answer's pieces that are streamed bit by bit, each with the form of its bits; a call's name counts too."""
     segments: list[tuple[str, Callable[[str], JsonObject]]] = []
     if answer.reasoning:
         segments.append((answer.reasoning, lambda text: {"reasoning_content": text}))

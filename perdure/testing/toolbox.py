@@ -206,7 +206,7 @@ class Execution:
     knows_key: bool
     """Whether the code takes a `ToolContext`, and so can make its effect once per key."""
     ended: bool = False
-    """Whether the code ran to its end, whoever was told of it."""
+    """Whether the code ran to its end, whether or not its end was reported."""
 
     def __str__(self) -> str:
         return f"{self.call_id} {self.tool}({shorten(self.params, 80)}), attempt {self.attempt}"
@@ -268,7 +268,7 @@ class Toolbox:
         return open_tool(definition, fake, context_parameter=_CONTEXT)
 
     def _watched(self, function: ToolFunction, own: str | None, fake: Any = None) -> ToolFunction:
-        """The tool with its executions written down; it dies with its worker where a fault says so."""
+        """The tool with its executions written down; it dies with its worker at a scripted fault."""
         knows_key = own is not None if fake is None else _takes_context(fake)
         run = function.function
 
