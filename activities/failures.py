@@ -161,7 +161,7 @@ def _at(error: Exception) -> str:
 
 
 def tool_failure(error: Exception) -> ApplicationError:
-    """Return a tool's failure: final if the tool says so, else retried by the tool's policy. Its class name is the
+    """Return a tool's failure: final if the tool makes it so, else retried by the tool's policy. Its class name is the
     code.
     """
     if isinstance(error, ToolError):

@@ -39,7 +39,7 @@ def next_heartbeat(worked: float, timeout: float | None = None, *, news: bool = 
 
 
 class Heartbeat:
-    """Heartbeats of one activity. What was last told goes out with each, so that it can be read until there is more."""
+    """Heartbeats of one activity. The last details go out with each, so that it can be read until there is more."""
 
     def __init__(self, timeout: float | None = None) -> None:
         self._timeout = timeout
@@ -48,7 +48,7 @@ class Heartbeat:
         self._told = self._said = asyncio.get_running_loop().time()
         """When the last heartbeat went through the worker, and when one went past it."""
         self.renew: Callable[[], tuple[Any, ...]] | None = None
-        """What a heartbeat tells that goes out anyway, where that changes by itself."""
+        """The details of a heartbeat that goes out anyway, if they change by themselves."""
         self.on_look: Callable[[AttemptState], None] | None = None
         """Told of every look."""
 
@@ -58,7 +58,7 @@ class Heartbeat:
         self._news.set()
 
     async def say(self, *details: Any) -> None:
-        """Progress, sent at once: the worker holds back what comes close upon another. What says a key is the caller's to mask."""
+        """Progress, sent at once: the worker holds back what comes close upon another. The caller masks keys."""
         self._details = details
         handle = client().get_async_activity_handle(task_token=activity.info().task_token)
         try:
@@ -72,7 +72,7 @@ class Heartbeat:
             self._said = asyncio.get_running_loop().time()
 
     def end(self) -> None:
-        """The attempt has failed: what was told last is there for the next one."""
+        """The attempt has failed: its last details are there for the next one."""
         if self._news.is_set():
             activity.heartbeat(*self._details)
 

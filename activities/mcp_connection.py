@@ -56,7 +56,7 @@ class McpServer(BaseModel):
     headers: dict[str, str] = Field(default_factory=dict)
     disabled: bool = False
     trusted: bool = False
-    """Whether the server is believed when it says that a tool only reads: such a tool is `safe` then. What the tools
+    """Whether the server's declaration that a tool only reads is trusted: such a tool is `safe` then. What the tools
     of one that is not trusted return counts as written by others (R15.2)."""
     approval: Rule | JsonObject | None = None
     """`never` or `always` for all of its tools, or by tool: `{"delete": "always"}`."""
@@ -281,7 +281,7 @@ class StderrTail:
 
 
 CONNECT_TIMEOUT: Final = 10.0
-"""Seconds until a server that says nothing is given up."""
+"""Seconds until a silent server is given up."""
 _MOST_PAGES: Final = 100
 _SETTLE: Final = 0.2
 """Seconds between two readings of a list that keeps changing."""

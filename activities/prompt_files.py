@@ -123,7 +123,7 @@ _LONGEST_FRONT: Final = 16_000
 _FOLDERS: Final = 1000
 """Entries of a folder that are looked at."""
 _LISTED: Final = 100
-"""Files of a skill that its reader is told of."""
+"""Files of a skill that its reader sees listed."""
 
 
 def skills_in(folder: Path) -> Iterator[Skill | str]:
@@ -250,7 +250,7 @@ class PromptFolders:
         self._untrusted = frozenset(untrusted)
 
     def read(self, wanted: PromptConfig, tools: Collection[str]) -> PromptParts:
-        """The parts that a run with these `tools` is told. Raises `ProtocolError` for what this worker does not have."""
+        """Return the parts of the prompt of a run with these `tools`. Raises `ProtocolError` for what this worker does not have."""
         skills, left_out = self._read_skills(wanted.skills)
         reader = READ_SKILL
         while reader in tools:
@@ -312,7 +312,7 @@ class PromptFolders:
 
 
 def reading_tool(parts: PromptParts, definitions: Mapping[str, JsonObject]) -> JsonObject:
-    """The tool by which the model reads the skills that it is told of, and no others. Raises `ProtocolError`."""
+    """The tool by which the model reads the skills that are listed for it, and no others. Raises `ProtocolError`."""
     if (definition := definitions.get(READ_SKILL)) is None:
         raise ProtocolError(f"config.prompt.skills: the worker has no tool {READ_SKILL!r} to read them with")
     properties: JsonObject = dict(definition["properties"])

@@ -196,7 +196,7 @@ class RunApprovals:
         self.approval_queue.refuse(shown, str(error), workflow.now().isoformat(timespec="seconds"))
 
     def _ask_again(self) -> None:
-        """The run was reset: what waits is asked once more, and whoever looks is told."""
+        """The run was reset: what waits is asked once more, and watchers get an event."""
         self._notes.was_reset()
         tell(metrics.run_reset())
         self._display.report_reset()

@@ -139,7 +139,7 @@ def on_reset(act: Callable[[], None]) -> None:
 
 
 def ends_former() -> bool:
-    """Whether a workflow that records no rules of its own ends children of before a reset: a marker in its history says so."""
+    """Whether a workflow that records no rules of its own ends children of before a reset: a marker in its history shows it."""
     return workflow.patched(FORMER_CHILDREN_END)
 
 

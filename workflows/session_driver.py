@@ -1,4 +1,4 @@
-"""The life of a session: its queue tells the next step, from message to run to reply."""
+"""The life of a session: its queue decides the next step, from message to run to reply."""
 
 from __future__ import annotations
 

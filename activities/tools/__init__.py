@@ -1,4 +1,4 @@
-"""Tools that come with Perdure: the worker says which, and what they may reach."""
+"""Tools that come with Perdure: the worker's settings select them, and what they may reach."""
 
 from __future__ import annotations
 

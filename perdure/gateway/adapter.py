@@ -32,7 +32,7 @@ _log: Final = logging.getLogger("perdure.gateway")
 
 
 class Agents:
-    """A file is read again when it has changed; one that cannot be read is told of in the log, once for each change."""
+    """A file is read again when it has changed; one that cannot be read is logged, once for each change."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -92,7 +92,7 @@ class Adapter:
     """The routes, with whole paths. Of two adapters with the same path, the first in the list answers."""
     access: Access = "bearer"
     problem: Callable[[Request, HttpError], Response] = field(default=lambda _, problem: as_problem_json(problem))
-    """How it says that something was refused, also by the frame: its protocol's own form, or a page that asks to sign in (401)."""
+    """The form of a refusal, also of one by the frame: its protocol's own form, or a page that asks to sign in (401)."""
     below: str | None = None
     """The prefix of addresses whose 404 this adapter answers in its own form. The first such adapter in the list does."""
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
@@ -125,12 +125,12 @@ class Gateway:
         return "" if trusted & {"*", caller.name} else f"{OTHERS}{CLIENT}{caller.sender}"
 
     async def own_run(self, caller: Caller, id: str) -> Run[Any]:
-        """A run by what somebody says is its id. Raises `RunNotFoundError` for another tenant's as for none, and after as long."""
+        """Return a run by the id that a client has sent. Raises `RunNotFoundError` for another tenant's as for none, and after as long."""
         async with _alike():
             return await self.perdure.find_run(id, tenant=caller.tenant)
 
     async def own_session_of(self, caller: Caller, id: str) -> Session:
-        """The session of a run by what somebody says is its id, also where that run has not begun. Raises as `own_run`."""
+        """Return the session of a run by the id that a client has sent, also where that run has not begun. Raises as `own_run`."""
         async with _alike():
             return await self.perdure.find_session_of(id, tenant=caller.tenant)
 

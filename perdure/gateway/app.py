@@ -40,7 +40,7 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""Of every answer that says nothing else."""
+"""Headers of every answer that sets no others."""
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _OF_MCP: Final = ("Mcp-Session-Id", "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name")
@@ -102,7 +102,7 @@ def create_app(
 
 
 class _OneLength:
-    """Refuses a request that says its body's length twice: a proxy before the gateway may read another request out of it than the gateway does."""
+    """Refuses a request with two lengths of its body: a proxy before the gateway may read another request out of it than the gateway does."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

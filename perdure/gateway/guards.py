@@ -179,7 +179,7 @@ class Guards:
         return _network(forwarded(request, self._proxies)[0])
 
     def sign_in(self, request: Request, response: Response, caller: Caller) -> None:
-        """Give the browser a session of its own, which says nothing about the token but its id."""
+        """Give the browser a session of its own, which holds nothing of the token but its id."""
         named = f"{int(self._clock()) + SESSION_SECONDS}.{caller.token}.{secrets.token_urlsafe(16)}"
         cookie = f"{named}.{self._sign(self._cookie, named)}"
         self._set_cookie(request, response, self._cookie, cookie)
@@ -225,7 +225,7 @@ class Guards:
 
 
 def forwarded(request: Request, proxies: Sequence[Network]) -> tuple[str, str]:
-    """The client's address and the scheme that it has used: those of the connection, or what the last of these `proxies` says of it."""
+    """The client's address and the scheme that it has used: those of the connection, or those that the last of these `proxies` reports."""
     host, scheme = "" if request.client is None else request.client.host, request.url.scheme
     if not _is_in(host, proxies):
         return host, scheme

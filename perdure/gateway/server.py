@@ -20,7 +20,7 @@ from perdure.gateway.bounds import HEADERS
 from perdure.hooks.events import GatewayStart, GatewayStop
 
 CONNECTIONS: Final = 1000
-"""At a time; what comes beyond them is told so."""
+"""At a time; further ones are refused."""
 PATIENCE: Final = 15.0
 """Seconds in which a connection has to say its first request, and the system to hear that what was sent has come."""
 

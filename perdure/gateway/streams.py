@@ -20,7 +20,7 @@ from perdure.values.json import dumps
 T = TypeVar("T")
 
 KEEP_ALIVE: Final = 15.0
-"""Seconds after which a silent stream says that it is there; then also whether its token is still let in is looked at."""
+"""Seconds after which a silent stream sends a sign of life; then also whether its token is still let in is looked at."""
 READS_WITHIN: Final = 30.0
 """Seconds in which a reader takes what is sent; one that does not is dropped, and goes on at its event when it comes back."""
 AT_ONCE: Final = 0.25
@@ -98,7 +98,7 @@ class EventStream(Response):
         *,
         retry: bool = True,
     ) -> None:
-        """`retry`: whether a browser is told when to come back; to some clients that is an event, and one that they cannot read."""
+        """`retry`: whether a browser gets the time after which to come back; to some clients that is an event, and one that they cannot read."""
         super().__init__(headers={"X-Accel-Buffering": "no", **(headers or {})})
         del self.headers["content-length"]
         self._gateway = gateway
@@ -161,7 +161,7 @@ class _Coming:
         self.next: asyncio.Future[str] = asyncio.ensure_future(anext(frames))
 
     async def fails_at_once(self) -> None:
-        """Raises what keeps the first from coming, if that is known soon: then it can still be said as a status."""
+        """Raises what keeps the first from coming, if that is known soon: then it can still be a status."""
         await asyncio.wait({self.next}, timeout=AT_ONCE)
         error = self.next.exception() if self.next.done() else None
         if error is not None and not isinstance(error, StopAsyncIteration):
@@ -185,7 +185,7 @@ class _Coming:
 
 
 def stream_problem(error: BaseException) -> HttpError:
-    """Return what a client is told of an error that breaks its stream; the log has the rest."""
+    """Return the words for a client about an error that breaks its stream; the log has the rest."""
     problem = problem_of(error) if isinstance(error, Exception) else None
     if problem is None:
         _log.error("a stream broke down", exc_info=error)

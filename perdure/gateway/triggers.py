@@ -28,7 +28,7 @@ _PLACE: Final = re.compile(r"(env|file):(.+)")
 
 
 class MappingError(Exception):
-    """A mapping does not fit the body of a delivery: one line that says where."""
+    """A mapping does not fit the body of a delivery: one line that names the place."""
 
 
 def _places(value: Any) -> tuple[Any, ...]:
@@ -52,9 +52,9 @@ class SessionMapping(BaseModel):
     key: str = Field(min_length=1)
     """The session's key, for example `issue-{†body.issue.number}`."""
     text: str = Field(min_length=1)
-    """What the message says."""
+    """The message's text."""
     mode: Literal["followup", "collect", "steer", "interrupt", "reject"] | None = None
-    """What the message does to a run that is active; by default as the session says."""
+    """What the message does to a run that is active; by default the session's mode."""
     route: str = ""
     """Where the reply goes."""
 

@@ -92,7 +92,7 @@ class _Deliveries:
         return self._trigger.sender or self._name
 
     async def receive(self, request: Request) -> Response:
-        """Verify a delivery, and start or send what it says. Raises `HttpError` as an answer to its sender."""
+        """Verify a delivery, and start its run or send its message. Raises `HttpError` as an answer to its sender."""
         trigger = self._trigger
         headers = {name.lower(): value for name, value in request.headers.items()}
         raw = await request.body()

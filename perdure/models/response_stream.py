@@ -289,7 +289,7 @@ class ResponseStream:
 
 
 def refusal_problem(words: str) -> JsonObject:
-    """Return the problem that a model is told of after it refused."""
+    """Return the problem that a model reads after it refused."""
     return {"code": "refusal", "message": f"you refused: {words}"}
 
 

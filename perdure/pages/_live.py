@@ -17,7 +17,7 @@ INTERVAL: Final = 1.0
 SHOWN: Final = 50
 """Runs on a page of the list."""
 KEEP_ALIVE: Final = 15.0
-"""Seconds after which a silent stream says that it is there."""
+"""Seconds after which a silent stream sends a sign of life."""
 
 
 class LiveApprovals:

@@ -86,7 +86,7 @@ class Site:
         return self.guards.finish(request, RedirectResponse(address, 303))
 
     def said(self, request: Request, words: str) -> str:
-        """A query by which the next page says these words."""
+        """A query by which the next page shows these words."""
         return urlencode({"said": words, "by": self.guards.sign_words(request, words)})
 
     def said_of(self, request: Request) -> str:
@@ -104,7 +104,7 @@ class Site:
         return form
 
     def problem(self, request: Request, problem: HttpError) -> Response:
-        """A page that says why there is no page; for whoever has to sign in, the one to do that on."""
+        """A page with the reason why there is no page; for whoever has to sign in, the one to do that on."""
         if problem.status == 401:
             return self.ask_for_token(request)
         if request.headers.get("hx-request"):

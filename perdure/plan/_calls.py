@@ -183,7 +183,7 @@ def _or_unknown(lookup: Callable[[Reference], Json | Missing], reference: Refere
 DEFAULT_PARALLEL: Final = 8
 DEFAULT_MAX: Final = 20
 TOLD_FAILURES: Final = 10
-"""Failed iterations that the model is told of one by one."""
+"""Failed iterations that the model reads one by one."""
 EACH: Final = "_each"
 UNTIL: Final = "_until"
 WHILE: Final = "_while"
@@ -474,12 +474,12 @@ class CallState:
     error: CallError | None = None
     result: Json = None
     kept: list[Json] | None = None
-    """The value that a session's transcript keeps in place of the result, if a hook says so; a list of one value."""
+    """The value that a session's transcript keeps in place of the result, if a hook sets one; a list of one value."""
     writes: list[Write] = field(default_factory=list)
     sources: Sources = NOWHERE
     """The provenance of its result, or of its failure's text."""
     notes: list[CallError] = field(default_factory=list)
-    """Errors that the model is told of although the call is done: iterations that failed."""
+    """Errors that the model reads although the call is done: iterations that failed."""
     started: str | None = None
     """ISO 8601: the time when it was handed to its activity."""
     ended_at: str | None = None

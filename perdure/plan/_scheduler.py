@@ -54,7 +54,7 @@ def judge(
     texts: TextBudget,
     known: KnownSources,
 ) -> Binding | CallEnd | None:
-    """Judge a call: `None` says that it is ready, with its parameters resolved.
+    """Judge a call: `None` means that it is ready, with its parameters resolved.
 
     A binding: its writers took another branch, so search for the next ones; without any it is `exhausted`, and the call
     is judged again. `order` gives each call's place in the order of completion; `missing` explains a reference to

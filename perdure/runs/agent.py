@@ -91,7 +91,7 @@ def output_schema(schema: SchemaPart) -> SchemaPart:
 
 
 FILES: Final = ("AGENTS.md", "SOUL.md", "TOOLS.md", "IDENTITY.md", "USER.md", "MEMORY.md")
-"""Bootstrap files of a workspace, in the order in which they are told."""
+"""Bootstrap files of a workspace, in the order of the prompt."""
 
 
 class PromptConfig(BaseModel):
@@ -387,7 +387,7 @@ class Context:
         self.plan_output: Json = plans[-1].output if plans else None
         said = agent.config.start if "start" in agent.config.model_fields_set else None
         self.starts_with_plan = bool(self.plan) and (said == "plan" or (said is None and self.plan_output is not None))
-        """Whether the plan runs first: its author says so, or gives its output with it (R5.9)."""
+        """Whether the plan runs first: its author sets that, or gives its output with it (R5.9)."""
         data = merge_data(messages)
         self.data = [merged for merged in data if merged.kind != "state"]
         states = [merged for merged in data if merged.kind == "state"]

@@ -409,7 +409,7 @@ class ModelTurns:
         return {**tools, **({} if self._keep is None else {self._keep.name: self._keep})}
 
     def fresh(self, plan: Plan) -> list[Call]:
-        """Return the calls that have ended since the model's last Request. They count as told."""
+        """Return the calls that have ended since the model's last Request. They count as reported."""
         found = [call for call in plan.calls if call.state.ended and call.id not in self._told]
         self._told.update(call.id for call in found)
         return found

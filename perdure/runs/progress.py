@@ -35,7 +35,7 @@ class RunProgress(WireModel):
     answers: list[str] = Field(default_factory=list)
     """Fingerprints of the last answers."""
     told_to_vary: int = 0
-    """Number of the last Request that told the model that its answers repeat (R9.8)."""
+    """Number of the last Request with the feedback that answers repeat (R9.8)."""
     worked: float = 0.0
     expected: ExpectedUsage = Field(default_factory=ExpectedUsage)
     """Estimated usage of a delegate (R18.7)."""

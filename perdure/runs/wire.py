@@ -28,7 +28,7 @@ from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.state import WriteRecord
 
 TASK_QUEUE: Final = "perdure"
-"""Where workers listen unless they are told otherwise."""
+"""The default task queue of workers."""
 
 AGENT_WORKFLOW: Final = "Agent"
 PREPARE_ACTIVITY: Final = "perdure.prepare"
@@ -58,7 +58,7 @@ AGENT_ATTRIBUTE: Final = "PerdureAgent"
 """Search attribute (Keyword) of a run that no other run has started: its agent's name. Set at its start."""
 SENDER_ATTRIBUTE: Final = "PerdureSender"
 TENANT_ATTRIBUTE: Final = "PerdureTenant"
-"""Search attributes (Keyword) of such a run: for whom it runs, where that was said. Set at its start."""
+"""Search attributes (Keyword) of such a run: for whom it runs, if the start named somebody. Set at its start."""
 STOP_ATTRIBUTE: Final = "PerdureStopReason"
 """Search attribute (Keyword) of such a run: why it stopped, or the type of its failure. Set at its end."""
 COST_ATTRIBUTE: Final = "PerdureCost"
@@ -104,7 +104,7 @@ RunStatus: TypeAlias = Literal["running", "completed", "refused", "failed", "can
 class PrepareInput(WireModel):
     tools: list[str | JsonObject]
     models: JsonObject
-    """The agent file's `config.models`, as far as it says any."""
+    """The agent file's `config.models`, as far as it has any."""
     prices: dict[str, Price] = Field(default_factory=dict)
     """The agent file's own."""
     cost_budget: bool = False
@@ -114,7 +114,7 @@ class PrepareInput(WireModel):
     approver: str | None = None
     """The program that decides, if there is one: the worker has to know it."""
     prompt: PromptConfig = Field(default_factory=PromptConfig)
-    """What of instructions, skills and files the run is to be told (R10.19)."""
+    """The instructions, skills and files of the run's prompt (R10.19)."""
     notify: dict[str, list[str]] = Field(default_factory=dict)
     """Names of the routes that the run's notifications need, by their places in `config.notify` (R19.5)."""
     callback: str = ""
@@ -245,7 +245,7 @@ class RunResult(WireModel):
     worked: float = 0.0
     """Seconds of work, for a parent's deadline; not part of `run --json`."""
     cut: list[str] = Field(default_factory=list)  # R18.3
-    """What was too large to be told whole, a line each, and how to read it."""
+    """Values that were too large to be shown in full, a line each, and how to read them."""
     sources: list[str] = Field(default_factory=list)  # R15.1
     """Where the output of a delegate comes from, for the run above; not part of `run --json`."""
     left: dict[str, list[str]] = Field(default_factory=dict)  # R15.1
@@ -258,7 +258,7 @@ class RunResult(WireModel):
     sent: list[str] = Field(default_factory=list)  # R10.16
     """Digests of what message tools have sent, those of its delegates too. Not part of `run --json`."""
     reasoning: str = ""
-    """What the model thought before the answer, where a session tells that. Not part of `run --json`."""
+    """The model's reasoning before the answer, in a session that sends it. Not part of `run --json`."""
     tight: bool = False  # R9.7
     """Whether its context was too long for a model, and was shown cut since. Not part of `run --json`."""
     ended_at: str | None = None
@@ -305,7 +305,7 @@ class RunView(RunResult):
     writes: dict[str, str] = Field(default_factory=dict)
     """Call id → its output path."""
     sets: list[list[str]] = Field(default_factory=list)  # R15.1
-    """Names of sources; `!` before one says that others wrote what came from there."""
+    """Names of sources; `!` before one means that others wrote its values."""
     met: list[str] = Field(default_factory=list)  # R15.1
     """What others wrote and its calls or its model have met, as names of sources."""
     edges: list[tuple[str, str, str]] = Field(default_factory=list)
@@ -362,7 +362,7 @@ class RunInput(WireModel):
     asks: bool = False  # what is large in this of the run above (R18.2)
     clocked: bool = False  # the run above tells when the deadline may be there (R9.5)
     records: bool = False
-    """A session keeps what its calls gave: the result says it (R10.10)."""
+    """Whether the result has the results of calls, for a session that keeps them (R10.10)."""
     reasons: bool = False  # a session tells people what the model thinks (R10.16)
     prepared: Packed | None = None
     """A `PreparedWorker` that its loop has recorded for all iterations; its form is `PREPARED_FORM`."""

@@ -87,7 +87,7 @@ class CallEntry(WireModel):
     status: str
     """Status, as in a `CallView`, or `unknown`: nobody knows whether the call took effect."""
     result: str | None = None
-    """Result as text without images, cut as R10.18 says."""
+    """Result as text without images, cut by R10.18."""
     wrote: list[WriteRecord] = Field(default_factory=list)
     """Paths to which its result, or its error, was written."""
     reason: str | None = None

@@ -24,7 +24,7 @@ ATTEMPTS: Final = 6
 """Attempts of one delivery, without those in which a worker was shut down."""
 
 Kind: TypeAlias = Literal["answer", "reasoning", "tools", "failure"]
-"""`answer`: what the run says; before it, where `verbose` allows, its `reasoning` and a line for each call (`tools`). `failure`: there is
+"""`answer`: the run's text; before it, where `verbose` allows, its `reasoning` and a line for each call (`tools`). `failure`: there is
 nothing to say, and why."""
 
 

@@ -61,7 +61,7 @@ arrive now, has ended what ran; or the command of this name was carried out, or 
 EVERYTHING: Final = "*"
 """The right to everything."""
 COMMANDS: Final = ("/stop", "/new", "/reset")
-"""What counts as a command when it is all that a message says; each needs the right of its name without the slash (R10.9)."""
+"""The words that are a command when they are a whole message; each needs the right of its name without the slash (R10.9)."""
 
 SETTINGS: Final = ("context", "config", "schema", "metadata")
 """Keys of an agent file that a message may set for its own run."""
@@ -98,7 +98,7 @@ class Message(WireModel):
     """`*`, `stop`, `new`, `reset`, `approve`, `withdraw`, `agent`, … and whatever else the front door compares."""
     text: str
     mode: Mode | None = None
-    """`None`: as the session says, or else its agent."""
+    """`None`: the session's, or else its agent's."""
     route: str = ""
     """Where the reply goes: only messages of one route are collected."""
     agent: str = ""
@@ -110,7 +110,7 @@ class Message(WireModel):
     settings: JsonObject = Field(default_factory=dict)
     """Keys of the agent file (`SETTINGS`) that are others in the run that begins with this message, and in no other run (R10.9)."""
     request: str = ""
-    """Digest of the request that it came with, where that says more than the message does."""
+    """Digest of the request that it came with, if that holds more than the message."""
     context: JsonObject = Field(default_factory=dict, exclude_if=operator.not_)
     """What the front door knows of the sender: tools of the run that begins with it read that (R19.1)."""
 
@@ -127,7 +127,7 @@ class Message(WireModel):
 
     @property
     def command(self) -> str | None:
-        """The command that it is, as all that it says: never one inside of a text, however it is quoted."""
+        """The command that is the whole message; a command inside of a text is none."""
         return text if (text := self.text.strip()) in COMMANDS else None
 
 
@@ -235,7 +235,7 @@ METADATA_PAIRS, METADATA_KEY, METADATA_VALUE = 16, 64, 512
 
 
 class Description(WireModel):
-    """Pairs of texts that whoever began a session keeps with it; no model is told of them."""
+    """Pairs of texts that whoever began a session keeps with it; no model reads them."""
 
     metadata: dict[Annotated[str, Field(max_length=METADATA_KEY)], Annotated[str, Field(max_length=METADATA_VALUE)]] = (
         Field(default_factory=dict, max_length=METADATA_PAIRS)

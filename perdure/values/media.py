@@ -134,7 +134,7 @@ def without_file(kind: str, key: str, item: Json) -> str | None:
 
 
 def describe(kind: str, encoded: str) -> str:
-    """Return the substitute for a file: its kind, its size, and a digest that tells two of them apart."""
+    """Return the substitute for a file: its kind, its size, and a digest by which two of them differ."""
     size = len(encoded) * 3 // 4 - encoded[-2:].count("=")
     digest = hashlib.sha256(encoded.encode()).hexdigest()[:12]
     return f"[{kind}, {size:,} bytes, {digest}, left out]"

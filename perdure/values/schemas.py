@@ -415,7 +415,7 @@ def _found(pattern: str, text: str) -> bool:
 
 
 def _fitting(schema: SchemaPart) -> Callable[[Json], bool]:
-    """Return a function that tells whether a value is known to fit, so that it needs no search for errors."""
+    """Return a function for whether a value is known to fit, so that it needs no search for errors."""
     checking = CHECKING.get()
     steps = checking.steps
     try:

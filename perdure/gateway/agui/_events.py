@@ -45,14 +45,14 @@ from perdure.values.json import Json, JsonObject, dumps
 
 
 class MessageTexts:
-    """One is open at most. `messages`: all that the client has, kept as it is told; `prefix`: of the ids of these."""
+    """One is open at most. `messages`: all that the client has, in the order of sending; `prefix`: of the ids of these."""
 
     def __init__(self, prefix: str, messages: list[JsonObject], *, reasoning: bool = False) -> None:
         self._prefix = prefix
         self._messages = messages
         self._reasoning = reasoning
         self._known = {str(each.get("id")) for each in messages}
-        """Ids that were told of; what a client has in part is told anew, under another."""
+        """Ids that were sent; a message that a client has in part is sent anew, under another id."""
         self._name = ""
         """Of the one that is being written: empty, none is."""
         self._message: JsonObject | None = None
@@ -227,7 +227,7 @@ def pauses(view: RunView) -> bool:
 
 
 NOT_COUNTED: Final = "perdure.not_counted"
-"""The name of the event that says that an answer came too late: its interrupt was decided already."""
+"""The name of the event for an answer that came too late: its interrupt was decided already."""
 
 
 class AguiEvents(EventAdapter[BaseEvent, RunView]):
@@ -247,7 +247,7 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
         self._results = {str(message.get("toolCallId")) for message in self._messages if message.get("role") == "tool"}
         self._state: JsonObject | None = None
         self._answered = False
-        """Whether the run's output was told as a message."""
+        """Whether the run's output was sent as a message."""
 
     def begin(self) -> Iterator[BaseEvent]:
         """Yield the first event."""

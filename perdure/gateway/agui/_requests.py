@@ -38,7 +38,7 @@ class AguiRequest:
     run: str
     """The client's own id of the run."""
     message: tuple[str, str] | None
-    """The id and the text of what a user says; where there are no answers either, it asks for what runs there."""
+    """The id and the text of a user's message; without a message and without answers, the request follows the running run."""
     answers: list[InterruptAnswer]
     messages: list[JsonObject] = field(default_factory=list)
     """All that the client has."""

@@ -56,7 +56,7 @@ def agui_adapter(gateway: Gateway) -> Adapter:
 async def _answer(
     gateway: Gateway, caller: Caller, session: Session, asked: AguiRequest, settings: JsonObject, key: Key | None
 ) -> Response:
-    """Say and decide what is asked for, and then tell what comes of it: what is refused is a status, before anything is told."""
+    """Send messages and decisions, and then stream what follows. A refusal is a status, before anything is streamed."""
     from perdure.gateway.agui._events import AguiEvents
 
     run_id: str | None = None

@@ -1,4 +1,4 @@
-"""The HTTP API (R17.1): agents, runs, sessions, decisions and events, each operation said once, for its route and for the OpenAPI document."""
+"""The HTTP API (R17.1): agents, runs, sessions, decisions and events, each operation defined once, for its route and for the OpenAPI document."""
 
 from perdure.gateway.api.adapter import api
 

@@ -48,7 +48,7 @@ def _streamed(asked: ApiRequest[WireModel, EventsQuery], events: AsyncGenerator[
 
 
 def _from(asked: ApiRequest[WireModel, EventsQuery]) -> str | None:
-    """A browser that comes back says where in a header, and asks for the same address."""
+    """A browser that comes back sends its position in a header, and requests the same address."""
     return asked.request.headers.get("last-event-id") or asked.query.from_
 
 

@@ -203,7 +203,7 @@ class StartedRun(WireModel):
 
 
 class DeliveredMessage(WireModel):
-    """A message that a run was told."""
+    """A message to a run."""
 
     message_id: str
 

@@ -96,7 +96,7 @@ async def decide(asked: ApiRequest[DecisionBody]) -> Response:
 
 
 async def _of_no_session(asked: ApiRequest[Any, Any], otherwise: str) -> Run[Any]:
-    """A session compares the rights of who asks with those of who has begun the run, or has said the message (R10.9)."""
+    """A session compares the rights of who asks with those of who has begun the run, or has sent the message (R10.9)."""
     run = await asked.run()
     if run.id.startswith(SESSION_PREFIX):
         raise HttpError(409, f"this is a run of a session: {otherwise}")

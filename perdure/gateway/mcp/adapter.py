@@ -93,7 +93,7 @@ _FOUND_WITHIN: Final = 5.0
 """Seconds in which the server's index has a run that was started before its cancellation was sent."""
 _LOOK_AGAIN: Final = 0.25
 SESSION: Final = "mcp-session-id"
-"""The header in which a client says which of its connections a request belongs to: request ids are unique within it."""
+"""The header that names the client's connection to which a request belongs: request ids are unique within it."""
 _KEY: Final = "perdure/key"
 """Of `_meta`: the caller's idempotency key for a call, so that one that is sent again starts no second run."""
 Context = ServerRequestContext[Any, Request]

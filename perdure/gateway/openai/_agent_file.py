@@ -36,7 +36,7 @@ class Record(WireModel):
     sender: str = ""
     """Who asked."""
     source: str = ""
-    """The source of what this client says in the agent's or a tool's name; empty: its user's own (R15.2)."""
+    """The source of messages that this client sends in the agent's or a tool's name; empty: its user's own (R15.2)."""
     approves: bool = False
     """Whether who asked may decide: then what waits for a person ends a response."""
     must_call: list[str] = Field(default_factory=list)
@@ -181,7 +181,7 @@ def _tool_name(message: Json) -> str:
 
 
 def _with_instructions(context: list[Json], instructions: str | None) -> list[Json]:
-    """Behind the agent's own: they add to what it is told, and take nothing of it back."""
+    """Behind the agent's own: they add to its instructions, and take nothing back."""
     if not instructions:
         return context
     places = [at for at, message in enumerate(context, 1) if is_message(message) and message.get("type") == "system"]
@@ -190,7 +190,7 @@ def _with_instructions(context: list[Json], instructions: str | None) -> list[Js
 
 
 def _sampling(own: JsonObject, changes: JsonObject) -> JsonObject:
-    """For all models: what a file says for one of them alone does not go before it."""
+    """For all models: what a file has for one of them alone does not go before it."""
     kept = {
         key: {name: value for name, value in each.items() if name not in changes} if isinstance(each, dict) else each
         for key, each in own.items()

@@ -55,9 +55,9 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
         self._span = 0
         """How many attempts were made before the one that writes."""
         self._index = 0
-        """Items that were told and ended."""
+        """Items that were sent and ended."""
         self._text = ""
-        """What was told of the text that is being written."""
+        """The part of the text being written that was sent."""
         self._open = False
         """Whether its item was begun."""
         self._missed = False

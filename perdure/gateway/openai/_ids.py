@@ -1,4 +1,4 @@
-"""Ids: a response's says where its run is, to who has its tenant alone (R10.2).
+"""Ids: a response's id leads to its run, only for its tenant (R10.2).
 
 A response belongs to a session, or where nothing is kept to a run of its own. Its id holds the session's key, which is random, and never the
 id of the workflow, which is a digest of tenant and key: with another tenant the same id leads to nothing. A run that waited for its client

@@ -23,7 +23,7 @@ from perdure.values.json import Json, JsonObject, dumps
 Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 VIA: Final = "openai"
-"""With which a decision says by which response it came: `openai/2/1.0` is of the offer `1.0`, in the run's second leg."""
+"""The prefix by which a decision names its response: `openai/2/1.0` is of the offer `1.0`, in the run's second leg."""
 LIMITS: Final = {"token_budget": "max_output_tokens", "cost_budget": "max_output_tokens"}
 """Why a run came to an end that its answer is not the best of, in OpenAI's words; every other limit counts answers."""
 FAILED: Final = "invalid_prompt"
@@ -204,7 +204,7 @@ def via(id: ResponseId, offer: str) -> str:
 
 
 def answer_of(found: FoundRun) -> str:
-    """The text of a run's answer: as a reply says it (R10.16), or its JSON where the request asked for a format of its own."""
+    """The text of a run's answer: as in a reply (R10.16), or its JSON where the request asked for a format of its own."""
     if found.output is None or is_silence(text := text_of(found.output)):
         return ""
     return dumps(found.output) if found.record.formatted else text
@@ -315,7 +315,7 @@ def response_object(id: ResponseId, found: FoundRun) -> JsonObject:
 
 
 def empty_response(id: ResponseId, record: Record, run_id: str, status: Status) -> JsonObject:
-    """The response before anything of it is known. Beside OpenAI's keys `perdure` says which run it is."""
+    """The response before anything of it is known. Beside OpenAI's keys `perdure` names the run."""
     return {
         "id": str(id),
         "object": "response",

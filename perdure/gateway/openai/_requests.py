@@ -100,11 +100,11 @@ class ClientInput:
     """The content of a request's input."""
 
     before: list[JsonObject] = field(default_factory=list)
-    """Messages in the chat form that stand before what is said now."""
+    """Messages in the chat form before the present ones."""
     texts: list[str] = field(default_factory=list)
-    """What is said now; none: the last of `before` is a result that the run goes on with."""
+    """The present messages; none: the last of `before` is a result that the run goes on with."""
     outputs: dict[str, Json] = field(default_factory=dict)
-    """By the call's id as the client was told it: what calls that it carried out have given."""
+    """By the call's id as the client knows it: the results of calls that it carried out."""
     verdicts: dict[str, JsonObject] = field(default_factory=dict)
     """By the id of the item that asked: `{"decision", "reason"}`."""
     earlier: list[JsonObject] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Changes:
 
     @property
     def digest(self) -> str:
-        """Return the same for the same changes, but for `must_call`: each request that goes on says it anew."""
+        """Return the same for the same changes, but for `must_call`: each request that goes on sets it anew."""
         said = [self.instructions, self.tools, self.sampling, self.one_by_one, self.schema]
         return digest(said)
 
@@ -161,7 +161,7 @@ class ClientRequest:
     chat: bool = False
     """Whether it is a chat completion."""
     with_usage: bool = False
-    """Of a chat completion: a last chunk tells the usage."""
+    """Of a chat completion: a last chunk has the usage."""
 
 
 def read_tools(body: RequestBody, of: str) -> list[JsonObject]:
@@ -316,7 +316,7 @@ def _say(said: ClientInput, message: JsonObject) -> None:
 
 
 def _opening(items: list[JsonObject]) -> ClientInput:
-    """A whole history: what is said now are its last messages."""
+    """A whole history: the present messages are its last ones."""
     messages: list[JsonObject] = []
     for at, item in enumerate(items):
         _add(messages, item, f"input[{at}]")
@@ -324,7 +324,7 @@ def _opening(items: list[JsonObject]) -> ClientInput:
 
 
 def of_history(messages: list[JsonObject], where: str) -> ClientInput:
-    """A history in the chat form: the user's messages that it ends with are what is said now, or the results that it ends with."""
+    """A history in the chat form: the user's messages that it ends with are the present ones, or the results that it ends with."""
     first = len(messages)
     while first and messages[first - 1]["role"] == "user":
         first -= 1

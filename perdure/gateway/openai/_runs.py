@@ -124,7 +124,7 @@ _WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
 _SILENT: Final = (2.0, 60.0)
 """Seconds without an event after which a run that waits for somebody is looked at all the same: at first, and, twice as long after each, in the end."""
 _SILENT_BELOW: Final = 10.0
-"""The most of them while a call runs: a delegate's run that carries it out may have come to wait, and no event of the run says so."""
+"""The most of them while a call runs: a delegate's run that carries it out may have come to wait, and no event of the run reports it."""
 
 
 class RunFinder:
@@ -506,7 +506,7 @@ class RunStarter:
         return await self._say(caller, asked, key, record, "followup", idempotency), record
 
     async def _latest(self, caller: Caller, key: str) -> tuple[ResponseId, FoundRun | None, str]:
-        """The last run of a session, what it was asked here, and the agent that answers; without a run nothing was said yet.
+        """The last run of a session, what it was asked here, and the agent that answers; without a run there is no message yet.
 
         Raises `HttpError` (404) where there is no such session.
         """
@@ -618,7 +618,7 @@ def _no_conversation(id: str) -> HttpError:
 
 
 def _said_before(view: SessionView, message: str, sender: str) -> str | None:
-    """The run that took a message, if it was said already."""
+    """The run that took a message, if it was sent already."""
     said = (entry for entry in view.entries if entry.get("messageId") == message and entry.get("sender") == sender)
     return next((str(entry["runId"]) for entry in said if entry.get("runId")), None)
 

@@ -39,7 +39,7 @@ MOST: Final = 100
 
 
 async def input_items(runs: Callable[[str], Run[object]], id: ResponseId, found: FoundRun) -> list[JsonObject]:
-    """The items of a response's input, in their order; of a later leg what its run was told. `runs`: the run, or a delegate's, by its path."""
+    """The items of a response's input, in their order; of a later leg the messages to its run. `runs`: the run, or a delegate's, by its path."""
     if id.leg == 1:
         return [{**_listed(item), "id": id.item("in", str(at))} for at, item in enumerate(found.record.items)]
     items: list[JsonObject] = []
@@ -155,7 +155,7 @@ async def conversation_items(perdure: Perdure, caller: Caller, id: str) -> list[
 
 
 async def _entries(perdure: Perdure, caller: Caller, id: str) -> list[JsonObject]:
-    """Return what was said and done in a conversation. Raises `HttpError` (404) for none of the tenant's."""
+    """Return the items of a conversation. Raises `HttpError` (404) for none of the tenant's."""
     try:
         return await _session(perdure, caller, id).read_entries()
     except RunNotFoundError:
@@ -179,7 +179,7 @@ async def delete_conversation(perdure: Perdure, caller: Caller, conversation: st
 
 
 _CANCELLED_WITHIN: Final = 10.0
-"""Seconds that a run has to end after it was told to, before the answer is that it is still under way."""
+"""Seconds that a run has to end after it was cancelled, before the answer is that it is still under way."""
 
 
 def openai_adapter(gateway: Gateway) -> Adapter:
@@ -286,7 +286,7 @@ class Routes:
         return JSONResponse(response_object(id, found))
 
     async def cancel(self, request: Request) -> Response:
-        """The run is told to end; what it has done stays done (R6.10)."""
+        """The run is cancelled; what it has done stays done (R6.10)."""
         caller = caller_of(request)
         id = _id(request)
         found = await self._stored(caller, id)
@@ -323,7 +323,7 @@ class Routes:
         return JSONResponse(page(items, request.query_params))
 
     async def new_conversation(self, request: Request) -> Response:
-        """A session in which nothing was said yet: the agent of its first response answers in it."""
+        """A session without a message yet: the agent of its first response answers in it."""
         caller = caller_of(request)
         caller.check(SEND, "start runs")
         body = RequestBody(await read_json(request))
@@ -339,7 +339,7 @@ class Routes:
         return JSONResponse(await conversations(self._gateway.perdure, caller, request.query_params))
 
     async def conversation(self, request: Request) -> Response:
-        """A conversation, also one in which nothing was said yet."""
+        """A conversation, also one without a message yet."""
         caller = caller_of(request)
         caller.check(READ, "look at conversations")
         return JSONResponse(await conversation(self._gateway.perdure, caller, request.path_params["id"]))
