@@ -10,7 +10,9 @@ import typer
 from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli._execute import RunId, connected, execute
 from perdure.cli._help import Commands
+from perdure.cli._options import configured
 from perdure.errors import SettingsError
+from perdure.hosting.settings import Settings
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
@@ -44,7 +46,9 @@ def record(
 
 
 @histories_app.command()
+@configured("workflows")
 def replay(
+    settings: Settings,
     what: Annotated[
         list[str] | None,
         typer.Argument(metavar="[ID|FILE…]", help="Runs and sessions by id, or histories in JSON files."),
@@ -71,13 +75,16 @@ def replay(
     async def runs(perdure: Perdure | None) -> bool:
         from perdure.client.histories import replay_each, replay_running
         from perdure.hosting.connection import data_converter
+        from perdure.hosting.user_workflows import load_workflows
 
+        users = load_workflows(settings.workflows).workflows
         client, count, bad = None if perdure is None else perdure.client, 0, 0
         if all_running:
             assert client is not None
-            each = replay_running(client, query)
+            each = replay_running(client, query, users)
         else:
-            each = replay_each(client, names, files, data_converter() if client is None else client.data_converter)
+            converter = data_converter() if client is None else client.data_converter
+            each = replay_each(client, names, files, converter, users)
         async for found in each:
             print(found.line())
             count, bad = count + 1, bad + (found.problem is not None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from temporalio import workflow
@@ -27,7 +28,8 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from perdure.errors import RunError, SettingsError
+from perdure.client.selection import quoted
+from perdure.errors import PerdureError, RunError, SettingsError
 from perdure.hosting.telemetry import silent_runtime
 from perdure.models.requests import RequestContext, RequestInput, RequestResult
 from perdure.runs.loops import LOOP_WORKFLOW
@@ -43,6 +45,7 @@ from perdure.workflows.notifications import NotificationWorkflow
 from perdure.workflows.session import SessionWorkflow
 from perdure.workflows.session_transcript import SegmentWorkflow
 
+_NONE: Final[Mapping[str, type]] = MappingProxyType({})
 WORKFLOWS: Final[dict[str, type]] = {
     AGENT_WORKFLOW: AgentWorkflow,
     LOOP_WORKFLOW: LoopWorkflow,
@@ -144,14 +147,17 @@ class Replayed:
         return f"{self.name}: {'left out' if self.left_out else 'breaks'}: {self.problem}"
 
 
-async def replay_history(history: WorkflowHistory, converter: DataConverter, name: str | None = None) -> Replayed:
-    """Whether a worker of this version goes on with it; a workflow of another's type is left out."""
+async def replay_history(
+    history: WorkflowHistory, converter: DataConverter, name: str | None = None, users: Mapping[str, type] = _NONE
+) -> Replayed:
+    """Whether a worker of this version goes on with it; a workflow that is neither Perdure's nor one of the `users` is left out."""
     name, events = name or history.workflow_id, len(history.events)
-    if (kind := kind_of(history)) not in WORKFLOWS:
-        words = f"a workflow of type {kind!r}, which is none of Perdure's: replay it with the worker that has it"
+    if (kind := kind_of(history)) not in {*WORKFLOWS, *users}:
+        words = f"a workflow of type {kind!r}, which is none of Perdure's: name its module (--workflows MODULE)"
         return Replayed(name, words, events, left_out=True)
     replayer = Replayer(
-        workflows=list(WORKFLOWS.values()),
+        workflows=[*WORKFLOWS.values(), *users.values()],
+        workflow_failure_exception_types=[PerdureError] if kind in users else [],
         data_converter=converter,
         workflow_runner=UnsandboxedWorkflowRunner(),
         runtime=quiet_runtime(),
@@ -161,25 +167,31 @@ async def replay_history(history: WorkflowHistory, converter: DataConverter, nam
 
 
 async def replay_each(
-    client: Client | None, names: Sequence[str], files: Collection[str], converter: DataConverter
+    client: Client | None,
+    names: Sequence[str],
+    files: Collection[str],
+    converter: DataConverter,
+    users: Mapping[str, type] = _NONE,
 ) -> AsyncIterator[Replayed]:
-    """Replay runs and sessions by their ids, each with all below it, and files. Raises `RunError` or `SettingsError` for what is not
-    there."""
+    """Replay runs and sessions by their ids, each with all below it, and files; `users` are a user's own workflows by name. Raises `RunError`
+    or `SettingsError` for what is not there."""
     for name in names:
         if name in files:
-            yield await replay_history(read_history(Path(name)), converter, name)
+            yield await replay_history(read_history(Path(name)), converter, name, users)
             continue
         assert client is not None
         async for history in family(client, name):
-            yield await replay_history(history, converter)
+            yield await replay_history(history, converter, users=users)
 
 
-async def replay_running(client: Client, query: str | None = None) -> AsyncIterator[Replayed]:
-    """Replay all open runs, loops, sessions and segments of the namespace; `query` narrows them down.
+async def replay_running(
+    client: Client, query: str | None = None, users: Mapping[str, type] = _NONE
+) -> AsyncIterator[Replayed]:
+    """Replay all open runs, loops, sessions and segments of the namespace, and the open workflows of the `users`; `query` narrows them down.
 
     Raises `RunError` for a query that the server refuses.
     """
-    kinds = ", ".join(f"'{kind}'" for kind in WORKFLOWS)
+    kinds = ", ".join(quoted(kind) for kind in (*WORKFLOWS, *users))
     wanted = f"WorkflowType IN ({kinds}) AND ExecutionStatus = 'Running'" + (f" AND ({query})" if query else "")
     try:
         found = [(run.id, run.run_id) async for run in client.list_workflows(wanted)]
@@ -193,7 +205,7 @@ async def replay_running(client: Client, query: str | None = None) -> AsyncItera
         except RPCError as error:
             yield Replayed(workflow_id, f"its history cannot be read: {error.message}", 0, left_out=True)
             continue
-        yield await replay_history(history, client.data_converter)
+        yield await replay_history(history, client.data_converter, users=users)
 
 
 def kind_of(history: WorkflowHistory) -> str:

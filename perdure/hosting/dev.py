@@ -13,6 +13,7 @@ from perdure.hosting.equipment import equipped, registry_of
 from perdure.hosting.server import embedded_server
 from perdure.hosting.settings import Settings, changed
 from perdure.hosting.telemetry import worker_runtime
+from perdure.hosting.user_workflows import load_workflows
 from perdure.hosting.worker import leave, work
 
 
@@ -25,6 +26,7 @@ async def serve_dev(
     """
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     registry = registry_of(settings)
+    load_workflows(settings.workflows).check_tools(registry)
     port, ui_port = settings.dev_port, settings.dev_ui_port
     runtime = worker_runtime(settings.metrics)
     async with (

@@ -6,7 +6,7 @@
 - `ReportingInstance` reads the activations of a workflow, whose types are the SDK core's. Missing: a callback when a task is refused or
   cannot be replayed, and when a run leaves the cache.
 - `hide_loops` sets the running event loop of a thread. Missing: an event loop of workflows that takes no task from finalizers.
-- `activity_name` reads the attribute that `activity.defn` sets. Missing: a function that returns a definition's name. Tools of users'
+- `activity_name` and `workflow_name` read the attributes that `activity.defn` and `workflow.defn` set. Missing: a function that returns a definition's name. Tools of users'
   activities and workflows read it too, in `perdure.tools.temporal`.
 - `perdure.hosting.logs.core_logging` leaves out lines of the SDK's core by their words. Missing: a name for each kind of line.
 """
@@ -31,7 +31,7 @@ from temporalio.workflow import Info
 from perdure.hosting import _health as health
 from perdure.hosting.codec import is_lasting, unreadable
 from perdure.hosting.worker_group import carried_out
-from perdure.tools.temporal import ACTIVITY_DEFINITION
+from perdure.tools.temporal import ACTIVITY_DEFINITION, WORKFLOW_DEFINITION
 
 _log: Final = logging.getLogger("perdure.run")
 
@@ -39,6 +39,15 @@ _log: Final = logging.getLogger("perdure.run")
 def activity_name(function: Callable[..., Any]) -> str | None:
     """Return the name of an activity; `None` for a dynamic one, an empty text for a function that is no activity."""
     name: str | None = getattr(getattr(function, ACTIVITY_DEFINITION, None), "name", "")
+    return name
+
+
+def workflow_name(cls: Any) -> str | None:
+    """Return the name of a workflow; `None` for a dynamic one, an empty text for anything that is no workflow."""
+    definition = getattr(cls, WORKFLOW_DEFINITION, None)
+    if definition is None or definition.cls is not cls:
+        return ""
+    name: str | None = definition.name
     return name
 
 

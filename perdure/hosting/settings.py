@@ -163,6 +163,12 @@ class Settings(BaseSettings):
         WORK,
         "A,B,…",
     )
+    workflows: Names = setting(
+        (),
+        "Modules with workflows of your own, which run agents by perdure.workflow.run_agent",
+        WORK,
+        "A,B,…",
+    )
     skills: Path | None = setting(
         None,
         "Folder of skills, folders with a SKILL.md, for agents that ask for them (config.prompt.skills)",

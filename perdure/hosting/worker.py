@@ -21,6 +21,7 @@ from temporalio.worker.workflow_sandbox import SandboxRestrictions
 from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.registry import Registry
+from perdure.errors import PerdureError, SettingsError
 from perdure.hosting import logs
 from perdure.hosting._health import Health, tell_waiting
 from perdure.hosting._worker_parts import INTERCEPTORS, PURE, WorkerParts
@@ -31,6 +32,7 @@ from perdure.hosting.process import beside, interrupts, leave_at_once
 from perdure.hosting.sdk_internals import Sandboxed, Unsandboxed
 from perdure.hosting.settings import Settings, changed, in_force
 from perdure.hosting.telemetry import flush, worker_runtime
+from perdure.hosting.user_workflows import MixedRunner, load_workflows
 from perdure.hosting.worker_group import WorkerGroup, drain
 from perdure.models.requests import Endpoint
 from perdure.queries import SearchAttributes
@@ -67,6 +69,8 @@ def build_worker(
     """
     # R12.5
     settings = changed(settings or in_force(), given)
+    users = load_workflows(() if settings.tools_only else settings.workflows)
+    users.check_tools(registry)
     stored = client.data_converter.external_storage is not None
     options = tuning(settings) | {"interceptors": [*INTERCEPTORS]}
     parts = WorkerParts(
@@ -79,17 +83,25 @@ def build_worker(
         attribute=attribute,
         underway=underway,
     )
-    worker = Worker(
-        client,
-        task_queue=settings.task_queue,
-        workflows=parts.workflows,
-        activities=parts.activities,
-        workflow_runner=_sandbox() if sandboxed else Unsandboxed(),
-        patch_activation_callback=parts.activates,
-        # A workflow whose worker is gone goes to another one after five seconds, not after ten.
-        sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
-        **options,
-    )
+    mixed = MixedRunner(users.workflows) if users.workflows else Unsandboxed()
+    own: dict[str, Any] = {"workflow_failure_exception_types": [PerdureError]} if users.workflows else {}
+    try:
+        worker = Worker(
+            client,
+            task_queue=settings.task_queue,
+            workflows=[*parts.workflows, *users.workflows.values()],
+            activities=[*parts.activities, *users.activities.values()],
+            workflow_runner=_sandbox() if sandboxed else mixed,
+            patch_activation_callback=parts.activates,
+            # A workflow whose worker is gone goes to another one after five seconds, not after ten.
+            sticky_queue_schedule_to_start_timeout=timedelta(seconds=5),
+            **own,
+            **options,
+        )
+    except (ValueError, RuntimeError) as error:
+        if not users.workflows:
+            raise
+        raise SettingsError(f"workflows: {' '.join(str(error).split())}") from error
     return WorkerGroup(worker, *parts.limited(client, settings.task_queue, options))
 
 
@@ -100,6 +112,7 @@ def _sandbox() -> Sandboxed:
 async def serve(settings: Settings) -> None:
     """Connect, and work until interrupted; then drain."""
     registry = registry_of(settings)
+    load_workflows(settings.workflows).check_tools(registry)
     if settings.mcp is None:
         check_agents(settings.agents, registry)  # what is wrong there needs no server to be known
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)

@@ -17,7 +17,7 @@ from perdure.tools.tool import Existing, parse_tool
 from perdure.values.json import JsonObject
 
 ACTIVITY_DEFINITION: Final = "__temporal_activity_definition"
-_WORKFLOW: Final = "__temporal_workflow_definition"
+WORKFLOW_DEFINITION: Final = "__temporal_workflow_definition"
 """Attributes that the SDK sets: it has no public way to read a definition's name."""
 _ONE: Final = "input"
 """The parameter's name if the one argument is no object."""
@@ -100,7 +100,7 @@ def workflow_tool(
     plain: JsonObject = {"retries": 0, **options}
     if isinstance(workflow, str):
         return _by_name(Existing(kind="workflow", name=workflow, id=id), input, output, plain)
-    found = getattr(workflow, _WORKFLOW, None)
+    found = getattr(workflow, WORKFLOW_DEFINITION, None)
     if found is None or getattr(found, "name", None) is None:
         raise ToolDefinitionError(f"{workflow!r} is not a workflow with a name: decorate it with @workflow.defn")
     about = described(workflow) if workflow.__doc__ else described(found.run_fn)
