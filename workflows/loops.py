@@ -187,13 +187,18 @@ class LoopDriver:
 
     def report_reset(self) -> None:
         """Report to the session that a reset has left iterations behind, but for those that the loop has started before."""
-        if self._loop.whose.session and workflow.patched(SESSION_KNOWS_DELEGATES):
+        if self._reports_waits:
             self._reports.send(workflow.info().workflow_id, waits=False, left=self._children.names)
 
     def _report_closed(self, run_id: str) -> None:
         """Report to the session that an iteration has ended, and could not report it itself."""
-        if self._loop.whose.session and workflow.patched(SESSION_KNOWS_DELEGATES):
+        if self._reports_waits:
             self._reports.send(run_id, waits=False, closed=True)
+
+    @property
+    def _reports_waits(self) -> bool:
+        """Whether there is a session to report to. Asked only where a report is due: a marker is a command."""
+        return bool(self._loop.whose.session) and workflow.patched(SESSION_KNOWS_DELEGATES)
 
     def raise_budget(self, raised: Budget) -> None:
         """Raise the budget that the iterations share."""

@@ -27,7 +27,7 @@ from perdure.plan._state_writer import StateWriter
 from perdure.plan._validation import adopt, check_call, find_races, race_text, revise
 from perdure.tools.tool import KEEP, Tool
 from perdure.values.json import Json, JsonObject
-from perdure.values.limits import MAX_PAYLOAD, PART_STEPS, SHORT_TASKS, CheckBudget
+from perdure.values.limits import CALL_STEPS, MAX_PAYLOAD, PART_STEPS, SHORT_TASKS, CheckBudget
 from perdure.values.provenance import NOWHERE, KnownSources, Labels, Origins, Sources, join
 from perdure.values.references import UNKNOWN, Missing, Reference
 from perdure.values.schemas import Schema
@@ -110,6 +110,8 @@ class Plan:
         number = index - self._begin
         named, parts = structural_errors.names_in(raw)
         self.checks.taken += PART_STEPS * parts
+        if self.checks.is_patched(SHORT_TASKS):
+            self.checks.taken += CALL_STEPS
         too_much = structural_errors.too_many_names(named, self._named, self.max_calls)
         id = f"{self.request}.{number}" if self._inside is None else self._inside.id(index)
         call = self._checked(raw, id, index, self.checks, too_much)

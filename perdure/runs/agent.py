@@ -447,8 +447,10 @@ class CalledTool(WireModel):
     @classmethod
     def of(cls, name: str, tool: Tool | None) -> CalledTool:
         dangerous = tool is not None and (tool.dangerous or tool.code_dangerous)
-        danger = "unknown" if tool is None else "dangerous" if dangerous else "safe" if tool.safe else "undeclared"
-        return cls.model_validate({"tool": name, "danger": danger})
+        danger: Literal["safe", "undeclared", "dangerous", "unknown"] = (
+            "unknown" if tool is None else "dangerous" if dangerous else "safe" if tool.safe else "undeclared"
+        )
+        return cls.model_construct(tool=name, danger=danger)  # validating thousands would take long (R18.5)
 
 
 class Situation(WireModel):

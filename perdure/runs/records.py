@@ -191,8 +191,8 @@ class RunRecords:
         self._recorded = recorded
         """Returns what a model may see of a call's result, for a session's transcript; `None` outside of sessions."""
         self._recent: list[Call] = []
-        self._views: dict[str, CallView] = {}
-        """Views of calls in iterations that have ended, by id."""
+        self._views: dict[str, tuple[Call, CallView]] = {}
+        """Ended calls and their views, by id. A person may have put a plan with other calls of these ids in place of theirs."""
         self._done = 0
 
     def add(self, plan: Plan) -> None:
@@ -200,8 +200,9 @@ class RunRecords:
         past, calls = self.past, list(plan.every_call())
         begin = len(past.calls)
         for call in calls:
-            past.calls.append(self.view(call))
-            self.values.add(call, self._sizes)
+            if self._views.get(call.id, (None,))[0] is not call:
+                self.note_done(call)
+            past.calls.append(self._views[call.id][1])
         if self._recorded is not None:
             record(past.calls, calls, self._sizes, self._recorded)
         self.size += sum(weight(view, self._sizes) for view in past.calls[begin:])
@@ -227,14 +228,23 @@ class RunRecords:
         return self._done + (plan.done if plan is not None else 0)
 
     def view(self, call: Call) -> CallView:
-        """Return the call as it is shown. The view of a call in an ended iteration is made once (R16.6)."""
-        known = self._views.get(call.id)
-        return call_view(call, self._sizes, self.table) if known is None else known
+        """Return the call as it is shown. The view of a call that is done, or in an ended iteration, is made once (R16.6)."""
+        known, view = self._views.get(call.id, (None, None))
+        return call_view(call, self._sizes, self.table) if view is None or known is not call else view
+
+    def note_done(self, call: Call) -> None:
+        """Make the view of a call that nothing changes any more, and keep its values.
+
+        At the end of a plan, thousands of calls would take too long (R18.5).
+        """
+        self._views[call.id] = call, call_view(call, self._sizes, self.table)
+        self.values.add(call, self._sizes)
 
     def fold(self, plan: Plan) -> None:
-        """Make the views of calls in the plan's ended iterations: nothing of them changes any more."""
+        """Make the views of calls in the plan's ended iterations."""
         for call in plan.take_folded():
-            self._views[call.id] = call_view(call, self._sizes, self.table)
+            if call.id not in self._views:
+                self.note_done(call)
 
     def newest(self, plan: Plan | None) -> list[Call]:
         """Return the newest calls, `RECENT` at most, in their order; `plan` is the running one."""

@@ -293,6 +293,8 @@ class RequestLoop:
                 self._run.journal.call_began(call)
             else:
                 self._run.journal.call_ended(call)
+                if call.state.status == "done":
+                    self._run.records.note_done(call)
                 self.ended.append(call)
         self._run.records.fold(self.plan)
 

@@ -234,6 +234,31 @@ def test_r9_5_time_counts_while_anything_of_the_runs_own_is_under_way(kinds: lis
     assert (loop.stage, loop.waits) == (RequestStage.SETTLED, False)
 
 
+def test_r18_5_no_task_of_a_request_with_ten_thousand_calls_is_long() -> None:
+    """The calls came in one task, and all their records were made in the one that closed the Request: each took a second."""
+    loop = loop_of(max_calls=10_000)
+    loop.answer(RequestResult(calls=[call(index) for index in range(10_000)], output={"all": "†state.s9999"}))
+    driver, tasks = Driver(loop), []
+    gc.collect()
+    gc.freeze()
+    try:
+        for _ in range(100):
+            cpu = Cpu()
+            driver.step()
+            tasks.append(cpu.laps())
+            for name in list(loop.running)[:1_000]:
+                loop.report(CallEnded(loop.running[name], Returned({"of": name})))
+            if loop.stage is RequestStage.SETTLED:
+                break
+        cpu = Cpu()
+        assert loop._run.close_request(loop.plan, loop.result)
+        tasks.append(cpu.laps())
+    finally:
+        gc.unfreeze()
+    assert len(loop._run.records.past.calls) == 10_000
+    assert max(tasks) < 100, "half of the time after which the SDK fails a task"
+
+
 def test_r16_6_rounds_and_looks_at_them_take_a_small_part_of_a_task() -> None:
     """A round took up to 1 ms of a processor, and its remains were walked by each full collection of Python's memory."""
     let = {"_tool": "_let", "value": "†b", "_outputPath": "†state.v"}
