@@ -121,7 +121,7 @@ class Clock:
 
     @property
     def deaths(self) -> int:
-        """How many workers were killed so far."""
+        """Number of workers that were killed so far."""
         return len(self._dead)
 
     async def tick(self) -> None:

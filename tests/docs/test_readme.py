@@ -165,6 +165,7 @@ def test_a_guide_ends_with_what_can_go_wrong() -> None:
         "upgrading",
         "testing",
         "fastapi",
+        "shop",
         "schedules",
         "triggers",
         "memory",

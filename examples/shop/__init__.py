@@ -1,0 +1,1 @@
+"""A support desk for a shop: FastAPI, SQLite, one conversation for each customer, refunds that a person approves."""
