@@ -25,7 +25,16 @@ from tests.workflows.test_session import ECHO, echo
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-FORMS = ("/conversations", "/conversations/k", "/decide/k", "/cancel/r", "/inbox/decide", "/tenant", "/sign-out")
+FORMS = (
+    "/conversations",
+    "/conversations/k",
+    "/decide/k",
+    "/cancel/r",
+    "/inbox/decide",
+    "/schedules",
+    "/tenant",
+    "/sign-out",
+)
 """Where every form of the pages goes that acts in its sender's name."""
 
 
