@@ -21,7 +21,7 @@ from perdure.workflows.display import RunDisplay
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, tell_end
 from perdure.workflows.messages import Mailbox
-from perdure.workflows.notifications import RunNotifications, notify_refused
+from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import Watchers, end, list_agent, page_of, run_journal, tell_request
 from perdure.workflows.preparation import ContinueAsNew, begins_anew, prepare
 from perdure.workflows.requests import ask, choose
@@ -346,11 +346,7 @@ class AgentWorkflow:
         """
         with self._notes.to_end(ApplicationError):
             self._given = run_input = await whole(read_input(RunInput, given))
-            try:
-                run_input, run = await prepare(run_input, self._approvals, self._notes, self._hooks)
-            except ApplicationError as error:
-                await notify_refused(run_input, error)
-                raise
+            run_input, run = await prepare(run_input, self._approvals, self._notes, self._hooks)
             sender = Dispatcher(
                 run.sizes,
                 run.prepared.max_payload,

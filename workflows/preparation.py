@@ -13,6 +13,7 @@ from temporalio.workflow import ContinueAsNewVersioningBehavior
 from perdure.workflows.approvals import RunApprovals
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, begin, bootstrap
+from perdure.workflows.notifications import notify_refused
 from perdure.workflows.observability import tell
 
 with workflow.unsafe.imports_passed_through():
@@ -94,9 +95,11 @@ async def prepare(
     Fail with `Refused` where it cannot run.
     """
     try:
-        run_input, run = await _prepare(await with_agent(run_input), people, journal, hooking)
+        run_input = await with_agent(run_input)
+        run_input, run = await _prepare(run_input, people, journal, hooking)
     except ApplicationError as error:
         tell(metrics.run_ended("", "failed", error.type))
+        await notify_refused(run_input, error)
         raise
     if run_input.snapshot is None:
         tell(metrics.run_started(run.agent.name))

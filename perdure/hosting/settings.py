@@ -29,7 +29,7 @@ from perdure.errors import SettingsError
 from perdure.models.requests import PATIENCE, Endpoint
 from perdure.models.usage import Price
 from perdure.runs.agent import Models
-from perdure.runs.notifications import SIGNING_FORM, WebhookRoute
+from perdure.runs.notifications import SigningSecret, WebhookRoute
 from perdure.runs.routes import is_route_name
 from perdure.runs.wire import TASK_QUEUE
 from perdure.values.json import shorten
@@ -102,6 +102,20 @@ def _pollers(value: Any) -> Any:
     raise ValueError("must be a number from 2 on, or auto")
 
 
+def _route(value: Any) -> Any:
+    """An address of Apprise's, or a table that describes a webhook."""
+    if isinstance(value, str | WebhookRoute):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("must be an address of Apprise's, or a table with url and secret")
+    try:
+        return WebhookRoute.model_validate(value)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        raise ValueError(f"{'.'.join(map(str, problem['loc']))} {_words(problem)}") from None
+
+
+RouteTarget = Annotated[str | WebhookRoute, BeforeValidator(_route)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 ByName = Annotated[dict[str, T], BeforeValidator(_json)]
 Pollers = Annotated[int | Literal["auto"], BeforeValidator(_pollers)]
@@ -202,7 +216,7 @@ class Settings(BaseSettings):
         "A,B,…",
     )
 
-    notification_routes: ByName[str | WebhookRoute] = setting(
+    notification_routes: ByName[RouteTarget] = setting(
         {},
         "Where notifications go, by name: an address of Apprise's, or a signed webhook: "
         '{"ops": "slack://…", "audit": {"url": "https://…", "secret": "whsec_…"}}',
@@ -216,9 +230,8 @@ class Settings(BaseSettings):
         NOTICES,
         "A,B,…",
     )
-    callback_secret: str | None = setting(
+    callback_secret: SigningSecret | None = setting(
         None, "The secret that signs these: whsec_ and 24 bytes or more in base64", NOTICES, "TEXT", secret=True,
-        pattern=SIGNING_FORM,
     )  # fmt: skip
 
     fast_model: str = setting(Models().fast, "The model for choosing tools", MODELS, "MODEL", min_length=1)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from perdure.models.usage import RunUsage
 from perdure.runs.routes import (
@@ -27,8 +27,21 @@ NOTIFICATION_WORKFLOW: Final = "Notification"
 NOTIFY_ACTIVITY: Final = "perdure.notify"
 """Activity that delivers one notification to one route, a `NotificationDelivery`: a `Delivered`."""
 
-SIGNING_FORM: Final = r"^whsec_[A-Za-z0-9+/]{32,}={0,2}$"
-"""Form of a secret that signs webhooks."""
+
+def _check_secret(secret: str) -> str:
+    if not re.fullmatch(r"whsec_[A-Za-z0-9+/]{32,}={0,2}", secret):
+        raise ValueError('must be whsec_ and 24 bytes or more in base64, such as "whsec_$(openssl rand -base64 24)"')
+    return secret
+
+
+def _check_url(url: str) -> str:
+    if check_callback(url):
+        raise ValueError("must be an http or https address without a user and a fragment")
+    return url
+
+
+SigningSecret: TypeAlias = Annotated[str, AfterValidator(_check_secret)]
+"""Secret that signs webhooks."""
 
 Kind: TypeAlias = Literal["approval_requested", "approval_waiting", "budget_nearly_used", "run_failed", "run_ended"]
 RouteName: TypeAlias = Annotated[str, Field(min_length=1, max_length=LONGEST_ROUTE)]
@@ -85,8 +98,8 @@ class WebhookRoute(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: str = Field(pattern=r"^https?://[^/@?#\s]+([/?][^#\s]*)?$")
-    secret: str = Field(pattern=SIGNING_FORM)
+    url: Annotated[str, AfterValidator(_check_url)]
+    secret: SigningSecret
     """`whsec_` and 24 bytes or more in base64."""
 
 

@@ -15,6 +15,7 @@ from perdure.cli.app import app
 from perdure.errors import SettingsError
 from perdure.hosting._worker_slots import tuning
 from perdure.hosting.settings import Settings, changed, in_force, load, using
+from perdure.hosting.settings_display import secrets_of
 from scripts.settings import TABLES, page
 
 
@@ -56,6 +57,9 @@ def test_a_flag_goes_before_a_variable_before_the_file_before_the_default(
     assert found["commands"] == {"value": [], "source": "default"}
 
 
+SECRET_FORM = 'must be whsec_ and 24 bytes or more in base64, such as "whsec_$(openssl rand -base64 24)"'
+
+
 @pytest.mark.parametrize("named", ["--config", "PERDURE_CONFIG"])
 def test_the_file_can_be_named(here: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
     (here / "other.toml").write_text("http_private = true\n")
@@ -88,6 +92,23 @@ def test_the_file_can_be_named(here: Path, monkeypatch: pytest.MonkeyPatch, name
         ("threads = false", "threads in perdure.toml: must be a value, not false"),
         ("model_limits = {m = true}", 'model_limits in perdure.toml: each rate must be a number, not {"m": true}'),
         ("= 5", "perdure.toml cannot be read: Invalid statement (at line 1, column 1)"),
+        (
+            '[notification_routes]\n"a:b" = "json://x"',
+            "notification_routes in perdure.toml: 'a:b' cannot name a route: printable characters, without a colon",
+        ),
+        ('callback_secret = "whsec_short"', f"callback_secret in perdure.toml: {SECRET_FORM}"),
+        (
+            "[notification_routes]\na = 5",
+            "notification_routes.a in perdure.toml: must be an address of Apprise's, or a table with url and secret",
+        ),
+        (
+            '[notification_routes.a]\nurl = "https://e.com"',
+            "notification_routes.a in perdure.toml: secret Field required",
+        ),
+        (
+            '[notification_routes.a]\nurl = "https://e.com"\nsecret = "x"',
+            f"notification_routes.a in perdure.toml: secret {SECRET_FORM}",
+        ),
         ("[codec_keys]\na = 5", "codec_keys.a in perdure.toml: must be a valid string"),
     ],
 )
@@ -125,6 +146,10 @@ def test_secrets_are_masked_and_strange_variables_named(monkeypatch: pytest.Monk
     monkeypatch.setenv("PERDURE_CODEC_KEYS", '{"a": "hush"}')
     monkeypatch.setenv("PERDURE_INBOX_TOKEN", "hush")
     monkeypatch.setenv("PERDURE_PORT_80_TCP", "tcp://10.0.0.1:80")
+    routes = '{"ops": "json://hush.example", "audit": {"url": "https://hush", "secret": "whsec_hush%s"}}' % ("a" * 32)
+    monkeypatch.setenv("PERDURE_NOTIFICATION_ROUTES", routes)
+    monkeypatch.setenv("PERDURE_CALLBACK_SECRET", f"whsec_hush{'a' * 32}")
+    assert {"json://hush.example", "https://hush", f"whsec_hush{'a' * 32}"} <= set(secrets_of(load()))
     found = invoke("settings")
     assert "hush" not in found.stdout
     assert "inbox_token" in found.stdout

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +15,24 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Notification, notification_route, refuse, tool
+from perdure import Agent, Notification, Run, notification_route, refuse, tool
 from perdure.errors import RunError
+from perdure.gateway.api import api
 from perdure.hosting.settings import Settings
-from perdure.runs.notifications import NotificationView
+from perdure.runs.notifications import NotificationView, notification_routes_of
 from perdure.testing import approve
-from tests.support import serving
+from tests.gateway.support import gateway
+from tests.support import agent, harness, impatient, perdure, registry, serving
 from tests.timeouts import HANG
+from tests.workflows.test_resets import reset, task_before_decision, until_asked
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 DONE = {"output": {"ok": True}}
+tiny_server = impatient(20)
 
 
 @tool(dangerous=True)
@@ -417,3 +423,145 @@ async def test_an_address_that_is_none_is_no_callback(run_locally: Callable[...,
         for wrong in ("ftp://example.com", "https://ann:pw@example.com", "example.com", "https://e.com/#a", "https://"):
             with pytest.raises(RunError, match="a callback is an http or https address"):
                 await local.perdure.start(shop(), callback=wrong)
+
+
+async def test_a_program_that_decides_goes_first(run_locally: Callable[..., Any]) -> None:
+    pager = Pager()
+    approver: Any = {"approver": f"{__name__}:decides_small"}
+    agent = Agent("shop", tools=[refund], approval=approver, notify={"approval_requested": ["ops"]})
+    small = ASKED["calls"][0] | {"euros": 1}
+    turns = [{"calls": [small, *ASKED["calls"]]}, DONE]
+    options: dict[str, Any] = {"routes": [pager.route], "functions": [__name__], "people": [approve()]}
+    async with run_locally(agent, model=turns, **options) as local:
+        await local.run()
+    assert [each.call for each in pager.taken] == ["1.1"]
+
+
+def decides_small(offer: dict[str, Any]) -> str | None:
+    """Approve what is small, and leave the rest to a person."""
+    return "approve" if offer["params"]["euros"] < 10 else None
+
+
+async def test_many_requests_at_a_time_take_turns_and_those_decided_meanwhile_inform_nobody(
+    run_locally: Callable[..., Any],
+) -> None:
+    pager = Pager(*[ConnectionError("down")] * 1000)
+    agent = shop(approval_requested=["ops"])
+    calls = [ASKED["calls"][0] | {"euros": n} for n in range(1, 31)]
+    options: dict[str, Any] = {"people": [approve(every=True, after=1)], "routes": [pager.route]}
+    async with run_locally(agent, model=[{"calls": calls}, DONE], **options) as local:
+        view = await local.run()
+    assert view.status == "completed"
+    assert len(view.notifications) == len(set(pager.tried)) == 10
+
+
+async def test_a_cancelled_run_informs_of_its_end(run_locally: Callable[..., Any]) -> None:
+    pager = Pager()
+    agent = shop(run_failed=["ops"], run_ended=["boss"])
+    async with run_locally(agent, model=[ASKED], routes=[pager.route]) as local:
+        run = await local.start()
+        await run.until_waiting("1.0")
+        await run.cancel()
+        view = await run.wait()
+        await local.settle()
+    assert view.status == "cancelled"
+    assert [(each.kind, each.route, each.status) for each in pager.taken] == [("run_ended", "boss", "cancelled")]
+
+
+async def test_a_run_without_notifications_starts_nothing_for_them(run_locally: Callable[..., Any]) -> None:
+    async with run_locally(shop(), model=[ASKED, DONE], people=[approve()]) as local:
+        run = await local.start()
+        await run.wait()
+        events = (await local.client.get_workflow_handle(run.id).fetch_history()).events
+    names = [each.WhichOneof("attributes") or "" for each in events]
+    assert [name for name in names if "child_workflow" in name or ("timer" in name and "canceled" not in name)] == [
+        "timer_started_event_attributes"
+    ]
+
+
+async def test_a_large_output_goes_as_a_link(run_locally: Callable[..., Any]) -> None:
+    pager = Pager()
+    options: dict[str, Any] = {"routes": [pager.route], "pages_url": "https://agents.example.com"}
+    async with run_locally(shop(run_ended=["ops"]), model=[{"output": "x" * 70_000}], **options) as local:
+        view = await local.run()
+    (said,) = pager.taken
+    assert (said.output, said.output_size) == (None, 70_002)
+    assert said.output_link == f"https://agents.example.com/v1/runs/{view.run_id}/value?what=output"
+
+
+async def test_a_run_that_is_reset_or_goes_on_as_new_sends_no_key_twice(
+    dev_server: WorkflowEnvironment, tiny_server: WorkflowEnvironment
+) -> None:
+    pager = Pager()
+    found = registry([refund])
+    for route in notification_routes_of(pager.route):
+        found.notification_routes.add(route)
+    config = {"notify": {"approval_requested": ["ops"], "run_ended": ["boss"]}}
+    async with harness(dev_server.client, [], [ASKED, DONE, DONE], registry=found) as it:
+        handle = await it.start(agent("refund", config=config))
+        await until_asked(it, handle.id, "1.0")
+        await Run(it.client, handle.id).approve("1.0")
+        await asyncio.wait_for(handle.result(), HANG)
+        first = sorted(pager.tried)
+        await reset(dev_server, handle, await task_before_decision(handle))
+        await until_asked(it, handle.id, "1.0")
+        await Run(it.client, handle.id).approve("1.0")
+        await asyncio.wait_for(it.client.get_workflow_handle(handle.id).result(), HANG)
+        view = await it.view(handle.id)
+    assert sorted(pager.tried) == first
+    assert [kind for kind, _ in pager.kinds] == ["approval_requested", "run_ended"]
+    assert outcomes(view.notifications) == [
+        ("approval_requested", "ops", "delivered"),
+        ("run_ended", "boss", "delivered"),
+    ]
+    pager.tried.clear()
+    safe = {"approval": {"ask": "never"}, "notify": {"budget_nearly_used": ["ops"], "budget_share": 0.001}}
+    steps = [{"calls": [{"_tool": "refund", "euros": n, "to": "x"}], "output": None} for n in range(8)]
+    async with harness(tiny_server.client, [], [*steps, DONE], registry=found) as it:
+        handle = await it.start(agent("refund", config=safe | {"token_budget": 100_000}))
+        await asyncio.wait_for(handle.result(), HANG)
+        view = await it.view(handle.id)
+        executions = [each async for each in it.client.list_workflows(f"WorkflowId = '{handle.id}'")]
+    assert len(executions) > 1
+    assert pager.tried == [f"{handle.id}/budget_nearly_used/1"]
+    assert outcomes(view.notifications) == [("budget_nearly_used", "ops", "delivered")]
+
+
+async def test_a_scheduled_or_other_run_that_cannot_begin_calls_back(run_locally: Callable[..., Any]) -> None:
+    async with receiving() as (receiver, url):
+        settings = Settings.model_construct(callback_hosts=("127.0.0.1",), callback_secret=SECRET)
+        broken = Agent.of({"name": "broken", "context": [{"type": "tool", "tool": "none_such"}], "schema": {}})
+        async with run_locally(shop(), model=lambda _: DONE, settings=settings) as local:
+            run = await local.perdure.start(broken, callback=url)
+            view = await run.wait()
+            await local.settle()
+    said = receiver.read()["data"]
+    assert (said["status"], said["error"]) == ("failed", view.error)
+    assert "none_such" in said["error"]
+
+
+async def test_the_command_line_and_the_http_api_take_a_callback(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    document_of = shop().document()
+    (tmp_path / "shop.json").write_text(json.dumps(document_of), encoding="utf-8")
+    async with receiving() as (receiver, url):
+        hosts: dict[str, Any] = {"callback_hosts": ("127.0.0.1",), "callback_secret": SECRET}
+        async with harness(dev_server.client, [refund], lambda _: DONE, **hosts) as it:
+            env = {
+                "TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host,
+                "PERDURE_TASK_QUEUE": it.task_queue,
+            }
+            ran = await perdure("run", str(tmp_path / "shop.json"), "--callback", f"{url}/cli", env=env)
+            await receiver.until(1)
+            async with gateway(dev_server.client, [api], task_queue=it.task_queue, agents=tmp_path) as front:
+                started = await front.http.post("/v1/runs", json={"agent": "shop", "callback": f"{url}/http"})
+                await receiver.until(2)
+                wrong = await front.http.post("/v1/runs", json={"agent": "shop", "callback": "nowhere"})
+            shown = await perdure("show", receiver.read(0)["data"]["runId"], env=env)
+    assert ran.code == 0, ran.err
+    assert started.status_code == 201, started.text
+    assert receiver.read(1)["data"]["runId"] == started.json()["runId"]
+    assert "a callback is an http or https address" in wrong.text
+    assert wrong.status_code == 400
+    assert "callback → 127.0.0.1:" in shown.out
