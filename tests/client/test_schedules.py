@@ -18,6 +18,7 @@ from perdure import Perdure, RunExistsError, RunNotFoundError, Selection, ToolCo
 from perdure.client.schedules import ListedSchedule, Schedule, ScheduleView
 from perdure.errors import ScheduleError, ServerRefusalError
 from perdure.runs.schedules import check_agent_name, with_time
+from perdure.testing import approve, run_locally
 from perdure.testing.cases import record_run
 from tests.client.test_approval_lists import remove
 from tests.support import DONE, Command, Harness, agent, harness, perdure
@@ -264,6 +265,21 @@ async def test_a_name_that_is_taken_is_refused_unless_it_is_replaced(
             await schedule.create("two", **NEVER)
         changed = await schedule.create("two", every="2h", replace=True)
         assert (changed.agent, changed.cron, changed.every, changed.paused) == ("two", [], 7200.0, True)
+
+
+async def test_r19_3_the_kit_has_schedules_on_a_dev_server(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    write(tmp_path, "remover", "remove")
+    script = [{"calls": [{"_tool": "remove", "path": "/a"}], "output": None}, DONE]
+    people = [approve("remove")]
+    async with run_locally(tools=[remove], model=script, people=people, server=dev_server, agents=tmp_path) as local:
+        schedule = local.perdure.schedule(unique())
+        await schedule.create("remover", **NEVER)
+        try:
+            await schedule.trigger()
+            view = await until(schedule, lambda view: len(view.runs) == 1)
+            assert await local.perdure.get_run(view.runs[0].run_id).result() == {"ok": True}
+        finally:
+            await schedule.delete()
 
 
 async def test_a_server_without_schedules_is_named(time_skipping: WorkflowEnvironment) -> None:
