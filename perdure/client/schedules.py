@@ -419,12 +419,14 @@ async def walk_schedules(client: Client, tenant: str) -> AsyncGenerator[ListedSc
     """Yield the schedules of a tenant. The index of the server is a moment late."""
     with _clear(client):
         try:
-            async for each in await client.list_schedules(of_tenant(tenant)):
-                if await _belongs(each, tenant):
-                    yield _row(each)
+            found = [each async for each in await client.list_schedules(of_tenant(tenant))]
         except RPCError as error:
-            if not names_attribute(error):  # else nobody has created one
+            if not names_attribute(error):
                 raise
+            found = [each async for each in await client.list_schedules()]  # the namespace does not take the attributes
+        for each in found:
+            if await _belongs(each, tenant):
+                yield _row(each)
 
 
 async def _belongs(found: ScheduleListDescription, tenant: str) -> bool:
