@@ -109,10 +109,12 @@ class PrepareActivity:
         pages: str = "",
         model_patience: float = PATIENCE,
         routes: NotificationRoutes | None = None,
+        keeps_version: bool = False,
     ) -> None:
         self._routes = routes or NotificationRoutes({}, registry.notification_routes)
         self._shelf = shelf or PromptFolders()
         self._pages = pages
+        self._keeps_version = keeps_version
         self._model_patience = model_patience
         self._untrusted = frozenset(untrusted)
         self._flows = list(flows)
@@ -191,6 +193,7 @@ class PrepareActivity:
             hooks=self._registry.hooks.recorded("run"),
             prompt=parts,
             pages=self._pages,
+            keeps_version=self._keeps_version,
         )
         packed = pack(prepared, PREPARED_FORM)
         if len(packed.data) > self._max_payload:

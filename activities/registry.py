@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -122,7 +123,17 @@ def _import(name: str) -> ModuleType:
     except (ToolDefinitionError, HookDefinitionError):
         raise
     except Exception as error:
-        raise ToolDefinitionError(f"the module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        words = f"the module {name!r} cannot be imported: {type(error).__name__}: {error}{_line_of(error)}"
+        raise ToolDefinitionError(words) from error
+
+
+def _line_of(error: Exception) -> str:
+    """Return the file and the line at which an import failed. A syntax error names them itself."""
+    if isinstance(error, SyntaxError):
+        return ""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if "importlib" not in each.filename]
+    inner = frames[-1] if frames else None
+    return "" if inner is None or inner.filename == __file__ else f" ({Path(inner.filename).name}, line {inner.lineno})"
 
 
 def _place_of(module: ModuleType) -> str:

@@ -250,7 +250,7 @@ class RunDriver:
     async def _continue_as_new(self) -> None:
         """Continue as new where that is due; limit a run that cannot, and whose history is nearly full."""
         run = self.run
-        if begins_anew():
+        if begins_anew(keeps=run.prepared.keeps_version):
             await self._display.until_sent()
             await self.notifications.settle()
         if run.plan is None and not self._approvals.resets.pending:

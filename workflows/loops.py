@@ -175,7 +175,7 @@ class LoopDriver:
             if len(loop.model_dump_json().encode()) <= loop.max_payload:
                 await self._reports.until_sent()
                 loop.approval = self._policy.over(loop.approval)
-                go_on_anew(loop)
+                go_on_anew(loop, keeps=loop.keeps_version)
             self._stays = True
             if (words := full(NEAR)) is not None:
                 self._give_up(words)
@@ -226,7 +226,7 @@ class LoopDriver:
     @property
     def _pauses(self) -> bool:
         """Whether this execution's history is too long to begin another iteration."""
-        return full(NEAR) is not None if self._stays else begins_anew()
+        return full(NEAR) is not None if self._stays else begins_anew(keeps=self._loop.keeps_version)
 
     @property
     def _over(self) -> bool:

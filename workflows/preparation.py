@@ -48,17 +48,22 @@ _ANOTHER_WITHIN: Final = timedelta(minutes=1)
 _ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
 
 
-def begins_anew() -> bool:
-    """Whether to continue as new: the history is long, or pinned to a version that is not the current one (R13.7)."""
-    info = workflow.info()
-    return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()
+def begins_anew(*, keeps: bool = False) -> bool:
+    """Whether to continue as new: the history is long, or pinned to a version that is not the current one (R13.7). One that `keeps` its
+    version stays with it.
+    """
+    return workflow.info().is_continue_as_new_suggested() or _is_upgraded(keeps)
 
 
-def go_on_anew(argument: RunInput | LoopInput | SessionInput) -> NoReturn:
-    """Continue as new with the current version. A server without versions rejects that option."""
-    changed = workflow.info().is_target_worker_deployment_version_changed()
+def go_on_anew(argument: RunInput | LoopInput | SessionInput, *, keeps: bool = False) -> NoReturn:
+    """Continue as new with the current version, or with its own. A server without versions rejects the option for that."""
+    changed = _is_upgraded(keeps)
     behavior = ContinueAsNewVersioningBehavior.AUTO_UPGRADE if changed else None
     workflow.continue_as_new(argument, initial_versioning_behavior=behavior)
+
+
+def _is_upgraded(keeps: bool) -> bool:
+    return not keeps and workflow.info().is_target_worker_deployment_version_changed()
 
 
 class ContinueAsNew:
@@ -72,7 +77,8 @@ class ContinueAsNew:
 
         Return where the state is too large to carry on (R18.4).
         """
-        if not begins_anew():
+        keeps = run.prepared.keeps_version
+        if not begins_anew(keeps=keeps):
             return
         most, size = run.prepared.max_payload, carried(run)
         if not self._attempts.worth(size, most):
@@ -83,7 +89,7 @@ class ContinueAsNew:
         )
         packed = len(following.model_dump_json().encode())
         if packed <= most:
-            go_on_anew(following)
+            go_on_anew(following, keeps=keeps)
         self._attempts.note(size, packed)
 
 

@@ -35,7 +35,9 @@ def serve(settings: Settings) -> None:
 
 
 @servers_app.command()
-@configured(*DEV, *SERVE, flags={"dev_port": "--port", "dev_ui_port": "--ui-port", "dev_db": "--db"})
+@configured(
+    *DEV, *SERVE, flags={"dev_port": "--port", "dev_ui_port": "--ui-port", "dev_db": "--db", "dev_reload": "--reload"}
+)
 def dev(settings: Settings) -> None:
     """An embedded Temporal server with its Web UI, a worker and the gateway, until Ctrl-C."""
     from perdure.cli._gateway import serve_dev  # the server and the worker are not needed by any other command

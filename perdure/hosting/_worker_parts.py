@@ -109,6 +109,7 @@ class WorkerParts:
             settings.pages_url,
             settings.model_patience,
             routes,
+            settings.keep_version,
         )
         if settings.skills is not None:
             found = [tool_function(function) for function in skill_tools(settings.skills)]

@@ -1,20 +1,60 @@
-"""`perdure dev`: server, Web UI, worker and gateway in one process, until Ctrl-C; the worker is as it is alone."""
+"""`perdure dev`: server, Web UI, gateway and workers, until Ctrl-C. Tools and agents are loaded anew when their files change (R19.9).
+
+Python cannot load a module anew in a process in which calls of it run. So each version of the code is a worker in a process of its own, with
+a version of Temporal's: runs are pinned to it. A change starts another one, and makes it current once tools and agents are loaded. The
+former one ends when no run of its version runs any more.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
 import sys
-from collections.abc import Callable
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
 
+from temporalio.api.enums.v1 import VersionDrainageStatus
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkerDeploymentRequest,
+    SetWorkerDeploymentCurrentVersionRequest,
+)
 from temporalio.client import Client
+from temporalio.service import RPCError
 
+from perdure.errors import ServerError, SettingsError
 from perdure.hosting import logs
-from perdure.hosting.equipment import equipped, registry_of
+from perdure.hosting.equipment import registry_of
+from perdure.hosting.process import interrupts
 from perdure.hosting.server import embedded_server
 from perdure.hosting.settings import Settings, changed
 from perdure.hosting.telemetry import worker_runtime
 from perdure.hosting.user_workflows import load_workflows
-from perdure.hosting.worker import leave, work
+from perdure.hosting.worker import leave
+from perdure.hosting.worker_group import LEAVES_AFTER
+from perdure.values.json import JsonObject
+
+DEPLOYMENT: Final = "perdure-dev"
+"""Temporal's name of the deployment whose versions are the workers of `dev`."""
+MOST: Final = 5
+"""Former workers that are kept for their runs. The runs of the oldest go on with the newest code then."""
+LOOKS_EVERY: Final = 3.0
+"""Seconds between two looks whether runs of a former worker run still."""
+_AGAIN: Final = 0.1
+_PINNED: Final = "TemporalWorkflowVersioningBehavior = 'Pinned' AND ExecutionStatus = 'Running'"
+"""Sessions are not among them: whichever version is current goes on with them."""
+_BOOT: Final = (
+    "import json, sys; given = json.loads(sys.stdin.readline()); sys.path[:] = given['path']; "
+    "from perdure.hosting._dev_worker import main; main(given)"
+)
+_log: Final = logging.getLogger("perdure.worker")
 
 
 async def serve_dev(
@@ -25,18 +65,331 @@ async def serve_dev(
     Raises a `PerdureError` when something cannot start.
     """
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
-    registry = registry_of(settings)
-    load_workflows(settings.workflows).check_tools(registry)
+    load_workflows(settings.workflows).check_tools(
+        registry_of(settings)
+    )  # what is wrong there needs no server to be known
     port, ui_port = settings.dev_port, settings.dev_ui_port
-    runtime = worker_runtime(settings.metrics)
-    async with (
-        equipped(settings, registry),
-        embedded_server(port=port, ui_port=ui_port, db=settings.dev_db, runtime=runtime) as server,
-    ):
-        bound = server.client.service_client.config.target_host.rpartition(":")[2]
-        print(f"Temporal  localhost:{bound}", file=sys.stderr)
-        print(f"Web UI    http://localhost:{ui_port}; Ctrl-C ends both, and the worker", file=sys.stderr)
-        agents = settings.agents_folder if settings.agents_folder.is_dir() else None
-        async with beside(server.client):
-            ended = await work(server.client, runtime, registry, changed(settings, {"agents": agents}))
+    with interrupts() as interrupted:
+        runtime = worker_runtime()
+        async with embedded_server(port=port, ui_port=ui_port, db=settings.dev_db, runtime=runtime) as server:
+            bound = server.client.service_client.config.target_host.rpartition(":")[2]
+            print(f"Temporal  localhost:{bound}", file=sys.stderr)
+            print(f"Web UI    http://localhost:{ui_port}; Ctrl-C ends both, and the worker", file=sys.stderr)
+            workers = _Workers(settings, server.client)
+            async with beside(server.client):
+                ended = await workers.serve(interrupted)
     leave(ended)
+
+
+@dataclass
+class _DevWorker:
+    """A worker in a process of its own."""
+
+    build: str
+    process: asyncio.subprocess.Process
+    files: list[str]
+    serves: list[str] = field(default_factory=list)
+    """Build ids: its own, and those whose runs it has taken over."""
+    idle: int = 0
+    """How often in a row no run of its was found."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.returncode is not None
+
+    def interrupt(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+
+
+class _FaultError(Exception):
+    """Tools or agents cannot be used: one line, and the files that were read."""
+
+    def __init__(self, line: str, files: list[str]) -> None:
+        super().__init__(line)
+        self.files = files
+
+
+class _Workers:
+    """The worker whose code is current, and the former ones."""
+
+    def __init__(self, settings: Settings, client: Client) -> None:
+        self._settings = settings
+        self._client = client
+        self._own = settings.deployment_name is None and settings.build_id is None
+        self._watches = settings.dev_reload and self._own and not (settings.health_port or settings.metrics)
+        self._current: _DevWorker | None = None
+        self._former: list[_DevWorker] = []
+        self._ending: list[_DevWorker] = []
+        self._orphans: list[str] = []
+        self._stamps: dict[Path, tuple[int, int]] = {}
+
+    async def serve(self, interrupted: asyncio.Queue[int]) -> bool:
+        """Work until interrupted, then drain. Return whether all workers have ended in order. Raises `SettingsError` for tools or agents
+        that cannot be used at the start.
+        """
+        self._orphans = await self._left_behind()
+        try:
+            stopped = asyncio.ensure_future(interrupted.get())
+            try:
+                if not await self._begun(stopped):
+                    return True
+                await self._go_on(stopped)
+            finally:
+                stopped.cancel()
+            return await self._drained(interrupted)
+        finally:
+            for each in self._all:
+                if not each.has_ended:
+                    with contextlib.suppress(ProcessLookupError):
+                        each.process.kill()
+
+    @property
+    def _all(self) -> list[_DevWorker]:
+        return [*([self._current] if self._current else []), *self._former, *self._ending]
+
+    async def _begun(self, stopped: asyncio.Future[int]) -> bool:
+        """Start the first worker; whether that was before the end."""
+        starting = asyncio.ensure_future(
+            self._start(checks_agents=self._settings.agents is not None, adopted=self._orphans)
+        )
+        await _first(starting, stopped)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return False
+        try:
+            self._current = starting.result()
+        except _FaultError as error:
+            raise SettingsError(str(error)) from None
+        return True
+
+    async def _go_on(self, stopped: asyncio.Future[int]) -> None:
+        """Reload and look after the workers until interrupted, or until the current one ends by itself."""
+        assert self._current is not None
+        tending = asyncio.ensure_future(self._tend())
+        try:
+            while not stopped.done():
+                gone = asyncio.ensure_future(self._current.process.wait())
+                changes = asyncio.ensure_future(self._changed())
+                try:
+                    await _first(stopped, gone, changes, tending)
+                    if tending.done():
+                        tending.result()
+                    if self._current.has_ended:
+                        print("the worker has ended by itself, and dev with it", file=sys.stderr, flush=True)
+                        return
+                    if changes.done():
+                        await self._reload(changes.result())
+                finally:
+                    for each in (gone, changes):
+                        each.cancel()
+                    await asyncio.gather(gone, changes, return_exceptions=True)
+        finally:
+            tending.cancel()
+            await asyncio.gather(tending, return_exceptions=True)
+
+    async def _drained(self, interrupted: asyncio.Queue[int]) -> bool:
+        """Have all workers drain; each further interrupt goes to them. Return whether all have ended in order."""
+        workers = self._all
+        in_order = not any(each.has_ended for each in workers if each is self._current)
+        for each in workers:
+            each.interrupt()
+        ended = asyncio.ensure_future(asyncio.gather(*(each.process.wait() for each in workers)))
+        while not ended.done():
+            again = asyncio.ensure_future(interrupted.get())
+            await _first(ended, again)
+            if again.done():
+                for each in workers:
+                    each.interrupt()
+            again.cancel()
+        return in_order and all(each.process.returncode == 0 for each in workers)
+
+    async def _reload(self, names: list[str]) -> None:
+        """Start a worker with the code of now, and make it current."""
+        assert self._current is not None
+        listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        adopts = self._former[0] if len(self._former) >= MOST else None
+        taken_over = [*self._orphans, *(adopts.serves if adopts else [])]
+        try:
+            started = await self._start(checks_agents=True, adopted=taken_over)
+        except _FaultError as error:
+            self._current.files = sorted({*self._current.files, *error.files})
+            self._stamps = {**self._files(), **self._stamps}
+            print(f"{listed} changed: {error}; the code before stays", file=sys.stderr, flush=True)
+            return
+        self._former.append(self._current)
+        self._current, self._orphans = started, []
+        if adopts is not None:
+            self._former.remove(adopts)
+            self._end(adopts)
+        print(f"{listed} changed: runs that start now use it", file=sys.stderr, flush=True)
+
+    async def _start(self, *, checks_agents: bool, adopted: Sequence[str]) -> _DevWorker:
+        """Start a worker, and make its version current. Raises `_FaultError`."""
+        build = uuid.uuid4().hex[:8]
+        version = {"deployment_name": DEPLOYMENT, "build_id": build, "keep_version": True} if self._own else {}
+        self._stamps = self._files()
+        reading, writing = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-c", _BOOT),
+                stdin=asyncio.subprocess.PIPE,
+                pass_fds=(writing,),
+                start_new_session=True,  # else a terminal's Ctrl-C reaches it twice
+            )
+        finally:
+            os.close(writing)
+        worker = _DevWorker(build, process, [], [build, *adopted])
+        try:
+            assert process.stdin is not None
+            given: JsonObject = {
+                "settings": changed(self._settings, version).model_dump(mode="json"),
+                "path": sys.path,
+                "report": writing,
+                "address": self._client.service_client.config.target_host,
+                "namespace": self._client.namespace,
+                "adopted": [*adopted],
+                "checks_agents": checks_agents,
+            }
+            process.stdin.write(json.dumps(given).encode() + b"\n")
+            await process.stdin.drain()
+            line = await _line(reading)
+            report: JsonObject = json.loads(line) if line else {}
+            worker.files = report.get("files", [])
+            if "files" not in report or "fault" in report:
+                code = await process.wait()
+                raise _FaultError(report.get("fault", f"the worker has ended with code {code}"), worker.files)
+            if self._own:
+                await self._make_current(worker)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), self._settings.grace + LEAVES_AFTER)
+            except TimeoutError:
+                process.kill()
+            raise
+        self._stamps = {**self._files(worker), **self._stamps}
+        return worker
+
+    async def _make_current(self, worker: _DevWorker) -> None:
+        """Have new runs go to the worker. The server knows its version once it polls."""
+        wanted = SetWorkerDeploymentCurrentVersionRequest(
+            namespace=self._client.namespace,
+            deployment_name=DEPLOYMENT,
+            build_id=worker.build,
+            identity="perdure dev",
+            ignore_missing_task_queues=True,
+        )
+        while True:
+            try:
+                await self._client.workflow_service.set_worker_deployment_current_version(wanted)
+                return
+            except RPCError:
+                if worker.has_ended:
+                    raise _FaultError("the worker has ended before it worked", worker.files) from None
+                await asyncio.sleep(_AGAIN)
+
+    async def _tend(self) -> None:
+        """End former workers whose runs have all ended."""
+        while True:
+            await asyncio.sleep(LOOKS_EVERY)
+            self._ending = [each for each in self._ending if not each.has_ended]
+            for each in list(self._former):
+                if each.has_ended:
+                    self._former.remove(each)
+                    self._orphans += each.serves
+                    continue
+                listed = ", ".join(f"'{DEPLOYMENT}:{build}'" for build in each.serves)
+                query = f"TemporalWorkerDeploymentVersion IN ({listed}) AND {_PINNED}"
+                try:
+                    count = (await self._client.count_workflows(query)).count
+                except RPCError as error:
+                    _log.debug("runs of a former version cannot be counted: %s", error)
+                    continue
+                each.idle = 0 if count else each.idle + 1
+                if each.idle > 1:  # the server's index is a moment late
+                    self._former.remove(each)
+                    self._end(each)
+
+    def _end(self, worker: _DevWorker) -> None:
+        self._ending.append(worker)
+        worker.interrupt()
+
+    async def _left_behind(self) -> list[str]:
+        """Return the versions of an earlier `dev` with the same database: their runs go on with the code of now."""
+        if self._settings.dev_db is None or not self._own:
+            return []
+        wanted = DescribeWorkerDeploymentRequest(namespace=self._client.namespace, deployment_name=DEPLOYMENT)
+        try:
+            found = await self._client.workflow_service.describe_worker_deployment(wanted)
+        except RPCError:
+            return []
+        drained = VersionDrainageStatus.VERSION_DRAINAGE_STATUS_DRAINED
+        summaries = found.worker_deployment_info.version_summaries
+        return [each.deployment_version.build_id for each in summaries if each.drainage_status != drained]
+
+    async def _changed(self) -> list[str]:
+        """Wait until files of the code, or agents, are others than at the start of the current worker; their names."""
+        if not self._watches:
+            await asyncio.Event().wait()
+        async for _ in _wakes(self._folders()):
+            now, before = self._files(), self._stamps
+            if names := sorted({path.name for path in now.keys() | before.keys() if now.get(path) != before.get(path)}):
+                return names
+        raise ServerError("files are not watched any more")
+
+    def _folders(self) -> list[Path]:
+        files = [] if self._current is None else self._current.files
+        places = {Path.cwd(), *(Path(file).parent for file in files)}
+        places |= {self._settings.agents_folder, *([self._settings.mcp.parent] if self._settings.mcp else [])}
+        return sorted(place for place in places if place.is_dir())
+
+    def _files(self, worker: _DevWorker | None = None) -> dict[Path, tuple[int, int]]:
+        """Return when the files last changed that the code is made of, or may be made of next time."""
+        worker = worker or self._current
+        found = {Path(file) for file in ([] if worker is None else worker.files)}
+        found |= {path for place in {path.parent for path in found} for path in place.glob("*.py")}
+        found |= {*Path.cwd().glob("*.py"), *self._settings.agents_folder.glob("*.json")}
+        found |= {self._settings.mcp} if self._settings.mcp else set()
+        stamps = {}
+        for path in found:
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                stamps[path] = (stat.st_mtime_ns, stat.st_size)
+        return stamps
+
+
+async def _wakes(folders: list[Path]) -> AsyncIterator[None]:
+    """Yield when something changes in the folders, and each second: a change from before the first look counts too."""
+    try:
+        from watchfiles import awatch
+    except ImportError:
+        print("files are not watched: pip install 'perdure[embedded]'", file=sys.stderr, flush=True)
+        await asyncio.Event().wait()
+        return
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
+    yield
+    async for _ in awatch(
+        *folders, watch_filter=None, recursive=False, rust_timeout=1000, yield_on_timeout=True, raise_interrupt=False
+    ):
+        yield
+
+
+async def _first(*futures: asyncio.Future[Any]) -> None:
+    """Return once one of them is done."""
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _line(reading: int) -> bytes:
+    """Return a line of a pipe; empty: the other end was closed before."""
+    reader = asyncio.StreamReader(limit=2**24)
+    pipe = os.fdopen(reading, "rb")
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    try:
+        return await reader.readline()
+    finally:
+        transport.close()

@@ -273,6 +273,9 @@ class Settings(BaseSettings):
         "ID",
         min_length=1,
     )
+    keep_version: bool = setting(
+        False, "Runs stay with the worker's version until they end, and do not go on with a newer one", SERVICE
+    )
     metrics: str | None = setting(
         None, "Serve Perdure's and Temporal's metrics for Prometheus there", SERVICE, "HOST:PORT"
     )
@@ -414,6 +417,12 @@ class Settings(BaseSettings):
     dev_ui_port: int = setting(8233, "The port of `dev`'s Web UI", PAGES, "PORT", ge=0, le=65535)
     dev_db: str | None = setting(
         None, "A file in which `dev` keeps runs; without one they are gone at its end", PAGES, "FILE"
+    )
+
+    dev_reload: bool = setting(
+        True,
+        "Load tools and agents anew when their files change; a run keeps the code that it began with",
+        PAGES,
     )
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)

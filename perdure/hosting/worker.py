@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -132,13 +132,18 @@ def leave(ended: bool) -> None:
         leave_at_once(1)
 
 
-async def work(client: Client, runtime: Runtime, registry: Registry, settings: Settings) -> bool:
-    """Work until interrupted, with what operators see beside it; then drain. `runtime` is the client's. Return whether the worker has ended:
-    otherwise the caller closes what it has opened and calls `leave`."""
+async def work(
+    client: Client, runtime: Runtime, registry: Registry, settings: Settings, *, adopted: Iterable[str] = ()
+) -> bool:
+    """Work until interrupted, with what operators see beside it; then drain. `runtime` is the client's. `adopted`: build ids of versions
+    that have no worker any more, and whose runs go on here. Return whether the worker has ended: otherwise the caller closes what it has
+    opened and calls `leave`."""
     attribute, underway = SearchAttributes(), ActiveExecutions()
     if not settings.tools_only and (problem := await attribute.ensure(client)):
         _log.warning("%s", problem)
-    worker = build_worker(client, registry, settings=settings, attribute=attribute, underway=underway)
+    versions = [settings, *(changed(settings, {"build_id": build}) for build in adopted)]
+    built = [build_worker(client, registry, settings=each, attribute=attribute, underway=underway) for each in versions]
+    worker = WorkerGroup(*(each for group in built for each in group.all))
     health = Health(client, worker, tools_only=settings.tools_only, on_return=attribute.forget)
     beside_it = [health.watch(), *([tell_waiting(client, runtime.metric_meter)] if settings.metrics else [])]
     with interrupts() as interrupted:

@@ -263,6 +263,7 @@ def _parts(call: Call, form: LoopForm, base: Mapping[str, Json], run: Run, budge
         title=call.spec.tool_name,
         max_payload=prepared.max_payload,
         **below,
+        keeps_version=run.prepared.keeps_version,
         state=LoopState(),
     )
 

@@ -219,6 +219,8 @@ class LoopInput(WireModel):
     whose: RunOwner = Field(default_factory=RunOwner)
     routes_above: ApprovalRoutes | None = None
     """Routes for approval requests of iterations whose agent file names none (R19.5)."""
+    keeps_version: bool = False
+    """Whether the loop stays with its worker's version until it ends, as the run does."""
     asks: bool = False
     """Whether large values of this input stay with the parent run, which answers queries for them (R18.2)."""
     state: LoopState = Field(default_factory=LoopState)

@@ -156,6 +156,8 @@ class PreparedWorker(WireModel):
     """Which rules the run follows until its end: see `perdure.runs.rules`. 0.1.0 recorded none."""
     pages: str = ""
     """Where the gateway's pages are, to which a run links in Temporal's Web UI; empty: nowhere."""
+    keeps_version: bool = False
+    """Whether the run stays with its worker's version until it ends, also where another one becomes current (R19.9)."""
 
     def follows(self, rule: str) -> bool:
         """Whether the run follows a rule that came after 0.1.0."""

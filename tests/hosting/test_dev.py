@@ -1,0 +1,187 @@
+"""`perdure dev` loads tools and agents anew; what runs keeps the code that it began with (R19.9)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import Agent, Perdure, Run
+from perdure.hosting.server import free_port
+from perdure.testing.scripted_model import ChatRequest, ScriptedModel
+from tests.support import ROOT
+from tests.timeouts import HANG
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TOOLS = '''
+from perdure import tool
+from words import WORD
+
+@tool(dangerous=True)
+def gate() -> bool:
+    """Ask."""
+    return True
+
+@tool(safe=True)
+def word() -> str:
+    """The word of this version."""
+    return WORD
+'''
+AGENT: dict[str, Any] = {
+    "name": "speaker",
+    "context": [{"type": "system", "text": "Speak."}, *({"type": "tool", "tool": name} for name in ("gate", "word"))],
+    "schema": {"type": "string"},
+}
+
+
+def script(request: ChatRequest) -> dict[str, Any]:
+    """Ask in the first Request, and return the word in the second."""
+    if "asked" not in request.text:
+        return {"calls": [{"_tool": "gate", "_outputPath": "†state.asked"}], "output": None}
+    return {"calls": [{"_tool": "word", "_outputPath": "†state.word"}], "output": "†state.word"}
+
+
+@dataclass
+class Dev:
+    """`perdure dev` as a process."""
+
+    process: asyncio.subprocess.Process
+    folder: Path
+    port: int
+    lines: list[str] = field(default_factory=list)
+
+    async def until(self, words: str) -> str:
+        """Return the next line that has these words."""
+        assert self.process.stderr is not None
+        while True:
+            line = (await asyncio.wait_for(self.process.stderr.readline(), HANG)).decode()
+            self.lines.append(line)
+            assert line, f"it has ended without {words!r}: {''.join(self.lines)}"
+            if words in line:
+                return line.strip()
+
+    async def perdure(self) -> Perdure:
+        return await Perdure.connect(f"127.0.0.1:{self.port}", task_queue="perdure")
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text, encoding="utf-8")
+
+
+@asynccontextmanager
+async def dev(folder: Path, *words: str, code: int = 0, ends: bool = True) -> AsyncIterator[Dev]:
+    """Started with the tools above, and ended by SIGTERM."""
+    (folder / "agents").mkdir(exist_ok=True)
+    made = {"mytools.py": TOOLS, "words.py": "WORD = 'old'\n", "agents/speaker.json": json.dumps(AGENT)}
+    for name, text in made.items():
+        if not (folder / name).exists():
+            (folder / name).write_text(text, encoding="utf-8")
+    port = free_port()
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "PERDURE_"))}
+    async with ScriptedModel(script, strict=False) as model:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(ROOT / "client.py"),
+            *("dev", "--gateway-port", "0", "--port", str(port), "--ui-port", str(free_port())),
+            *("--tools", "mytools", "--grace", "5", *words),
+            cwd=folder,
+            env={**clean, "OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "none"},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        found = Dev(process, folder, port)
+        try:
+            yield found
+            if ends:
+                process.send_signal(signal.SIGTERM)
+            _, err = await asyncio.wait_for(process.communicate(), HANG)
+            assert process.returncode == code, "".join(found.lines) + err.decode()
+            found.lines += err.decode().splitlines()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def begun(perdure: Perdure) -> Run[Any]:
+    """A run that waits for a person."""
+    run = await perdure.start(Agent.of(AGENT), id=f"speaker-{uuid.uuid4().hex[:8]}")
+    async for view in run.views():
+        if view.waiting:
+            return run
+    raise AssertionError("it ended")
+
+
+async def ended(run: Run[Any]) -> Any:
+    """Its output, once a person has approved."""
+    await run.approve("1.0", by="ann")
+    return await run.result(HANG)
+
+
+async def test_a_run_goes_on_with_its_code_and_a_new_one_has_the_new_code(tmp_path: Path) -> None:
+    async with dev(tmp_path) as it:
+        await it.until("started")
+        perdure = await it.perdure()
+        before = await begun(perdure)
+        it.write("words.py", "WORD = 'new'\n")
+        assert await it.until("changed") == "words.py changed: runs that start now use it"
+        after = await begun(perdure)
+        # The word is a later Request's: the run stays with its code to its end.
+        assert [await ended(run) for run in (after, before)] == ["new", "old"]
+        await it.until("draining: takes nothing new")  # the former worker, whose runs have all ended
+
+
+async def test_a_fault_is_one_line_and_the_code_before_stays(tmp_path: Path) -> None:
+    async with dev(tmp_path) as it:
+        await it.until("started")
+        perdure = await it.perdure()
+        it.write("words.py", "WORD = 'none'\nWORD = (\n")
+        assert await it.until("changed") == (
+            "words.py changed: the module 'mytools' cannot be imported: SyntaxError: '(' was never closed (words.py, line 2);"
+            " the code before stays"
+        )
+        it.write("agents/speaker.json", "{")  # words.py is not right yet: that is said first
+        assert "(words.py, line 2); the code before stays" in await it.until("changed")
+        assert await ended(await begun(perdure)) == "old"
+        it.write("words.py", "WORD = 'none'\nWORD = nothing\n")
+        assert "NameError: name 'nothing' is not defined (words.py, line 2); the code" in await it.until("changed")
+        it.write("words.py", "WORD = 'new'\n")
+        assert "speaker.json is not valid JSON" in await it.until("changed")
+        it.write("agents/speaker.json", json.dumps(AGENT))
+        assert await it.until("changed") == "speaker.json changed: runs that start now use it"
+        assert await ended(await begun(perdure)) == "new"
+
+
+async def test_runs_of_an_earlier_dev_go_on_with_the_code_of_now(tmp_path: Path) -> None:
+    database = str(tmp_path / "dev.db")
+    async with dev(tmp_path, "--db", database) as it:
+        await it.until("started")
+        run = await begun(await it.perdure())
+    (tmp_path / "words.py").write_text("WORD = 'new'\n", encoding="utf-8")
+    async with dev(tmp_path, "--db", database, "--no-reload") as it:
+        await it.until("started")
+        perdure = await it.perdure()
+        assert await ended(perdure.get_run(run.id)) == "new"
+        assert await ended(await begun(perdure)) == "new"
+
+
+async def test_dev_ends_with_its_worker(tmp_path: Path) -> None:
+    tools = TOOLS.replace("return WORD", "import os; os._exit(9)")
+    (tmp_path / "mytools.py").write_text(tools, encoding="utf-8")
+    async with dev(tmp_path, code=1, ends=False) as it:
+        await it.until("started")
+        run = await begun(await it.perdure())
+        await run.approve("1.0", by="ann")
+        await it.until("the worker has ended by itself, and dev with it")
