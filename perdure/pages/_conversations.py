@@ -41,6 +41,8 @@ CALLS: Final = 30
 """The newest calls of a run that are shown while it works."""
 AGAIN: Final = (1.0, 1.0)
 """Seconds until it is asked again what waits, where nobody has answered: the first pause, and the longest."""
+BELOW: Final = (1.0, 8.0)
+"""The same while calls run: one of them may be a delegate, and no event says that something waits in its run."""
 _ENTRIES: Final = ("lifecycle", "message", "reply", "compaction")
 """Topics that tell of something that the transcript may have now."""
 
@@ -51,6 +53,11 @@ class ConversationParts(EventAdapter[tuple[str, str], None]):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._calls: dict[str, JsonObject] = {}
+
+    @property
+    def has_running(self) -> bool:
+        """Whether a call of the run has begun and not ended."""
+        return any(call["phase"] != "end" for call in self._calls.values())
 
     def on_lifecycle(self, event: Event) -> Iterator[tuple[str, str]]:
         if event.run_id:
@@ -120,7 +127,7 @@ class ConversationFrames:
             yield part
         after, skipped = max(after, last_entry(view)), None if cursor is not None else view.run_id
         events = self._session.events(from_=cursor or ("now" if view.run_id is None else None))
-        async for event in with_pauses(events, lambda: AGAIN if self._unsure else NO_PAUSE):
+        async for event in with_pauses(events, self._pauses):
             if event is None:
                 for part, name in await self._waiting():
                     yield frame(part, event=name)
@@ -138,6 +145,9 @@ class ConversationFrames:
                     yield part
                 after = max(after, last_entry(view))
                 yield frame(self._site.part("status.html", view=view), event="status", id=event.cursor)
+
+    def _pauses(self) -> tuple[float, float]:
+        return AGAIN if self._unsure else BELOW if self._parts.has_running else NO_PAUSE
 
     def _entries(self, view: SessionView, after: int) -> list[str]:
         return [

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import Agent, Perdure, tool
 from perdure.client.histories import replay_history
 from perdure.client.session import Session
 from perdure.errors import MessageRefusedError
 from perdure.hosting.connection import data_converter
+from perdure.pages.adapter import pages
 from perdure.sessions.wire import SHOW, SessionView
 from perdure.testing.scripted_model import ChatRequest
-from tests.support import DONE, agent, impatient
+from tests.gateway.support import gateway, some_name
+from tests.support import DONE, agent, harness, impatient
 from tests.timeouts import HANG
 from tests.workflows.test_resets import temporal
 from tests.workflows.test_session import ALL, desk, echo, users
@@ -149,6 +151,46 @@ async def test_r10_4_a_delegate_that_was_ended_waits_no_more(
         assert second.done == "steered"
         holds.set()
         await session.reply(first, 20)
+
+
+async def test_r17_5_a_conversations_page_shows_what_waits_in_a_delegate_once_it_is_there(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """No event of the session says that a delegate's run waits."""
+    opened = asyncio.Event()
+
+    @tool(timeout=60)
+    async def hold() -> str:
+        """Wait."""
+        await opened.wait()
+        return "held"
+
+    def answer(request: ChatRequest) -> dict[str, Any]:
+        if "You are ASKER." not in request.text:
+            return {"calls": [{"_tool": "asker"}], "output": None}
+        calls = [{"_tool": "hold"}, {"_tool": "pay", "to": "bob", "_after": ["1.0"]}]
+        return {"calls": calls, "output": None}
+
+    asker = agent("pay", "hold", name="asker", context=[{"type": "text", "text": "You are ASKER."}])
+    document = agent({"name": "asker", "_delegate": "asker"}, name="desk")
+    agents = written(tmp_path, asker)
+    async with (
+        harness(dev_server.client, [pay, hold], answer, agents=agents) as it,
+        gateway(it.client, [pages], task_queue=it.task_queue) as at,
+        asyncio.timeout(HANG),
+    ):
+        session = Perdure(it.client, task_queue=it.task_queue).session(some_name(), agent=Agent.of(document))
+        await session.send("pay", sender="ann", rights=ALL)
+        async with at.http.stream("GET", f"/live/conversations/{session.key}", params={"after": "0"}) as stream:
+            names: list[str] = []
+            async for line in stream.aiter_lines():
+                names += [line] if line.startswith("event: ") else []
+                if names and names[-1] == "event: calls":
+                    opened.set()
+                if names[-1:] == ["event: waiting"] and "bob" in line:
+                    break
+        await session.stop(sender="ann", rights=ALL)
+    assert "event: waiting" in names
 
 
 @pytest.mark.parametrize("which", ["delegate", "run above", "iteration"])
