@@ -33,6 +33,7 @@ from perdure.errors import *
 from perdure.hooks.events import *
 from perdure.hosting.settings import Settings, in_force
 from perdure.hosting.worker import build_worker
+from perdure.runs.notifications import RouteOutcome
 from perdure.testing import *
 from perdure.workflow import run_agent
 from temporalio import workflow
@@ -59,11 +60,14 @@ VALUES = {
     "context": "ToolContext",
     "local": "Local",
     "model": "ScriptedModel",
+    "notification": "Notification",
+    "outcome": "RouteOutcome",
     "perdure": "Perdure",
     "receipt": "Receipt",
     "registry": "Registry",
     "run": "Run[Any]",
     "session": "Session",
+    "view": "RunView",
 }
 """Values that only a server or a model gives."""
 NAMES = list(public_names())
