@@ -40,7 +40,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.limits import Limit
     from perdure.runs.rules import REMEMBER_PROVENANCE, RESETS_COUNT, follows
     from perdure.runs.run import Run
-    from perdure.runs.views import approval_size, waiting_view
+    from perdure.runs.views import approval_size, request_view
     from perdure.runs.views import summary as line
     from perdure.values.json import Json, JsonObject
     from perdure.values.limits import INLINE
@@ -319,7 +319,7 @@ class ApprovalWaits:
         asked.owner = None if owner == NOBODY else owner
         if sizes.of(offer.shown) <= INLINE:  # else it need not even be built
             run = self._agent_run
-            view = waiting_view(offer, run.agent.name, self._approval_queue.guard, run.dry_plan)
+            view = request_view(offer, run)
             if (size := approval_size(view, sizes)) <= INLINE:
                 await self._sender.room(size)
                 asked.offer = view.as_json()

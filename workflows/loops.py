@@ -294,6 +294,7 @@ class LoopDriver:
             sources=loop.sources_of(),
             whose=loop.whose,
             routes_above=loop.routes_above,
+            said=loop.said,
         )
 
     async def _record(self) -> None:

@@ -192,7 +192,14 @@ class SessionDriver:
         kept.begun(running, now())
         self.child = ChildRun(
             run_id,
-            run_input(agent, kept.delegates, kept.sources, kept.whose(first), reasons=kept.tells_reasoning),
+            run_input(
+                agent,
+                kept.delegates,
+                kept.sources,
+                kept.whose(first),
+                said=running.messages[-1].text,
+                reasons=kept.tells_reasoning,
+            ),
             sender=first.sender,
             tenant=kept.tenant,
             searchable=kept.searchable,

@@ -33,6 +33,7 @@ from perdure.workflows.resets import end_former, ends_former
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import STEER
+    from perdure.errors import clip
     from perdure.hooks.events import RunOwner
     from perdure.runs.delegates import input_size, referred
     from perdure.runs.rules import ASKS_BY_ACTIVITY
@@ -57,7 +58,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.tools.invocation import runs_queue
     from perdure.values.json import JsonObject
-    from perdure.values.limits import INLINE_INPUT, MAX_PAYLOAD, MAX_STORED, bytes_text
+    from perdure.values.limits import INLINE_INPUT, MAX_PAYLOAD, MAX_SHOWN_MESSAGE, MAX_STORED, bytes_text
     from perdure.values.sizes import Sizes
 
 
@@ -239,13 +240,15 @@ def run_input(
     sources: dict[str, list[str]],
     whose: RunOwner,
     *,
+    said: str = "",
     reasons: bool = False,
 ) -> RunInput:
-    """Return the input of a run; with `reasons` its model's reasoning is recorded.
+    """Return the input of a run; `said`: the last message that it answers. With `reasons` its model's reasoning is recorded.
 
     Its result may have any size that the workflow can receive: there is one at a time.
     """
     given = {"agent": agent, "delegates": delegates, "sources": sources, "whose": whose}
+    given |= {"said": clip(said, MAX_SHOWN_MESSAGE)}
     return RunInput(**given, records=True, reasons=reasons, free=MAX_STORED)
 
 

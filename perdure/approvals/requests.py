@@ -15,9 +15,10 @@ from perdure.approvals.decisions import Decision, Digests
 from perdure.errors import clip
 from perdure.hooks.events import RunOwner
 from perdure.plan import Approval, Call, Outcome, Plan
+from perdure.tools.question import question_parts
 from perdure.tools.tool import CLIENT
 from perdure.values.json import Json, JsonObject, WireModel, shorten
-from perdure.values.limits import MAX_ID, MAX_NAME
+from perdure.values.limits import MAX_ID, MAX_NAME, MAX_QUESTION
 from perdure.values.templates import marked_call
 
 WITH_CLIENT: Final = "the program that started the run carries it out, and says the result"
@@ -190,9 +191,26 @@ _COUNTED: Final = re.compile(r"[^\W_]*[^sui_]s")
 """Names of counts: `replicas`, but not `status`, `address` or `older_than_days`."""
 
 
-def ask_words(tool: str, params: JsonObject | None, reason: str, *, question: bool = False) -> str:
-    """Return the sentence: the effect of the call, and the reason. A question is its own sentence."""
-    return reason if question else f"{call_words(tool, params or {})}: {reason}"
+def ask_words(tool: str, params: JsonObject | None, reason: str, *, question: bool = False, ask: str = "") -> str:
+    """Return the sentence: the effect of the call, and the reason. A question is its own sentence.
+
+    `ask`: the words of the tool's own question.
+    """
+    words = ask or call_words(tool, params or {})
+    return reason if question else f"{words} ({reason})" if words.endswith("?") else f"{words}: {reason}"
+
+
+def tool_question(call: Call | None) -> str:
+    """Return the question that a call's tool asks, with the call's parameters as data; empty: it asks none of its own."""
+    ask = None if call is None or call.spec.tool is None else call.spec.tool.ask
+    if call is None or ask is None:
+        return ""
+    params = call.inputs.params
+    parts = (
+        _visible(words) + ("" if name is None else value_words(params[name]) if name in params else "…")
+        for words, name in question_parts(ask)
+    )
+    return clip("".join(parts), 2 * MAX_QUESTION)
 
 
 def plan_words(calls: int | None, reason: str) -> str:
@@ -369,13 +387,22 @@ class WaitingView(WireModel):
     """Whether a part was too large to be shown in full; the digest is of the whole."""
     simulation: JsonObject | None = None
     """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""
+    ask: str = Field(default="", exclude_if=operator.not_)
+    """The tool's own question, with the parameters: `refund 120 EUR to C-17?`; left out where it has none."""
+    sender: str = Field(default="", exclude_if=operator.not_)
+    """For whom the run works, as its starter has verified it; left out where nobody was named, as the next two."""
+    tenant: str = Field(default="", exclude_if=operator.not_)
+    session: str = Field(default="", exclude_if=operator.not_)
+    """The key of the run's session."""
+    said: str = Field(default="", exclude_if=operator.not_)
+    """The last message of the person in that session, or its beginning."""
 
     @property
     def sentence(self) -> str:
         """The question as a sentence: `refund 120 EUR to ann@example.com: euros is above 100`."""
         if self.calls is not None:
             return plan_words(len(self.calls), self.reason)
-        return ask_words(self.tool, self.params, self.reason, question=self.question)
+        return ask_words(self.tool, self.params, self.reason, question=self.question, ask=self.ask)
 
 
 def requests_of_people(waiting: Iterable[WaitingView]) -> list[WaitingView]:
@@ -405,6 +432,8 @@ class WaitingEntry(WireModel):
     """The digest of the `WaitingView`."""
     question: bool = False
     """Whether it needs an answer and not a decision."""
+    ask: str = Field(default="", exclude_if=operator.not_)
+    """As of the `WaitingView`."""
 
     @property
     def sentence(self) -> str:
@@ -412,7 +441,7 @@ class WaitingEntry(WireModel):
         list."""
         if "." not in self.call:  # a Request's number is its plan
             return plan_words(None, self.reason)
-        return ask_words(self.tool, self.params, self.reason, question=self.question)
+        return ask_words(self.tool, self.params, self.reason, question=self.question, ask=self.ask)
 
 
 class WaitingMemo(WireModel):

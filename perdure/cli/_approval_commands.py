@@ -14,7 +14,7 @@ from rich.text import Text
 
 from perdure.agents.files import json_option
 from perdure.cli import _commands as commands
-from perdure.cli._console import screen, table
+from perdure.cli._console import harmless, screen, table
 from perdure.cli._errors import CommandError, one_line_errors
 from perdure.cli._execute import Json, RunId, connected, execute
 from perdure.cli._help import Commands
@@ -94,7 +94,7 @@ def _listed_row(one: Any) -> list[str]:
 def _whole_row(one: Any) -> list[str]:
     offer = one.offer
     asked = "\n".join([offer.sentence, *offer.ways])
-    return [asked, "", offer.agent, age(offer.requested_at), one.run_id, offer.call]
+    return [asked, offer.sender, offer.agent, age(offer.requested_at), one.run_id, offer.call]
 
 
 def _shown(offer: Any) -> JsonObject:
@@ -279,12 +279,21 @@ def _decision(key: str, one: Any) -> JsonObject | None:
     return None
 
 
+def _person(offer: Any) -> list[RenderableType]:
+    """Return who asks, and their last message."""
+    of = [f"asked by {offer.sender}"] if offer.sender else []
+    of += [f"tenant {offer.tenant}"] if offer.tenant else []
+    of += [f"session {offer.session}"] if offer.session else []
+    lines = [", ".join(of), f"last message: {' '.join(offer.said.split())}" if offer.said else ""]
+    return [Text(harmless(line), style="dim") for line in lines if line]
+
+
 def _panel(one: Any) -> RenderableType:
     offer = one.offer
     shown = dumps(_shown(offer) if offer.calls is None else offer.calls, indent=2)
     body = Syntax(shown, "json", background_color="default")
     return Panel(
-        Group(Text(offer.sentence, style="bold"), body, *map(Text, offer.ways)),
+        Group(Text(offer.sentence, style="bold"), *_person(offer), body, *map(Text, offer.ways)),
         subtitle=f"{one.run_id}, call {offer.call}; waits for {age(offer.requested_at)}",
         subtitle_align="left",
     )

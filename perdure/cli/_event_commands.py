@@ -148,7 +148,8 @@ def _request_words(data: JsonObject) -> str:
     if not tool:
         return plan_words(len(calls) if isinstance(calls, list) else None, reason)
     question = bool(data.get("question"))
-    return ask_words(str(tool), params if isinstance(params, dict) else {}, reason, question=question)
+    ask = str(data.get("ask") or "")
+    return ask_words(str(tool), params if isinstance(params, dict) else {}, reason, question=question, ask=ask)
 
 
 def _because(data: JsonObject) -> str:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from perdure.approvals.requests import WaitingEntry, WaitingView
 from perdure.cli._console import harmless, screen, table, wait_line
+from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestContext, RequestResult, RequestView
 from perdure.models.schemas import make_strict
 from perdure.models.usage import Usage
@@ -49,9 +50,17 @@ STYLE: Final = {
 _INDENT: Final = 2
 
 
+def owner_lines(owner: RunOwner) -> list[str]:
+    """Return who asks, in a line, where anybody was named."""
+    named = (("sender", owner.sender), ("tenant", owner.tenant), ("session", owner.session))
+    parts = [f"{name} {value}" for name, value in named if value]
+    parts += [f"context {dumps(owner.context)}"] if owner.context else []
+    return [harmless(", ".join(parts))] if parts else []
+
+
 def run_table(view: RunView, width: int) -> RenderableType:
     """The whole run: each Request with its model, under it its calls, with what they read and write where the `width` has room for it."""
-    parts: list[RenderableType] = []
+    parts: list[RenderableType] = [Text(line, style="dim") for line in owner_lines(view.owner)]
     numbers = sorted({int(call.id.split(".")[0]) for call in view.calls} | {request.number for request in view.log})
     for number in numbers:
         request = next((request for request in view.log if request.number == number), None)

@@ -21,6 +21,7 @@ from perdure.gateway.errors import HttpError
 from perdure.gateway.guards import Guards, TooManyGuessesError
 from perdure.pages._decision_forms import PREFIX
 from perdure.pages._markdown import render_markdown
+from perdure.values.caller_context import masked_context
 from perdure.values.json import dumps, shorten
 
 HERE: Final = Path(__file__).parent
@@ -39,6 +40,7 @@ class Site:
         self._templates.globals.update(
             age=age,
             dumps=dumps,
+            masked_context=masked_context,
             clip=clip,
             shorten=shorten,
             path=path,

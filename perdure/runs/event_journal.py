@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from perdure.approvals.requests import ApprovalRequest, IncomingMessage
+from perdure.approvals.requests import ApprovalRequest, IncomingMessage, tool_question
 from perdure.models.dialects import output_text
 from perdure.models.requests import ModelWait, RequestResult, RequestView
 from perdure.plan import Call
@@ -441,6 +441,7 @@ class RunJournal:
             calls=[each.spec.raw for each in offer.calls] if call is None else None,
             of=self.sizes,
             reason=offer.reason,
+            ask=("" if offer.question else tool_question(call)) or None,
             question=offer.question or None,
             client=offer.is_with_client or None,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -221,6 +222,7 @@ class LoopInput(WireModel):
     """Routes for approval requests of iterations whose agent file names none (R19.5)."""
     keeps_version: bool = False
     """Whether the loop stays with its worker's version until it ends, as the run does."""
+    said: str = Field(default="", exclude_if=operator.not_)
     asks: bool = False
     """Whether large values of this input stay with the parent run, which answers queries for them (R18.2)."""
     state: LoopState = Field(default_factory=LoopState)

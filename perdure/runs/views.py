@@ -10,8 +10,9 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel
 
 from perdure.approvals.policy import Guard
-from perdure.approvals.requests import ApprovalRequest, WaitingEntry, WaitingView
+from perdure.approvals.requests import ApprovalRequest, WaitingEntry, WaitingView, tool_question
 from perdure.errors import clip
+from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestView
 from perdure.plan import ENDED, Call, Plan, simulate
 from perdure.runs.context import message_fates
@@ -20,8 +21,9 @@ from perdure.runs.prompts import call_line
 from perdure.runs.records import RECENT, plan_reads, plan_writes
 from perdure.runs.run import Run
 from perdure.runs.wire import CallView, RunInput, RunResult, RunView
+from perdure.values.caller_context import masked_context
 from perdure.values.json import Json, JsonObject, ValuePage, dumps, loads
-from perdure.values.limits import MAX_KEPT, MAX_PAYLOAD, MAX_VIEWED, MAX_VIEWED_EDGES, bytes_text
+from perdure.values.limits import MAX_KEPT, MAX_PAYLOAD, MAX_SHOWN_MESSAGE, MAX_VIEWED, MAX_VIEWED_EDGES, bytes_text
 from perdure.values.media import first_without_media
 from perdure.values.provenance import MODEL, in_words, untrusted
 from perdure.values.references import MISSING, evaluate, get, parse_expression
@@ -86,6 +88,7 @@ def run_view(run: Run, run_id: str) -> RunView:
     return RunView(
         run_id=run_id,
         agent=run.agent.name,
+        owner=masked_owner(run.identity.owner),
         status="running" if run.output.stop_reason is None else "completed",
         output=run.output.value,
         stop_reason=run.output.stop_reason,
@@ -126,7 +129,22 @@ def waiting_views(run: Run, only: str | None = None, skip: int = 0) -> list[Wait
     With `only`, return that call's request, or that Request's plan, alone.
     """
     offers = [offer for offer in run.approval_queue.waiting.values() if only is None or offer.id == only][skip:]
-    return [waiting_view(offer, run.agent.name, run.approval_queue.guard, run.dry_plan) for offer in offers]
+    return [request_view(offer, run) for offer in offers]
+
+
+def masked_owner(owner: RunOwner) -> RunOwner:
+    """Return who asks, as people may read it."""
+    return owner.model_copy(update={"context": masked_context(owner.context)}) if owner.context else owner
+
+
+def request_view(offer: ApprovalRequest, run: Run) -> WaitingView:
+    """Return what a person sees of a request, and of whom it is for."""
+    view = waiting_view(offer, run.agent.name, run.approval_queue.guard, run.dry_plan)
+    owner = run.identity.owner
+    view.sender, view.tenant, view.session = owner.sender, owner.tenant, owner.session
+    newest = run.progress.inbox[-1].text if run.progress.inbox else run.identity.said
+    view.said = clip(newest, MAX_SHOWN_MESSAGE)
+    return view
 
 
 def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Callable[[int], Plan]) -> WaitingView:
@@ -140,6 +158,7 @@ def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Call
         digest=offer.digest,
         question=offer.question,
         runs=offer.runs,
+        ask="" if offer.question else tool_question(offer.call),
     )
     call = offer.call
     if call is not None:
@@ -172,6 +191,7 @@ def waiting_entry(offer: ApprovalRequest) -> WaitingEntry:
         requested_at=offer.approval.requested_at,
         digest=offer.digest,
         question=offer.question,
+        ask="" if offer.question else tool_question(call),
     )
 
 

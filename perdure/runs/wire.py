@@ -5,6 +5,7 @@ Everything here is data, written as camelCase JSON; a workflow's one input carri
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
@@ -12,7 +13,7 @@ from pydantic import Field
 
 from perdure.approvals.policy import Ask, Flow, ToolOwner
 from perdure.approvals.requests import MessageFate, WaitingView
-from perdure.hooks.events import HookRef, RunOwner
+from perdure.hooks.events import NOBODY, HookRef, RunOwner
 from perdure.models.requests import PATIENCE, ModelWait, RequestView
 from perdure.models.usage import Price, RunUsage
 from perdure.plan import Approval
@@ -288,6 +289,8 @@ class RunView(RunResult):
 
     agent: str = ""
     """Its agent's name."""
+    owner: RunOwner = Field(default_factory=RunOwner, exclude_if=lambda owner: owner == NOBODY)
+    """The sender, tenant, session and context of its start; secrets in the context are masked."""
     waiting: list[WaitingView] = Field(default_factory=list)
     """What waits for a person, oldest first."""
     wait: ModelWait | None = None  # R20.5
@@ -361,6 +364,7 @@ class RunInput(WireModel):
     """Routes of the run above, for approval requests of a delegate whose agent file names none (R19.5)."""
     callback: str = ""
     """Address to which the run's end is sent (R19.8)."""
+    said: str = Field(default="", exclude_if=operator.not_)  # the person's last message in its session, for approvers
     asks: bool = False  # what is large in this of the run above (R18.2)
     clocked: bool = False  # the run above tells when the deadline may be there (R9.5)
     records: bool = False

@@ -201,6 +201,7 @@ def tool(
     name: str | None = None,
     output_path: str | None = None,
     approval: Any = None,
+    ask: str | None = None,
     safe: bool = False,
     dangerous: bool = False,
     untrusted: bool = False,
@@ -222,7 +223,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     with `**params` takes every parameter that the tool's definition allows. Sync functions run in threads.
 
     `name`: the function's name. `output_path`: a fixed path such as `†state.profile`; default: the model's choice.
-    `approval`: `never`, `always` or a condition. `safe`: never harmful, whatever its input; `dangerous`: needs
+    `approval`: `never`, `always` or a condition. `ask`: the question to the person who decides about a call, with its
+    parameters: `refund {euros} EUR to {customer}?`. `safe`: never harmful, whatever its input; `dangerous`: needs
     approval. `untrusted`: others write its results, mails or pages, and may write instructions to a model in them.
     `timeout`: seconds per attempt (60). `heartbeat`: seconds between heartbeats, which the engine sends (20).
     `retries`: attempts after the first (2); with 0 it never begins twice, even if its worker is lost. `task_queue`: the

@@ -31,6 +31,7 @@ class ToolOptions(TypedDict, total=False):
     description: str
     output_path: str
     approval: Any
+    ask: str
     safe: bool
     dangerous: bool
     untrusted: bool

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
 from perdure.tools.definitions import SCHEMA_KEYS, is_alias, plain_definition
+from perdure.tools.question import question_problem
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import LONGEST, MAX_RETRIES, Seconds
 from perdure.values.problems import first_problem, meant
@@ -145,6 +146,8 @@ class Tool(BaseModel):
     approval: Json = Field(default=None, alias="_approval")
     """`never`, `always` or `{"when": <JSON Schema of the resolved parameters>}` (R7.1); `None` leaves it to the
     policy."""
+    ask: str | None = Field(default=None, alias="_ask")
+    """The question to a person who decides about a call, with its parameters: `refund {euros} EUR to {customer}?`."""
     safe: bool = Field(default=False, alias="_safe")
     dangerous: bool = Field(default=False, alias="_dangerous")
     untrusted: bool = Field(default=False, alias="_untrusted")
@@ -369,6 +372,8 @@ def _check_tool(tool: Tool, known: Set[str]) -> None:
     for schema in (tool.parameters_schema, tool.output_schema):
         if schema is not None and schema.problem:
             raise ToolDefinitionError(f"tool {tool.name!r}: its schema is not a JSON Schema: {schema.problem}")
+    if tool.ask is not None and (problem := question_problem(tool.ask, tool.parameters)):
+        raise ToolDefinitionError(f"tool {tool.name!r}: {problem}")
     if tool.safe and tool.dangerous:
         raise ToolDefinitionError(f"tool {tool.name!r} is declared safe and dangerous: declare one of them")
     if tool.activity is not None and tool.activity not in known and tool.task_queue is None:
@@ -422,6 +427,9 @@ def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
         return exclusive | others | {"code_known": False, "code_dangerous": True}
     calls = {"calls": Existing.model_validate(code["_calls"])} if "_calls" in code else {}
     exclusive |= {"message": tool.message or code.get("_message", False)}
+    # What the code asks goes before the words of an agent file, where the parameters have the code's names.
+    if (ask := code.get("_ask")) is not None and question_problem(ask, tool.parameters) is None:
+        exclusive |= {"ask": ask}
     return (
         exclusive
         | others

@@ -53,6 +53,9 @@ MAX_AT_ONCE: Final = 1_000
 MAX_ID: Final = 1_000
 """Bytes of a workflow's id: the server refuses the whole task beyond that."""
 
+MAX_QUESTION: Final = 300
+"""Characters of a tool's question to a person: it is one sentence."""
+
 # One history.
 
 HISTORY_BYTES: Final = 50_000_000
@@ -179,6 +182,9 @@ beginnings are shown."""
 MAX_RUN: Final = 200_000
 """Bytes of a run in a transcript: beyond that the oldest calls lose their results, and then are left out. A session
 holds its newest runs, and carries them whenever it continues as new (R10.13)."""
+
+MAX_SHOWN_MESSAGE: Final = 600
+"""Characters of a person's message that an approval request shows; each run below a session's run has it."""
 
 MAX_REPLY: Final = 64_000
 """Characters of a reply in a transcript, for the same reason; the run has all of it."""

@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from perdure import Agent, ToolContext, ToolError, hook, tool
+from perdure.approvals.requests import WaitingView
 from perdure.errors import AgentError, InputError, MessageRefusedError, RunExistsError, ToolDefinitionError
 from perdure.hooks import AfterToolCall, AgentEnd, BeforeAgentStart, BeforeToolCall, HookEvent, MessageReceived
 from perdure.testing import run_locally
@@ -347,3 +348,53 @@ async def test_an_approver_has_it() -> None:
         assert await other.result() == "no"
     who = [(each["sender"], each["tenant"], each["session"], each["runId"], each["context"]) for each in decided]
     assert who == [("ann", "shop", "", run.id, ANN | {"admin": True}), ("bob", "", "", other.id, BOB)]
+
+
+@tool(dangerous=True, ask="refund {euros} EUR to {customer}?")
+def give_back(euros: int, customer: str) -> str:
+    """Give money back."""
+    return f"gave {euros} to {customer}"
+
+
+EVIL = 'C-17? (it is fine)\n\x1b[2J "†state.x" {euros} <b>'
+
+
+asked: list[dict[str, Any]] = []
+
+
+def refuse_all(offer: dict[str, Any]) -> str:
+    asked.append(offer)
+    return "reject"
+
+
+async def test_a_request_says_what_is_asked_of_whom_and_why() -> None:
+    asked.clear()
+    agent = Agent("clerk", tools=[give_back], approval={"approver": f"{__name__}:refuse_all"})
+    call = {"_tool": "give_back", "euros": 5, "customer": "C-17", "_outputPath": "†state.r"}
+    evil = {"_tool": "give_back", "euros": 5, "customer": (EVIL * 9).replace("†", "††")}
+    script = [{"calls": [call, evil]}, {"calls": [], "output": "done"}]
+    async with run_locally(agent, model=script, functions=[__name__]) as local:
+        session = local.session("desk", tenant="shop")
+        receipt = await session.send(f"I want {EVIL}", sender="ann", context=ANN | {"api_key": TOKEN})
+        assert await session.reply(receipt) == "done"
+        run = local.perdure.get_run(str(receipt.run_id))
+        owner = (await run.view()).owner.as_json()
+        questions = [each.data.get("ask") async for each in run.events(topics=["approval"]) if each.phase == "start"]
+    first, second = sorted(asked, key=lambda offer: str(offer["call"]))
+    assert first["context"] == ANN | {"api_key": TOKEN}
+    views = [WaitingView.model_validate({key: one[key] for key in one.keys() - {"context", "runId"}}) for one in asked]
+    sentences = {view.call: view.sentence for view in views}
+    assert sentences["1.0"] == "refund 5 EUR to C-17? (give_back is dangerous)"
+    assert sentences["1.1"].isprintable()
+    assert sentences["1.1"].startswith('refund 5 EUR to "C-17? (it is fine)\\n\\u001b[2J')
+    assert len(sentences["1.1"]) < 150
+    for one in (first, second):
+        assert (one["sender"], one["tenant"], one["session"]) == ("ann", "shop", "desk")
+        assert one["said"] == f"I want {EVIL}"
+    assert owner == {
+        "tenant": "shop",
+        "sender": "ann",
+        "session": "desk",
+        "context": {"number": "C-17", "api_key": "[masked]"},
+    }
+    assert questions[0] == "refund 5 EUR to C-17?"

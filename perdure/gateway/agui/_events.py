@@ -196,6 +196,7 @@ def interrupt_of(offer: WaitingView, run: str, call: str) -> Interrupt:
     shown: JsonObject = {"calls": offer.calls} if plan else {"params": offer.params}
     if offer.items is not None:
         shown["items"] = offer.items
+    shown |= {name: value for name in ("sender", "session", "said") if (value := getattr(offer, name))}
     if offer.ways:
         shown["ways"] = list(offer.ways)
     about: JsonObject = {"tool": offer.tool, "call": offer.call, "requestedAt": offer.requested_at, **shown}

@@ -84,8 +84,8 @@ def written(task: types.Task) -> JsonObject:
 
 def _message(view: RunView) -> str:
     if waiting := requests_of_people(view.waiting):
-        names = ", ".join(f"{one.call} {one.tool}" for one in waiting[:5])
-        return clip(f"waits for a person: {names}", _LONGEST)
+        questions = "; ".join(f"{one.call} {one.sentence}" for one in waiting[:5])
+        return clip(f"waits for a person: {questions}", _LONGEST)
     if view.error:
         return clip(view.error, _LONGEST)
     done = sum(call.status == "done" for call in view.calls)
