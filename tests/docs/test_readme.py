@@ -151,6 +151,7 @@ def test_a_guide_ends_with_what_can_go_wrong() -> None:
         "tools",
         "approvals",
         "notifications",
+        "identity",
         "subagents",
         "streaming",
         "cost",

@@ -173,7 +173,7 @@ async def test_r17_4_a_long_one_is_a_task_which_waits_for_a_person_and_is_cancel
         async with asyncio.timeout(HANG):
             while (task := (await rpc(at, ann, "tasks/get", taskId=id))["result"])["status"] != "input_required":
                 pass
-        assert (task["statusMessage"], task["ttl"]) == ("waits for a person: 1.0 pay", None)
+        assert (task["statusMessage"], task["ttl"]) == ("waits for a person: 1.0 pay 5 EUR: pay is dangerous", None)
         assert (await rpc(at, eve, "tasks/get", taskId=id))["error"]["message"] == "there is no such task"
         await at.gateway.perdure.get_run(id).approve("1.0")
         result = (await rpc(at, ann, "tasks/result", taskId=id))["result"]
