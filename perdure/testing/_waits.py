@@ -74,6 +74,8 @@ class WaitingState:
     """Whether anything happens without time passing."""
     wakes: list[datetime] = field(default_factory=list)
     """When something happens by itself."""
+    deciding: set[str] = field(default_factory=set)
+    """Workflow ids of those with a workflow task under way, which answer nobody before its end."""
     lost: list[datetime] = field(default_factory=list)
     """When the server gives up waiting for what a dead worker has: a workflow task, or an attempt of an activity."""
 
@@ -171,8 +173,9 @@ class Clock:
         found.wakes += pending.timers.values()
         if pending.taken_by in self._dead:
             found.lost.append(pending.taken_until)
-        else:
-            found.busy = found.busy or pending.deciding
+        elif pending.deciding:
+            found.busy = True
+            found.deciding.add(workflow_id)
         if pending.activities:
             await self._look_at_activities(workflow_id, pending, found)
         # One that has ended between two looks has left its locks.
@@ -748,7 +751,7 @@ class TestRuns:
             return None
         now, dues = await self.clock.now(), []
         for run_id, events in look.open.items():
-            if _is_session(run_id):  # what waits, waits in its runs
+            if _is_session(run_id) or run_id in look.deciding:  # what waits, waits in a session's runs
                 continue
             for offer in await self._offers_of(run_id, events):
                 person = self._person(run_id, offer)
