@@ -125,7 +125,7 @@ def test_an_agent_declares_it() -> None:
     again = Agent.of(document)
     with pytest.raises(InputError):
         again.check_context({})
-    with pytest.raises(AgentError, match=r"messages are given as messages=\[…\]"):
+    with pytest.raises(AgentError, match=r"pass messages as messages=\[…\]"):
         Agent("a", context=[{"type": "text", "text": "Hello."}])
     with pytest.raises(AgentError, match=r"\$\.caller_context: is not a JSON Schema"):
         Agent.of({"name": "a", "context": [], "caller_context": {"type": "nothing"}})
