@@ -22,6 +22,7 @@ from perdure.activities.notifications import check_apprise
 from perdure.activities.registry import Registry
 from perdure.gateway.server import served
 from perdure.gateway.triggers import parse_triggers
+from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.settings import Settings, load
 from perdure.runs.agent import parse_agent
 from perdure.runs.wire import RunResult
@@ -62,6 +63,16 @@ async def test_the_application_of_the_page_on_fastapi_starts_shows_decides_and_s
             assert (await http.get(f"/orders/{run_id}")).json()["output"] == "ordered: pear"
             assert (await http.post(f"/orders/{run_id}/approval/1.0")).status_code == 409
             assert (await http.get("/orders/none-such")).status_code == 404
+    port = free_port()
+    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{port}")
+    async with (
+        shop.app.router.lifespan_context(shop.app),
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=shop.app), base_url="http://shop", timeout=HANG) as http,
+    ):
+        assert {(await http.get("/orders/none-such")).status_code for _ in range(2)} == {503}
+        async with embedded_server(port=port, ui=False):
+            at_once = await asyncio.gather(*(http.get("/orders/none-such") for _ in range(2)))
+            assert [answer.status_code for answer in at_once] == [404, 404]
 
 
 async def test_the_schedule_of_the_page_starts_the_agent(
