@@ -45,6 +45,8 @@ with workflow.unsafe.imports_passed_through():
 
 _ANOTHER_WITHIN: Final = timedelta(minutes=1)
 """Time for which workers may take the preparation of a run, if one lacks its tools."""
+PREPARING: Final = RetryPolicy(maximum_interval=timedelta(seconds=20), maximum_attempts=8)
+"""Attempts of a worker to read an agent's file, and to prepare a run: about a minute, in which its disk or a server may be away."""
 _ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
 
 
@@ -155,12 +157,14 @@ async def with_agent(run_input: RunInput) -> RunInput:
         return run_input
     try:
         document: JsonObject = await workflow.execute_local_activity(
-            READ_AGENT_ACTIVITY, run_input.agent_name, result_type=dict, start_to_close_timeout=timedelta(seconds=30)
+            READ_AGENT_ACTIVITY,
+            run_input.agent_name,
+            result_type=dict,
+            start_to_close_timeout=timedelta(seconds=30),
+            retry_policy=PREPARING,
         )
-    except ActivityError as error:
-        if is_cancelled_exception(error):
-            raise
-        raise ApplicationError(message_of(error), type=REFUSED, non_retryable=True) from None
+    except (ActivityError, ApplicationError) as error:
+        raise _refused(error) from None
     info = workflow.info()
     at = info.typed_search_attributes.get(_SCHEDULED) or info.start_time
     return run_input.model_copy(
@@ -170,6 +174,15 @@ async def with_agent(run_input: RunInput) -> RunInput:
             "input": with_time(run_input.input, at.astimezone(UTC).isoformat()),
         }
     )
+
+
+def _refused(error: ActivityError | ApplicationError) -> Exception:
+    """Return the end of a run that its worker cannot prepare: a cancellation as it is. A local activity's own failure has no frame."""
+    if (isinstance(error, ApplicationError) and error.type == REFUSED) or is_cancelled_exception(error):
+        return error
+    if isinstance(error, ActivityError):
+        return ApplicationError(message_of(error), type=REFUSED, non_retryable=True)
+    return ApplicationError(f"the worker cannot prepare the run: {error.message}", type=REFUSED, non_retryable=True)
 
 
 async def record(run_input: RunInput) -> Packed:
@@ -192,11 +205,15 @@ async def record(run_input: RunInput) -> Packed:
     try:
         try:
             packed: Packed = await workflow.execute_local_activity(
-                PREPARE_ACTIVITY, wanted, result_type=Packed, start_to_close_timeout=timedelta(seconds=30)
+                PREPARE_ACTIVITY,
+                wanted,
+                result_type=Packed,
+                start_to_close_timeout=timedelta(seconds=30),
+                retry_policy=PREPARING,
             )
-        except ApplicationError as error:  # a local activity's failure has no frame
+        except ApplicationError as error:
             if error.type != NO_SUCH_TOOL:
-                raise
+                raise _refused(error) from None
             packed = await workflow.execute_activity(
                 PREPARE_ACTIVITY,
                 wanted,
@@ -206,9 +223,7 @@ async def record(run_input: RunInput) -> Packed:
                 retry_policy=_ASK_AROUND,
             )
     except ActivityError as error:
-        if is_cancelled_exception(error):
-            raise
-        raise ApplicationError(message_of(error), type=REFUSED, non_retryable=True) from None
+        raise _refused(error) from None
     return packed
 
 

@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 from temporalio.client import WorkflowFailureError
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
 from perdure import Perdure, ToolContext, ToolError, branch, tool
+from perdure.activities.registry import Registry
 from perdure.cli._console import wait_line
 from perdure.cli._run_view import run_table
 from perdure.client.run_operations import FROM_HISTORY
 from perdure.client.selection import ListedRun, Selection
 from perdure.hosting.connection import data_converter
-from perdure.runs.wire import RunView
+from perdure.runs.wire import REFUSED, RunView
 from perdure.testing.scripted_model import Fault, Turn
 from perdure.tools.invocation import idempotency_key
 from perdure.workflows.agent import AgentWorkflow
@@ -364,3 +367,23 @@ async def test_a_run_that_has_ended_is_shown_from_its_history_where_no_worker_an
     printed = io.StringIO()
     Console(file=printed, width=200).print(run_table(view, 200))
     assert FROM_HISTORY in printed.getvalue()
+
+
+class UnreadableRegistry(Registry):
+    """The registry of a worker that cannot prepare a run."""
+
+    def definitions(self) -> Any:
+        raise OSError("the disk is away")
+
+
+async def test_a_worker_that_cannot_prepare_a_run_ends_it_with_the_reason(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.workflows.preparation.PREPARING", RetryPolicy(maximum_attempts=2))
+    async with harness(dev_server.client, [], [DONE], registry=UnreadableRegistry([]), sandboxed=False) as it:
+        run = await it.start(agent())
+        with pytest.raises(WorkflowFailureError) as failure:
+            await run.result()
+    assert isinstance(failure.value.cause, ApplicationError)
+    assert failure.value.cause.type == REFUSED
+    assert "the disk is away" in str(failure.value.cause)
