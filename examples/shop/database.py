@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 TABLES = """
@@ -18,7 +18,7 @@ insert or ignore into orders values
 
 
 @contextmanager
-def database() -> Iterator[sqlite3.Connection]:
+def database() -> Generator[sqlite3.Connection, None, None]:
     """Open the file that SHOP_DB names. What the block does is one transaction."""
     connection = sqlite3.connect(os.environ.get("SHOP_DB", "shop.db"), isolation_level=None)
     connection.row_factory = sqlite3.Row

@@ -25,6 +25,10 @@ Context = Annotated[
         help='Facts about the sender that tools read, and no model: {"customer": "C-17"}.',
     ),
 ]
+Priority = Annotated[
+    int | None,
+    typer.Option(min=1, max=5, help="1 to 5: runs of a smaller number go first; by default the agent's, or 3."),
+]
 
 
 def context_option(text: str | None) -> JsonValue:

@@ -13,7 +13,7 @@ from perdure.approvals.policy import ASKS
 from perdure.cli import _commands as commands
 from perdure.cli._console import screen
 from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
-from perdure.cli._execute import Context, Json, RunId, connected, context_option
+from perdure.cli._execute import Context, Json, Priority, RunId, connected, context_option
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.cli._plan_commands import print_drawing
@@ -56,10 +56,7 @@ def run(
         str | None,
         typer.Option(metavar="ADDRESS", help="Where its end is sent, as a signed webhook; the worker allows hosts."),
     ] = None,
-    priority: Annotated[
-        int | None,
-        typer.Option(min=1, max=5, help="1 to 5: runs of a smaller number go first; by default the agent's."),
-    ] = None,
+    priority: Priority = None,
     as_json: Json = False,
 ) -> None:
     """Start an agent and print its result."""

@@ -12,7 +12,7 @@ from perdure.agents.agent import Agent
 from perdure.agents.files import example_input, json_option
 from perdure.cli._console import screen, table
 from perdure.cli._errors import FAILED, check_choice, one_line_errors
-from perdure.cli._execute import Context, Json, connected, context_option
+from perdure.cli._execute import Context, Json, Priority, connected, context_option
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
@@ -65,6 +65,7 @@ def create(
     sender: Annotated[str, typer.Option(metavar="NAME", help="For whom the runs work: lists find them by it.")] = "",
     tenant: Tenant = "",
     context: Context = None,
+    priority: Priority = None,
     as_json: Json = False,
 ) -> None:
     """Create a schedule. Each run reads the agent's file as it is then."""
@@ -75,6 +76,7 @@ def create(
         value = _check_input(settings, agent, input, known)
     given: dict[str, Any] = {"cron": cron or (), "timezone": timezone, "every": every, "overlap": overlap}
     given |= {"catchup": catchup, "jitter": jitter, "note": note, "paused": paused, "replace": replace}
+    given |= {"priority": priority}
 
     async def add(perdure: Perdure) -> ScheduleView:
         schedule = perdure.schedule(name, tenant=tenant, task_queue=settings.task_queue)

@@ -48,6 +48,7 @@ from perdure.runs.wire import AGENT_WORKFLOW, RunInput
 from perdure.values.caller_context import read_context
 from perdure.values.json import Json, JsonObject, check, shorten
 from perdure.values.limits import MAX_PAYLOAD, bytes_text
+from perdure.values.messages import Priority, check_priority
 from perdure.values.references import MISSING
 
 __all__ = ["ListedSchedule", "Overlap", "Schedule", "ScheduleView", "ScheduledRun"]
@@ -151,6 +152,8 @@ class ScheduleView(ListedSchedule):
     """For whom its runs work."""
     tenant: str = ""
     task_queue: str = ""
+    priority: int | None = None
+    """1 to 5: workers serve runs of a smaller number first; `None`: 3."""
     running: list[str] = field(default_factory=list)
     """Ids of its runs that have not ended."""
     started: int = 0
@@ -172,6 +175,7 @@ class ScheduleView(ListedSchedule):
             "missed": self.missed,
         }
         more |= {"input": self.input} if self.has_input else {}
+        more |= {} if self.priority is None else {"priority": self.priority}
         owner = {"sender": self.sender, "tenant": self.tenant}
         return super().as_json() | more | {name: value for name, value in owner.items() if value}
 
@@ -211,6 +215,7 @@ class Schedule:
         paused: bool = False,
         sender: str = "",
         context: object = None,
+        priority: Priority | None = None,
         task_queue: str | None = None,
         replace: bool = False,
     ) -> ScheduleView:
@@ -222,7 +227,8 @@ class Schedule:
         `"MINUTE HOUR DAY MONTH WEEKDAY"`, one or several, in `timezone`. `every`: seconds, or `"1h"`, counted from 1970.
         `overlap`: the policy for a time at which the last run has not ended. `catchup`: how late a missed run may begin.
         `jitter`: how much later a run may begin, at random. `paused`: no run starts before `resume`. `sender`,
-        `context`: on whose behalf the runs work, as in `Perdure.start`. `task_queue`: the queue of its workers.
+        `context`: on whose behalf the runs work, as in `Perdure.start`. `priority`: 1 to 5, 1 first (default: 3; the
+        agent's is not known before its run begins). `task_queue`: the queue of its workers.
         `replace`: change the schedule of this name, if there is one; it stays paused if it is.
 
         Raises `ScheduleError` for times and policies that cannot be used, `RunExistsError` for a name that is taken.
@@ -263,7 +269,7 @@ class Schedule:
                 memo=owned_memo(self.tenant),
                 typed_search_attributes=TypedSearchAttributes(owner),
                 static_summary=summary(f"{agent}, by the schedule {self.name}"),
-                priority=share(self.tenant),
+                priority=share(self.tenant, check_priority(priority)),
             )
             schedule = temporal.Schedule(action=action, spec=spec, policy=policy, state=state)
             try:
@@ -319,6 +325,7 @@ class Schedule:
             sender=given.whose.sender,
             tenant=given.whose.tenant,
             task_queue=action.task_queue,
+            priority=action.priority.priority_key,
             running=[each.workflow_id for each in info.running_actions],  # type: ignore[attr-defined]
             started=info.num_actions,
             skipped=info.num_actions_skipped_overlap,

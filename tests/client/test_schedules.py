@@ -75,13 +75,17 @@ async def test_r19_6_a_triggered_run_says_by_which_schedule_and_for_when(
     asks = {"calls": [{"_tool": "customer", "_outputPath": "†state.customer"}], "output": "†state.customer"}
     async with scheduling(dev_server, tmp_path, customer, script=[asks]) as (api, it):
         nightly = api.schedule(name)
-        made = await nightly.create("reporter", {"day": "{{scheduled}}"}, sender="ann", context={"shop": 7}, **NEVER)
+        who: dict[str, Any] = {"sender": "ann", "context": {"shop": 7}, "priority": 5}
+        made = await nightly.create("reporter", {"day": "{{scheduled}}"}, **who, **NEVER)
         assert (made.agent, made.cron, made.runs, made.sender) == ("reporter", ["0 0 1 1 *"], [], "ann")
+        assert made.as_json()["priority"] == 5
         await nightly.trigger()
         [started] = (await until(nightly, lambda view: len(view.runs) == 1)).runs
         run = api.get_run(started.run_id)
         assert await run.result(HANG) == {"shop": 7}
         view, origin = await run.view(), await run.origin()
+        described = await run.handle.describe()
+        assert described.raw_description.workflow_execution_info.priority.priority_key == 5
         at = view.scheduled_at
         assert at is not None
         assert started.run_id == f"{name}-{at.replace('+00:00', 'Z')}"
