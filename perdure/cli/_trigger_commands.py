@@ -34,4 +34,4 @@ def check(
         [name, each.scheme, each.agent, ", ".join(each.on) or "every event", "message" if each.session else "run"]
         for name, each in sorted(found.items())
     ]
-    console.print(table(("trigger", "scheme", "agent", "on", "gives"), rows, console.width, gives=("on",), drops=()))
+    console.print(table(("trigger", "scheme", "agent", "on", "gives"), rows, console.width, gives=("agent", "on")))

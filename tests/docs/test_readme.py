@@ -132,12 +132,12 @@ async def test_a_guides_tests_pass(name: str, tmp_path: Path) -> None:
     write(tmp_path, *written)
     with on_path(tmp_path):
         modules = [importlib.import_module(block.split()[1].removesuffix(".py")) for block in written]
-    tests = [value for module in modules for key, value in vars(module).items() if key.startswith("test_")]
-    assert tests
-    for test in tests:
-        ended = test()
-        if inspect.iscoroutine(ended):
-            await ended
+        tests = [value for module in modules for key, value in vars(module).items() if key.startswith("test_")]
+        assert tests
+        for test in tests:
+            ended = test()
+            if inspect.iscoroutine(ended):
+                await ended
 
 
 def test_the_guides_with_tests_are_those_that_there_are() -> None:
@@ -242,11 +242,21 @@ async def test_the_page_on_python_is_python_that_runs(dev_server: WorkflowEnviro
 
 @contextlib.contextmanager
 def on_path(folder: Path) -> Iterator[None]:
+    """Import modules from a page's folder. Another page may have modules of the same names."""
+    before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
         yield
     finally:
         sys.path.remove(str(folder))
+        forget(folder, before)
+
+
+def forget(folder: Path, before: set[str]) -> None:
+    """Unload the modules of a folder that were not there before."""
+    for name in sys.modules.keys() - before:
+        if str(folder) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
 
 
 def test_the_two_commands_are_targets_of_the_makefile() -> None:

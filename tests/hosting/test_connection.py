@@ -150,6 +150,7 @@ async def test_what_is_wrong_with_tls_is_one_line(
     tls_port: int, certificates: Path, settings: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(certificates)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)  # the machine's own certificates
     _set(monkeypatch, address=f"localhost:{tls_port}", **settings)
     with pytest.raises(ServerError) as refused:
         await connect()
@@ -161,6 +162,7 @@ async def test_a_server_without_tls_and_a_namespace_that_is_not_there(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = dev_server.client.service_client.config.target_host
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)  # the machine's own certificates
     _set(monkeypatch, address=address, tls="true")
     with pytest.raises(ServerError, match=f"^{address} does not speak TLS: leave out TEMPORAL_TLS"):
         await reached(connect, 60)  # and is not waited for

@@ -81,7 +81,7 @@ async def test_a_cancelled_run_has_no_running_calls(dev_server: WorkflowEnvironm
         await asyncio.Event().wait()
 
     calls = [{"_tool": "hang", "_outputPath": "†state.a"}, {"_tool": "hang", "_after": ["1.0"]}]
-    async with harness(dev_server.client, [hang], [{"calls": calls, "output": None}]) as it:
+    async with harness(dev_server.client, [hang], [{"calls": calls, "output": None}], chunk=10_000) as it:
         handle = await it.start(agent("hang"))
         await started.wait()
         await handle.cancel()

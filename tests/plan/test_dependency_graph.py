@@ -235,6 +235,11 @@ def wired(calls: list[dict[str, Any]]) -> Plan:
     plan = new_plan()
     plan.extend(calls)
     plan.close()
+    task = 0
+    while plan.held_back:
+        task += 1
+        plan.checks.begin(task)
+        plan.go_on()
     return plan
 
 
