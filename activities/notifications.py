@@ -61,14 +61,18 @@ class NotificationRoutes:
             check_apprise(settings)
 
     def find(self, route: str) -> str | WebhookRoute | RouteFunction | None:
-        """Return a route by its name; `None`: the worker has no such route."""
-        return self._settings.get(route) or self._functions.get(route)
+        """Return a route by its name; `None`: the worker has no such route. A route of the settings takes no address."""
+        if (name := name_of(route)) in self._settings:
+            return self._settings[name] if name == route else None
+        return self._functions.get(route)
 
     def problem(self, wanted: PrepareInput) -> str:
         """Return why this worker cannot deliver a run's notifications or its callback; empty if it can."""
         for place, routes in wanted.notify.items():
             if lacking := [route for route in routes if self.find(route) is None]:
                 name = name_of(lacking[0])
+                if name in self._settings:
+                    return f"config.notify.{place}: {lacking[0]!r}: the route {name!r} is one of the settings, which takes no address"
                 return f"config.notify.{place}: the worker has no notification route {name!r}{self._hint(name)}"
         problem = self.callback_problem(wanted.callback) if wanted.callback else ""
         return f"the callback: {problem}" if problem else ""
@@ -186,7 +190,7 @@ def webhook_body(notification: Notification) -> JsonObject:
     data = notification.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude={"kind", "at", "route", "attempt"}
     )
-    data = {key: value for key, value in data.items() if value not in ("", [], {})}
+    data = {key: value for key, value in data.items() if key == "output" or value not in ("", [], {})}
     if not notification.question:
         data.pop("question", None)
     if not notification.output_size:
@@ -227,5 +231,6 @@ async def _post(address: str, hosts: Sequence[str], secret: str, notification: N
         return _refused(f"{host} wants no more of this (410 Gone)")
     if 300 <= status < 400:
         return _refused(f"{host} redirects ({status}), and webhooks follow no redirects")
-    later = None if pause is None else min(timedelta(seconds=pause), _LONGEST_PAUSE)
+    least = 2.0 ** (min(activity.info().attempt, 12) - 1)  # a receiver cannot use up the attempts sooner
+    later = None if pause is None else min(timedelta(seconds=max(pause, least)), _LONGEST_PAUSE)
     raise ApplicationError(f"{host} answered with status {status}", next_retry_delay=later)

@@ -40,7 +40,7 @@ _REACHABLE_6: Final = tuple(
     )
 )  # fmt: skip
 _CARRIES_4: Final = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96")))
-"""IPv4 in IPv6's clothes: as public as what it carries."""
+"""IPv6 networks that embed an IPv4 address: the embedded address decides."""
 
 
 def is_public(address: str) -> bool:

@@ -361,7 +361,7 @@ class AgentWorkflow:
             )
             try:
                 result = await driver.to_result()
-            except (FailureError, asyncio.CancelledError) as error:
+            except (FailureError, PerdureError, ValidationError, asyncio.CancelledError) as error:
                 await tell_end(self._hooks, run, sender, error=error)
                 await driver.notifications.end(error=error)
                 await self._display.settle()

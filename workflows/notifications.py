@@ -130,9 +130,9 @@ class NotificationSender:
 
         self._queued.add(task := self._start(in_turn()))
 
-    async def settle(self) -> None:
+    async def settle(self, *, ends: bool = True) -> None:
         """Return when the server has all notifications, and for a moment wait for their outcomes: they are delivered
-        without this execution, which ends now.
+        without this execution. Where the run `ends`, nothing interrupts that.
         """
         for task in self._queued:
             task.cancel()  # nothing waits any more
@@ -141,12 +141,14 @@ class NotificationSender:
             try:
                 await workflow.wait([*self._starting], return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
-                continue  # the run ends anyway
+                if not ends:
+                    raise
         if self._sending:
             try:
                 await workflow.wait([*self._sending], timeout=NOTIFIED_WITHIN)
             except asyncio.CancelledError:
-                return
+                if not ends:
+                    raise
 
     def _start(self, sending: Awaitable[None]) -> asyncio.Task[None]:
         async def run() -> None:
@@ -304,11 +306,11 @@ class RunNotifications:
         self._sender.send(NotificationInput(notification=notification, routes=routes), run.identity.queue)
 
     async def settle(self) -> None:
-        """Before the execution ends, as `NotificationSender.settle`."""
-        await self._sender.settle()
+        """Wait for the notifications that are under way, before the run continues as new."""
+        await self._sender.settle(ends=False)
 
     async def end(self, result: RunResult | None = None, error: BaseException | None = None) -> None:
-        """Inform people of the run's end, and whoever waits for the callback."""
+        """Send the notifications of the run's end, and its callback."""
         run = self._agent_run
         if not run.identity.parents:
             reached = run.limits.reached
@@ -327,12 +329,12 @@ class RunNotifications:
 
 
 async def notify_refused(run_input: RunInput, error: ApplicationError) -> None:
-    """Inform people that a run could not begin, and whoever waits for its callback. Nothing was recorded of it."""
+    """Send the notifications and the callback of a run that could not start. Nothing was recorded of it."""
     try:
         agent = parse_agent(run_input.agent)
         name, rules = agent.name, agent.config.notify
     except PerdureError:
-        name, rules = str(run_input.agent.get("name", "")), Notify()
+        name, rules = run_input.agent_name or str(run_input.agent.get("name", "")), Notify()
     if run_input.lineage or run_input.snapshot is not None:
         return
     sender, run_id, owner = NotificationSender([], None), workflow.info().workflow_id, run_input.whose

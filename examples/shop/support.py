@@ -28,6 +28,8 @@ def find_order(order: str, context: ToolContext[Customer]) -> dict[str, Any]:
 @tool(dangerous=True)
 def refund(order: str, euros: float, context: ToolContext[Customer]) -> str:
     """Pay the customer back, for one of their orders."""
+    if euros <= 0:
+        raise ToolError("no_amount", "euros must be above 0")
     with database() as db:
         price = _order_of(db, context.context, order)["euros"]
         others = "select coalesce(sum(euros), 0) from refunds where number = ? and key != ?"

@@ -10,7 +10,7 @@ import typer
 
 from perdure.agents.agent import Agent
 from perdure.agents.files import example_input, json_option
-from perdure.cli._console import screen, table
+from perdure.cli._console import harmless, screen, table
 from perdure.cli._errors import FAILED, check_choice, one_line_errors
 from perdure.cli._execute import Context, Json, Priority, connected, context_option
 from perdure.cli._help import Commands
@@ -146,14 +146,15 @@ def show(name: Name, tenant: Tenant = "", as_json: Json = False) -> None:
             else []
         ),
         *([f"input: {dumps(view.input)}"] if view.has_input else []),
-        *([f"for {view.sender or 'nobody named'}, tenant {view.tenant}"] if view.tenant else []),
+        *([f"for {view.sender or 'nobody named'}"] if view.sender or view.tenant else []),
+        *([f"tenant {view.tenant}"] if view.tenant else []),
         f"started {view.started}, skipped {view.skipped} because one still worked, missed {view.missed}",
         *(f"next  {time.isoformat(timespec='seconds')}" for time in view.next[:_NEXT]),
         *(f"ran   {run.scheduled_at.isoformat(timespec='seconds')}  {run.run_id}" for run in view.runs[:_NEXT]),
         *(f"works {run_id}" for run_id in view.running),
     ]
     for line in lines:
-        out.print(line, markup=False, highlight=False)
+        out.print(harmless(line), markup=False, highlight=False)
 
 
 @schedule_app.command("pause")

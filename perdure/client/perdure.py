@@ -121,7 +121,7 @@ class Perdure:
         agent's). `source`: the source of an input that others wrote, such as `!client:shop/github` (default: the user). `callback`: an http or https address, to which the run's end is sent as
         a signed webhook if the worker allows the host. Raises `InputError` for an input or a context that breaks its schema; `AgentError` for a policy that names a tool which the agent
         does not have, and for an invalid prompt; `DecisionError` for an invalid policy; `RunExistsError` for an id or
-        key of another run; `RunError` if agent and input are too large, or the callback is no address. In each case nothing was started.
+        key of another run; `RunError` if agent and input are too large, or `callback` is not an http or https address. In each case nothing was started.
 
         ```python
         run = await perdure.start(shopper, {"request": "Order three apples."}, key="order-17", sender="ann")

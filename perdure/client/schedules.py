@@ -344,7 +344,7 @@ class Schedule:
             await self._handle.pause(note=note or _own_note(found) or _PAUSED)
 
     async def resume(self, note: str = "") -> None:
-        """Start runs by itself again. What was missed meanwhile is not made up for; see `backfill`.
+        """Resume the schedule. Runs that were missed meanwhile are not started; see `backfill`.
 
         ```python
         await perdure.schedule("nightly").resume()

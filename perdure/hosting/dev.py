@@ -180,7 +180,7 @@ class _Workers:
                         print("the worker has ended by itself, and dev with it", file=sys.stderr, flush=True)
                         return
                     if changes.done():
-                        await self._reload(changes.result())
+                        await self._reload_until(stopped, changes.result())
                 finally:
                     for each in (gone, changes):
                         each.cancel()
@@ -188,6 +188,15 @@ class _Workers:
         finally:
             tending.cancel()
             await asyncio.gather(tending, return_exceptions=True)
+
+    async def _reload_until(self, stopped: asyncio.Future[int], names: list[str]) -> None:
+        """Reload, unless an interrupt comes first: a module may hang while it is imported."""
+        reloading = asyncio.ensure_future(self._reload(names))
+        await _first(stopped, reloading)
+        if reloading.done():
+            reloading.result()
+        reloading.cancel()
+        await asyncio.gather(reloading, return_exceptions=True)
 
     async def _drained(self, interrupted: asyncio.Queue[int]) -> bool:
         """Have all workers drain; each further interrupt goes to them. Return whether all have ended in order."""
@@ -219,8 +228,9 @@ class _Workers:
             print(f"{listed} changed: {error}; the code before stays", file=sys.stderr, flush=True)
             return
         self._former.append(self._current)
-        self._current, self._orphans = started, []
-        if adopts is not None:
+        self._current = started
+        self._orphans = [each for each in self._orphans if each not in taken_over]
+        if adopts is not None and adopts in self._former:  # it may have ended meanwhile
             self._former.remove(adopts)
             self._end(adopts)
         print(f"{listed} changed: runs that start now use it", file=sys.stderr, flush=True)

@@ -37,6 +37,8 @@ _LIBRARIES: Final = (
         "httpcore2",
         "asyncio",
         "urllib3",
+        "apprise",
+        "requests",
         "opentelemetry",
         "uvicorn",
     ),

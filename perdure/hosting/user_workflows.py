@@ -52,7 +52,11 @@ def load_workflows(modules: Iterable[str]) -> UserWorkflows:
             if found.workflows.setdefault(each, cls) is not cls or each in taken:
                 other = taken.get(each) or found.workflows[each].__module__
                 raise SettingsError(f"workflows: two workflows are called {each!r}: in {name} and in {other}")
-        found.activities.update(_named(module, activity_name))
+        for each, function in _named(module, activity_name):
+            if (known := found.activities.setdefault(each, function)) is not function:
+                raise SettingsError(
+                    f"workflows: two activities are called {each!r}: in {name} and in {known.__module__}"
+                )
     return found
 
 
@@ -63,7 +67,9 @@ def _named(module: ModuleType, name_of: Callable[[Any], str | None]) -> Iterator
             continue
         name = name_of(value)
         if name is None:
-            raise SettingsError(f"workflows: {module.__name__}.{value.__name__} is dynamic: give it a name")
+            raise SettingsError(
+                f"workflows: {module.__name__}.{getattr(value, '__name__', type(value).__name__)} is dynamic: give it a name"
+            )
         if name:
             yield name, value
 

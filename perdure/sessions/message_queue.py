@@ -434,7 +434,9 @@ class MessageQueue:
         if last is None or last.mode != "collect" or last.number is None:
             return None
         if not last.joins(queued):
-            return "those before it have other rights, settings, another context or another way to answer, so it is not put together with them"
+            return (
+                "the messages before it have other rights, settings, context or route, so it is not collected with them"
+            )
         queued.number = last.number
         return None
 

@@ -12,7 +12,7 @@ from perdure.errors import SettingsError
 from perdure.runs.notifications import Notification, WebhookRoute, notification_route, notification_routes_of
 from perdure.runs.routes import RouteFunctions
 from perdure.runs.wire import PrepareInput
-from perdure.values.json import dumps
+from perdure.values.json import Json, dumps
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -43,6 +43,10 @@ def test_a_route_is_found_by_its_name_and_a_functions_with_an_address() -> None:
         (
             {"run_failed": ["pagr"]},
             "config.notify.run_failed: the worker has no notification route 'pagr'; it has pager",
+        ),
+        (
+            {"run_failed": ["chat:boss"]},
+            "config.notify.run_failed: 'chat:boss': the route 'chat' is one of the settings, which takes no address",
         ),
     ],
 )
@@ -81,3 +85,9 @@ def test_a_webhook_is_signed_so_that_the_standards_own_library_takes_it() -> Non
     assert all(value.isascii() for value in headers.values())
     assert "." not in headers["webhook-id"]
     assert Webhook(SECRET).verify(body, headers)["data"]["text"] == "é"
+
+
+@pytest.mark.parametrize("output", ["", [], {}, 0, False])
+def test_an_output_that_holds_nothing_is_sent(output: Json) -> None:
+    ended = Notification(key="k", kind="run_ended", at="t", text="", run_id="r", agent="a", output=output)
+    assert webhook_body(ended)["data"]["output"] == output
