@@ -138,8 +138,8 @@ class NotificationSender:
             task.cancel()  # nothing waits any more
         self._queued.clear()
         while self._starting:
-            try:
-                await workflow.wait([*self._starting], return_when=asyncio.FIRST_COMPLETED)
+            try:  # a task leaves this set when the server has its notification, long before it ends
+                await workflow.wait_condition(lambda: not self._starting)
             except asyncio.CancelledError:
                 if not ends:
                     raise

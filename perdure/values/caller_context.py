@@ -8,13 +8,22 @@ from typing import Any, Final
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from perdure.errors import InputError, JsonError
-from perdure.values.json import Json, JsonObject, ReadOnlyJson, check, dumps, shorten
+from perdure.values.json import Json, JsonObject, ReadOnlyJson, check, dumps
 from perdure.values.limits import MAX_CALLER_CONTEXT, bytes_text
 from perdure.values.schemas import Schema
 from perdure.values.secret_names import MASK, looks_secret
 
 _REPORTED: Final = 5
 """Problems of a context in one line."""
+_KINDS: Final[dict[type, str]] = {
+    list: "an array",
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    bool: "a truth value",
+    type(None): "null",
+}
+"""What is named in place of a value that may be a secret."""
 
 
 def read_context(given: object, schema: JsonObject | bool = True) -> JsonObject:
@@ -33,7 +42,7 @@ def read_context(given: object, schema: JsonObject | bool = True) -> JsonObject:
 def check_context(context: Json, schema: JsonObject | bool = True) -> JsonObject:
     """Return the context. Raises `InputError` as `read_context` does."""
     if not isinstance(context, dict):
-        raise InputError(f"the context must be a JSON object, not {shorten(context, 60)}")
+        raise InputError(f"the context must be a JSON object, not {_KINDS[type(context)]}")
     try:
         check(context, source="the context")
     except JsonError as error:
@@ -42,7 +51,9 @@ def check_context(context: Json, schema: JsonObject | bool = True) -> JsonObject
         raise InputError(
             f"the context has {bytes_text(size)}, and {MAX_CALLER_CONTEXT:,} is the most: give what names the person, and have tools look up the rest"
         )
-    if isinstance(schema, dict) and schema and (problems := Schema(schema).errors(context)):
+    if isinstance(schema, dict) and schema and Schema(schema).errors(context):
+        # The words go to clients and histories, so they are those of the masked values.
+        problems = Schema(schema).errors(masked_context(context)) or ["a secret in it does not fit"]
         raise InputError(f"the context breaks the agent's schema for it: {'; '.join(problems[:_REPORTED])}")
     return context
 

@@ -14,7 +14,7 @@ from perdure.hooks import AfterToolCall, AgentEnd, BeforeAgentStart, BeforeToolC
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
 from perdure.tools.decorator import tool_function
-from perdure.values.caller_context import masked_context, secrets_of
+from perdure.values.caller_context import check_context, masked_context, secrets_of
 from perdure.values.json import dumps
 from perdure.values.limits import MAX_CALLER_CONTEXT
 
@@ -110,12 +110,21 @@ async def test_a_start_whose_context_does_not_fit_is_refused_at_once() -> None:
         for given, words in (
             (None, r"the context breaks the agent's schema for it: \$ lacks 'number'"),
             ({"number": 17}, r"the context breaks the agent's schema for it: \$\.number"),
-            ("C-17", 'the context must be a JSON object, not "C-17"'),
+            ("C-17", "the context must be a JSON object, not a text"),
             (large, r"the context has 8,20\d bytes, and 8,192 is the most"),
             ({"number": object()}, "the context cannot be written as JSON"),
         ):
             with pytest.raises(InputError, match=words):
                 await local.start(context=given)
+
+
+@pytest.mark.parametrize("token", [{"maxLength": 5}, {"pattern": "^tok_"}, {"type": "number"}, {"pattern": "^.masked"}])
+def test_an_error_does_not_show_a_secret(token: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="breaks the agent's schema for it") as refused:
+        check_context({"token": "a secret"}, {"properties": {"token": token}, "additionalProperties": False})
+    assert 'a secret"' not in str(refused.value)
+    with pytest.raises(InputError, match="not an array"):
+        check_context(["a secret"])
 
 
 def test_an_agent_declares_it() -> None:
