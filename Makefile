@@ -17,9 +17,9 @@ help: ## Show this list.
 demo: $(READY) ## An agent plans, acts, fails, corrects itself and finishes; ARGS="--stay" keeps the Web UI up.
 	@$(BIN)/perdure demo $(ARGS)
 
-# More than cores, because a test of a run waits half of its time. A process gets neighbours from the order, so a module's server starts once.
-WORKERS ?= 3
-test: $(DEV) ## Run the suite; ARGS="-k name" picks tests, WORKERS=2 runs as many processes.
+# As many as cores: beside more of them a workflow task can take longer than the SDK allows. A process gets neighbours from the order, so a module's server starts once.
+WORKERS ?= 2
+test: $(DEV) ## Run the suite; ARGS="-k name" picks tests, WORKERS=3 runs as many processes.
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-loaded: $(DEV) ## The suite with two busy loops beside it: no test depends on the machine's seconds.
