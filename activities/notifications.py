@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.active_executions import ActiveExecutions, in_thread, others_poll
 from perdure.activities.heartbeats import supervised_heartbeat
-from perdure.activities.outgoing import names_host, post
+from perdure.activities.http_addresses import names_host, post
 from perdure.activities.secrets import masked
 from perdure.errors import SettingsError, ToolError
 from perdure.hooks.answers import Refused
@@ -112,7 +112,7 @@ def check_apprise(routes: Mapping[str, str | WebhookRoute]) -> None:
 
 
 class NotifyActivity:
-    """`routes`: the worker's."""
+    """The activity that delivers a notification to one route. `routes`: the worker's."""
 
     def __init__(self, routes: NotificationRoutes, underway: ActiveExecutions | None = None) -> None:
         self._routes = routes

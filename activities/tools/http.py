@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NotRequired
 import httpx2
 from typing_extensions import TypedDict
 
-from perdure.activities.outgoing import PORTS, allowed_address
+from perdure.activities.http_addresses import PORTS, allowed_address
 from perdure.errors import ToolError
 from perdure.tools.decorator import ToolContext, tool
 

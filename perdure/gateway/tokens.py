@@ -111,7 +111,7 @@ def new_token(
     expires: datetime | None = None,
     context: JsonObject | None = None,
 ) -> tuple[str, TokenEntry]:
-    """Return a token, which is shown only now, and its entry in the file. Raises `SettingsError` for what is no tenant, sender, right or context."""
+    """Return a token, which is shown only now, and its entry in the file. Raises `SettingsError` for an invalid tenant, sender, right or context."""
     rights = tuple(rights)
     if unknown := _unknown(rights):
         raise SettingsError(f"`{unknown[0]}` is not a valid right. Use one of: {', '.join(RIGHTS)}.")

@@ -482,7 +482,7 @@ class RunOwner(WireModel):
     session: str = ""
     """The key of the run's session."""
     context: JsonObject = Field(default_factory=dict, exclude_if=operator.not_)
-    """What whoever authenticated the sender knows of them."""
+    """Verified data about the sender, set by the program that authenticated them."""
 
 
 NOBODY: Final = RunOwner()

@@ -27,7 +27,7 @@ FAULT: Final = 2
 
 
 def main(given: JsonObject) -> None:
-    """Work as the supervisor says: the settings, the server's address, the version, and the file descriptor for the report."""
+    """Run a worker. `given`: the settings, the server's address, the version, and the file descriptor for the report."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     settings = Settings(**given["settings"])
     with using(settings), os.fdopen(given["report"], "w", encoding="utf-8") as pipe:

@@ -132,7 +132,7 @@ class Notification(WireModel):
     """
 
     key: str
-    """Names this notification, the same at every attempt. Who has delivered it under this key does not do so again."""
+    """Names this notification, the same at every attempt. A receiver ignores a key that it has taken."""
     kind: Kind
     at: str
     """ISO 8601, UTC."""

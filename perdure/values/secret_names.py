@@ -1,4 +1,4 @@
-"""Names that say that a value is a secret: of variables, headers, and keys of a context."""
+"""Names of secret values: of variables, headers, and keys of a context."""
 
 from __future__ import annotations
 

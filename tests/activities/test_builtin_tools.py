@@ -27,7 +27,7 @@ from starlette.routing import Route
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolContext, ToolError, tool
-from perdure.activities.outgoing import allowed_address
+from perdure.activities.http_addresses import allowed_address
 from perdure.activities.registry import load_tools
 from perdure.activities.tools import ToolSettings, built_in, commands, jail
 from perdure.activities.tools.http import _origin

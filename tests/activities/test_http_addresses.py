@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from perdure.activities.outgoing import is_public
+from perdure.activities.http_addresses import is_public
 
 # Each row of the two registries with its "Globally Reachable"; what is "N/A" there (tunnels and what is deprecated) is not.
 REGISTRY = {
