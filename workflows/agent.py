@@ -23,7 +23,7 @@ from perdure.workflows.hooks import ExecutionHooks, tell_end
 from perdure.workflows.messages import Mailbox
 from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import Watchers, end, list_agent, page_of, run_journal, tell_request
-from perdure.workflows.preparation import ContinueAsNew, begins_anew, prepare
+from perdure.workflows.preparation import ContinueAsNew, prepare, should_continue_as_new
 from perdure.workflows.requests import ask, choose
 from perdure.workflows.results import failure_of, result_of, spent_by, view_of
 from perdure.workflows.timers import watch
@@ -250,7 +250,7 @@ class RunDriver:
     async def _continue_as_new(self) -> None:
         """Continue as new where that is due; limit a run that cannot, and whose history is nearly full."""
         run = self.run
-        if begins_anew(keeps=run.prepared.keeps_version):
+        if should_continue_as_new(keeps=run.prepared.keeps_version):
             await self._display.until_sent()
             await self.notifications.settle()
         if run.plan is None and not self._approvals.resets.pending:

@@ -66,7 +66,7 @@ class RunApprovals:
         self._children = children
         self._display = display
         self.resets = Resets(self._ask_again)
-        if self.resets.began_anew:
+        if self.resets.was_reset_to_start:
             display.report_reset()
         self._rules = 0
         self._verdicts: dict[str, asyncio.Future[ApprovalVerdict]] = {}

@@ -15,7 +15,7 @@ from perdure.workflows.children import BudgetShare, ChildRuns
 from perdure.workflows.claim_check import ParentRun, whole
 from perdure.workflows.delegates import ChildHandle, run_iteration
 from perdure.workflows.dispatch import Dispatcher, full
-from perdure.workflows.preparation import begins_anew, go_on_anew, record
+from perdure.workflows.preparation import go_on_anew, record, should_continue_as_new
 from perdure.workflows.resets import on_reset
 from perdure.workflows.session_reports import SessionReports
 
@@ -226,7 +226,7 @@ class LoopDriver:
     @property
     def _pauses(self) -> bool:
         """Whether this execution's history is too long to begin another iteration."""
-        return full(NEAR) is not None if self._stays else begins_anew(keeps=self._loop.keeps_version)
+        return full(NEAR) is not None if self._stays else should_continue_as_new(keeps=self._loop.keeps_version)
 
     @property
     def _over(self) -> bool:

@@ -10,7 +10,7 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate, TypedSearchAttributes
 from temporalio.exceptions import ApplicationError, is_cancelled_exception
 
-from perdure.workflows.resets import began_anew
+from perdure.workflows.resets import was_reset_to_start
 
 with workflow.unsafe.imports_passed_through():
     from perdure.models.requests import RequestResult
@@ -90,7 +90,7 @@ def page_of(journal: EventJournal, said: Sequence[Json]) -> EventsPage:
 def run_journal() -> RunJournal:
     """Return the journal of this execution, from its workflow's first task on."""
     notes = RunJournal(now=now, run_id=workflow.info().workflow_id)
-    if began_anew():
+    if was_reset_to_start():
         notes.was_reset()
     return notes
 

@@ -50,7 +50,7 @@ PREPARING: Final = RetryPolicy(maximum_interval=timedelta(seconds=20), maximum_a
 _ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
 
 
-def begins_anew(*, keeps: bool = False) -> bool:
+def should_continue_as_new(*, keeps: bool = False) -> bool:
     """Whether to continue as new: the history is long, or pinned to a version that is not the current one (R13.7). One that `keeps` its
     version stays with it.
     """
@@ -80,7 +80,7 @@ class ContinueAsNew:
         Return where the state is too large to carry on (R18.4).
         """
         keeps = run.prepared.keeps_version
-        if not begins_anew(keeps=keeps):
+        if not should_continue_as_new(keeps=keeps):
             return
         most, size = run.prepared.max_payload, carried(run)
         if not self._attempts.worth(size, most):

@@ -53,9 +53,9 @@ class Resets:
             loop.call_soon(self._note)
 
         workflow.register_random_seed_callback(seeded)
-        self.began_anew = began_anew()
+        self.was_reset_to_start = was_reset_to_start()
         """Whether a reset to the first task came before: `on_reset` is not called for it."""
-        if self.began_anew:
+        if self.was_reset_to_start:
             self._first_tasks.add(workflow.info().get_current_history_length())
 
     def is_own(self, update_id: str) -> bool:
@@ -134,7 +134,7 @@ def on_reset(act: Callable[[], None]) -> None:
         loop.call_soon(act)
 
     workflow.register_random_seed_callback(seeded)
-    if began_anew():
+    if was_reset_to_start():
         loop.call_soon(act)
 
 
@@ -166,7 +166,7 @@ async def end_former(child_id: str, *, forces: bool = True) -> bool:
     return ended
 
 
-def began_anew() -> bool:
+def was_reset_to_start() -> bool:
     """Whether a reset to the first task came before this workflow's object was made, which is asked while it is made.
 
     The SDK's core seeds a workflow with the id of the original execution, and again with the new id after each reset.

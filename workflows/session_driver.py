@@ -9,7 +9,7 @@ from typing import Final
 from temporalio import workflow
 
 from perdure.workflows.arguments import read_one
-from perdure.workflows.preparation import begins_anew, go_on_anew
+from perdure.workflows.preparation import go_on_anew, should_continue_as_new
 from perdure.workflows.session_hooks import SessionHooks
 from perdure.workflows.session_replies import SessionReplies
 from perdure.workflows.session_runs import ChildRun, RunTurns, run_input
@@ -127,7 +127,7 @@ class SessionDriver:
                 await self._until(seen, step.at)
             elif isinstance(step, QueueIdle):
                 await self._idle(seen)
-            if not isinstance(step, RunCommand) and workflow.all_handlers_finished() and begins_anew():
+            if not isinstance(step, RunCommand) and workflow.all_handlers_finished() and should_continue_as_new():
                 if self.replies.busy:
                     await self.replies.pause()
                 if workflow.all_handlers_finished():
