@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
-from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure
@@ -29,12 +30,23 @@ def answering(name: str, *context: Any, **config: Any) -> Agent[Any]:
 
 
 async def until_pending(client: Client, id: str) -> None:
-    """Until a Request of the run waits for its turn. A run can only be looked at; a session starts its run a moment later."""
+    """Until a Request of the run waits for its answer."""
     while True:
-        with contextlib.suppress(RPCError):
-            found = (await client.get_workflow_handle(id).describe()).raw_description.pending_activities
-            if any(each.activity_type.name == REQUEST_ACTIVITY for each in found):
-                return
+        found = (await client.get_workflow_handle(id).describe()).raw_description.pending_activities
+        if any(each.activity_type.name == REQUEST_ACTIVITY for each in found):
+            return
+        await asyncio.sleep(0.05)
+
+
+async def until_backlog(client: Client, task_queue: str, tasks: int) -> None:
+    """Until the task queue itself holds that many activities: a pending one of a run may be on its way there."""
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=task_queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+        report_stats=True,
+    )
+    while (await client.workflow_service.describe_task_queue(request)).stats.approximate_backlog_count < tasks:
         await asyncio.sleep(0.05)
 
 
@@ -56,8 +68,7 @@ async def test_r24_3_runs_of_a_smaller_number_go_first(dev_server: WorkflowEnvir
             await perdure.start(usual, "now: a start", priority=1),
             await perdure.start(urgent, "now: an agent"),
         ]
-        for run in [*batch, *runs]:
-            await until_pending(it.client, run.id)
+        await until_backlog(it.client, it.task_queue, len(batch) + len(runs))
         gate.set()
         for run in [first, *batch, *runs]:
             await run.result()
