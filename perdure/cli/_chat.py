@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
     from perdure.client.run import Run
     from perdure.client.session import Session
+    from perdure.values.json import JsonObject
 
 
 HELP: Final = """\
@@ -49,12 +50,13 @@ class Chat:
         perdure: Perdure,
         session: Session,
         sender: str,
+        context: JsonObject,
         say: Callable[[Text], None],
         changed: Callable[[], None],
         *,
         reasoning: bool = False,
     ) -> None:
-        self._perdure, self._session, self._sender = perdure, session, sender
+        self._perdure, self._session, self._sender, self._context = perdure, session, sender, context
         self.picture = ChatView(reasoning=reasoning)
         self.say, self._changed = say, changed
         self.over = asyncio.Event()
@@ -135,7 +137,7 @@ class Chat:
         id = uuid.uuid4().hex
         self.picture.own.add(id)
         works = self.picture.works
-        receipt = await self._session.send(text, id=id, **self._who)
+        receipt = await self._session.send(text, id=id, context=self._context, **self._who)
         self._there.set()
         if receipt.why is not None:
             self.say(Text(f"  {receipt.done}: {receipt.why}", style="dim"))
@@ -221,7 +223,7 @@ class Chat:
             task.cancel()
 
 
-async def chat(perdure: Perdure, session: Session, sender: str) -> int:
+async def chat(perdure: Perdure, session: Session, sender: str, context: JsonObject) -> int:
     """Until there is no more to read; the exit code: 1 where something had no answer."""
     code = 0
     who: dict[str, Any] = {"sender": sender, "rights": (EVERYTHING,)}
@@ -234,7 +236,7 @@ async def chat(perdure: Perdure, session: Session, sender: str) -> int:
             print(HELP, file=sys.stderr)
         elif text:
             try:
-                await _say(perdure, session, text, who)
+                await _say(perdure, session, text, who, context)
             except (NoWorkerError, ServerError):
                 raise
             except RunError as error:
@@ -260,12 +262,12 @@ def _lines() -> asyncio.Queue[str | None]:
     return found
 
 
-async def _say(perdure: Perdure, session: Session, text: str, who: dict[str, Any]) -> None:
+async def _say(perdure: Perdure, session: Session, text: str, who: dict[str, Any], context: JsonObject) -> None:
     if text in COMMANDS:
         receipt = await getattr(session, text[1:])(**who)
         print(f"perdure: {receipt.done}{f': {receipt.why}' if receipt.why else ''}", file=sys.stderr, flush=True)
         return
-    receipt = await session.send(text, **who)
+    receipt = await session.send(text, context=context, **who)
     if receipt.why is not None:
         print(f"perdure: {receipt.done}: {receipt.why}", file=sys.stderr, flush=True)
     telling = None if receipt.run_id is None else asyncio.create_task(_tell_waiting(perdure, receipt.run_id))

@@ -12,10 +12,12 @@ import typer
 
 from perdure.agents.agent import Agent
 from perdure.cli._errors import one_line_errors
-from perdure.cli._execute import connected
+from perdure.cli._execute import Context, connected, context_option
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
+from perdure.values.caller_context import masked_context
+from perdure.values.json import dumps
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
@@ -41,10 +43,12 @@ def chat(
         typer.Option(metavar="NAME", help="Who talks; by default the user of this machine.", show_default=False),
     ] = None,
     tenant: Annotated[str, typer.Option(metavar="NAME", help="The session's tenant.")] = "",
+    context: Context = None,
 ) -> None:
     """Talk with an agent: in a terminal live, with approvals; in a pipe a message a line."""
     with one_line_errors():
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
+        known = found.check_context(context_option(context))
     key = session or f"chat-{found.name}-{uuid.uuid4().hex[:6]}"
     who = getpass.getuser() if sender is None else sender
     live = sys.stdin.isatty() and sys.stdout.isatty()
@@ -61,11 +65,13 @@ def chat(
         if not live:
             from perdure.cli import _chat as chat_module
 
-            return await chat_module.chat(perdure, there, who)
+            return await chat_module.chat(perdure, there, who, known)
         from perdure.cli import _chat_terminal as chat_terminal  # which no other command needs
 
-        code = await chat_terminal.chat(perdure, there, who, reasoning=reasoning)
+        code = await chat_terminal.chat(perdure, there, who, known, reasoning=reasoning)
         again = ["perdure", "chat", agent, "--session", key, *(["--tenant", tenant] if tenant else [])]
+        if context is not None:  # a secret that was typed is printed nowhere
+            again += ["--context", context if context.startswith("@") else dumps(masked_context(known))]
         print(f"it goes on with: {shlex.join(again)}", file=sys.stderr)
         return code
 

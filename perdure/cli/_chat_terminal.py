@@ -21,6 +21,7 @@ from perdure.cli._errors import INTERRUPTED
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
     from perdure.client.session import Session
+    from perdure.values.json import JsonObject
 
 
 _KEPT: Final = 4
@@ -28,19 +29,22 @@ _KEPT: Final = 4
 _HERE: Final = "› "
 
 
-async def chat(perdure: Perdure, session: Session, sender: str, *, reasoning: bool) -> int:
+async def chat(perdure: Perdure, session: Session, sender: str, context: JsonObject, *, reasoning: bool) -> int:
     """Until whoever types leaves; the exit code."""
     with patch_stdout(raw=True):
-        return await _Terminal(perdure, session, sender, reasoning=reasoning).run()
+        return await _Terminal(perdure, session, sender, context, reasoning=reasoning).run()
 
 
 class _Terminal:
-    def __init__(self, perdure: Perdure, session: Session, sender: str, *, reasoning: bool) -> None:
+    def __init__(
+        self, perdure: Perdure, session: Session, sender: str, context: JsonObject, *, reasoning: bool
+    ) -> None:
         self._out = Console(file=sys.stdout, highlight=False, force_terminal=True)
         self._prompt: PromptSession[str] = PromptSession(
             message=self._below, key_bindings=self._keys(), erase_when_done=True, refresh_interval=0
         )
-        self._talk = Chat(perdure, session, sender, self._say, self._prompt.app.invalidate, reasoning=reasoning)
+        say, changed = self._say, self._prompt.app.invalidate
+        self._talk = Chat(perdure, session, sender, context, say, changed, reasoning=reasoning)
         self._lines: asyncio.Queue[str] = asyncio.Queue()
         self._interrupted = False
         self._left = False

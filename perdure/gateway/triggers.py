@@ -11,10 +11,20 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
+from perdure.agents.agent import Agent
 from perdure.agents.files import read_json
-from perdure.errors import FormulaError, ReferenceSyntaxError, SettingsError, TooLargeError
+from perdure.errors import (
+    FormulaError,
+    InputError,
+    MessageRefusedError,
+    PerdureError,
+    ReferenceSyntaxError,
+    SettingsError,
+    TooLargeError,
+)
 from perdure.gateway.signatures import SECRETS, Scheme, check_secret
-from perdure.sessions.wire import COMMANDS
+from perdure.sessions.message_queue import check_name, says
+from perdure.sessions.wire import COMMANDS, Message
 from perdure.values.json import Json, JsonObject, json_path
 from perdure.values.limits import MAX_NAME
 from perdure.values.problems import none_of, problems_of
@@ -85,6 +95,8 @@ class Trigger(BaseModel):
     """The run's input, with references to `†body`, `†event` and `†delivery`; by default there is none."""
     session: SessionMapping | None = None
     """The message of a session, in place of a run with an input."""
+    context: Any = MISSING
+    """The context of the run or the message, with the same references; tools read it, and no model does (R19.1)."""
 
     @model_validator(mode="after")
     def _one_effect(self) -> Trigger:
@@ -94,9 +106,13 @@ class Trigger(BaseModel):
 
     def mapping(self) -> JsonObject:
         """Return what takes values out of a delivery, by the key of the declaration."""
+        found: JsonObject = {} if self.context is MISSING else {"context": self.context}
         if self.session is not None:
-            return {"session": {"key": self.session.key, "text": self.session.text, "route": self.session.route}}
-        return {} if self.input is MISSING else {"input": self.input}
+            return {
+                "session": {"key": self.session.key, "text": self.session.text, "route": self.session.route},
+                **found,
+            }
+        return found if self.input is MISSING else {"input": self.input, **found}
 
     def secrets(self) -> list[str]:
         """Return the secrets themselves. Raises `SettingsError` for one that is not there or cannot be used."""
@@ -130,6 +146,7 @@ class Mapped:
     """The values that a mapping has taken out of a delivery."""
 
     input: Json | Missing = MISSING
+    context: Json = None
     key: str = ""
     text: str = ""
     route: str = ""
@@ -153,12 +170,18 @@ def map_delivery(trigger: Trigger, body: Json, event: str, delivery: str) -> Map
         found = template.resolve(lookup)
     except (FormulaError, TooLargeError) as error:
         raise MappingError(" ".join(str(error).split())) from None
+    context = found.get("context")
     if trigger.session is None:
-        return Mapped(found.get("input", MISSING))
+        return Mapped(found.get("input", MISSING), context)
     texts = {name: _text(name, value) for name, value in found["session"].items()}
     if texts["text"].strip() in COMMANDS:
         raise MappingError(f"session.text is the command {texts['text'].strip()}, which no trigger may send")
-    return Mapped(**texts)
+    try:
+        check_name(texts["key"], "session.key")
+        says(Message(message_id="-", sender="-", text=texts["text"], route=texts["route"]))
+    except MessageRefusedError as error:
+        raise MappingError(str(error)) from None
+    return Mapped(context=context, **texts)
 
 
 def _text(name: str, value: Json) -> str:
@@ -197,7 +220,7 @@ def trigger_faults(path: Path, agents: Path) -> tuple[dict[str, Trigger], list[s
 
 
 def place_faults(name: str, trigger: Trigger, agents: Path) -> Iterable[str]:
-    """Yield what is wrong with the places that a trigger names: its secrets and its agent."""
+    """Yield what is wrong with what a trigger names: its secrets, its agent, and the context that its agent needs."""
     try:
         trigger.secrets()
     except SettingsError as error:
@@ -208,6 +231,28 @@ def place_faults(name: str, trigger: Trigger, agents: Path) -> Iterable[str]:
             yield f"{name}.agent: there is no file {trigger.agent}"
         else:
             yield f"{name}.agent: {none_of(stem, 'agent', sorted(each.stem for each in agents.glob('*.json')))}"
+        return
+    try:
+        agent = Agent.read_to_run(folder / f"{stem}.json")
+    except PerdureError:  # the gateway's log says what is wrong with a file, also with one that changes later
+        return
+    if fault := _context_fault(trigger, agent):
+        yield f"{name}.context: {fault}"
+
+
+def _context_fault(trigger: Trigger, agent: Agent[Any]) -> str:
+    """Return why no delivery has a context that fits the agent's type for it; empty: one may have."""
+    schema, context = agent.parsed.caller_context, trigger.context
+    if context is MISSING or not parse_template(context)[0].sites:
+        try:
+            agent.check_context(None if context is MISSING else context)
+        except InputError as error:
+            return f"is missing: {error}" if context is MISSING else str(error)
+    elif isinstance(context, dict) and isinstance(schema, dict):
+        required = schema.get("required", [])
+        if missing := [each for each in required if isinstance(each, str) and each not in context]:
+            return f"the agent's type for it needs {missing[0]!r} too"
+    return ""
 
 
 def agent_place(trigger: Trigger, agents: Path) -> tuple[Path, str]:

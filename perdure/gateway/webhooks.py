@@ -116,19 +116,21 @@ class _Deliveries:
         except MappingError as error:
             raise HttpError(422, f"trigger {self._name}: {error}", kind="mapping") from None
         agent = self._found_agent()
+        context = agent.check_context(mapped.context)
         if trigger.session is not None:
-            return await self._send(agent, mapped, start)
+            return await self._send(agent, mapped, context, start)
         run = await self._gateway.perdure.start(
             agent,
             mapped.input,
             key=start,
             sender=self._sender,
             tenant=trigger.tenant or None,
+            context=context,
             source=self._source(agent),
         )
         return _accepted({"runId": run.id}, {"Location": f"/v1/runs/{quote(run.id)}"})
 
-    async def _send(self, agent: Agent[Any], mapped: Mapped, start: IdempotentStart) -> Response:
+    async def _send(self, agent: Agent[Any], mapped: Mapped, context: JsonObject, start: IdempotentStart) -> Response:
         trigger = self._trigger
         assert trigger.session is not None
         session = self._gateway.perdure.session(mapped.key, tenant=trigger.tenant, agent=agent)
@@ -143,6 +145,7 @@ class _Deliveries:
             mode=trigger.session.mode,
             route=mapped.route,
             settings=settings,
+            context=context,
         )
         return _accepted({"messageId": receipt.message_id, "runId": receipt.run_id})
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Perdure, tool
+from perdure import Perdure, ToolContext, tool
 from perdure.cli._chat import Chat
 from perdure.errors import RunNotFoundError, ServerError
 from perdure.runs.events import Event
@@ -109,6 +109,28 @@ async def test_in_a_pipe_a_line_in_is_a_message_and_its_answer_comes_out(
     assert "re: and you?" in last  # the conversation goes on
 
 
+@tool(safe=True)
+def customer(ctx: ToolContext) -> str:
+    """Return the customer's number."""
+    return str(ctx.context["number"])
+
+
+async def test_a_chat_gives_the_context_that_tools_read(tmp_path: Path, dev_server: WorkflowEnvironment) -> None:
+    def says(_: ChatRequest) -> dict[str, Any]:
+        return {"calls": [{"_tool": "customer", "_outputPath": "†state.c"}], "output": "{†state.c}"}
+
+    document = {**agent("customer"), "name": "desk", "schema": {"type": "string"}}
+    document["caller_context"] = {"properties": {"number": {"type": "string"}}, "required": ["number"]}
+    path = tmp_path / "desk.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    async with harness(dev_server.client, [customer], says) as it:
+        found = await piped(it, str(path), "--context", '{"number": "C-17"}', lines="hello\n")
+        without = await piped(it, str(path), lines="hello\n")
+    assert (found.code, found.out) == (0, "C-17\n")
+    assert (without.code, without.out) == (2, "")
+    assert without.err == "perdure: the context breaks the agent's schema for it: $ lacks 'number'\n"
+
+
 async def test_in_a_pipe_what_has_no_answer_is_one_line_and_the_exit_code(
     tmp_path: Path, dev_server: WorkflowEnvironment
 ) -> None:
@@ -162,7 +184,7 @@ async def test_r10_14_where_nobody_tells_it_goes_on_behind_the_last_event() -> N
     told, said = Told(), list[str]()
     session: Any = told
     client: Any = None
-    talk = Chat(client, session, "ann", lambda line: said.append(line.plain), lambda: None)
+    talk = Chat(client, session, "ann", {}, lambda line: said.append(line.plain), lambda: None)
     await talk.begin()
     assert await talk.send("hello")
     await asyncio.wait_for(talk.listen(), HANG)

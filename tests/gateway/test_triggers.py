@@ -25,6 +25,10 @@ VALID: dict[str, Any] = {"scheme": "github", "secret": "env:HUB", "agent": "tria
         ({"key": "k", "text": " /stop "}, "session.text is the command /stop, which no trigger may send"),
         ({"key": {"a": 1}, "text": "x"}, "session.key must be text, and this body has dict there"),
         ({"key": True, "text": "x"}, "session.key must be text, and this body has bool there"),
+        ({"key": " ", "text": "x"}, "session.key is empty"),
+        ({"key": "a\nb", "text": "x"}, "session.key has characters that cannot be printed: 'a\\nb'"),
+        ({"key": "k" * 201, "text": "x"}, f"session.key has 201 characters, and 200 is the most: {'k' * 50!r}…"),
+        ({"key": "k", "text": " "}, "the message is empty"),
         ({"key": "k"}, "session.text reads †body.text, which this body does not have"),
     ],
 )
@@ -42,6 +46,17 @@ def test_a_mapping_takes_values_and_resolves_none_of_them() -> None:
     body: Any = {"a": {"_expr": "1 + 1", "t": "†body.b"}, "b": "{†delivery}", "c": [1, 2]}
     found = map_delivery(trigger, body, "push", "d")
     assert found == Mapped({"all": body["a"], "in": "x {†delivery} y", "many": 2, "or": "push"})
+
+
+@pytest.mark.parametrize("effect", [{}, {"input": 5}, {"session": {"key": "k", "text": "t"}}])
+def test_a_mapping_makes_the_context(effect: dict[str, Any]) -> None:
+    trigger = Trigger(**VALID, **effect, context={"customer": "†body.id", "by": "{†event}!"})
+    assert map_delivery(trigger, {"id": "{†delivery}"}, "push", "d").context == {
+        "customer": "{†delivery}",
+        "by": "push!",
+    }
+    with pytest.raises(MappingError, match=r"^context\.customer reads †body\.id, which this body does not have$"):
+        map_delivery(trigger, {}, "push", "d")
 
 
 @pytest.mark.parametrize(
@@ -107,16 +122,28 @@ def test_the_command_checks_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "three": VALID | {"scheme": "standard"},
         "four": VALID | {"agent": "none/there.json"},
         "five": {},
+        "six": VALID | {"agent": "knows"},
+        "seven": VALID | {"agent": "knows", "context": {"role": "†event"}},
+        "eight": VALID | {"agent": "knows", "context": {"customer": 5}},
+        "nine": VALID | {"context": {"customer": "†state.x"}},
     }
+    needed = {"properties": {"customer": {"type": "string"}}, "required": ["customer"]}
+    write_agents(tmp_path / "agents", {"name": "knows", "context": [], "caller_context": needed})
     code, out, err = checked(**faults)
     assert (code, out) == (2, "")
     assert [line.removeprefix(f"perdure: {path}: ") for line in err] == [
         "five.scheme: is missing",
         "five.secret: is missing",
         "five.agent: is missing",
+        'nine.context.customer: "†state" is not a known reference of a trigger; use one of: †body, †event, †delivery',
         'one.agent: "triag" is not a known agent; did you mean "triage"?',
         "two.secret: the variable NONE is not set",
         "three.secret: env:HUB must be base64, as in whsec_MfKQ9r8…",
         "four.agent: there is no file none/there.json",
+        "six.context: is missing: the context breaks the agent's schema for it: $ lacks 'customer'",
+        "seven.context: the agent's type for it needs 'customer' too",
+        'eight.context: the context breaks the agent\'s schema for it: $.customer is 5, but must fit {"type": "string"}',
     ]
+    code, out, err = checked(fits=VALID | {"agent": "knows", "context": {"customer": "†body.id"}})
+    assert (code, err) == (0, [])
     assert CliRunner().invoke(app, ["trigger", "check", "none.json"]).exit_code == 2

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from pydantic import SecretStr
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Perdure, tool
+from perdure import Perdure, ToolContext, tool
 from perdure.errors import SettingsError
 from perdure.gateway import SessionMapping, Trigger, create_app
 from perdure.gateway.api.adapter import api
@@ -211,6 +211,50 @@ async def test_a_delivery_sends_one_message_in_a_session(dev_server: WorkflowEnv
         )
         assert reply.json()["reply"] == "re: github: issues by eve: more"
         assert len(it.model.requests) == 2
+
+
+@tool(safe=True)
+def customer(ctx: ToolContext) -> str:
+    """Return the customer's number."""
+    return str(ctx.context.get("number"))
+
+
+@pytest.mark.parametrize("effect", ["run", "session"])
+async def test_a_trigger_gives_the_context_that_tools_read(
+    dev_server: WorkflowEnvironment, tmp_path: Path, effect: str
+) -> None:
+    def script(_: Any) -> Any:
+        return {"calls": [{"_tool": "customer", "_outputPath": "†state.c"}], "output": "{†state.c}"}
+
+    schema = {"properties": {"number": {"type": "string"}}, "required": ["number"]}
+    document = {"name": "knows", "caller_context": schema, "schema": {"type": "string"}}
+    document |= {"context": [{"type": "system", "text": "Say it."}, {"type": "tool", "tool": "customer"}]}
+    write_agents(tmp_path / "agents", document)
+    how = {"session": TALK["session"]} if effect == "session" else {"input": "go"}
+    raw = {"scheme": "github", "agent": "knows", "tenant": "acme", "context": {"number": "†body.user.login"}, **how}
+    made = declared(hub=raw)
+    body = {"number": 1, "where": some_name(), "user": {"login": "C-17 {†body.title}"}, "title": "x"}
+    async with front(dev_server, tmp_path, made, script, tools=[customer]) as (at, it, ann):
+        answer = await deliver(at, "hub", body, id=some_name("d"))
+        assert answer.status_code == 202, answer.text
+        assert await output(at, answer.json()["runId"], ann) == "C-17 {†body.title}"
+        prompts = "".join(request.text for request in it.model.requests)
+        wrong = await deliver(at, "hub", body | {"user": {"login": 5}}, id=some_name("d"))
+        assert (wrong.status_code, wrong.json()["type"]) == (422, "urn:perdure:problem:input"), wrong.text
+        assert "the context breaks the agent's schema for it: $.number is 5" in wrong.json()["detail"]
+    if effect == "run":
+        assert "C-17" not in prompts  # no model reads it
+
+
+async def test_a_session_key_that_no_session_can_have_is_refused(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with front(dev_server, tmp_path, declared(hub=TALK)) as (at, it, _):
+        body = {"number": 7, "where": "x" * 200, "user": {"login": "eve"}, "title": "t"}
+        answer = await deliver(at, "hub", body, id=some_name("d"))
+        assert answer.status_code == 422, answer.text
+        assert "trigger hub: session.key has 202 characters, and 200 is the most" in answer.json()["detail"]
+        assert it.model.requests == []
 
 
 @tool(dangerous=True)
