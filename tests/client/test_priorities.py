@@ -46,7 +46,7 @@ async def until_backlog(client: Client, task_queue: str, tasks: int) -> None:
         task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
         report_stats=True,
     )
-    while (await client.workflow_service.describe_task_queue(request)).stats.approximate_backlog_count < tasks:
+    while (await client.workflow_service.describe_task_queue(request)).stats.approximate_backlog_count < tasks:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
 
 
