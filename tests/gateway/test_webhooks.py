@@ -227,7 +227,7 @@ async def test_a_trigger_gives_the_context_that_tools_read(
         return {"calls": [{"_tool": "customer", "_outputPath": "†state.c"}], "output": "{†state.c}"}
 
     schema = {"properties": {"number": {"type": "string"}}, "required": ["number"]}
-    document = {"name": "knows", "caller_context": schema, "schema": {"type": "string"}}
+    document: dict[str, Any] = {"name": "knows", "caller_context": schema, "schema": {"type": "string"}}
     document |= {"context": [{"type": "system", "text": "Say it."}, {"type": "tool", "tool": "customer"}]}
     write_agents(tmp_path / "agents", document)
     how = {"session": TALK["session"]} if effect == "session" else {"input": "go"}
