@@ -15,7 +15,7 @@ from perdure.workflows.approvals import LEFT, ApprovalWaits, RunApprovals
 from perdure.workflows.arguments import any_arguments, query_arguments, read_input, read_one
 from perdure.workflows.calls import CallLoop
 from perdure.workflows.children import ChildRuns
-from perdure.workflows.claim_check import ParentRun, whole
+from perdure.workflows.claim_check import ParentRun, payloads_query, whole
 from perdure.workflows.dispatch import Dispatcher, Routing, full
 from perdure.workflows.display import RunDisplay
 from perdure.workflows.failures import message_of
@@ -44,7 +44,6 @@ with workflow.unsafe.imports_passed_through():
         GONE,
         GRANT,
         HOOK,
-        PAYLOADS_QUERY,
         USAGE,
         Payload,
         read_payloads,
@@ -501,10 +500,7 @@ class AgentWorkflow:
 
     # What the engine's own activities and runs send and ask.
 
-    @workflow.query(
-        name=PAYLOADS_QUERY, description="The engine's own: values too large to be sent, by their kind and names"
-    )
-    @query_arguments
+    @payloads_query
     def payloads(self, kind: str, names: list[str]) -> JsonObject:
         """Return values that were too large to be sent, for their readers (R18.2)."""
         most = MAX_PAYLOAD if self._driver is None else self._driver.sender.max_payload

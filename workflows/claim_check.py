@@ -11,10 +11,11 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
 
-from perdure.workflows.arguments import read_one
+from perdure.workflows.arguments import query_arguments, read_one
 from perdure.workflows.failures import message_of
 
 with workflow.unsafe.imports_passed_through():
+    from perdure.runs.claim_check import PAYLOADS_QUERY
     from perdure.runs.delegates import GIVEN_ACTIVITY, GivenInput
     from perdure.runs.limits import Budget
     from perdure.runs.loops import LoopInput
@@ -30,7 +31,14 @@ _PATIENCE: Final = timedelta(minutes=5)
 """Time for the parent run to answer. After that it has ended, or accepts what arrives."""
 
 
+R = TypeVar("R")
 I = TypeVar("I", RunInput, LoopInput)  # noqa: E741
+
+
+def payloads_query(handler: Callable[..., R]) -> Callable[..., R]:
+    """Declare the handler of a workflow's query for values that are too large to be sent: their kind, and their names."""
+    description = "The engine's own: values too large to be sent, by their kind and names"
+    return workflow.query(name=PAYLOADS_QUERY, description=description)(query_arguments(handler))
 
 
 async def whole(argument: I) -> I:

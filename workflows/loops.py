@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from perdure.workflows.arguments import any_arguments, only, query_arguments, read_input
+from perdure.workflows.arguments import any_arguments, only, read_input
 from perdure.workflows.children import BudgetShare, ChildRuns
-from perdure.workflows.claim_check import ParentRun, whole
+from perdure.workflows.claim_check import ParentRun, payloads_query, whole
 from perdure.workflows.delegates import ChildHandle, run_iteration
 from perdure.workflows.dispatch import Dispatcher, full
 from perdure.workflows.preparation import go_on_anew, record, should_continue_as_new
@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.models.usage import RunUsage
     from perdure.plan import Failed, Returned, is_satisfied
     from perdure.runs.budget import BudgetPool
-    from perdure.runs.claim_check import GONE, PAYLOADS_QUERY, USAGE, Payload, read_payloads
+    from perdure.runs.claim_check import GONE, USAGE, Payload, read_payloads
     from perdure.runs.delegates import BUDGET, LATE, SpentBudget
     from perdure.runs.limits import Budget, Limit
     from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
@@ -103,10 +103,7 @@ class LoopWorkflow:
         """Record that the deadline has come by the parent's time."""
         self._parent.note_late()
 
-    @workflow.query(
-        name=PAYLOADS_QUERY, description="The engine's own: values too large to be sent, by their kind and names"
-    )
-    @query_arguments
+    @payloads_query
     def payloads(self, kind: str, names: list[str]) -> JsonObject:
         """Return values that were too large to be sent, for their readers (R18.2)."""
         most = MAX_PAYLOAD if self._driver is None else self._driver.sender.max_payload

@@ -10,6 +10,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from perdure.workflows.arguments import any_arguments, query_arguments, read_input
+from perdure.workflows.claim_check import payloads_query
 from perdure.workflows.observability import page_of
 from perdure.workflows.session_driver import SessionDriver
 from perdure.workflows.session_state import SessionState
@@ -18,7 +19,7 @@ from perdure.workflows.session_updates import SessionUpdates
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import WAITS, RunWaits
     from perdure.errors import MessageRefusedError, PerdureError, ProtocolError, RunError
-    from perdure.runs.claim_check import PAYLOADS_QUERY, read_payloads
+    from perdure.runs.claim_check import read_payloads
     from perdure.runs.event_journal import EventJournal
     from perdure.runs.events import EVENTS_QUERY, EventsPage
     from perdure.runs.wire import REFUSED
@@ -213,10 +214,7 @@ class SessionWorkflow:
         if self._session is not None:
             self._session.arrived()
 
-    @workflow.query(
-        name=PAYLOADS_QUERY, description="The engine's own: values too large to be sent, by their kind and names"
-    )
-    @query_arguments
+    @payloads_query
     def payloads(self, kind: str, names: list[str]) -> JsonObject:
         """Return values that were too large to be sent, for their readers (R18.2)."""
         return read_payloads(lambda name: self._readable.payload(kind, name), names)

@@ -9,10 +9,12 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import zip_longest
 from typing import Any, Final, TypeAlias
 
 from temporalio import activity, workflow
 from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import (
     CompositePayloadConverter,
@@ -27,8 +29,10 @@ from perdure.activities.secrets import masked
 from perdure.errors import SettingsError, causes_of
 from perdure.hosting.settings import in_force
 from perdure.runs.loops import LOOP_WORKFLOW
+from perdure.runs.notifications import NOTIFICATION_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW
 from perdure.sessions.transcript import SEGMENT_WORKFLOW
+from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
 from perdure.values.json import UnreadArgument
 
 CODEC: Final = "PERDURE_CODEC"
@@ -60,7 +64,10 @@ def payload_codec() -> PayloadCodec | None:
 # an unreadable one. A signal, an update or a run's start with it is refused. A result with it fails its task until the value is back.
 
 _ENCODING: Final = b"perdure/unreadable"
-_TAKE_ANYTHING: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW})
+WORKFLOW_TYPES: Final = frozenset(
+    {AGENT_WORKFLOW, LOOP_WORKFLOW, SESSION_WORKFLOW, SEGMENT_WORKFLOW, KEY_WORKFLOW, NOTIFICATION_WORKFLOW}
+)
+"""The types of all workflows of Perdure. Their handlers accept any argument, and judge it."""
 _GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "AccessDenied", "InvalidBucketName", "404", "403", "400"})
 """Errors of S3 that another attempt would not change."""
 _PROBE: Final = Payload(metadata={"encoding": b"json/plain"}, data=b'"perdure"')
@@ -214,8 +221,8 @@ class GuardedConverter(BasePayloadConverter, WithSerializationContext):
         return self._read(payloads, type_hints)
 
     def _read(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
-        for payload in payloads:
-            if is_unreadable(payload):
+        for payload, hint in zip_longest(payloads, type_hints or ()):
+            if hint is not RawValue and is_unreadable(payload):
                 raise ValueError(f"a value cannot be read: {_reason(payload)}")
         return self._inner.from_payloads(payloads, type_hints)
 
@@ -255,9 +262,9 @@ def guarded(kind: type[BasePayloadConverter]) -> type[BasePayloadConverter]:
 
 
 def _for_our_workflow() -> bool:
-    """Whether arguments are read for a workflow that takes anything."""
+    """Whether arguments are read for a workflow of Perdure."""
     if workflow.in_workflow():
-        return workflow.info().workflow_type in _TAKE_ANYTHING
+        return workflow.info().workflow_type in WORKFLOW_TYPES
     try:
         asyncio.get_running_loop()
     except RuntimeError:  # a workflow's input is read before it runs, in a thread with no loop of its own

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from openai import AsyncOpenAI
 from temporalio.client import Client
@@ -34,27 +34,18 @@ from perdure.errors import PerdureError, SettingsError, ToolDefinitionError
 from perdure.hooks.decorator import found_hooks
 from perdure.hosting._worker_parts import INTERCEPTORS, PURE, WorkerParts
 from perdure.hosting._worker_slots import deployment
-from perdure.hosting.codec import worker_context
+from perdure.hosting.codec import WORKFLOW_TYPES, worker_context
 from perdure.hosting.connection import data_converter, with_converter, with_perdure_converter
 from perdure.hosting.equipment import check_agents, equipped, registry_of
 from perdure.hosting.sdk_internals import Unsandboxed, activity_name
 from perdure.hosting.settings import Settings, changed, in_force, using
 from perdure.models.requests import Endpoint
-from perdure.runs.loops import LOOP_WORKFLOW
-from perdure.runs.notifications import NOTIFICATION_WORKFLOW
-from perdure.runs.wire import AGENT_WORKFLOW
-from perdure.sessions.transcript import SEGMENT_WORKFLOW
-from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
+from perdure.sessions.wire import SESSION_WORKFLOW
 from perdure.tools.decorator import tool_function
 from perdure.tools.invocation import model_queue, tool_queue
 from perdure.tools.tool import resolve_tools
 from perdure.values.messages import ToolMessage
-from perdure.workflows.agent import AgentWorkflow
-from perdure.workflows.loops import LoopWorkflow
-from perdure.workflows.notifications import NotificationWorkflow
-from perdure.workflows.session_transcript import SegmentWorkflow
-
-_OURS: Final = frozenset({AGENT_WORKFLOW, LOOP_WORKFLOW, SEGMENT_WORKFLOW, KEY_WORKFLOW, NOTIFICATION_WORKFLOW})
+from perdure.workflows.versioning import WORKFLOWS
 
 
 class PerdurePlugin(SimplePlugin):
@@ -146,8 +137,7 @@ class PerdurePlugin(SimplePlugin):
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
         """See `temporalio.worker.Plugin`."""
         config = super().configure_replayer(config)
-        ours = [AgentWorkflow, LoopWorkflow, SegmentWorkflow, NotificationWorkflow]
-        config["workflows"] = [*config.get("workflows", ()), *ours]
+        config["workflows"] = [*config.get("workflows", ()), *WORKFLOWS]
         return config
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
@@ -204,7 +194,7 @@ class _Runner(SandboxedWorkflowRunner):
     """The user's workflows run in the sandbox. Perdure's own need none, and would pay a third of their time for it."""
 
     def create_instance(self, det: Any) -> WorkflowInstance:
-        if det.defn.name in _OURS:
+        if det.defn.name in WORKFLOW_TYPES:
             return Unsandboxed().create_instance(det)
         return super().create_instance(det)
 

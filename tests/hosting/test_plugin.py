@@ -30,6 +30,7 @@ from perdure.errors import SettingsError, ToolDefinitionError
 from perdure.hosting._encryption import AesGcm
 from perdure.runs.wire import AGENT_ATTRIBUTE
 from perdure.testing.scripted_model import ScriptedModel, Turn
+from perdure.workflows.versioning import WORKFLOWS
 from tests.client.test_run_lists import until_found
 from tests.docs.test_readme import DOCS, blocks, write
 from tests.timeouts import HANG
@@ -203,6 +204,11 @@ async def test_what_the_plugin_cannot_use_is_one_line(dev_server: WorkflowEnviro
         Worker(dev_server.client, task_queue="none", plugins=[limited])
     with pytest.raises(TypeError, match="'approval' is not a setting; did you mean 'approval_flo"):
         PerdurePlugin(approval="always")
+
+
+async def test_a_replayer_with_the_plugin_replays_all_workflows_of_perdure() -> None:
+    config = Replayer(workflows=[Shopping], plugins=[PerdurePlugin()]).config(active_config=True)
+    assert {Shopping, *WORKFLOWS} == set(config["workflows"])
 
 
 async def test_the_page_on_embedding_is_python_that_runs(

@@ -22,10 +22,14 @@ from temporalio.converter import DataConverter, PayloadCodec, WorkflowSerializat
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
-from perdure.hosting.codec import GuardedCodec
+from perdure import Agent, Perdure, tool
+from perdure.client import histories
+from perdure.hosting.codec import WORKFLOW_TYPES, GuardedCodec
 from perdure.hosting.connection import data_converter, with_converter
+from perdure.hosting.sdk_internals import workflow_name
 from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, REFUSED, RUN_QUERY
+from perdure.sessions.wire import END, SEND, SESSION_WORKFLOW, SHOW, TURN
+from perdure.workflows import versioning
 from tests.support import DONE, Harness, agent, harness
 from tests.timeouts import HANG
 
@@ -117,9 +121,11 @@ async def send_each(it: Harness, stranger: Client, run_id: str) -> None:
     await it.client.get_workflow_handle(run_id).execute_update(DECIDE, {"call": "1.0", "decision": "approve"})
 
 
-async def attacker_starts(it: Harness, stranger: Client, value: RawValue) -> BaseException | None:
+async def attacker_starts(
+    it: Harness, stranger: Client, value: RawValue, workflow_type: str = AGENT_WORKFLOW
+) -> BaseException | None:
     name = f"forged-{uuid.uuid4().hex[:8]}"
-    await stranger.start_workflow(AGENT_WORKFLOW, value, id=name, task_queue=it.task_queue)
+    await stranger.start_workflow(workflow_type, value, id=name, task_queue=it.task_queue)
     handle = it.client.get_workflow_handle(name)
     with pytest.raises(WorkflowFailureError) as ended:
         await asyncio.wait_for(handle.result(), HANG)
@@ -146,6 +152,42 @@ async def test_r18_6_what_a_codec_raises_for_is_refused_with_its_reason(dev_serv
     for cause in ends:
         assert isinstance(cause, ApplicationError)
         assert (cause.type, "cannot be read" in cause.message) == (REFUSED, True)
+
+
+async def test_the_codec_and_the_replayer_know_the_types_of_all_workflows() -> None:
+    registered = {workflow_name(each) for each in versioning.WORKFLOWS}
+    assert registered == WORKFLOW_TYPES == set(histories.WORKFLOWS)
+
+
+@pytest.mark.usefixtures("sealed")
+async def test_r18_6_a_session_refuses_what_a_codec_raises_for_with_its_reason(
+    dev_server: WorkflowEnvironment, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness(await connect(dev_server), [], [DONE]) as it:
+        session = Perdure(it.client, task_queue=it.task_queue).session(uuid.uuid4().hex[:8], agent=Agent("desk"))
+        assert await session.reply(await session.send("hello", sender="ann"), HANG)
+        stranger = dev_server.client.get_workflow_handle(session.id)
+        problems = []
+        for value in forged():
+            for name in (TURN, "nothing of ours"):
+                await stranger.signal(name, value)
+            for name in (SEND, END):
+                with pytest.raises(WorkflowUpdateFailedError) as refused:
+                    await stranger.execute_update(name, value)
+                problems.append(refused.value.cause)
+            with pytest.raises(WorkflowQueryFailedError):
+                await stranger.query(SHOW, value)
+        starts = [attacker_starts(it, dev_server.client, value, SESSION_WORKFLOW) for value in forged()]
+        ends = await asyncio.wait_for(asyncio.gather(*starts), HANG)
+        failed = await failed_tasks(it.client.get_workflow_handle(session.id))
+    assert failed == []
+    assert "dropping the signal" not in caplog.text
+    for causes, expected in ((problems, "MessageRefusedError"), (ends, REFUSED)):
+        for cause in causes:
+            assert isinstance(cause, ApplicationError)
+            assert cause.type == expected
+    for cause in ends:
+        assert "[cannot be read: " in str(cause)
 
 
 class Fussy(PydanticPayloadConverter):
