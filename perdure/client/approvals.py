@@ -140,14 +140,20 @@ async def waiting_in(client: Client, runs: Iterable[str]) -> tuple[list[WaitingR
     return sorted(found, key=lambda one: one.offer.requested_at), problems
 
 
-async def list_below(client: Client, run_id: str, *, asked: bool) -> list[str]:
-    """The ids of the runs below a run, at most `PAGE`; `asked`: of those that have ended only the ones in which something waited for a person."""
+async def list_below(client: Client, run_id: str, *, asked: bool) -> dict[str, str]:
+    """Return the ids of the runs below a run, at most `PAGE`, each with the id of its newest execution.
+
+    `asked`: of runs that have ended only those in which something waited for a person. A namespace without the attribute lists none then.
+    """
     query = f"WorkflowType = '{AGENT_WORKFLOW}' AND ExecutionStatus != 'ContinuedAsNew'"
     query += f" AND WorkflowId STARTS_WITH {dumps(run_id + '/')}"
     if asked:
         query += f" AND (ExecutionStatus = 'Running' OR {WAITING_ATTRIBUTE} IS NOT NULL)"
-    with _clear_refusal(client):
-        return [run.id async for run in client.list_workflows(query, limit=PAGE)]
+    found: dict[str, str] = {}
+    with contextlib.suppress(RunError), _clear_refusal(client):
+        async for run in client.list_workflows(query, limit=PAGE):  # the newest come first
+            found.setdefault(run.id, run.run_id)
+    return found
 
 
 async def _ask(client: Client, run_id: str, call: str | None) -> list[WaitingRequest]:

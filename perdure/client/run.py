@@ -371,7 +371,7 @@ class Run(Generic[OutputT]):
         ```
         """
         with clear_errors(self._client, self.id):
-            return await approvals.list_below(self._client, self.id, asked=asked)
+            return list(await approvals.list_below(self._client, self.id, asked=asked))
 
     async def approve(
         self,

@@ -47,7 +47,7 @@ async def with_pauses(
 ) -> AsyncGenerator[Event | None, None]:
     """Yield the events, and `None` after each pause without one. Close `events` at the end.
 
-    `pauses` returns the seconds of the first pause after an event, and of the longest: each is twice the one before.
+    `pauses` returns the seconds of the shortest pause after an event, and of the longest: each is twice the one before.
     """
     coming: asyncio.Future[Event | None] | None = None
     pause = 0.0
@@ -55,7 +55,7 @@ async def with_pauses(
         while True:
             coming = coming or asyncio.ensure_future(anext(events, None))
             first, longest = pauses()
-            pause = min(2 * pause, longest) if pause else first
+            pause = min(max(2 * pause, first), longest)
             await asyncio.wait([coming], timeout=pause)
             if not coming.done():
                 yield None

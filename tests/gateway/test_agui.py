@@ -18,10 +18,11 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.gateway.agui.adapter import agui_adapter
-from perdure.testing.scripted_model import Script, Turn, cut
+from perdure.testing.scripted_model import ChatRequest, Script, Turn, cut
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
 from tests.gateway.test_agui_events import Client
 from tests.support import Harness, harness
+from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 SHOPPER: dict[str, Any] = {
@@ -92,12 +93,16 @@ def text(events: Sequence[dict[str, Any]]) -> str:
 
 @asynccontextmanager
 async def played(
-    client: Temporal, folder: Path, script: Script, who: Sequence[tuple[str, str, Sequence[str]]] = (EVERYTHING,)
+    client: Temporal,
+    folder: Path,
+    script: Script,
+    who: Sequence[tuple[str, str, Sequence[str]]] = (EVERYTHING,),
+    documents: Sequence[dict[str, Any]] = (SHOPPER,),
 ) -> AsyncIterator[Played]:
     tokens = write_tokens(folder / "tokens.json", *who)
-    agents = write_agents(folder / "agents", SHOPPER)
+    agents = write_agents(folder / "agents", *documents)
     async with (
-        harness(client, [pay], script) as it,
+        harness(client, [pay], script, agents=agents) as it,
         gateway(
             client, [agui_adapter], task_queue=it.task_queue, agents=agents, gateway_tokens=folder / "tokens.json"
         ) as served,
@@ -153,6 +158,114 @@ async def test_an_interrupt_outlives_its_connection(dev_server: WorkflowEnvironm
         third = await it.ask(threadId=thread, resume=[answer])
         assert [event["value"]["interruptId"] for event in third if event["type"] == "CUSTOM"] == [interrupt["id"]]
         assert text(third) == "paid 5"
+
+
+def delegating(name: str, text: str, *tools: Any) -> dict[str, Any]:
+    context = [{"type": "system", "text": text}, *({"type": "tool", "tool": each} for each in tools)]
+    return {"name": name, "context": context, "schema": {"type": "string"}}
+
+
+LEVELS = [
+    delegating("shopper", "You are SHOPPER.", {"name": "till", "_delegate": "till"}, "pay"),
+    delegating("till", "You are TILL.", {"name": "cashier", "_delegate": "cashier"}),
+    delegating("cashier", "You are CASHIER.", "pay"),
+]
+"""A shopper whose delegate has a delegate that pays."""
+
+
+def levels(request: ChatRequest) -> dict[str, Any]:
+    """Answer as each of them. The cashier pays in two steps; for `Both.` the shopper pays, too."""
+    if "You are CASHIER." in request.text:
+        amount = 2 if "paid 1" in request.text else 1
+        paying = {"_tool": "pay", "amount": amount, "_outputPath": f"†state.paid{amount}"}
+        return {"calls": [], "output": "paid both"} if "paid 2" in request.text else {"calls": [paying]}
+    if "You are TILL." in request.text:
+        call: dict[str, Any] = {"_tool": "cashier", "_outputPath": "†state.done"}
+        return {"calls": [], "output": "till: paid both"} if "paid both" in request.text else {"calls": [call]}
+    calls: list[Any] = [{"_tool": "till", "_outputPath": "†state.done"}]
+    if "Both." in request.text:
+        calls.append({"_tool": "pay", "amount": 9, "_outputPath": "†state.own"})
+    done = "till: paid both" in request.text
+    return {"calls": [], "output": "{†state.done}"} if done else {"calls": calls}
+
+
+def has_of(events: Sequence[dict[str, Any]], has: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a client has after these events."""
+    client = Client(has)
+    for event in events:
+        client.take(TypeAdapter(Event).validate_python(event))
+    assert client.ended
+    return client.messages
+
+
+async def test_what_waits_in_a_delegate_of_a_delegate_is_an_interrupt(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """Its id leads to that run; each answer resumes it, and the thread's run goes on to its end."""
+    async with played(dev_server.client, tmp_path, levels, documents=LEVELS) as it, asyncio.timeout(HANG):
+        thread = some_name()
+        has = [user("Pay.")]
+        events = await it.ask(threadId=thread, messages=has)
+        seen = []
+        for amount in (1, 2):
+            has = has_of(events, has)
+            (interrupt,) = events[-1]["outcome"]["interrupts"]
+            seen.append(interrupt)
+            run_id = events[-1]["metadata"]["perdure"]["runId"]
+            run = run_id.rpartition("/")[2]
+            assert interrupt["id"].rpartition("/")[0] == f"{run}/1.0/1.0/{amount}.0"
+            about = interrupt["metadata"]["perdure"]
+            assert about["runId"] == f"{run_id}/1.0/1.0"
+            assert (about["tool"], about["call"], about["params"]) == ("pay", f"{amount}.0", {"amount": amount})
+            assert interrupt["toolCallId"] in {each["id"] for each in has}
+            again = await it.ask(threadId=thread)
+            assert again[-1]["outcome"]["interrupts"] == [interrupt]
+            answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}
+            events = await it.ask(threadId=thread, messages=has, resume=[answer])
+        assert events[-1]["outcome"] == {"type": "success"}
+        assert text(events) == events[-1]["result"] == "till: paid both"
+        has = has_of(events, has)
+        results = {each["toolCallId"]: each["content"] for each in has if each["role"] == "tool"}
+        assert [results[interrupt["toolCallId"]] for interrupt in seen] == ["paid 1", "paid 2"]
+        assert results[f"{run}:1.0"] == "till: paid both"
+        calls = [each["id"] for each in has if "toolCalls" in each]
+        assert sorted(calls) == sorted(results)
+        late = await it.ask(threadId=thread, messages=has, resume=[answer])
+        assert [event["value"]["interruptId"] for event in late if event["type"] == "CUSTOM"] == [interrupt["id"]]
+
+
+async def test_interrupts_of_a_run_and_of_its_delegate_are_answered_together(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """Nothing is asked while a part of the run goes on; each answer goes to the run that asks."""
+    async with played(dev_server.client, tmp_path, levels, documents=LEVELS) as it, asyncio.timeout(HANG):
+        thread = some_name()
+        first = await it.ask(threadId=thread, messages=[user("Both.")])
+        has = has_of(first, [user("Both.")])
+        tools = {each["metadata"]["perdure"]["params"]["amount"]: each for each in first[-1]["outcome"]["interrupts"]}
+        assert sorted(tools) == [1, 9]
+        resume: list[dict[str, Any]] = [
+            {"interruptId": tools[9]["id"], "status": "cancelled"},
+            {"interruptId": tools[1]["id"], "status": "resolved", "payload": {"approved": True}},
+        ]
+        wrong = tools[1]["id"].replace("/1.0/1.0/", "/1.0/7.0/")
+        assert (await it.refused(threadId=thread, resume=[resume[1] | {"interruptId": wrong}]))[0] == 404
+        other = tools[1]["id"].replace("/1.0/1.0/1.0/", "/1.0/1.0/7.0/")
+        status, detail = await it.refused(threadId=thread, resume=[resume[1] | {"interruptId": other}])
+        assert (status, "is not an interrupt of this thread" in detail) == (422, True)
+        second = await it.ask(threadId=thread, messages=has, resume=resume)
+        has = has_of(second, has)
+        results = {each["toolCallId"]: each["content"] for each in has if each["role"] == "tool"}
+        assert json.loads(results[tools[9]["toolCallId"]])["status"] == "rejected"
+        assert results[tools[1]["toolCallId"]] == "paid 1"
+        (last,) = second[-1]["outcome"]["interrupts"]
+        assert last["metadata"]["perdure"]["params"] == {"amount": 2}
+        ends = await it.ask(
+            threadId=thread,
+            messages=has,
+            resume=[{"interruptId": last["id"], "status": "resolved", "payload": {"approved": True}}],
+        )
+        assert ends[-1]["outcome"] == {"type": "success"}
 
 
 @pytest.mark.parametrize(

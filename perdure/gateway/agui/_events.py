@@ -35,7 +35,7 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 
-from perdure.approvals.requests import WaitingView, requests_of_people
+from perdure.approvals.requests import WaitingView
 from perdure.gateway.agui._requests import AguiRequest, interrupt_id
 from perdure.models.dialects.output_text import text_of
 from perdure.runs.event_adapter import EventAdapter
@@ -190,8 +190,8 @@ def _at(path: str, key: str) -> str:
 _ANSWER: Final[JsonObject] = {"type": "object", "properties": {"answer": {}}, "required": ["answer"]}
 
 
-def interrupt_of(offer: WaitingView, run: str, call: str) -> Interrupt:
-    """`run`: the end of its run's id; `call`: the call, as the client knows it."""
+def interrupt_of(offer: WaitingView, run: str, run_id: str, call: str) -> Interrupt:
+    """`run`: the run that asks, as `interrupt_id` names it; `run_id`: its id; `call`: the call, as the client knows it."""
     plan = offer.calls is not None
     shown: JsonObject = {"calls": offer.calls} if plan else {"params": offer.params}
     if offer.items is not None:
@@ -199,7 +199,8 @@ def interrupt_of(offer: WaitingView, run: str, call: str) -> Interrupt:
     shown |= {name: value for name in ("sender", "session", "said") if (value := getattr(offer, name))}
     if offer.ways:
         shown["ways"] = list(offer.ways)
-    about: JsonObject = {"tool": offer.tool, "call": offer.call, "requestedAt": offer.requested_at, **shown}
+    about: JsonObject = {"tool": offer.tool, "call": offer.call, "runId": run_id, **shown}
+    about["requestedAt"] = offer.requested_at
     return Interrupt(
         id=interrupt_id(run, offer.call, offer.digest),
         reason="input_required" if offer.question else "confirmation" if plan else "tool_call",
@@ -217,16 +218,8 @@ def _decision(offer: WaitingView) -> JsonObject:
     return {"type": "object", "properties": properties, "required": ["approved"]}
 
 
-def pauses(view: RunView) -> bool:
-    """Whether all that there is to do is a person's."""
-    if view.status != "running" or not requests_of_people(view.waiting):
-        return False
-    if any(offer.calls is not None for offer in view.waiting):  # a whole plan, of which nothing runs
-        return True
-    asked = bool(view.log) and view.log[-1].status == "running"
-    return not asked and not any(call.status in ("running", "ready") for call in view.calls)
-
-
+_OPEN: Final = ("pending", "ready", "waiting", "held", "running")
+"""Statuses of a call that has not ended."""
 NOT_COUNTED: Final = "perdure.not_counted"
 """The name of the event for an answer that came too late: its interrupt was decided already."""
 
@@ -237,6 +230,7 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
     def __init__(self, asked: AguiRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
         self._asked = asked
         self._run = run
+        self._run_id = run_id
         self._before = before
         self._about: JsonObject = {"perdure": {"runId": run_id}} if run_id else {}
         self._messages = [dict(message) for message in asked.messages]
@@ -272,14 +266,30 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
         for each in interrupts:
             yield CustomEvent(name=NOT_COUNTED, value={"interruptId": each, "reason": "it does not wait any more"})
 
-    def interrupt(self, waiting: Sequence[WaitingView]) -> Iterator[BaseEvent]:
-        """The run waits for a person."""
-        for offer in waiting:
+    def interrupt(self, waiting: Sequence[tuple[str, WaitingView]]) -> Iterator[BaseEvent]:
+        """The run waits for a person. `waiting`: each request with the path of the delegate's run that asks."""
+        for path, offer in waiting:
             if offer.calls is None:
-                yield from self._announce(offer.call, offer.tool, offer.params)
+                yield from self._announce(self._call(offer.call, path), offer.tool, offer.params)
         yield from self._close()
-        interrupts = [interrupt_of(offer, self._run, self._call(offer.call)) for offer in waiting]
+        interrupts = [
+            interrupt_of(offer, _below(self._run, path), _below(self._run_id, path), self._call(offer.call, path))
+            for path, offer in waiting
+        ]
         yield self._finished(outcome=RunFinishedInterruptOutcome(interrupts=interrupts))
+
+    @property
+    def lacks_below(self) -> bool:
+        """Whether the client knows a call of a delegate's run, and not its end."""
+        return any(id.startswith(f"{self._run}/") for id in self._calls - self._results)
+
+    def below(self, runs: Mapping[str, RunView]) -> Iterator[BaseEvent]:
+        """Yield the results of calls that the client has seen wait in delegates' runs. `runs`: these, by their paths."""
+        for path, view in sorted(runs.items()):
+            for call in view.calls:
+                if call.status not in _OPEN:
+                    data = {"result": call.shown or ""} if call.status == "done" else call.as_json()
+                    yield from self._result(self._call(call.id, path), data)
 
     def end(self, ended: RunView) -> Iterator[BaseEvent]:
         """Yield the last events. `ended`: the run with its whole output."""
@@ -311,8 +321,8 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
             yield StepFinishedEvent(step_name=name)
         self._steps.clear()
 
-    def _call(self, call: str) -> str:
-        return f"{self._run}:{call}"
+    def _call(self, call: str, path: str = "") -> str:
+        return f"{_below(self._run, path)}:{call}"
 
     def on_request(self, event: Event) -> Iterator[BaseEvent]:
         phase, data, number = event.phase, event.data, int(event.data["number"])
@@ -376,17 +386,16 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
         if event.phase == "start":
             yield from self._started(event.data)
         elif event.phase == "end":
-            yield from self._result(event.data)
+            yield from self._result(self._call(str(event.data["call"])), event.data)
 
     def on_approval(self, event: Event) -> Iterator[BaseEvent]:
         if event.phase == "start" and event.data.get("tool"):
             yield from self._started(event.data)
 
     def _started(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        yield from self._announce(str(data["call"]), str(data["tool"]), data.get("params"))
+        yield from self._announce(self._call(str(data["call"])), str(data["tool"]), data.get("params"))
 
-    def _announce(self, call: str, tool: str, params: Json) -> Iterator[BaseEvent]:
-        id = self._call(call)
+    def _announce(self, id: str, tool: str, params: Json) -> Iterator[BaseEvent]:
         if id in self._calls:
             return
         self._calls.add(id)
@@ -399,8 +408,7 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
             {"id": id, "role": "assistant", "toolCalls": [{"id": id, "type": "function", "function": function}]}
         )
 
-    def _result(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        id = self._call(str(data["call"]))
+    def _result(self, id: str, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
         if id not in self._calls or id in self._results:  # it never ran, or the client has been told
             return
         self._results.add(id)
@@ -411,6 +419,10 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
         message: JsonObject = {"id": f"{id}:result", "toolCallId": id, "content": content, "role": "tool"}
         self._messages.append(message)
         yield ToolCallResultEvent(message_id=f"{id}:result", tool_call_id=id, content=content, role="tool")
+
+
+def _below(run: str, path: str) -> str:
+    return f"{run}/{path}" if path else run
 
 
 def _name(data: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from perdure.values.json import Json, JsonObject
 
 MOST: Final = 200
 """Characters of an id that a client may choose."""
-_INTERRUPT: Final = re.compile(r"([0-9a-f]{6}-[0-9]{1,9})/([0-9.\[\]]{1,60})/([0-9a-f]{8,64})")
+_INTERRUPT: Final = re.compile(r"([0-9a-f]{6}-[0-9]{1,9})((?:/[0-9.\[\]]{1,60}){1,40})/([0-9a-f]{8,64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,9 @@ class InterruptAnswer:
     interrupt: str
     """Its id."""
     run: str
-    """The last part of its run's id."""
+    """The last part of the id of the thread's run."""
+    path: str
+    """The path of the delegate's run that asks; empty: the thread's run itself does."""
     call: str
     decision: JsonObject
 
@@ -58,7 +60,10 @@ class AguiRequest:
 
 
 def interrupt_id(run: str, call: str, digest: str) -> str:
-    """Says which offer of which run it is, and exactly what was shown of it (R7.2); without its session it leads nowhere."""
+    """Says which offer of which run it is, and exactly what was shown of it (R7.2); without its session it leads nowhere.
+
+    `run`: the last part of the id of the thread's run, and behind it the path of the delegate's run that asks.
+    """
     return f"{run}/{call}/{digest}"
 
 
@@ -112,8 +117,9 @@ def _answer(entry: ResumeEntry) -> InterruptAnswer:
     found = _INTERRUPT.fullmatch(entry.interrupt_id)
     if found is None:
         raise _wrong("resume", f"names no interrupt of this thread: {entry.interrupt_id[:MOST]!r}")
-    about: JsonObject = {"call": found[2], "digest": found[3]}
-    return InterruptAnswer(entry.interrupt_id, found[1], found[2], _decision(entry) | about)
+    path, _, call = found[2][1:].rpartition("/")
+    about: JsonObject = {"call": call, "digest": found[3]}
+    return InterruptAnswer(entry.interrupt_id, found[1], path, call, _decision(entry) | about)
 
 
 def _decision(entry: ResumeEntry) -> JsonObject:

@@ -15,16 +15,18 @@ from starlette.routing import Route
 
 from perdure.approvals.requests import requests_of_people
 from perdure.client.run import Run
+from perdure.client.run_tree import RunTree, RunTreeReader
 from perdure.client.session import Session
 from perdure.errors import DecisionRefusedError, RunEndedError, RunNotFoundError
 from perdure.gateway._keys import Key
 from perdure.gateway.adapter import Adapter, Gateway
-from perdure.gateway.agui._events import AguiEvents, pauses
+from perdure.gateway.agui._events import AguiEvents
 from perdure.gateway.agui._requests import InterruptAnswer
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import EventStream, frame, poll, stream_problem, with_pauses
+from perdure.runs.events import Event
 from perdure.runs.wire import RunView
 from perdure.sessions.wire import session_id
 from perdure.values.json import JsonObject, loads
@@ -39,6 +41,8 @@ def agui_adapter(gateway: Gateway) -> Adapter:
     if importlib.util.find_spec("ag_ui") is None:
         return Adapter("ag-ui", [])
 
+    trees = RunTreeReader()
+
     async def answer(request: Request) -> Response:
         from perdure.gateway.agui._requests import read
 
@@ -48,13 +52,19 @@ def agui_adapter(gateway: Gateway) -> Adapter:
         key = Key.of(gateway, request, caller, body)
         session = gateway.perdure.session(asked.thread, tenant=caller.tenant, agent=agent)
         settings = asked.settings(agent.document(), gateway.client_source(caller, agent))
-        return await _answer(gateway, caller, session, asked, settings, key)
+        return await _answer(gateway, trees, caller, session, asked, settings, key)
 
     return Adapter("ag-ui", [Route("/ag-ui/{agent}", answer, methods=["POST"])])
 
 
 async def _answer(
-    gateway: Gateway, caller: Caller, session: Session, asked: AguiRequest, settings: JsonObject, key: Key | None
+    gateway: Gateway,
+    trees: RunTreeReader,
+    caller: Caller,
+    session: Session,
+    asked: AguiRequest,
+    settings: JsonObject,
+    key: Key | None,
 ) -> Response:
     """Send messages and decisions, and then stream what follows. A refusal is a status, before anything is streamed."""
     from perdure.gateway.agui._events import AguiEvents
@@ -70,9 +80,11 @@ async def _answer(
         await key.take()
     if asked.answers:
         run_id = f"{session_id(caller.tenant, asked.thread)}/{asked.answers[0].run}"
-        found = await gateway.own_run(caller, run_id)
-        view = await found.view()
-        late = await decide(found, view, asked.answers, caller.sender)
+        view = await (await gateway.own_run(caller, run_id)).view()
+        for path in dict.fromkeys(answer.path for answer in asked.answers):
+            found = await gateway.own_run(caller, "/".join(filter(None, (run_id, path))))
+            answers = [answer for answer in asked.answers if answer.path == path]
+            late += await decide(found, await found.view() if path else view, answers, caller.sender)
         before = max((each.number for each in view.log), default=0)
     if asked.message is not None:
         id, text = asked.message
@@ -98,7 +110,7 @@ async def _answer(
         return EventStream(gateway, caller, only(*telling.begin(), telling.done()), retry=False)
     telling = AguiEvents(asked, run_id.rpartition("/")[2], run_id, before)
     run = gateway.perdure.get_run(run_id)
-    following = RunStream(run, session, telling, caller.may(APPROVE), late)
+    following = RunStream(run, session, trees, telling, caller.may(APPROVE), late)
     return EventStream(gateway, caller, following.frames(), retry=False)
 
 
@@ -137,6 +149,34 @@ _CHANGES: Final = {("lifecycle", "snapshot"), ("tool", "end"), ("approval", "sta
 _WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
 _QUIET: Final = (0.1, 2.0)
 """Seconds without an event: the first, and the longest."""
+_QUIET_BELOW: Final = (1.0, 10.0)
+"""The same while a call runs: a delegate's run that carries it out may have come to wait, and no event of the run reports it."""
+
+
+@dataclass(slots=True)
+class _Looks:
+    """When to look at a run, by its events."""
+
+    working: set[str] | None
+    """The calls that run; `None`: whoever reads may not decide, so nothing below is of interest."""
+    changed: bool = True
+    waits: int = 0
+    """How many requests wait for a person in the run itself."""
+
+    def note(self, event: Event) -> None:
+        self.changed = self.changed or (event.topic, event.phase) in _CHANGES
+        self.waits += _WAITS.get((event.topic, event.phase), 0)
+        if self.working is not None and event.topic == "tool" and event.phase in ("start", "end"):
+            change = self.working.add if event.phase == "start" else self.working.discard
+            change(str(event.data["call"]))
+
+    @property
+    def are_due(self) -> bool:
+        """Whether to look once the run is quiet."""
+        return self.changed or self.waits > 0 or bool(self.working)
+
+    def pauses(self) -> tuple[float, float]:
+        return _QUIET_BELOW if self.working and not self.changed and self.waits <= 0 else _QUIET
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +185,7 @@ class RunStream:
 
     run: Run[object]
     session: Session
+    trees: RunTreeReader
     telling: AguiEvents
     approves: bool
     """Whether whoever asked may decide: then what waits for a person ends the answer, which else goes on."""
@@ -167,24 +208,24 @@ class RunStream:
         view = await self._begun()
         for told in (*self.telling.state(await self._state(view)), *self.telling.not_counted(self.late)):
             yield told
-        changed, waits = True, 0
-        async with aclosing(with_pauses(self.run.events(topics=self.telling.topics), lambda: _QUIET)) as events:
+        looks = _Looks({call.id for call in view.calls if call.status == "running"} if self.approves else None)
+        async with aclosing(with_pauses(self.run.events(topics=self.telling.topics), looks.pauses)) as events:
             async for event in events:
                 if event is not None:
                     for told in self.telling.fold(event):
                         yield told
-                    changed = changed or (event.topic, event.phase) in _CHANGES
-                    waits += _WAITS.get((event.topic, event.phase), 0)
-                elif changed or waits > 0:
-                    changed, view = False, await self.run.view()
-                    for told in self.telling.state(await self._state(view)):
+                    looks.note(event)
+                elif looks.are_due:
+                    looks.changed, tree = False, await self._tree(await self.run.view())
+                    for told in (*self.telling.state(await self._state(tree.view)), *self.telling.below(tree.below)):
                         yield told
-                    if self.approves and pauses(view):
-                        for told in self.telling.interrupt(await self.run.waiting()):
+                    if self.approves and tree.rests and (waiting := await self.trees.waiting(self.run, tree)):
+                        for told in self.telling.interrupt(waiting):
                             yield told
                         return
         view = await self.run.wait()
-        for told in self.telling.state(await self._state(view)):
+        tree = await self._tree(view)
+        for told in (*self.telling.state(await self._state(view)), *self.telling.below(tree.below)):
             yield told
         if view.output_size:
             view = view.model_copy(update={"output": loads(await self.run.value("output"))})
@@ -197,6 +238,13 @@ class RunStream:
             return await poll(lambda: self.session.view_run(self.run.id))
         except RunNotFoundError:
             raise HttpError(409, "the message was withdrawn before a run took it", kind="withdrawn") from None
+
+    async def _tree(self, view: RunView) -> RunTree:
+        """Return the run with the runs below it, where one of these may wait or has what the client lacks."""
+        busy = self.approves and any(call.status == "running" for call in view.calls)
+        if not busy and not self.telling.lacks_below:
+            return RunTree(view)
+        return RunTree(view, await self.trees.below(self.run, asked=True))
 
     async def _state(self, view: RunView) -> JsonObject:
         """Return the whole state of the run, also where the view has only a part of it."""

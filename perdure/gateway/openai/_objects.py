@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
 from perdure.approvals.requests import WaitingView
+from perdure.client.run_tree import RunTree, joined
 from perdure.gateway.errors import HttpError
 from perdure.gateway.openai._agent_file import Record
 from perdure.gateway.openai._errors import NOT_AGAIN, ended_badly
@@ -78,34 +79,18 @@ class FoundRun:
     """The runs of its delegates, and of theirs, by their paths: the ids behind the run's own, `1.0`, `1.0/2.1`."""
 
     @property
-    def _views(self) -> list[tuple[str, RunView]]:
-        return [("", self.view), *sorted(self.below.items())]
+    def _tree(self) -> RunTree:
+        return RunTree(self.view, self.below)
 
     @property
     def leg(self) -> int:
         """The run's last."""
-        return max([1, *(leg for _, view in self._views for leg, _ in _decided(view))])
+        return max([1, *(leg for _, view in self._tree.views for leg, _ in _decided(view))])
 
     @property
     def pauses(self) -> bool:
         """Whether all there is to do is its client's."""
-        shown = any(self._shows(offer) for _, view in self._views for offer in view.waiting)
-        return self.view.status == "running" and shown and self._rests("", self.view)
-
-    def _rests(self, path: str, view: RunView) -> bool:
-        """Whether a run, or one of its delegates', waits for somebody, and nothing of it goes on meanwhile."""
-        if any(offer.calls is not None for offer in view.waiting):  # a whole plan, of which nothing runs
-            return True
-        if view.log and view.log[-1].status == "running":
-            return False
-        busy = [_joined(path, call.id) for call in view.calls if call.status in ("running", "ready")]
-        return bool(view.waiting or busy) and all(map(self._rests_below, busy))
-
-    def _rests_below(self, path: str) -> bool:
-        """Whether delegates' runs carry a call out, and all of them rest."""
-        under = [(each, view) for each, view in self.below.items() if each == path or each.startswith(f"{path}/")]
-        running = [(each, view) for each, view in under if view.status == "running"]
-        return bool(running) and all(self._rests(each, view) for each, view in running)
+        return any(self._shows(offer) for _, offer in self._tree.waiting) and self._tree.rests
 
     def call(self, ask: RequiredAction) -> CallView | None:
         """Return the call that it is about, in the run that asks; of a whole plan none."""
@@ -132,12 +117,12 @@ class FoundRun:
         return sorted(asks.values(), key=lambda ask: (ask.at, [int(n) for n in ask.offer.split(".") if n.isdecimal()]))
 
     def _waiting(self) -> Iterator[RequiredAction]:
-        for path, offer in [(path, offer) for path, view in self._views for offer in view.waiting]:
+        for path, offer in self._tree.waiting:
             if not self._shows(offer):
                 continue
             arguments = {"calls": offer.calls} if offer.calls is not None else self._own(offer.tool, offer.params)
             approval = not (offer.question and offer.tool in self.record.names)
-            id = _joined(path, offer.call)
+            id = joined(path, offer.call)
             yield RequiredAction(id, offer.tool, arguments, approval, offer.requested_at, True, offer.question)
 
     def _shows(self, offer: WaitingView) -> bool:
@@ -145,7 +130,7 @@ class FoundRun:
         return (offer.question and offer.tool in self.record.names) or self.record.approves
 
     def _settled(self) -> Iterator[tuple[int, RequiredAction]]:
-        for path, view in self._views:
+        for path, view in self._tree.views:
             yield from self._settled_in(path, view)
 
     def _settled_in(self, path: str, view: RunView) -> Iterator[tuple[int, RequiredAction]]:
@@ -161,14 +146,14 @@ class FoundRun:
             arguments = self._own(call.tool, call.params)
             yield (
                 leg,
-                RequiredAction(_joined(path, offer), call.tool, arguments, approval, call.approval.requested_at, False),
+                RequiredAction(joined(path, offer), call.tool, arguments, approval, call.approval.requested_at, False),
             )
         for (leg, offer), calls in plans.items():
             assert calls[0].approval is not None
             arguments = {"calls": [{"_tool": call.tool, **call.params} for call in calls]}
             yield (
                 leg,
-                RequiredAction(_joined(path, offer), "plan", arguments, True, calls[0].approval.requested_at, False),
+                RequiredAction(joined(path, offer), "plan", arguments, True, calls[0].approval.requested_at, False),
             )
 
     def _own(self, tool: str, params: JsonObject) -> JsonObject:
@@ -188,10 +173,6 @@ def _via(call: CallView) -> tuple[int, str] | None:
     if len(parts) != 3 or parts[0] != VIA or not parts[1].isdecimal():
         return None
     return int(parts[1]), parts[2]
-
-
-def _joined(path: str, id: str) -> str:
-    return f"{path}/{id}" if path else id
 
 
 def _decided(view: RunView) -> list[tuple[int, str]]:

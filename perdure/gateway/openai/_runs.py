@@ -14,6 +14,7 @@ from perdure.agents.agent import Agent
 from perdure.client.errors import clear_errors
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
+from perdure.client.run_tree import REMEMBERED, RunTreeReader
 from perdure.client.session import Session
 from perdure.client.tenancy import IdempotentStart
 from perdure.errors import (
@@ -112,10 +113,6 @@ def read_verdict(said: Json, *, question: bool) -> JsonObject:
     return {"decision": "approve" if approve else "reject", "reason": str(reason or "")}
 
 
-_REMEMBERED: Final = 1_000
-"""Records that are kept at hand: they never change."""
-_AT_ONCE: Final = 16
-"""Delegates' runs that are looked at together."""
 _KNOWN_WITHIN: Final = 5.0
 """Seconds that a session has to say whether it knows a run."""
 _TOPICS: Final[frozenset[Topic]] = frozenset({"lifecycle", "request", "tool", "approval"})
@@ -133,8 +130,8 @@ class RunFinder:
     def __init__(self, perdure: Perdure) -> None:
         self._perdure = perdure
         self._records: OrderedDict[str, Record] = OrderedDict()
-        self._ended_below: OrderedDict[str, RunView] = OrderedDict()
-        """Runs of delegates that have ended: they do not change any more."""
+        """As many as are kept at hand: they never change."""
+        self._trees = RunTreeReader()
 
     def run(self, tenant: str, id: ResponseId, path: str = "") -> Run[object]:
         """The run, wherever it is at, or with a `path` that of one of its delegates. Asks nobody."""
@@ -237,7 +234,7 @@ class RunFinder:
             if record is None:
                 return None
             self._records[run.id] = record
-            while len(self._records) > _REMEMBERED:
+            while len(self._records) > REMEMBERED:
                 self._records.popitem(last=False)
         return record
 
@@ -255,25 +252,7 @@ class RunFinder:
         begun = any(call.started_at is not None and call.tool not in record.names for call in view.calls)
         if not begun or not (record.approves or record.tools):
             return {}
-        ids = await run.delegates(asked=not record.tools)
-        limit = asyncio.Semaphore(_AT_ONCE)
-
-        async def look(id: str) -> RunView | None:
-            if (known := self._ended_below.get(id)) is not None:
-                return known
-            async with limit:
-                try:
-                    found = await self._perdure.get_run(id).view()
-                except RunNotFoundError:
-                    return None
-            if found.status != "running":
-                self._ended_below[id] = found
-                while len(self._ended_below) > _REMEMBERED:
-                    self._ended_below.popitem(last=False)
-            return found
-
-        views = zip(ids, await asyncio.gather(*map(look, ids)), strict=True)
-        return {id.removeprefix(f"{run.id}/"): found for id, found in views if found is not None}
+        return await self._trees.below(run, asked=not record.tools)
 
     async def _view(self, tenant: str, id: ResponseId, run: Run[object]) -> RunView | None:
         if not id.run:

@@ -1,0 +1,106 @@
+"""A run with the runs below it: what waits in any of them, and whether something still goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from perdure.approvals.requests import WaitingView
+from perdure.client.approvals import list_below, waiting_in
+from perdure.client.errors import clear_errors
+from perdure.client.run import Run
+from perdure.errors import RunNotFoundError
+from perdure.runs.wire import RunView
+
+REMEMBERED: Final = 1_000
+"""Views of ended runs that are kept at hand."""
+_AT_ONCE: Final = 16
+"""Runs that are read together."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTree:
+    """A run, and the runs of its delegates and of theirs."""
+
+    view: RunView
+    below: Mapping[str, RunView] = field(default_factory=dict)
+    """The runs below by their paths: the ids behind the run's own, `1.0`, `1.0/2.1`."""
+
+    @property
+    def views(self) -> list[tuple[str, RunView]]:
+        """Every run with its path; the path of the run itself is empty."""
+        return [("", self.view), *sorted(self.below.items())]
+
+    @property
+    def waiting(self) -> list[tuple[str, WaitingView]]:
+        """What waits, each with the path of its run."""
+        return [(path, offer) for path, view in self.views for offer in view.waiting]
+
+    @property
+    def rests(self) -> bool:
+        """Whether it waits for somebody, and nothing of it goes on meanwhile."""
+        return self.view.status == "running" and self._rests("", self.view)
+
+    def _rests(self, path: str, view: RunView) -> bool:
+        if any(offer.calls is not None for offer in view.waiting):  # a whole plan, of which nothing runs
+            return True
+        if view.log and view.log[-1].status == "running":
+            return False
+        busy = [joined(path, call.id) for call in view.calls if call.status in ("running", "ready")]
+        return bool(view.waiting or busy) and all(map(self._rests_below, busy))
+
+    def _rests_below(self, path: str) -> bool:
+        """Whether delegates' runs carry a call out, and all of them rest."""
+        under = [(each, view) for each, view in self.below.items() if each == path or each.startswith(f"{path}/")]
+        running = [(each, view) for each, view in under if view.status == "running"]
+        return bool(running) and all(self._rests(each, view) for each, view in running)
+
+
+def joined(path: str, id: str) -> str:
+    """Return an id of the run at this path as the outermost run names it."""
+    return f"{path}/{id}" if path else id
+
+
+class RunTreeReader:
+    """Reads the runs below a run, as far as the server's index knows them."""
+
+    def __init__(self) -> None:
+        self._ended: OrderedDict[str, RunView] = OrderedDict()
+        """Runs that have ended, by the ids of their executions: a run that a reset began anew is another."""
+
+    async def below(self, run: Run[Any], *, asked: bool) -> dict[str, RunView]:
+        """Return the runs below by their paths. `asked`: of ended ones only those in which something waited for a person."""
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def look(id: str, execution: str) -> RunView | None:
+            if (known := self._ended.get(execution)) is not None:
+                return known
+            async with limit:
+                try:
+                    found = await Run(run.client, id).view()
+                except RunNotFoundError:
+                    return None
+            if found.status != "running":
+                self._ended[execution] = found
+                while len(self._ended) > REMEMBERED:
+                    self._ended.popitem(last=False)
+            return found
+
+        with clear_errors(run.client):
+            executions = await list_below(run.client, run.id, asked=asked)
+        views = await asyncio.gather(*(look(*each) for each in executions.items()))
+        return {id.removeprefix(f"{run.id}/"): view for id, view in zip(executions, views, strict=True) if view}
+
+    async def waiting(self, run: Run[Any], tree: RunTree) -> list[tuple[str, WaitingView]]:
+        """Return what people decide in the run and below it, in full, the oldest first, each with the path of its run.
+
+        Raises `RunError` where one of the runs does not answer.
+        """
+        paths = {joined(run.id, path) if path else run.id: path for path, offer in tree.waiting if not offer.client}
+        found, problems = await waiting_in(run.client, paths)
+        if problems:
+            raise problems[0]
+        return [(paths[one.run_id], one.offer) for one in found]
