@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,13 +87,16 @@ def _definitions(name: str) -> Iterator[tuple[ModuleType, _Definition]]:
         module, names = sys.modules[getattr(found, "__module__", name.rpartition(".")[0])], {wanted}
     if not module.__name__.startswith("perdure"):
         return
-    tree = ast.parse(inspect.getsource(module))
-    nodes = {
-        node.name: node for node in tree.body if isinstance(node, _Definition)
-    }  # the last of several is no overload
+    # The last of several is no overload.
+    nodes = {node.name: node for node in _tree(module).body if isinstance(node, _Definition)}
     for each, node in nodes.items():
         if each in names if names is not None else not each.startswith("_"):
             yield module, node
+
+
+@functools.cache
+def _tree(module: ModuleType) -> ast.Module:
+    return ast.parse(inspect.getsource(module))
 
 
 def _resolve(name: str) -> tuple[Any, str]:
@@ -124,8 +127,9 @@ def _members(module: ModuleType, node: _Definition) -> Iterator[PublicName]:
 
 def _fields(cls: type) -> Iterator[PublicName]:
     """Yield the fields of a class that have a docstring."""
-    (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(node, ast.ClassDef)
+    node: ast.Module | ast.ClassDef = _tree(sys.modules[cls.__module__])
+    for name in cls.__qualname__.split("."):
+        [node] = [each for each in node.body if isinstance(each, ast.ClassDef) and each.name == name]
     for field, below in zip(node.body, node.body[1:], strict=False):
         text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and below.value.value
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, str):

@@ -148,6 +148,7 @@ async def harness(
     options.setdefault("cached_workflows", int(os.environ.get("WORKFLOW_CACHE", "1000")))
     options.setdefault("sandboxed", True)
     options.setdefault("grace", 5.0)  # what a test leaves hanging is not waited for as in production
+    options = {"workflow_pollers": 2, "activity_pollers": 2, **options}  # each costs a run CPU time, also on the server
     async with ScriptedModel(script, chunk=chunk, strict=False) as model:
         asking = options.pop("model", None) or AsyncOpenAI(
             base_url=model.base_url, api_key="scripted", max_retries=0, timeout=model_timeout

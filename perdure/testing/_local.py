@@ -285,6 +285,8 @@ async def run_locally(
         options: dict[str, Any] = {
             "settings": Settings.model_construct(),
             "grace": 0.0,  # what still runs when a test is over is not waited for
+            "workflow_pollers": 2,  # more cost each test CPU time, also on the server
+            "activity_pollers": 2,
             "agents": _folder(agents, known, stack),
             "approval_floor": approval_floor,
         }
