@@ -10,6 +10,7 @@ from temporalio import workflow
 
 from perdure.workflows.arguments import read_one
 from perdure.workflows.preparation import go_on_anew, should_continue_as_new
+from perdure.workflows.resets import on_reset
 from perdure.workflows.session_hooks import SessionHooks
 from perdure.workflows.session_replies import SessionReplies
 from perdure.workflows.session_runs import ChildRun, RunTurns, run_input
@@ -61,6 +62,12 @@ class SessionDriver:
         """Number of arrivals, for tasks that wait for any."""
         self._stepped = False
         """Whether this execution has done anything, so that it must not idle with its history."""
+        on_reset(self._note_reset)
+
+    def _note_reset(self) -> None:
+        running = self.kept.lane.state.running
+        run_id = None if running is None else self.kept.lane.run_id(running.number)
+        self.kept.notes.was_reset(run_id, now())
 
     def arrived(self) -> None:
         """Record that something has come that may change the next step."""

@@ -94,8 +94,13 @@ class ChatView(EventAdapter[Text, None]):
         if event.phase == "snapshot":
             yield Text("… what happened meanwhile is not kept any more", style="yellow")
         elif event.phase == "reset":
-            yield Text("… the run was reset, and goes on from an earlier point", style="yellow")
-            self.waits = {key: each for key, each in self.waits.items() if not key[0].startswith(event.run_id)}
+            what = "run" if event.run_id else "conversation"
+            yield Text(f"… the {what} was reset, and goes on from an earlier point", style="yellow")
+            if event.run_id:
+                self.waits = {key: each for key, each in self.waits.items() if not key[0].startswith(event.run_id)}
+            else:
+                self.run_id = run = str(event.data.get("runId", ""))
+                self.waits = {key: each for key, each in self.waits.items() if run and key[0].startswith(run)}
             self._calls.clear()
             self._writing = _Writing()
         elif event.phase == "start" and event.run_id:

@@ -424,21 +424,26 @@ class EventRelay:
         bell = asyncio.Event()
         with self._watching(id, bell, topics) as own, ExitStack() as stack:
             await _begun(own, bell)
-            _check_place(from_, 0 if cursor is None else cursor.session or 0, own)
+            if cursor is not None:
+                following = cursor.after_session(own.stream.resets)
+                _check_place(from_, following.session or 0, own, cursor.session_reset)
             feed = SessionEventReader(cursor or own.stream.now())
+            feed.skips = cursor is None
             run: EventSource | None = None
-            skips = cursor is None
             while not feed.ended:
                 bell.clear()
+                for event in feed.go_back(own.stream):
+                    if is_wanted(event, topics):
+                        yield event
                 if feed.lost:
                     feed.follow(own.stream.run_id(feed.cursor.run))
                 if (run and run.id) != feed.run_id:
                     stack.close()
                     run = (feed.run_id and stack.enter_context(self._watching(feed.run_id, bell, topics))) or None
-                if run is not None and skips:
+                if run is not None and feed.skips and not run.gone:
                     await _begun(run, bell)
                     feed.skip(run.stream.next, last_reset(run.stream.resets))
-                skips = False
+                feed.skips = False
                 page, live = None, NOTHING
                 if run is not None and run.stream.begun:
                     page, live = await _page(run, feed.cursor.events)

@@ -36,7 +36,7 @@ class RunTree:
 
     @property
     def waiting(self) -> list[tuple[str, WaitingView]]:
-        """What waits, each with the path of its run."""
+        """The requests of all runs that wait, each with the path of its run."""
         return [(path, offer) for path, view in self.views for offer in view.waiting]
 
     @property

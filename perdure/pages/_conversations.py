@@ -47,6 +47,9 @@ _ENTRIES: Final = ("lifecycle", "message", "reply", "compaction")
 """Topics that tell of something that the transcript may have now."""
 
 
+RESET: Final = "This conversation was reset: reload the page to see which of its entries count."
+
+
 class ConversationParts(EventAdapter[tuple[str, str], None]):
     """The parts of a page that events change, each with the name that the page listens to."""
 
@@ -64,6 +67,8 @@ class ConversationParts(EventAdapter[tuple[str, str], None]):
             self._calls.clear()
             yield self._answer()
             yield self._running()
+        elif event.phase == "reset":
+            yield RESET, "reset"
 
     def on_assistant(self, event: Event) -> Iterator[tuple[str, str]]:
         if event.phase == "delta":
@@ -135,12 +140,14 @@ class ConversationFrames:
             if skipped is not None and event.run_id != skipped:
                 continue
             skipped = None
-            changes_offers = event.topic == "approval" or (event.topic == "lifecycle" and event.run_id)
+            goes_back = event.phase == "reset" and not event.run_id
+            changes_offers = event.topic == "approval" or (event.topic == "lifecycle" and (event.run_id or goes_back))
             for part, name in [*self._parts.fold(event), *(await self._waiting() if changes_offers else ())]:
                 yield frame(part, event=name, id=event.cursor)
             if event.topic in _ENTRIES:
                 view = await self._session.show()
                 await prepare_answers(answers_of(view))
+                after = min(after, last_entry(view)) if goes_back else after
                 for part in self._entries(view, after):
                     yield part
                 after = max(after, last_entry(view))

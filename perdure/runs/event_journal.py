@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 from perdure.approvals.requests import ApprovalRequest, IncomingMessage, tool_question
@@ -99,16 +99,22 @@ class EventJournal:
         self.count += 1
         self._keep(_Entry(topic, phase, at, run_id, found, size, held))
 
-    def reset(self, at: str) -> None:
-        """Note that the run goes on from an earlier point. Events that followed that point do not count any more."""
-        if self.count:
-            self._note_reset(at)
+    def reset(self, at: str, run_id: str | None = None) -> None:
+        """Note that the run goes on from an earlier point. Events that followed that point do not count any more.
+
+        `at`: the time of the first task after the reset; `run_id`: the run with which a session goes on. A workflow may learn of the reset behind messages of that task,
+        whose events come after it all the same.
+        """
+        anew = sum(1 for _ in takewhile(lambda entry: entry.at == at, reversed(self._kept)))
+        if anew < self.count:
+            self._note_reset(at, anew, run_id)
         else:  # of several resets to the start only the last one matters
             self.resets = [RunReset(0, at)]
 
-    def _note_reset(self, at: str) -> None:
-        self.resets.append(RunReset(self.count, at))
-        self.note("lifecycle", "reset", at, number=len(self.resets))
+    def _note_reset(self, at: str, anew: int = 0, run_id: str | None = None) -> None:
+        self.resets.append(RunReset(self.count - anew, at))
+        self.note("lifecycle", "reset", at, number=len(self.resets), runId=run_id)
+        self._kept.insert(max(0, len(self._kept) - 1 - anew), self._kept.pop())
 
     def page(self, first: int = 0, limit: int = KEPT_EVENTS) -> EventsPage:
         """Return at most `limit` events from number `first` on, as many as one answer holds.

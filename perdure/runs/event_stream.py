@@ -122,11 +122,15 @@ class EventBuffer:
 
     def now(self) -> Cursor:
         """Return the cursor behind all held events of a session, at the beginning of its current run."""
-        for noted in reversed(self._events):
+        number, _ = self.run_before(self.next)
+        return Cursor(session=self.next, run=number, session_reset=last_reset(self.resets))
+
+    def run_before(self, number: int) -> tuple[int, str]:
+        """Return the number and the id of the run that a session was in before its event of this number; 0 for none."""
+        for noted in islice(reversed(self._events), max(0, self.next - number), None):
             if noted.topic == "lifecycle" and noted.run_id:
-                number = int(noted.data.get("number", 0)) if noted.phase == "start" else 0
-                return Cursor(session=self.next, run=number)
-        return Cursor(session=self.next)
+                return (int(noted.data.get("number", 0)), noted.run_id) if noted.phase == "start" else (0, "")
+        return 0, ""
 
     def _take(self, noted: JournalEntry) -> None:
         self._events.append(noted)
@@ -185,6 +189,10 @@ class RunEventReader:
                 found += self._written(live)
                 found += self._updates(live)
         return found
+
+    def leave(self, reason: str, at: str) -> list[Event]:
+        """Return the notices that the text that was seen does not count, because nobody reads the run any more."""
+        return list(self._superseded(0, reason, at))
 
     def _anew(self, page: EventsPage, live: LiveState) -> Iterator[Event]:
         """Go back to the point that the run was reset to. Text that was seen after that point does not count any more."""
@@ -309,6 +317,8 @@ class SessionEventReader:
     def __init__(self, cursor: Cursor | None = None) -> None:
         self.cursor = cursor or Cursor(session=0)
         self.ended = False
+        self.skips = False
+        """Whether what the run has noted so far is to be skipped."""
         self._run: RunEventReader | None = None
 
     @property
@@ -325,10 +335,36 @@ class SessionEventReader:
         """Set the id of the run that the cursor stands in; `None` leaves the run, because nobody knows its id any more."""
         self._leave() if run_id is None else self._enter(run_id, self.cursor)
 
+    def go_back(self, own: EventBuffer) -> list[Event]:
+        """Go back to the point that the session was reset to; return the notices of that.
+
+        A run of before that point was not reset: its events that were read count, and those that follow come once.
+        """
+        following = self.cursor.after_session(own.resets)
+        if following == self.cursor:
+            return []
+        at = own.resets[-1].at
+        unnoted = own.resets[0].event == 0 and own.resets[0].mark > self.cursor.session_reset
+        found: list[Event] = []
+        undone = following.session != self.cursor.session
+        self.cursor = following
+        number, run_id = own.run_before(self._number)
+        if undone and number != self.cursor.run:
+            if self._run is not None:
+                found += self._run.leave("the session was reset", at)
+            self._leave()
+            if number:
+                self._enter(run_id, replace(self.cursor, run=number))
+                self.skips = True
+        if unnoted:  # its journal has no event of it
+            found.append(Event("lifecycle", "reset", at, "", {"number": 1}, str(self.cursor)))
+        return found
+
     def skip(self, events: int, reset: int) -> None:
         """Begin behind so many events, and the last reset, of the run."""
         if self._run is not None:
             self.cursor = self._run.cursor = replace(self.cursor, events=events, reset=reset)
+        self.skips = False
 
     def take(
         self, own: EventsPage, run: EventsPage | None = None, live: LiveState = NOTHING, *, gone: bool = False
@@ -336,6 +372,8 @@ class SessionEventReader:
         """Return the events that follow, from the session's page and the run's. `gone`: nobody can read the run any
         more.
         """
+        if self.cursor.after_session(own.resets) != self.cursor:
+            return []  # `go_back` comes first
         found = [] if run is None else self._side_by_side(own, run) + self._of_run(run, live)
         if own.first > self._number:
             missed: JsonObject = {"first": self._number, "next": own.first}
@@ -367,7 +405,8 @@ class SessionEventReader:
         """Return the run's events, without those that the session reports too."""
         if self._run is None:
             return []
-        self._run.cursor = replace(self._run.cursor, session=self.cursor.session)
+        own = self.cursor
+        self._run.cursor = replace(self._run.cursor, session=own.session, session_reset=own.session_reset)
         found = [each for each in self._run.take(run, live) if (each.topic, each.phase) not in SAID_BY_SESSION]
         self.cursor = self._run.cursor
         return found
@@ -383,15 +422,15 @@ class SessionEventReader:
         if noted.topic == "lifecycle" and noted.run_id:
             self._leave()
             if noted.phase == "start":
-                place = Cursor(session=self._number, run=int(noted.data.get("number", 0)))
-                self._enter(noted.run_id, place)
+                self._enter(noted.run_id, replace(self.cursor, run=int(noted.data.get("number", 0))))
         return Event(noted.topic, noted.phase, noted.at, noted.run_id, noted.data, str(self.cursor))
 
     def _enter(self, run_id: str, cursor: Cursor) -> None:
         self._run, self.cursor = RunEventReader(run_id, cursor), cursor
 
     def _leave(self) -> None:
-        self._run, self.cursor = None, Cursor(session=self.cursor.session)
+        self._run = None
+        self.cursor = Cursor(session=self.cursor.session, session_reset=self.cursor.session_reset)
 
 
 class MaskedText:

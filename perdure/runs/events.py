@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
@@ -128,8 +128,11 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
             },
         ),
         "reset": Phase(
-            "Temporal has reset the run: what was told of it after the point from which it goes on does not count",
-            {"number": "its place among the resets that the run's history holds"},
+            "Temporal has reset the run, or the session: what was told of it after the point from which it goes on does not count",
+            {
+                "number": "its place among the resets that the history holds",
+                "runId?": "of a session: the run with which it goes on",
+            },
         ),
         "snapshot": Phase(
             "what a reader has missed is not kept any more: this is the present state",
@@ -430,7 +433,7 @@ class Cursor:
     `12`: the run's events before number 12 were seen. `12.3.1.400.0`: also 400 characters of the text of Request 3,
     attempt
     1. `5.2.12`: the session's events before number 5, and of its run 2 those before 12. `5.2.12.3.1.400.0`: both. Of a
-    run that was reset, `12r20261123090444167`.
+    run that was reset, `12r20261123090444167`; of a session that was, `5r20261123090444167.2.12`.
     """
 
     events: int = 0
@@ -449,10 +452,13 @@ class Cursor:
     """Number of the session's run that `events` counts; 0: none yet."""
     reset: int = 0
     """Mark of the last reset of the run that was seen; 0: none was."""
+    session_reset: int = 0
+    """The same of the session."""
 
     def __str__(self) -> str:
-        events = f"{self.events}r{self.reset}" if self.reset else str(self.events)
-        parts = [events] if self.session is None else [str(self.session), str(self.run), events]
+        events = _marked(self.events, self.reset)
+        own = None if self.session is None else _marked(self.session, self.session_reset)
+        parts = [events] if own is None else [own, str(self.run), events]
         text = [self.request, self.attempt, self.assistant, self.reasoning]
         return ".".join(parts + list(map(str, text)) if any(text) else parts)
 
@@ -461,17 +467,32 @@ class Cursor:
         unseen = [each.event for each in resets if each.mark > self.reset]
         if not unseen:
             return self
-        return Cursor(min(self.events, *unseen), session=self.session, run=self.run, reset=last_reset(resets))
+        here = replace(self, request=0, attempt=0, assistant=0, reasoning=0)
+        return replace(here, events=min(self.events, *unseen), reset=last_reset(resets))
+
+    def after_session(self, resets: Sequence[RunReset]) -> Cursor:
+        """Return the same after resets of the session. The place in its run stays."""
+        unseen = [each.event for each in resets if each.mark > self.session_reset]
+        if not unseen:
+            return self
+        return replace(self, session=min(self.session or 0, *unseen), session_reset=last_reset(resets))
+
+
+def _marked(number: int, reset: int) -> str:
+    return f"{number}r{reset}" if reset else str(number)
 
 
 def parse_cursor(text: str) -> Cursor:
     """Parse the text of a cursor. Raise `CursorError` with one line for any other text."""
     parts = text.split(".")
     place = {1: 0, 3: 2, 5: 0, 7: 2}.get(len(parts))
-    reset = "0"
-    if place is not None and "r" in parts[place]:
-        parts[place], _, reset = parts[place].partition("r")
-    if place is None or not all(0 < len(p) <= _DIGITS and p.isascii() and p.isdigit() for p in (*parts, reset)):
+    resets = {0: "0", place: "0"}
+    for at in resets if place is not None else ():
+        if at is not None and "r" in parts[at]:
+            parts[at], _, resets[at] = parts[at].partition("r")
+    if place is None or not all(
+        0 < len(p) <= _DIGITS and p.isascii() and p.isdigit() for p in (*parts, *resets.values())
+    ):
         raise CursorError(
             f"{text[:100]!r} is not a cursor of events: use one such as '12' in a run or '5.2.12' in a session"
         )
@@ -479,7 +500,8 @@ def parse_cursor(text: str) -> Cursor:
     written = numbers[-4:] if len(numbers) > 4 else [0, 0, 0, 0]
     session, run = (numbers[0], numbers[1]) if place == 2 else (None, 0)
     request, attempt, assistant, reasoning = written
-    return Cursor(numbers[place], request, attempt, assistant, reasoning, session, run, int(reset))
+    reset, own = int(resets[place]), int(resets[0]) if place else 0
+    return Cursor(numbers[place], request, attempt, assistant, reasoning, session, run, reset, own)
 
 
 _DIGITS = 17

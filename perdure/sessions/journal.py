@@ -23,6 +23,10 @@ class SessionJournal:
         """Note that the session exists, and that this agent answers in it."""
         self.events.note("lifecycle", "start", at, agent=agent)
 
+    def was_reset(self, run_id: str | None, at: str) -> None:
+        """Note that Temporal has reset the session, which goes on with this run, if there is one."""
+        self.events.reset(at, run_id)
+
     def ended(self, at: str) -> None:
         """Note that the session was deleted."""
         self.events.note("lifecycle", "end", at, status="deleted")

@@ -49,6 +49,19 @@ def test_what_does_not_count_is_gone_and_what_was_said_beside_calls_stays() -> N
     assert below(picture) == ""
 
 
+def test_a_conversation_that_is_reset_goes_on_with_the_run_that_its_event_names() -> None:
+    for goes_on, waits in (({"runId": RUN}, [(RUN, "1.0")]), ({}, [])):
+        picture = ChatView()
+        other = event("approval", "start", "session-1/a-2", call="1.0", tool="pay", reason="")
+        shown(
+            picture, event("lifecycle", "start"), event("approval", "start", call="1.0", tool="pay", reason=""), other
+        )
+        assert len(picture.waits) == 2
+        told = shown(picture, event("lifecycle", "reset", "", number=1, **goes_on))
+        assert told == ["… the conversation was reset, and goes on from an earlier point"]
+        assert (list(picture.waits), picture.works) == (waits, bool(goes_on))
+
+
 def test_calls_run_below_and_what_came_of_them_stays() -> None:
     picture = ChatView()
     call: dict[str, Any] = {"call": "1.0", "tool": "look"}

@@ -426,9 +426,97 @@ def test_r10_14_what_was_written_before_a_reset_does_not_count() -> None:
     assert told[-1].data["text"] == "Hi"
 
 
+def session_of(*parts: str | int) -> EventJournal:
+    """A session's journal: `+1` begins its run 1, `-1` ends it, another word is a message, a number the time of a reset."""
+    journal = EventJournal()
+    for part in parts:
+        if isinstance(part, int):
+            journal.reset(at(part))
+        elif part[0] in "+-":
+            number = int(part[1:])
+            journal.note("lifecycle", "start" if part[0] == "+" else "end", "", f"s/{number}", number=number)
+        else:
+            journal.note("message", "accepted", "", messageId=part)
+    return journal
+
+
+def ended_run(count: int) -> EventJournal:
+    journal = EventJournal()
+    for number in range(count):
+        journal.note("tool", "start", "", call=f"1.{number}")
+    journal.ended = True
+    return journal
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told", "cursor"),
+    [
+        (["+1", "-1", "b"], ["+1", "-1", 3, "c"], ["reset", "c"], "4r1003.0.0"),
+        (["+1", "-1", "b", "+2"], ["+1", "-1", 3, "c", "+2"], ["reset", "c", "start 2", "1.0", "1.1"], "5r1003.2.2"),
+        (["+1", "m"], ["+1", 3, "c"], ["reset", "c"], "3r1003.1.2"),
+        (["+1", "-1", "+2", "-2"], ["+1", 3, "c", "-1"], ["reset", "c", "end 1"], "4r1003.0.0"),
+        (["a", "+1", "-1"], [3, "b"], ["reset", "b"], "1r1003.0.0"),
+        (["a", "+1"], [3, "b", "+1"], ["reset", "b", "start 1", "1.0", "1.1"], "2r1003.1.2"),
+        (["a"], ["a", 3, "b"], ["reset", "b"], "3r1003.0.0"),
+    ],
+    ids=["idle", "run begun anew", "run goes on", "run before", "start", "start, run begun anew", "nothing undone"],
+)
+def test_r10_14_a_reader_of_a_session_goes_back_to_where_it_goes_on_from(
+    before: list[str | int], after: list[str | int], told: list[str], cursor: str
+) -> None:
+    """What is read of a run that was begun before the point counts, and comes once."""
+    own, runs = EventBuffer(), {f"s/{number}": ended_run(2) for number in (1, 2)}
+    own.add(session_of(*before).page())
+
+    def read(feed: SessionEventReader) -> list[Event]:
+        found: list[Event] = []
+        for _ in range(4):
+            if feed.lost:
+                feed.follow(own.run_id(feed.cursor.run))
+            found += feed.go_back(own)
+            run = None if feed.run_id is None else runs[feed.run_id]
+            if run is not None and feed.skips:
+                feed.skip(run.count, 0)
+            found += feed.take(
+                own.since(feed.cursor.session or 0), None if run is None else run.page(feed.cursor.events)
+            )
+        return found
+
+    feed = SessionEventReader(Cursor(session=0))
+    read(feed)
+    seen = str(feed.cursor)
+    new = session_of(*after)
+    own.go_back(new.page().resets)
+    own.add(new.page(own.next))
+    for reader in (feed, SessionEventReader(parse_cursor(seen))):
+        found = read(reader)
+        words = [
+            str(each.data.get("messageId") or each.data.get("call") or f"{each.phase} {each.data['number']}")
+            for each in found
+        ]
+        assert [word.removesuffix(" 1") if "reset" in word else word for word in words] == told
+        assert (found[-1].cursor, str(reader.cursor)) == (cursor, cursor)
+
+
+def test_what_comes_with_the_task_that_learns_of_a_reset_comes_behind_its_event() -> None:
+    """The server puts messages into the reset execution; their handlers run before the workflow learns of the reset."""
+    journal = EventJournal()
+    journal.note("message", "accepted", at(1), messageId="a")
+    journal.note("message", "accepted", at(3), messageId="b")
+    journal.note("message", "accepted", at(3), messageId="c")
+    journal.reset(at(3))
+    journal.note("message", "accepted", at(3), messageId="d")
+    assert [each.data.get("messageId", each.phase) for each in journal.page().events] == ["a", "reset", "b", "c", "d"]
+    assert [(each.event, each.mark) for each in journal.resets] == [(1, 1003)]
+    journal = EventJournal()
+    journal.note("lifecycle", "start", at(3), agent="a")
+    journal.reset(at(3))
+    assert ([each.phase for each in journal.page().events], journal.resets[0].event) == (["start"], 0)
+
+
 def test_a_cursor_names_the_last_reset_of_its_run() -> None:
-    for text in ("12r2", "12r20261123090444167.3.1.400.0", "5.2.12r1", "5.2.12r1.3.1.400.0"):
+    for text in ("12r2", "12r20261123090444167.3.1.400.0", "5.2.12r1", "5.2.12r1.3.1.400.0", "5r1.2.12", "5r1.2.12r3"):
         assert str(parse_cursor(text)) == text
-    for text in ("r2", "12r", "12r2r3", "5r1.2.12", "12r-1"):
+    for text in ("r2", "12r", "12r2r3", "5r.2.12", "5.2r1.12", "12r-1"):
         with pytest.raises(CursorError):
             parse_cursor(text)

@@ -25,7 +25,7 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from perdure import Agent, Perdure, Run, RunFailedError, ToolContext, tool
+from perdure import Agent, Perdure, Run, RunFailedError, Session, ToolContext, tool
 from perdure.client.histories import replay_history
 from perdure.client.run_operations import AgentHandle
 from perdure.errors import DecisionRefusedError
@@ -627,3 +627,56 @@ async def test_a_session_that_is_reset_to_its_start_ends_its_open_run_and_asks_a
         )
     assert replayed.problem is None
     assert (result.error, len(removed)) == (None, 1)
+
+
+async def test_r10_14_who_reads_a_session_that_is_reset_goes_on_and_is_told(dev_server: WorkflowEnvironment) -> None:
+    """Its run was begun before the point and goes on; a message from behind it comes again, behind the event of the reset."""
+    seen: list[Event] = []
+    news = asyncio.Event()
+    topics = ["lifecycle", "message", "approval", "tool"]
+
+    async def read(session: Session) -> None:
+        async for event in session.events(topics=topics):
+            seen.append(event)
+            news.set()
+
+    async def until_read(*last: str) -> None:
+        while tuple(phases(seen)[-len(last) :]) != last:
+            news.clear()
+            await news.wait()
+
+    async with harness(dev_server.client, TOOLS, [*PLAN, DONE]) as it, asyncio.timeout(HANG):
+        client = Perdure(it.client, task_queue=it.task_queue)
+        session = client.session(f"reset-{it.task_queue}", agent=Agent.of(PAYS))
+        first = await session.send("Remove it.", sender="ann")
+        assert first.run_id is not None
+        reading = asyncio.create_task(read(session))
+        await until_asked(it, first.run_id, "1.0")
+        await until_read("approval start 1.0")
+        handle: AgentHandle = it.client.get_workflow_handle(session.id, result_type=RunResult)
+        point = await newest_task(handle)
+        second = await session.send("What is left?", sender="ann", mode="followup")
+        await until_read("message accepted")
+        before = list(seen)
+        await reset(dev_server, handle, point)
+        await until_read("lifecycle reset", "message accepted")
+        assert (await session.show()).run_id == first.run_id
+        await session.decide({"call": "1.0", "decision": "approve"}, sender="ann", rights=["approve"])
+        await session.reply(second)
+        await until_read("message taken", "lifecycle end")
+        later = []
+        async for event in session.events(before[-1].cursor, topics=topics):
+            later.append(event)
+            if event.cursor == seen[-1].cursor:
+                break
+        replayed = await replay_history(await handle.fetch_history(), data_converter(), session.id)
+        reading.cancel()
+    after = seen[len(before) :]
+    assert phases(after) == [
+        *("lifecycle reset", "message accepted", "approval end 1.0", "tool start 1.0", "tool end 1.0"),
+        *("lifecycle end", "lifecycle start", "message taken", "lifecycle end"),
+    ]
+    assert (after[0].run_id, after[0].data) == ("", {"number": 1, "runId": first.run_id})
+    assert after[1].data["messageId"] == second.message_id
+    assert [(each.cursor, each.phase) for each in later] == [(each.cursor, each.phase) for each in after]
+    assert replayed.problem is None
