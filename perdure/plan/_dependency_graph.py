@@ -16,7 +16,7 @@ from perdure.errors import StateError, clip
 from perdure.plan._calls import Call, CallOrder
 from perdure.values.json import Json, shorten
 from perdure.values.limits import MAX_EDGES
-from perdure.values.provenance import Labels, Sources, join_all
+from perdure.values.provenance import Labels, Sources, join, join_all
 from perdure.values.references import MISSING, Missing, Path, Reference, get, overlaps
 from perdure.values.state import Write, is_prefix, replay, sources_of, stands_alone
 from perdure.values.templates import is_expression, parse_template
@@ -325,7 +325,8 @@ class Binding:
 
     def decided(self, calls: Sequence[Call]) -> Sources:
         """Return the provenance of the conditions because of which other writers have not written here (R15.1)."""
-        return join_all(calls[index].inputs.decided for index in self.turned)
+        broken = (index for index in self.writers if _broken(calls[index]))
+        return join_all(calls[index].inputs.decided for index in (*self.turned, *broken))
 
     def _pass(self, index: int) -> None:
         self.turned.add(index)
@@ -561,6 +562,13 @@ class CallNode:
     @property
     def blocked(self) -> bool:
         return bool(self.waiting) or self.open
+
+    def decided(self, calls: Sequence[Call]) -> Sources:
+        """Return the provenance of the conditions because of which calls that it depends on have not written (R15.1)."""
+        bindings = (*self.bindings.values(), *self.order.values())
+        named = (calls[index] for index in self.after if index < len(calls) and index not in self.any_end)
+        unmade = join_all(call.inputs.decided for call in named if call.state.status != "done")
+        return join(unmade, join_all(each.decided(calls) for each in bindings))
 
     @property
     def wired(self) -> bool:

@@ -21,7 +21,7 @@ from perdure.plan._calls import (
     Returned,
     Until,
 )
-from perdure.plan._provenance import PlanProvenance
+from perdure.plan._provenance import PlanProvenance, with_conditions
 from perdure.plan._scheduler import Slots
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import (
@@ -236,7 +236,9 @@ class RunningLoop:
             return Returned(self._results, parts=self._lists, sources=self._sources)
         last = self._carried.snapshot()
         left = {path: value for path in self.form.writes if (value := get(last, path)) is not MISSING}
-        return Returned(self._last(), parts=left, sources=self._sources)
+        # A value that no iteration has written anew keeps its own provenance.
+        carried = join_all(self._labels.at(path) for path in left)
+        return Returned(self._last(), parts=left, sources=with_conditions(self._sources, carried, self._checks))
 
     # The iterations there are.
 
@@ -316,7 +318,8 @@ class RunningLoop:
         self._folded += ended.every_call()
         for call in plan.calls:
             self._count(call, shown)
-            self._sources = join(self._sources, join(call.state.sources, call.inputs.origins.all))
+            own = join(call.state.sources, call.inputs.origins.all)
+            self._sources = join(self._sources, with_conditions(own, call.inputs.decided, self._checks))
         result = self._fitting(_place(plan.calls[-1], shown), shown)
         if self.form.kind != "each":
             self._results = [result]
@@ -325,12 +328,23 @@ class RunningLoop:
             self._carried = State([Write(path=(), value=self._before), *writes], self._sizes)
             for write in writes:
                 self._labels.write(write.path, write.value, write.method, write.sources)
+            self._note_skipped(plan)
             self._end_turn(number, plan)
             return
         self._results[number] = result
         if self.form.writes:
             for path, values in self._lists.items():
                 values[number] = self._fitting(_written(plan.calls, path, shown), shown)
+
+    def _note_skipped(self, plan: Iteration) -> None:
+        """Add, where a condition has kept a call from writing, the provenance of the condition: to what stands there,
+        and to the loop, which may write nothing."""
+        for call in plan.calls:
+            decided = with_conditions(NOWHERE, call.inputs.decided, self._checks)
+            if decided and not call.state.writes:
+                self.call.inputs.decided = join(self.call.inputs.decided, decided)
+                for path in (path for paths in call.spec.paths for path in paths):
+                    self._labels.add(path, decided)
 
     def _count(self, call: Call, number: int) -> None:
         bad = call.state.error is not None and not call.state.writes

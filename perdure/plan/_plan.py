@@ -488,6 +488,10 @@ class Plan:
         """Return the provenance of the value that `read_at_end` returns (R15.1)."""
         return self._scheduler.sources_at_end(reference)
 
+    def absent_at_end(self, reference: Reference) -> Sources:
+        """Return the provenance of the conditions because of which `read_at_end` finds nothing."""
+        return self._scheduler.absent_at_end(reference)
+
     @property
     def count(self) -> int:
         """The number of calls made."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from perdure.errors import CallError, FormulaError, StateError, TooLargeError, clip
@@ -20,7 +20,6 @@ from perdure.values.provenance import (
     NOWHERE,
     USER,
     KnownSources,
-    Origins,
     Sources,
     join,
     join_all,
@@ -82,10 +81,9 @@ class _Judging:
         call = self.node.call
         call.inputs.decided = self.known.decided
         outcome = self._outcome()
-        # the conditions that kept others from writing have kept it from being made
-        if isinstance(outcome, CallEnd) and outcome.branch:
-            bindings = (*self.node.bindings.values(), *self.node.order.values())
-            call.inputs.decided = join_all([call.inputs.decided, *(each.decided(self.calls) for each in bindings)])
+        if isinstance(outcome, CallEnd) and outcome.status == "invalid":
+            read = (each for each, value in self.found.items() if value is not MISSING)
+            call.inputs.decided = join_all([call.inputs.decided, *map(self._sources, read)])
         return outcome
 
     def _outcome(self) -> Binding | CallEnd | None:
@@ -99,9 +97,8 @@ class _Judging:
         if not_taken is not None:
             return not_taken
         call.inputs.origins = origins_of(
-            call.spec.template, call.inputs.origins.written, self.found.__getitem__, self._sources
+            call.spec.template, call.inputs.origins.written, self.found.__getitem__, self._sources, self._absent
         )
-        call.inputs.origins = self._with_what_was_missed(call.spec.template, call.inputs.origins)
         params = self._valued(call.spec.template, ())
         if isinstance(params, CallEnd):
             return params
@@ -110,7 +107,8 @@ class _Judging:
         if call.spec.loop is not None:
             call.inputs.items, call.inputs.outside = params.get("_each"), _outside(call, self.found)
             call.inputs.outside_sources = {
-                each: _loop_sources(call, each, self._sources) for each in call.inputs.outside
+                each: _loop_sources(call, each, self._sources if each in call.inputs.outside else self._absent)
+                for each in call.spec.loop.reads
             }
         else:
             call.inputs.take_resolved(params)
@@ -184,18 +182,14 @@ class _Judging:
     def _decided_by(self, condition: Template) -> Sources:
         """Return the provenance of the values of a condition."""
         sites = (site.expression for site in condition.sites)
-        return join_all(taken_by(each, self.found.__getitem__, self._sources) for each in sites)
+        return join_all(taken_by(each, self.found.__getitem__, self._sources, self._absent) for each in sites)
 
-    def _with_what_was_missed(self, template: Template, origins: Origins) -> Origins:
-        """Return, for `a || b`, also the provenance of the conditions that have kept `a` from being written."""
-        params = dict(origins.params)
-        for site in template.sites:
-            name = str(site.path[0])
-            for reference in references(site.expression):
-                if self.found.get(reference) is MISSING:
-                    decided = self.node.bindings[reference].decided(self.calls)
-                    params[name] = with_conditions(params.get(name, NOWHERE), decided, self.checks)
-        return replace(origins, params=params)
+    def _absent(self, reference: Reference) -> Sources:
+        """Return the provenance of the conditions that have kept the reference from being written: in this plan, or
+        before the loop around it."""
+        decided = self.node.bindings[reference].decided(self.calls)
+        around = self.known.of_kind(reference.kind).of_absent(reference.path)
+        return with_conditions(NOWHERE, join(decided, around), self.checks)
 
     def _unreadable(self, expression: Expression, where: str) -> CallEnd:
         """Return the end of a call whose expression has no value: a writer is to blame, or the path is missing in what
@@ -331,6 +325,10 @@ class Scheduler:
         sources = binding.sources(self.calls, self._completion, base)
         return with_conditions(sources, binding.decided(self.calls), self._checks)
 
+    def absent_at_end(self, reference: Reference) -> Sources:
+        """Return the provenance of the conditions because of which `read_at_end` finds nothing."""
+        return with_conditions(NOWHERE, self.binding_at_end(reference).decided(self.calls), self._checks)
+
     def reopen(self, known: KnownSources | None = None) -> None:
         """Reopen the list for more calls; with `known`, for those of another Request (R10.5)."""
         self.closed, self._known, self._sources = False, None, known or self._sources
@@ -377,8 +375,9 @@ class Scheduler:
     def end(
         self, call: Call, status: Status, *, error: CallError | None = None, reason: str = "", branch: bool = False
     ) -> None:
-        """End the call without a result."""
+        """End the call without a result. The conditions that kept others from writing what it reads decided that."""
         call.state.status, call.state.error, call.state.reason, call.state.branch = status, error, reason, branch
+        call.inputs.decided = join(call.inputs.decided, self._graph.nodes[call.index].decided(self.calls))
         self.note_end(call)
 
     def note_end(self, call: Call) -> None:
@@ -429,7 +428,10 @@ class Scheduler:
             self.end(node.call, "invalid", error=error)
 
     def _refuse_cycles(self, *, first: bool = False) -> None:
-        for index, error in list(structural_errors.cycle_errors(self._graph.edges(first=first), self.calls)):
+        refused = list(structural_errors.cycle_errors(self._graph.edges(first=first), self.calls))
+        decided = join_all(self._graph.nodes[index].decided(self.calls) for index, _ in refused)
+        for index, error in refused:
+            self.calls[index].inputs.decided = join(self.calls[index].inputs.decided, decided)
             self.end(self.calls[index], "invalid", error=error)
 
     def _missing(self, reference: Reference, where: str) -> CallError:

@@ -264,8 +264,11 @@ class RunProvenance:
             bound = at_end and reference.kind == "state"
             return plan.sources_at_end(reference) if bound else self._of(state)(reference)
 
+        def absent(reference: Reference) -> Sources:
+            return plan.absent_at_end(reference) if at_end and reference.kind == "state" else NOWHERE
+
         try:
-            taken = join_all(taken_by(site.expression, found, of) for site in template.sites)
+            taken = join_all(taken_by(site.expression, found, of, absent) for site in template.sites)
         except StateError:  # it is refused for that; whatever is told of it may be of anybody
             taken = state.labels.whole
         return join(taken, join(MODEL, self.read_by_model)) if template.written_out() else taken

@@ -138,6 +138,13 @@ class Labels:
             place = below
         return place.everything()
 
+    def of_absent(self, path: Path) -> Sources:
+        """Return the sources of the fact that there is no value at the path: of a write to exactly that path."""
+        place: _Place | None = self._root
+        for part in path:
+            place = None if place is None else place.below.get(str(part))
+        return NOWHERE if place is None else place.own
+
     def parts(self) -> Iterator[tuple[tuple[str, ...], Sources]]:
         """Yield each path with a write, with the sources of its value without the parts below; from above."""
         left: list[tuple[tuple[str, ...], _Place]] = [((), self._root)]
@@ -200,6 +207,17 @@ class Labels:
                 self._put(place, str(key), sources, merged=method == "merge")
         else:
             place.own = join(place.own, sources)
+
+    def add(self, path: Path, sources: Sources) -> None:
+        """Add sources to the value at the path and to all in it."""
+        place = self._root = self._mine(self._root)
+        for part in path:
+            if _odd(part):
+                break
+            below = place.below.get(str(part))
+            below = _Place(place.own, self._age) if below is None else self._mine(below)
+            place.below[str(part)] = place = below
+        self._add(place, sources)
 
     def _put(self, place: _Place, key: str, sources: Sources, *, merged: bool) -> None:
         """Record a key of an object that is merged, or assigned, into the value at the place."""
@@ -322,15 +340,21 @@ class KnownSources:
 _NOTHING: Final = Labels()
 
 
+def nothing_absent(_: Reference) -> Sources:
+    return NOWHERE
+
+
 def origins_of(
     template: Template,
     written: Sources,
     found: Callable[[Reference], Json | Missing],
     sources: Callable[[Reference], Sources],
+    absent: Callable[[Reference], Sources] = nothing_absent,
 ) -> Origins:
     """Return the origins of a call whose parameters are `template`.
 
     Of `a || b` only the taken one counts, of `a && b` the last. Of a formula, or of a text with several references, all count.
+    `absent` returns the sources of the fact that a reference finds nothing.
     """
     out = template.written_out()
     items: Sources | None = written if EACH in out else None
@@ -341,18 +365,24 @@ def origins_of(
     params: dict[str, Sources] = dict.fromkeys(out, written)
     for site in sorted(template.sites, key=lambda site: site.path[0] != EACH):
         name = str(site.path[0])
-        taken = taken_by(site.expression, found, of)
+        taken = taken_by(site.expression, found, of, absent)
         params[name] = join(params.get(name, NOWHERE), taken)
         items = params[name] if name == EACH else items
     return Origins(written, params, read=True)
 
 
 def taken_by(
-    expression: Expression, found: Callable[[Reference], Json | Missing], sources: Callable[[Reference], Sources]
+    expression: Expression,
+    found: Callable[[Reference], Json | Missing],
+    sources: Callable[[Reference], Sources],
+    absent: Callable[[Reference], Sources] = nothing_absent,
 ) -> Sources:
-    """Return the sources of an expression's value; without a value, those of all its references."""
+    """Return the sources of an expression's value; without a value, those of all its references. What kept a reference
+    from having a value has chosen another, so that its sources, `absent`, count too."""
     taken = _taken(expression, found, sources)
-    return join_all(map(sources, references(expression))) if taken is None else taken
+    named = [*references(expression)]
+    missed = join_all(absent(each) for each in named if found(each) is MISSING)
+    return join(join_all(map(sources, named)) if taken is None else taken, missed)
 
 
 def _taken(

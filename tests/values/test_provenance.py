@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import CallError
@@ -141,8 +141,17 @@ def test_no_byte_has_an_origin_that_its_sources_do_not_name(requests: list[list[
 FLAG = Write(path=("flag",), value={"on": True, "list": ["i", "i"]}, sources=frozenset({"!tool:read"}))
 OFF = FLAG.model_copy(update={"value": {"on": False, "list": ["i"]}})
 CONDITIONS = st.sampled_from(
-    [None, None, "state.flag.on", "not state.flag.on", "state.flag.on or state.x == 1", "1 == 1"]
+    [
+        None,
+        None,
+        "state.flag.on",
+        "not state.flag.on",
+        "state.flag.on or state.x == 1",
+        "1 == 1",
+        "†state.y || †state.z",
+    ]
 )
+LISTS = st.sampled_from(["†state.flag.list", "†state.y.none || †state.flag.list"])
 
 
 @st.composite
@@ -152,28 +161,37 @@ def conditional(draw: st.DrawFn) -> dict[str, Any]:
     call = {"_tool": "t", "p": draw(st.sampled_from([read, "1", f"{read} || †state.z"])), "_outputPath": write}
     condition = draw(CONDITIONS)
     chosen = {} if condition is None else {"_if": condition}
-    match draw(st.sampled_from(["call", "call", "let", "each", "body", "while", "until"])):
+    match draw(st.sampled_from(["call", "call", "let", "each", "body", "while", "until", "nested"])):
         case "let":
             return {"_tool": "_let", "value": call["p"], "_outputPath": write, **chosen}
         case "each":
-            return {**call, "_each": "†state.flag.list", **chosen}
+            return {**call, "_each": draw(LISTS), **chosen}
         case "body":
             return {"_tool": "_for", "_each": "†state.flag.list", "_body": [{**call, **chosen}]}
         case "while":
-            return {
-                "_tool": "_while",
-                "_while": f"({condition or 'state.flag.on'}) and index < 2",
-                "_body": [call],
-                "_max": 4,
-            }
+            goes_on = f"({draw(CONDITIONS) or 'state.flag.on'}) and index < 2"
+            return {"_tool": "_while", "_while": goes_on, "_body": [{**call, **chosen}], "_max": 4}
+        case "nested":
+            inner = {"_tool": "_for", "_each": draw(LISTS), "_body": [{**call, **chosen}]}
+            return {"_tool": "_for", "_each": "†state.flag.list", "_body": [inner]}
         case "until":
             return {**call, "_until": f"({condition or 'state.flag.on'}) or index > 1", "_max": 4}
         case _:
             return {**call, **chosen}
 
 
+SAME: dict[str, Any] = {"_tool": "t", "p": "†state.x", "_outputPath": "†state.x"}
+IF_ON: dict[str, Any] = {"_tool": "t", "p": "†state.x", "_outputPath": "†state.y", "_if": "state.flag.on"}
+WHILE: dict[str, Any] = {"_tool": "_while", "_while": "index < 2", "_max": 4}
+MISSED: dict[str, Any] = {"_tool": "t", "p": "†state.y || †state.z", "_outputPath": "†state.y"}
+
+
 @settings(max_examples=300)
 @given(st.lists(conditional(), min_size=1, max_size=6))
+@example([IF_ON, {**WHILE, "_body": [MISSED]}])  # the loop reads what is not there
+@example([SAME, {**WHILE, "_body": [{**IF_ON, "_outputPath": "†state.x"}]}])  # the loop hands on what was there
+@example([SAME, {**WHILE, "_body": [{**IF_ON, "p": "1", "_outputPath": "†state.x"}]}])  # the loop writes nothing
+@example([{**SAME, "_each": "†state.y.none || †state.flag.list"}, IF_ON, {**SAME, "_outputPath": "†state.y"}, MISSED])
 def test_r15_1_what_is_another_value_for_what_others_wrote_has_their_sources(written: list[dict[str, Any]]) -> None:
     """The same plan twice, with other words from others: what differs then names them, also where only a condition reads them."""
     found = []
