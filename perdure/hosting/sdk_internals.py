@@ -5,6 +5,7 @@
   `perdure.hosting.codec.is_lasting` reads their codes from their words.
 - `ReportingInstance` reads the activations of a workflow, whose types are the SDK core's. Missing: a callback when a task is refused or
   cannot be replayed, and when a run leaves the cache.
+- `ReportingInstance` also has one activation of a run wait for the one before. Missing: an eviction that waits for the end of an interrupted task.
 - `hide_loops` sets the running event loop of a thread. Missing: an event loop of workflows that takes no task from finalizers.
 - `activity_name` and `workflow_name` read the attributes that `activity.defn` and `workflow.defn` set. Missing: a function that returns a definition's name. Tools of users'
   activities and workflows read it too, in `perdure.tools.temporal`.
@@ -17,7 +18,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Sequence
-from threading import local
+from threading import Lock, local
 from typing import Any, Final
 
 from temporalio import workflow
@@ -108,6 +109,12 @@ class ReportingInstance(WorkflowInstance):
 
     def __init__(self, inner: WorkflowInstance) -> None:
         self._inner = inner
+        self._activation = Lock()
+        """Held while a task is carried out: the run is put out of memory only after it.
+
+        The SDK interrupts a task that takes longer than two seconds, and evicts the run at once, in another thread. Where the interruption
+        comes late, or is lost in a finalizer, both would work on one event loop. The run could never be evicted then.
+        """
         hide_loops()
 
     def activate(self, act: Any) -> Any:
@@ -116,7 +123,7 @@ class ReportingInstance(WorkflowInstance):
             if job.HasField("remove_from_cache"):
                 evicts = True
                 self._note(job.remove_from_cache)
-        with carried_out(self._inner.get_info().workflow_id, evicts=evicts):
+        with carried_out(self._inner.get_info().workflow_id, evicts=evicts), self._activation:
             return self._inner.activate(act)
 
     def _note(self, removed: RemoveFromCache) -> None:
