@@ -74,10 +74,10 @@ def draw_plan(plan: Plan, *, paths: bool = False, sources: Mapping[str, Sources]
     `sources`: of the calls' results by id, for a plan that was not simulated itself.
     """
     found = [(plan.calls[writer], plan.calls[reader], str(what)) for writer, reader, what in plan.edges()]
-    told = {reader.id for _, reader, what in found if what in _read(reader.spec.condition)}
+    on_edges = {reader.id for _, reader, what in found if what in _read(reader.spec.condition)}
     given = sources or {call.id: call.state.sources for call in plan.every_call()}
     others = {shared_id(id) for id, each in given.items() if untrusted(each)}
-    nodes = [_node(call, others, told=paths or call.id in told) for call in plan.calls]
+    nodes = [_node(call, others, condition_on_edge=paths or call.id in on_edges) for call in plan.calls]
     if not paths:
         between = [(writer.id, reader.id, _carried(reader, what)) for writer, reader, what in found]
         return Drawing(nodes, _merge(between), _by_others(between, others))
@@ -127,9 +127,10 @@ def _carried(reader: Call, what: str) -> str:
     return f"{what}, {condition}" if what in _read(reader.spec.template) else condition
 
 
-def _node(call: Call, others: Collection[str], *, told: bool = True) -> DrawnNode:
-    """Return the node of a call; a loop's has its body inside. With `told`, an edge shows the call's condition."""
-    condition = "" if told or not call.spec.has_condition else f" if {call.spec.condition_text}"
+def _node(call: Call, others: Collection[str], *, condition_on_edge: bool = True) -> DrawnNode:
+    """Return the node of a call; a loop's has its body inside. An edge shows the call's condition, if
+    `condition_on_edge`."""
+    condition = "" if condition_on_edge or not call.spec.has_condition else f" if {call.spec.condition_text}"
     if call.spec.loop is None:
         return DrawnNode(shared_id(call.id), call.spec.tool_name + condition, call.standing)
     title, forms = _round(call, call.spec.loop) + condition, call.spec.loop.forms
@@ -138,8 +139,8 @@ def _node(call: Call, others: Collection[str], *, told: bool = True) -> DrawnNod
     found = [
         (writer, form, str(reference)) for n, form in enumerate(forms) for writer, reference in _bound(forms[:n], form)
     ]
-    told_inside = {form.id for _, form, what in found if what in _read(form.spec.condition)}
-    body = [_node(form, others, told=form.id in told_inside) for form in forms]
+    on_edges = {form.id for _, form, what in found if what in _read(form.spec.condition)}
+    body = [_node(form, others, condition_on_edge=form.id in on_edges) for form in forms]
     edges = [(shared_id(writer.id), shared_id(form.id), _carried(form, what)) for writer, form, what in found]
     return DrawnNode(shared_id(call.id), title, call.standing, Drawing(body, _merge(edges), _by_others(edges, others)))
 
@@ -444,65 +445,82 @@ class SvgDrawing:
     size: Point
 
 
+class _Arrangement:
+    """Parts of a picture that do not depend on its direction."""
+
+    def __init__(self, drawing: Drawing) -> None:
+        self.drawing = drawing
+        index = {node.id: number for number, node in enumerate(drawing.nodes)}
+        self.edges = [(index[writer], index[reader]) for writer, reader, _ in drawing.edges]
+        self.layout = laid_out(len(index), self.edges)
+        self.inner = [None if node.body is None else picture(node.body) for node in drawing.nodes]
+        self.widths = [
+            max(20 + _CHARACTER * len(_title(node)), 0.0 if body is None else body.size[0])
+            for node, body in zip(drawing.nodes, self.inner, strict=True)
+        ]
+        self.heights = [HEIGHT + (0.0 if body is None else body.size[1] - _MARGIN / 2) for body in self.inner]
+        self.leaving = _leaving(drawing, index)
+        self.arriving = _arriving(self.edges, self.layout)
+        self.has_cycle = len(self.layout.routes) < len(set(self.edges))
+
+    def lines(self, points: Callable[[int, float], list[Point]], *, down: bool = False) -> list[Line]:
+        """Return the edges as lines; each label stands once beside its box.
+
+        `points` returns the points of an edge by its number, and by how far from the middle of the writer's side it begins.
+        """
+        lines, named = [], set[tuple[int, str]]()
+        for number, ((writer, _), edge) in enumerate(zip(self.edges, self.drawing.edges, strict=True)):
+            rows, label = self.leaving[writer], edge[2]
+            text = _row_text(rows, rows[label])
+            others = edge[:2] in self.drawing.untrusted
+            route = points(number, _place_on_side(rows[label], len(set(rows.values())), 15))
+            label_here = "" if (writer, text) in named else text
+            lines.append(Line(route, label, label_here, is_order(label), others, down=down, row=rows[label]))
+            named.add((writer, text))
+        return lines
+
+
 def picture(drawing: Drawing) -> SvgDrawing:
     """Return the places of all parts of a drawing."""
-    index = {node.id: number for number, node in enumerate(drawing.nodes)}
-    edges = [(index[writer], index[reader]) for writer, reader, _ in drawing.edges]
-    layout = laid_out(len(index), edges)
-    inner = [None if node.body is None else picture(node.body) for node in drawing.nodes]
-    widths = [
-        max(20 + _CHARACTER * len(_title(node)), 0.0 if body is None else body.size[0])
-        for node, body in zip(drawing.nodes, inner, strict=True)
-    ]
-    taller = [0.0 if body is None else body.size[1] - _MARGIN / 2 for body in inner]
+    parts = _Arrangement(drawing)
+    layout = parts.layout
 
     def top(place: float) -> float:
         """Return the top of a place, below all taller boxes that stand higher up."""
         return _top(place) + sum(
-            more for (_, at), more in zip(layout.places, taller, strict=True) if more and at < place - 0.01
+            high - HEIGHT
+            for (_, at), high in zip(layout.places, parts.heights, strict=True)
+            if high > HEIGHT and at < place - 0.01
         )
 
-    leaving = _leaving(drawing, index)
-    columns = _columns(layout, widths, leaving)
+    columns = _columns(layout, parts.widths, parts.leaving)
     boxes = [
-        (columns[layer][0], top(place), width) for (layer, place), width in zip(layout.places, widths, strict=True)
+        (columns[layer][0], top(place), width)
+        for (layer, place), width in zip(layout.places, parts.widths, strict=True)
     ]
-    arriving = _arriving(edges, layout)
     lowest = max(
         (place for _, place in [*layout.places, *(p for way in layout.routes.values() for p in way)]), default=-1
     )
-    lines, named = [], set[tuple[int, str]]()
-    for number, ((writer, reader), (_, _, label)) in enumerate(zip(edges, drawing.edges, strict=True)):
-        said = leaving[writer][label]
-        out = _spread_svg(said, len(set(leaving[writer].values())), 15)
+
+    def points(number: int, out: float) -> list[Point]:
+        writer, reader = parts.edges[number]
         start = (boxes[writer][0] + boxes[writer][2], boxes[writer][1] + HEIGHT / 2 + out)
-        end = (boxes[reader][0], boxes[reader][1] + HEIGHT / 2 + arriving[number])
+        end = (boxes[reader][0], boxes[reader][1] + HEIGHT / 2 + parts.arriving[number])
         way = layout.routes.get((writer, reader))
         if way is None:
-            points = _around(start, end, top(lowest + 1) + number % 8 * 3)
-        else:
-            points = _through(start, end, way, columns, layout.places[writer][0], out / 3, top)
-        text = _told(leaving[writer], said)
-        others = drawing.edges[number][:2] in drawing.untrusted
-        lines.append(Line(points, label, "" if (writer, text) in named else text, is_order(label), others))
-        named.add((writer, text))
-    height = top(lowest + 1) - _APART + _MARGIN + (40 if len(layout.routes) < len(set(edges)) else 0)
+            return _around(start, end, top(lowest + 1) + number % 8 * 3)
+        return _through(start, end, way, columns, layout.places[writer][0], out / 3, top)
+
+    height = top(lowest + 1) - _APART + _MARGIN + (40 if parts.has_cycle else 0)
     width = max((x + wide for x, _, wide in boxes), default=0.0) + _MARGIN
-    return SvgDrawing(boxes, [HEIGHT + more for more in taller], inner, lines, (width, height))
+    return SvgDrawing(boxes, parts.heights, parts.inner, parts.lines(points), (width, height))
 
 
 def turned_picture(drawing: Drawing) -> SvgDrawing:
     """Return the places of all parts of a drawing that leads from top to bottom: layers are rows."""
-    index = {node.id: number for number, node in enumerate(drawing.nodes)}
-    edges = [(index[writer], index[reader]) for writer, reader, _ in drawing.edges]
-    layout = laid_out(len(index), edges)
-    inner = [None if node.body is None else picture(node.body) for node in drawing.nodes]
-    widths = [
-        max(20 + _CHARACTER * len(_title(node)), 0.0 if body is None else body.size[0])
-        for node, body in zip(drawing.nodes, inner, strict=True)
-    ]
-    heights = [HEIGHT + (0.0 if body is None else body.size[1] - _MARGIN / 2) for body in inner]
-    apart = max(widths, default=0.0) + _APART
+    parts = _Arrangement(drawing)
+    layout, heights = parts.layout, parts.heights
+    apart = max(parts.widths, default=0.0) + _APART
     rows: list[tuple[float, float]] = []
     for layer in range(max((layer for layer, _ in layout.places), default=-1) + 1):
         high = max(high for (of, _), high in zip(layout.places, heights, strict=True) if of == layer)
@@ -514,33 +532,24 @@ def turned_picture(drawing: Drawing) -> SvgDrawing:
 
     boxes = [
         (middle(place) - width / 2, rows[layer][0], width)
-        for (layer, place), width in zip(layout.places, widths, strict=True)
+        for (layer, place), width in zip(layout.places, parts.widths, strict=True)
     ]
-    leaving, arriving = _leaving(drawing, index), _arriving(edges, layout)
     width = max((x + wide for x, _, wide in boxes), default=0.0)
-    lines, named = [], set[tuple[int, str]]()
-    for number, ((writer, reader), (_, _, label)) in enumerate(zip(edges, drawing.edges, strict=True)):
-        line = leaving[writer][label]
-        out = _spread_svg(line, len(set(leaving[writer].values())), 15)
+
+    def points(number: int, out: float) -> list[Point]:
+        writer, reader = parts.edges[number]
         layer, place = layout.places[writer]
         start = (middle(place) + out, rows[layer][0] + heights[writer])
-        end = (middle(layout.places[reader][1]) + arriving[number], boxes[reader][1])
+        end = (middle(layout.places[reader][1]) + parts.arriving[number], boxes[reader][1])
         way = layout.routes.get((writer, reader))
         if way is None:  # it closes a cycle: back beside everything
             side, below, above = width + 12 + number % 8 * 3, rows[layer][1] + 16, end[1] - 16
-            points = [start, (start[0], below), (side, below), (side, above), (end[0], above), end]
-        else:
-            points = [start, (start[0], rows[layer][1])]
-            for passed, at in way:
-                points += [(middle(at) + out / 3, rows[passed][0]), (middle(at) + out / 3, rows[passed][1])]
-            points.append(end)
-        text = _told(leaving[writer], line)
-        others = drawing.edges[number][:2] in drawing.untrusted
-        label_here = "" if (writer, text) in named else text
-        lines.append(Line(points, label, label_here, is_order(label), others, down=True, row=line))
-        named.add((writer, text))
-    width += _MARGIN + (40 if len(layout.routes) < len(set(edges)) else 0)
-    return SvgDrawing(boxes, heights, inner, lines, (width, (rows[-1][1] if rows else 0.0) + _MARGIN))
+            return [start, (start[0], below), (side, below), (side, above), (end[0], above), end]
+        between = [(middle(at) + out / 3, edge) for passed, at in way for edge in rows[passed]]
+        return [start, (start[0], rows[layer][1]), *between, end]
+
+    size = (width + _MARGIN + (40 if parts.has_cycle else 0), (rows[-1][1] if rows else 0.0) + _MARGIN)
+    return SvgDrawing(boxes, heights, parts.inner, parts.lines(points, down=True), size)
 
 
 def _title(node: DrawnNode) -> str:
@@ -560,7 +569,7 @@ def _leaving(drawing: Drawing, index: dict[str, int]) -> list[dict[str, int]]:
     return found
 
 
-def _told(lines: dict[str, int], line: int) -> str:
+def _row_text(lines: dict[str, int], line: int) -> str:
     """Return the label beside a line: the names of all that it carries."""
     text = ", ".join(label for label, number in lines.items() if number == line and label)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
@@ -575,7 +584,7 @@ def _columns(
         here = [number for number, (of, _) in enumerate(layout.places) if of == layer]
         right = at + max(widths[number] for number in here)
         words = [
-            at + widths[number] + 14 + _SMALL * len(_told(leaving[number], line))
+            at + widths[number] + 14 + _SMALL * len(_row_text(leaving[number], line))
             for number in here
             for line in set(leaving[number].values())
         ]
@@ -592,11 +601,11 @@ def _arriving(edges: Sequence[tuple[int, int]], layout: Layout) -> list[float]:
         ends = [number for number, (_, to) in enumerate(edges) if to == reader]
         ends.sort(key=lambda number: [layout.places[edges[number][0]], *layout.routes.get(edges[number], [])][-1][1])
         for at, number in enumerate(ends):
-            found[number] = _spread_svg(at, len(ends), 12)
+            found[number] = _place_on_side(at, len(ends), 12)
     return found
 
 
-def _spread_svg(at: int, count: int, apart: float) -> float:
+def _place_on_side(at: int, count: int, apart: float) -> float:
     """Return one of `count` places around the middle of a box's side."""
     return (at - (count - 1) / 2) * min(apart, (HEIGHT - 12) / count)
 
@@ -686,8 +695,8 @@ def _line(line: Line) -> str:
         x, y = to_x, to_y
     dashes = ' stroke-dasharray="5 4"' if line.dashed else ""
     colour, width, tip = (OTHERS, "2.5", "others") if line.others else ("#555", "1.5", "tip")
-    told = line.label + (BY_OTHERS if line.others else "")
+    tooltip = line.label + (BY_OTHERS if line.others else "")
     return (
         f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{dashes} marker-end="url(#{tip})">'
-        f"<title>{escape(told.strip())}</title></path>"
+        f"<title>{escape(tooltip.strip())}</title></path>"
     )
