@@ -19,6 +19,11 @@ def graphs(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
     return count, draw(st.lists(edges, max_size=20, unique=True))
 
 
+def drawing_of(count: int, edges: list[tuple[int, int]]) -> Drawing:
+    nodes = [DrawnNode(f"1.{n}", "tool" * (n % 3 + 1), "done") for n in range(count)]
+    return Drawing(nodes, [(f"1.{a}", f"1.{b}", f"†state.x{a % 2}{b % 3}") for a, b in edges])
+
+
 @given(graphs())
 def test_readers_stand_after_what_they_read_and_nobody_over_another(graph: tuple[int, list[tuple[int, int]]]) -> None:
     count, edges = graph
@@ -47,8 +52,7 @@ def test_a_chain_is_straight_and_a_long_edge_goes_around_it() -> None:
 @given(graphs())
 def test_no_edge_passes_behind_a_box(graph: tuple[int, list[tuple[int, int]]]) -> None:
     count, edges = graph
-    nodes = [DrawnNode(f"1.{n}", "tool" * (n % 3 + 1), "done") for n in range(count)]
-    drawn = picture(Drawing(nodes, [(f"1.{a}", f"1.{b}", f"†state.x{a % 2}{b % 3}") for a, b in edges]))
+    drawn = picture(drawing_of(count, edges))
     assert len(drawn.lines) == len(edges)
     for line in drawn.lines if all(writer < reader for writer, reader in edges) else ():
         for (x, y), (to_x, to_y) in itertools.pairwise(line.points):
@@ -85,8 +89,7 @@ def test_words_are_read_on_their_colours() -> None:
 @given(graphs())
 def test_a_turned_drawing_leads_down_and_passes_no_edge_behind_a_box(graph: tuple[int, list[tuple[int, int]]]) -> None:
     count, edges = graph
-    nodes = [DrawnNode(f"1.{n}", "tool" * (n % 3 + 1), "done") for n in range(count)]
-    drawn = turned_picture(Drawing(nodes, [(f"1.{a}", f"1.{b}", f"†state.x{a % 2}{b % 3}") for a, b in edges]))
+    drawn = turned_picture(drawing_of(count, edges))
     assert len(drawn.lines) == len(edges)
     for line in drawn.lines if all(writer < reader for writer, reader in edges) else ():
         for (x, y), (to_x, to_y) in itertools.pairwise(line.points):
