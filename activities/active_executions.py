@@ -192,4 +192,4 @@ class AttemptTrace:
         """The messages of a model, or the parameters of a tool."""
 
 
-TOLD: Final[ContextVar[AttemptTrace | None]] = ContextVar("told", default=None)
+TRACE: Final[ContextVar[AttemptTrace | None]] = ContextVar("told", default=None)

@@ -14,7 +14,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.active_executions import (
-    TOLD,
+    TRACE,
     ActiveExecution,
     ActiveExecutions,
     in_thread,
@@ -77,7 +77,7 @@ class ToolActivity:
                 reads = await fetch(CALL, call.call_id) if call.reads is None else call.reads
                 if reads.owner is not None:
                     keep_secret_here(reads.owner.context)
-                if (told := TOLD.get()) is not None:
+                if (told := TRACE.get()) is not None:
                     told.tool, told.given = call.tool, reads.params if told.content else None
                 self._check_floor(function, call, reads)
                 await say_begun()

@@ -34,7 +34,7 @@ from mcp.types import (
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from perdure.activities.secrets import keep_secret, masked
-from perdure.errors import MAX_TOLD, ToolError, clip
+from perdure.errors import MAX_ERROR_TEXT, ToolError, clip
 from perdure.values.json import JsonObject
 from perdure.values.limits import MAX_MCP_BLOCKS, MAX_MCP_LIST, MAX_MCP_MESSAGE, MAX_MCP_TOOLS
 from perdure.values.secret_names import looks_secret
@@ -348,7 +348,7 @@ class Connection:
         except MCPError as error:
             if not await self._is_lost(client, error):
                 raise ToolError(
-                    "mcp_error", f"the MCP server {self.name!r} answered: {clip(str(error), MAX_TOLD)}"
+                    "mcp_error", f"the MCP server {self.name!r} answered: {clip(str(error), MAX_ERROR_TEXT)}"
                 ) from None
             lost: Exception = error
         except _LOST as error:

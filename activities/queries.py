@@ -26,7 +26,7 @@ from perdure.queries import TIMEOUT, answer_of, cancellable
 from perdure.runs.claim_check import CHILD, PAYLOADS_QUERY, USAGE, PayloadKind
 from perdure.runs.delegates import GIVEN_ACTIVITY, SPENT_ACTIVITY, GivenInput, SpentBudget
 from perdure.runs.wire import RUN_QUERY, RunResult, RunView
-from perdure.sessions.wire import AFTER_ACTIVITY, SAY_ACTIVITY, TURN, TURN_ACTIVITY, RunUpdate, RunUpdateResult
+from perdure.sessions.wire import AFTER_ACTIVITY, TURN, TURN_ACTIVITY, UPDATE_RUN_ACTIVITY, RunUpdate, RunUpdateResult
 from perdure.values import limits
 
 _LASTING: Final = {
@@ -238,7 +238,7 @@ async def turn(run_id: str) -> None:
             return
 
 
-@activity.defn(name=SAY_ACTIVITY)
+@activity.defn(name=UPDATE_RUN_ACTIVITY)
 async def say(saying: RunUpdate) -> RunUpdateResult:
     """Send an update to a run of this session, and return its answer."""
     try:

@@ -20,7 +20,7 @@ from temporalio.client import WorkflowQueryFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from perdure.activities.active_executions import TOLD, ActiveExecutions
+from perdure.activities.active_executions import TRACE, ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in, within_patience
 from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
@@ -376,7 +376,7 @@ class RequestActivity:
             if context.released:
                 return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
             body = _body(context, request)
-            told = TOLD.get()
+            told = TRACE.get()
             if told is not None and told.content:
                 told.given = context.messages
             telling = WritingReporter(

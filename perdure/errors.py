@@ -42,7 +42,7 @@ from typing import Any, Final
 
 MAX_PROBLEM: Final = 1_000
 """Characters of one thing that is wrong with a call: it names what was written, which can be of any length."""
-MAX_TOLD: Final = 10_000
+MAX_ERROR_TEXT: Final = 10_000
 """Characters of all that is said of a call, a tool's own words among it."""
 
 
@@ -124,8 +124,8 @@ class AgentError(ProtocolError):
         ```
         """
         found = tuple(problems)
-        told = clip("; ".join(clip(str(problem)) for problem in found), MAX_TOLD)
-        return cls(f"{source}: {told}" if source else told, found)
+        text = clip("; ".join(clip(str(problem)) for problem in found), MAX_ERROR_TEXT)
+        return cls(f"{source}: {text}" if source else text, found)
 
 
 class InputError(ProtocolError):
@@ -476,8 +476,8 @@ class CallError:
     """Each thing that is wrong, where there are several; the message joins the first of them."""
 
     def __post_init__(self) -> None:
-        if len(self.message) > MAX_TOLD:
-            object.__setattr__(self, "message", clip(self.message, MAX_TOLD))
+        if len(self.message) > MAX_ERROR_TEXT:
+            object.__setattr__(self, "message", clip(self.message, MAX_ERROR_TEXT))
 
     @classmethod
     def of(cls, code: str, problems: Iterable[str]) -> CallError:

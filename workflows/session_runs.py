@@ -50,9 +50,9 @@ with workflow.unsafe.imports_passed_through():
     from perdure.sessions.message_queue import Queued
     from perdure.sessions.wire import (
         AFTER_ACTIVITY,
-        SAY_ACTIVITY,
         TURN_ACTIVITY,
         UNLIMITED_RUNS_PATCH,
+        UPDATE_RUN_ACTIVITY,
         RunUpdate,
         RunUpdateResult,
     )
@@ -220,7 +220,7 @@ async def say(saying: RunUpdate) -> RunUpdateResult:
     """Send an update to a run and return its answer, through an activity: a workflow cannot send an update itself."""
     try:
         answered: RunUpdateResult = await workflow.execute_activity(
-            SAY_ACTIVITY,
+            UPDATE_RUN_ACTIVITY,
             saying,
             result_type=RunUpdateResult,
             schedule_to_close_timeout=_ANSWERS_WITHIN,

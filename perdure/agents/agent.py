@@ -309,10 +309,10 @@ class Agent(Generic[OutputT]):
         if problems := policy_problems(self._document):
             raise AgentError.of(problems, f"agent {self.name!r}")
 
-    def check_input(self, input: object = MISSING, *, told: bool = False) -> Json | Missing:
+    def check_input(self, input: object = MISSING, *, explicit: bool = False) -> Json | Missing:
         """Return a run's input as JSON, validated as the run does. A missing one stays missing.
 
-        `told`: whether a text, data or a plan must say what to do; tools or a schema alone do not. Raises `InputError`.
+        `explicit`: whether a text, data or a plan must say what to do; tools or a schema alone do not. Raises `InputError`.
 
         ```python
         given = shopper.check_input({"request": "Order three apples."})
@@ -328,7 +328,7 @@ class Agent(Generic[OutputT]):
             check(written, source="the input")
             value = written
         context = Context(self.parsed, None if value is MISSING else value, has_input=value is not MISSING)
-        check_task(self.parsed, context, told=told)
+        check_task(self.parsed, context, explicit=explicit)
         return value
 
     def check_context(self, context: object = None) -> JsonObject:

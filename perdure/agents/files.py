@@ -268,8 +268,8 @@ def read_plan(plan: PlanLike, planned: Planned) -> Solution:
         for index, call in enumerate(native):
             function = call["function"]
             arguments = function.get("arguments", "{}")
-            said = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-            tools.push_tool(ToolDelta(index, str(call.get("id", index)), function.get("name"), said))
+            arguments_text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+            tools.push_tool(ToolDelta(index, str(call.get("id", index)), function.get("name"), arguments_text))
         return tools.close("tool_calls")
     if isinstance(plan, str):
         begin = without_comments(plan).lstrip()[:1]
@@ -311,7 +311,7 @@ def _is_native(call: ReadOnlyJson) -> TypeGuard[JsonObject]:
 def output_problems(agent: Agent, solution: Solution) -> list[str]:
     """Return the problems of an answer beside its calls."""
     wanted = agent.output_schema
-    told = [] if solution.problem is None else [f"the plan: {solution.problem.message}"]
+    problems = [] if solution.problem is None else [f"the plan: {solution.problem.message}"]
     if solution.output is None or isinstance(wanted, bool):
-        return told
-    return told + [f"the output: {problem}" for problem in Schema(wanted).errors(solution.output, references=True)]
+        return problems
+    return problems + [f"the output: {problem}" for problem in Schema(wanted).errors(solution.output, references=True)]

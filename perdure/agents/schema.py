@@ -69,9 +69,9 @@ def _rows(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]
         if isinstance(default, BaseModel):
             default = default.model_dump(exclude_unset=True)
         choices = [f"`{each}`" for each in get_args(field.annotation) if isinstance(each, str)]
-        told = [*([f"{', '.join(choices)}."] if choices else []), *([words[name]] if name in words else [])]
+        description = [*([f"{', '.join(choices)}."] if choices else []), *([words[name]] if name in words else [])]
         shown = "none" if default is None else f"`{dumps(default)}`"
-        yield prefix + name, shown, " ".join(told).replace("|", "\\|").replace("`None`", "`null`")
+        yield prefix + name, shown, " ".join(description).replace("|", "\\|").replace("`None`", "`null`")
 
 
 def described(model: type[BaseModel]) -> dict[str, str]:
@@ -96,10 +96,10 @@ def _schema(model: type[BaseModel], definitions: JsonObject) -> JsonObject:
     schema = model.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     definitions |= schema.pop("$defs", {})
     for kind in [model, *_inside(model)]:
-        told, words = (schema if kind is model else definitions.get(kind.__name__, {})), described(kind)
+        described_schema, words = (schema if kind is model else definitions.get(kind.__name__, {})), described(kind)
         for name, field in kind.model_fields.items():
-            if name in words and (field.alias or name) in told.get("properties", {}):
-                told["properties"][field.alias or name]["description"] = words[name]
+            if name in words and (field.alias or name) in described_schema.get("properties", {}):
+                described_schema["properties"][field.alias or name]["description"] = words[name]
     plain: JsonObject = _untitled(schema)
     return plain
 

@@ -190,17 +190,17 @@ class ApprovalQueue:
             self.guard.remember(shown.spec.tool_name, shown.inputs.params, shown.inputs.origins)
         if decision.decision == "reject":
             reason = decision.reason or "no reason was given"
-            self._tell(request, approval, {})
+            self._add_feedback(request, approval, {})
             return ApprovalVerdict(Rejected(f"rejected{_by(decision.by)}: {reason}"))
         if judged.call is not None and request.call is not None:
             changed = decision.decision == "edit"
             before = request.call.inputs.params if changed else request.call.spec.raw
             request.plan.adopt(request.call, judged.call)
             after = request.call.inputs.params if changed else request.call.spec.raw
-            self._tell(request, approval, {"before": before, "after": after})
+            self._add_feedback(request, approval, {"before": before, "after": after})
         elif judged.plan is not None:
             plans = [[call.spec.raw for call in plan.calls] for plan in (request.plan, judged.plan)]
-            self._tell(request, approval, {"before": plans[0], "after": plans[1]})
+            self._add_feedback(request, approval, {"before": plans[0], "after": plans[1]})
         if request.call is None:
             self._approve_plan(judged.plan or request.plan, approval, by_person=judged.by_person)
         elif judged.by_person:
@@ -249,7 +249,7 @@ class ApprovalQueue:
             return ApprovalVerdict()
         if means == "fail":
             return ApprovalVerdict(Failed(CallError("approval_timeout", approval.reason)))
-        self._tell(request, approval, {})
+        self._add_feedback(request, approval, {})
         return ApprovalVerdict(Rejected(f"rejected: {approval.reason}"))
 
     def released(self) -> list[ApprovalRequest]:
@@ -340,7 +340,7 @@ class ApprovalQueue:
         self._decided[request.id] = request.approval
         return request.approval
 
-    def _tell(self, request: ApprovalRequest, approval: Approval, more: JsonObject) -> None:
+    def _add_feedback(self, request: ApprovalRequest, approval: Approval, more: JsonObject) -> None:
         """Add a feedback message (R2.5)."""
         about = f"plan {request.id}" if request.call is None else request.call.as_plan_entry()
         message = {"type": "feedback", "call": about, "decision": approval.decision, **more}

@@ -114,9 +114,9 @@ async def check_models(
     tasks: Sequence[Task] = TASKS,
     parallel: int = 4,
     timeout: float = 120.0,
-    told: Callable[[TaskResult], None] = lambda _: None,
+    on_result: Callable[[TaskResult], None] = lambda _: None,
 ) -> CheckReport:
-    """Let both models do the tasks in each dialect; `told` hears of each that was played.
+    """Let both models do the tasks in each dialect; `on_result` receives the result of each.
 
     `parallel` tasks run at once, each for at most `timeout` seconds. Raises `RunError` where a model does not answer at all.
     """
@@ -130,7 +130,7 @@ async def check_models(
         plain = changed(Settings.model_construct(), {"prices": prices})
         worker = build_worker(server.client, tools, settings=plain, endpoints=endpoints)
         async with worker:
-            bench = _Bench(server.client, parallel, timeout, told)
+            bench = _Bench(server.client, parallel, timeout, on_result)
             for model in models:
                 rows += [await bench.row(model, dialect, tasks) for dialect in dialects]
     understands = {
@@ -155,11 +155,11 @@ async def _reach(endpoints: Endpoints, model: str) -> None:
 class _Bench:
     """A client of the server with the worker, and how its runs are played."""
 
-    def __init__(self, client: Client, parallel: int, timeout: float, told: Callable[[TaskResult], None]) -> None:
+    def __init__(self, client: Client, parallel: int, timeout: float, on_result: Callable[[TaskResult], None]) -> None:
         self._perdure = Perdure(client, task_queue=TASK_QUEUE)
         self._places = asyncio.Semaphore(parallel)
         self._timeout = timeout
-        self._told = told
+        self._on_result = on_result
 
     async def row(self, model: str, dialect: str, tasks: Sequence[Task]) -> Row:
         """The first task goes ahead: what the server does not understand is learnt once, and where it refuses, no more is asked."""
@@ -167,7 +167,7 @@ class _Bench:
         played = [await self._play(first, model, dialect)]
         if played[0].requests == 0:
             refused = (f"not asked: {played[0].problems[0]}",)
-            played += [self._tell(TaskResult(model, dialect, task.name, refused)) for task in rest]
+            played += [self._report(TaskResult(model, dialect, task.name, refused)) for task in rest]
         else:
             played += await asyncio.gather(*(self._play(task, model, dialect) for task in rest))
         return Row(model, dialect, tuple(played))
@@ -181,13 +181,13 @@ class _Bench:
                 view = await run.wait(self._timeout + _GRACE)
             except RunTimeoutError:
                 await run.cancel()
-                return self._tell(
+                return self._report(
                     TaskResult(model, dialect, task.name, (f"no end after {self._timeout:g} s",), requests=1)
                 )
             seconds = time.monotonic() - start
         usage = view.usage
         answers = Counter(call.id.partition(".")[0] for call in view.calls)
-        return self._tell(
+        return self._report(
             TaskResult(
                 model,
                 dialect,
@@ -203,6 +203,6 @@ class _Bench:
             )
         )
 
-    def _tell(self, played: TaskResult) -> TaskResult:
-        self._told(played)
+    def _report(self, played: TaskResult) -> TaskResult:
+        self._on_result(played)
         return played

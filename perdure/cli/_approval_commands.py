@@ -68,11 +68,11 @@ def _print_page(found: Any, as_json: bool) -> None:
         _print_rows(
             [_listed_row(one) for one in found.waiting], [deciding(one.run_id, one.entry) for one in found.waiting]
         )
-    said = screen(stderr=True)
+    out = screen(stderr=True)
     for run, more in found.unnamed.items():
-        said.print(f"{more} more in {run}: perdure approvals {run}")
+        out.print(f"{more} more in {run}: perdure approvals {run}")
     if found.following is not None:
-        said.print(f"more runs wait: perdure approvals --page {found.following}", soft_wrap=True, markup=False)
+        out.print(f"more runs wait: perdure approvals --page {found.following}", soft_wrap=True, markup=False)
 
 
 def _print_rows(rows: list[list[str]], commands: list[str]) -> None:
@@ -117,8 +117,8 @@ def approve(
     as_json: Json = False,
 ) -> None:
     """Let a call, or a plan, run."""
-    said: JsonObject = {"remember": remember, "endorse": endorse, "digest": digest}
-    _decide(run_id, as_json, call=call, decision="approve", reason=reason, by=by, **said)
+    options: JsonObject = {"remember": remember, "endorse": endorse, "digest": digest}
+    _decide(run_id, as_json, call=call, decision="approve", reason=reason, by=by, **options)
 
 
 @approvals_app.command()
@@ -203,8 +203,8 @@ def inbox(
 
 
 def _decide(run_id: str, as_json: bool, **keys: Any) -> None:
-    said = {key: value for key, value in keys.items() if key == "answer" or value not in (None, "", False)}
-    done = connected(lambda perdure: perdure.get_run(run_id).decide(said))
+    decision = {key: value for key, value in keys.items() if key == "answer" or value not in (None, "", False)}
+    done = connected(lambda perdure: perdure.get_run(run_id).decide(decision))
     print(dumps(done) if as_json else f"{run_id} {done['call']}: {done['decision']}")
 
 

@@ -43,7 +43,7 @@ _LONGEST_PAUSE: Final = 5.0
 
 
 class Chat:
-    """One session, and who talks in it. `say` prints a line that stays, `changed` is told when what is below them has."""
+    """One session, and who talks in it. `print_line` prints a line that stays. `changed` is called when the part below has changed."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class Chat:
         session: Session,
         sender: str,
         context: JsonObject,
-        say: Callable[[Text], None],
+        print_line: Callable[[Text], None],
         changed: Callable[[], None],
         *,
         reasoning: bool = False,
     ) -> None:
         self._perdure, self._session, self._sender, self._context = perdure, session, sender, context
         self.picture = ChatView(reasoning=reasoning)
-        self.say, self._changed = say, changed
+        self.print_line, self._changed = print_line, changed
         self.over = asyncio.Event()
         """Whether the session has ended."""
         self._there = asyncio.Event()
@@ -72,11 +72,11 @@ class Chat:
             view = await self._session.show()
         except RunNotFoundError:
             return
-        said = [entry for entry in view.entries if entry["type"] in ("message", "reply")]
-        for entry in said[-_SHOWN:]:
+        spoken = [entry for entry in view.entries if entry["type"] in ("message", "reply")]
+        for entry in spoken[-_SHOWN:]:
             words = entry.get("text") or f"({entry.get('why') or 'nothing to say'})"
             mine = entry["type"] == "message"
-            self.say(
+            self.print_line(
                 Text(harmless(f"{entry['sender']}: {words}" if mine else words), style="dim bold" if mine else "dim")
             )
         self._from = "now"
@@ -99,14 +99,14 @@ class Chat:
                         self._from, pause = event.cursor or self._from, 0.2
                         before = set(self.picture.waits)
                         for line in self.picture.fold(event):
-                            self.say(line)
+                            self.print_line(line)
                         if event.topic == "lifecycle" and event.phase == "start" and event.run_id:
                             self._watch(event.run_id)
                         for key in self.picture.waits.keys() - before:
                             await self._show_offer(self.picture.waits[key])
                         self._changed()
                 self.over.set()
-                self.say(Text("the session has ended", style="yellow"))
+                self.print_line(Text("the session has ended", style="yellow"))
             except PerdureError as error:
                 self.picture.trouble = f"{error}; asked again"
             self._changed()
@@ -126,7 +126,7 @@ class Chat:
                 return True
             await self._send(text)
         except PerdureError as error:
-            self.say(Text(f"  {harmless(str(error))}", style="red"))
+            self.print_line(Text(f"  {harmless(str(error))}", style="red"))
         return True
 
     async def stop(self) -> None:
@@ -140,23 +140,23 @@ class Chat:
         receipt = await self._session.send(text, id=id, context=self._context, **self._who)
         self._there.set()
         if receipt.why is not None:
-            self.say(Text(f"  {receipt.done}: {receipt.why}", style="dim"))
+            self.print_line(Text(f"  {receipt.done}: {receipt.why}", style="dim"))
         elif works and receipt.done != "started":
-            self.say(Text(f"  {receipt.done}", style="dim"))
+            self.print_line(Text(f"  {receipt.done}", style="dim"))
 
     async def _command(self, text: str) -> bool:
         if text in ("/quit", "/exit"):
             return False
         if text == "/help":
-            self.say(Text(HELP, style="dim"))
+            self.print_line(Text(HELP, style="dim"))
         elif text not in COMMANDS:
-            self.say(Text(f"  there is no {text}: {', '.join(COMMANDS[:-1])}", style="yellow"))
+            self.print_line(Text(f"  there is no {text}: {', '.join(COMMANDS[:-1])}", style="yellow"))
         elif not self._there.is_set():
-            self.say(Text("  nothing was said here yet", style="dim"))
+            self.print_line(Text("  nothing was said here yet", style="dim"))
         else:
             receipt = await getattr(self._session, text[1:])(**self._who)
             self.picture.own.add(receipt.message_id)
-            self.say(Text(f"  {receipt.done}{f': {receipt.why}' if receipt.why else ''}", style="dim"))
+            self.print_line(Text(f"  {receipt.done}{f': {receipt.why}' if receipt.why else ''}", style="dim"))
         return True
 
     # What waits for a person.
@@ -177,7 +177,7 @@ class Chat:
         try:
             await how(self._perdure.get_run(waits.run_id), waits.view or waits.call)
         except PerdureError as error:
-            self.say(Text(f"  {harmless(str(error))}", style="red"))
+            self.print_line(Text(f"  {harmless(str(error))}", style="red"))
             await self._show_offer(waits)  # as it waits now, if it does
             if waits.view is None:
                 self.picture.decided(waits)
@@ -189,7 +189,7 @@ class Chat:
     def _offer(self, waits: PendingApproval) -> None:
         self.picture.waits.setdefault((waits.run_id, waits.call), waits)
         for line in approval_lines(waits):
-            self.say(line)
+            self.print_line(line)
         self._changed()
 
     async def _show_offer(self, waits: PendingApproval) -> None:
@@ -199,7 +199,7 @@ class Chat:
             views = []
         waits.view = next(iter(views), None)
         for line in approval_lines(waits) if waits.view is not None else ():
-            self.say(line)
+            self.print_line(line)
 
     def _watch(self, run_id: str) -> None:
         """Notice what waits in the runs below it, whose events do not come here."""
@@ -236,7 +236,7 @@ async def chat(perdure: Perdure, session: Session, sender: str, context: JsonObj
             print(HELP, file=sys.stderr)
         elif text:
             try:
-                await _say(perdure, session, text, who, context)
+                await _send_line(perdure, session, text, who, context)
             except (NoWorkerError, ServerError):
                 raise
             except RunError as error:
@@ -262,7 +262,7 @@ def _lines() -> asyncio.Queue[str | None]:
     return found
 
 
-async def _say(perdure: Perdure, session: Session, text: str, who: dict[str, Any], context: JsonObject) -> None:
+async def _send_line(perdure: Perdure, session: Session, text: str, who: dict[str, Any], context: JsonObject) -> None:
     if text in COMMANDS:
         receipt = await getattr(session, text[1:])(**who)
         print(f"perdure: {receipt.done}{f': {receipt.why}' if receipt.why else ''}", file=sys.stderr, flush=True)
@@ -270,17 +270,17 @@ async def _say(perdure: Perdure, session: Session, text: str, who: dict[str, Any
     receipt = await session.send(text, context=context, **who)
     if receipt.why is not None:
         print(f"perdure: {receipt.done}: {receipt.why}", file=sys.stderr, flush=True)
-    telling = None if receipt.run_id is None else asyncio.create_task(_tell_waiting(perdure, receipt.run_id))
+    announcement = None if receipt.run_id is None else asyncio.create_task(_announce_waiting(perdure, receipt.run_id))
     try:
         reply = await session.reply(receipt)
     finally:
-        if telling is not None:
-            telling.cancel()
+        if announcement is not None:
+            announcement.cancel()
     if reply is not None:
         print(reply, flush=True)
 
 
-async def _tell_waiting(perdure: Perdure, run_id: str) -> None:
+async def _announce_waiting(perdure: Perdure, run_id: str) -> None:
     """A pipe cannot be asked: what waits, and the command that decides."""
     async for one in perdure.get_run(run_id).waits():
         print(waiting_lines(one.run_id, one.entry), file=sys.stderr, flush=True)

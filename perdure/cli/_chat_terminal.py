@@ -43,8 +43,8 @@ class _Terminal:
         self._prompt: PromptSession[str] = PromptSession(
             message=self._below, key_bindings=self._keys(), erase_when_done=True, refresh_interval=0
         )
-        say, changed = self._say, self._prompt.app.invalidate
-        self._talk = Chat(perdure, session, sender, context, say, changed, reasoning=reasoning)
+        print_line, changed = self._print_line, self._prompt.app.invalidate
+        self._talk = Chat(perdure, session, sender, context, print_line, changed, reasoning=reasoning)
         self._lines: asyncio.Queue[str] = asyncio.Queue()
         self._interrupted = False
         self._left = False
@@ -75,7 +75,7 @@ class _Terminal:
                 return INTERRUPTED
             self._interrupted = False
             if text.strip():
-                self._say(Text.assemble((_HERE, "bold cyan"), (harmless(text), "bold")))
+                self._print_line(Text.assemble((_HERE, "bold cyan"), (harmless(text), "bold")))
                 if text.strip() in ("/quit", "/exit"):
                     return 0
                 self._lines.put_nowait(text)
@@ -107,11 +107,11 @@ class _Terminal:
                 self._interrupted = True
                 if self._talk.picture.works:
                     self._lines.put_nowait("/stop")
-                self._say(Text("  Ctrl-C once more leaves", style="dim"))
+                self._print_line(Text("  Ctrl-C once more leaves", style="dim"))
 
         return keys
 
-    def _say(self, line: Text) -> None:
+    def _print_line(self, line: Text) -> None:
         self._out.width, self._out.height = self._size()
         self._out.print(line, no_wrap=line.no_wrap, overflow=line.overflow)
 

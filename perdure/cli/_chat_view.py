@@ -150,9 +150,9 @@ class ChatView(EventAdapter[Text, None]):
         if event.phase == "start":
             self._calls[call] = f"{call} {name}({_params(data.get('params'))})", ""
         elif event.phase == "update":
-            said = data.get("progress") or data.get("reason") or ""
+            detail = data.get("progress") or data.get("reason") or ""
             began, _ = self._calls.get(call, (f"{call} {name}", ""))
-            self._calls[call] = began, said if isinstance(said, str) else shorten(said, _SHOWN)
+            self._calls[call] = began, detail if isinstance(detail, str) else shorten(detail, _SHOWN)
         else:
             began, _ = self._calls.pop(call, (f"{call} {name}", ""))
             began = began if len(began) <= _BEGUN else f"{began[:_BEGUN]}…"
@@ -305,8 +305,8 @@ def _one_line(text: str) -> str:
 def _params(params: Any) -> str:
     if not isinstance(params, dict):
         return ""
-    said = (f"{key}={value if isinstance(value, str) else shorten(value, 80)}" for key, value in params.items())
-    return ", ".join(each if len(each) <= _SHOWN else f"{each[:_SHOWN]}…" for each in said)
+    pairs = (f"{key}={value if isinstance(value, str) else shorten(value, 80)}" for key, value in params.items())
+    return ", ".join(each if len(each) <= _SHOWN else f"{each[:_SHOWN]}…" for each in pairs)
 
 
 def _problem(problem: Any) -> str:
@@ -318,8 +318,10 @@ def _ending(status: str, data: JsonObject) -> tuple[str, str]:
     error: Any = data.get("error") or {}
     why = (error.get("message") if isinstance(error, dict) else error) or data.get("reason")
     if status != "done":
-        said = _one_line(str(why or ""))
-        return said if said.startswith(status) else f"{status}{f': {said}' if said else ''}", STYLE.get(status, "red")
+        reason = _one_line(str(why or ""))
+        return reason if reason.startswith(status) else f"{status}{f': {reason}' if reason else ''}", STYLE.get(
+            status, "red"
+        )
     result: Any = data.get("result")
     shown = result if isinstance(result, str) else shorten(result, _SHOWN)
     return f"→ {_one_line(shown)}" if "result" in data else "done", "green"

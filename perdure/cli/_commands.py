@@ -80,19 +80,19 @@ async def _follow(run: Run) -> RunView:
 
 
 async def _wait(run: Run) -> RunView:
-    telling = [asyncio.create_task(_tell_troubles(run)), asyncio.create_task(_tell_waiting(run))]
+    printing = [asyncio.create_task(_print_troubles(run)), asyncio.create_task(_print_waiting(run))]
     try:
         return await run.wait()
     finally:
-        for each in telling:
+        for each in printing:
             each.cancel()
 
 
-async def _tell_waiting(run: Run) -> None:
+async def _print_waiting(run: Run) -> None:
     async for one in run.waits():
         print(waiting_lines(one.run_id, one.entry), file=sys.stderr)
 
 
-async def _tell_troubles(run: Run) -> None:
+async def _print_troubles(run: Run) -> None:
     async for trouble in run.troubles():
         print(f"perdure: {harmless(str(trouble))}", file=sys.stderr)

@@ -35,7 +35,7 @@ class EventPrinter:
         self._console = console
         self._writing = ""
 
-    def tell(self, event: Event) -> None:
+    def print_event(self, event: Event) -> None:
         if event.phase == "delta":
             self._write(event)
             return
@@ -186,16 +186,16 @@ def events(
             parse_cursor(from_)
 
     async def follow(perdure: Perdure) -> None:
-        telling = None if as_json or not sys.stdout.isatty() else EventPrinter(screen())
+        printer = None if as_json or not sys.stdout.isatty() else EventPrinter(screen())
         try:
             async with aclosing(perdure.events(id, from_, names, tenant=tenant)) as found:
                 async for event in found:
-                    if telling is None:
+                    if printer is None:
                         print(dumps(event.as_json()), flush=True)
                     else:
-                        telling.tell(event)
+                        printer.print_event(event)
         finally:
-            if telling is not None:
-                telling.rest()
+            if printer is not None:
+                printer.rest()
 
     connected(follow)

@@ -16,7 +16,7 @@ from perdure.gateway.app import check_reachable, create_app
 from perdure.gateway.health import health
 from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.gateway.openai.adapter import openai_adapter
-from perdure.gateway.server import served, tell_start, tell_stop
+from perdure.gateway.server import run_start_hooks, run_stop_hooks, served
 from perdure.gateway.webhooks import triggers
 from perdure.hosting import dev, logs
 from perdure.hosting.connection import connect, reached
@@ -62,11 +62,11 @@ async def gateway(
             grace=settings.gateway_grace,
             option=option,
         ) as address:
-            await tell_start(hooks, address)
+            await run_start_hooks(hooks, address)
             yield address
     finally:
         if address:
-            await tell_stop(hooks, address)
+            await run_stop_hooks(hooks, address)
 
 
 async def serve(settings: Settings) -> None:

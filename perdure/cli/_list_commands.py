@@ -226,8 +226,8 @@ def policy(
 def next_page(chosen: Selection, limit: int, page: str, *, as_json: bool) -> str:
     """The command for the page that follows: of the same runs, for a page's name does not say which were chosen."""
     names = ("agent", "status", "since", "sender", "tenant", "reason", "query", "schedule")
-    said = {name: getattr(chosen, name) for name in names}
-    words = [part for name, value in said.items() if value is not None for part in (f"--{name}", value)]
+    filters = {name: getattr(chosen, name) for name in names}
+    words = [part for name, value in filters.items() if value is not None for part in (f"--{name}", value)]
     words += [*(["--waiting"] if chosen.waiting else []), *(["--json"] if as_json else [])]
     return shlex.join(["perdure", "list", *words, "--limit", str(limit), "--page", page])
 

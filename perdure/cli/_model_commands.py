@@ -50,12 +50,12 @@ def check(
         tasks = _chosen("--task", task, {each.name: each for each in TASKS})
     console = screen(stderr=True)
 
-    def told(played: TaskResult) -> None:
+    def print_result(played: TaskResult) -> None:
         words = "ok" if played.passed else played.problems[0]
         console.print(Text(f"{played.model} {played.dialect} {played.task}: {words}", style="dim"), soft_wrap=True)
 
     report: CheckReport = execute(
-        lambda: _check(settings, dialects, tasks, parallel=parallel, timeout=timeout, told=told)
+        lambda: _check(settings, dialects, tasks, parallel=parallel, timeout=timeout, on_result=print_result)
     )
     if as_json:
         print(dumps(report.as_json()))

@@ -67,8 +67,8 @@ def run(
         check_choice("--ask", ask, ASKS)
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
         example = example_input(found.input_schema, input)
-        value = found.check_input(MISSING if input is None else json_option(input, "--input", example), told=True)
-        told = {} if prompt is None else written_keys(parse_prompt(json_option(prompt, "--prompt")))
+        value = found.check_input(MISSING if input is None else json_option(input, "--input", example), explicit=True)
+        prompt_change = {} if prompt is None else written_keys(parse_prompt(json_option(prompt, "--prompt")))
         known = found.check_context(context_option(context))
     how: dict[str, Any] = {
         "no_wait": no_wait,
@@ -76,7 +76,7 @@ def run(
         "task_queue": settings.task_queue,
         "id": id,
         "approval": approval,
-        "prompt": told,
+        "prompt": prompt_change,
         "sender": sender,
         "tenant": tenant,
         "context": known,

@@ -368,15 +368,15 @@ def _not_strict(context: RequestContext) -> list[str]:
 
 def print_parts(run_id: str, found: list[Exchange], *, as_json: bool) -> None:
     """The parts of the last Request, and of each Request what it had, what was cached of it and what began like the one before."""
-    told = _told(found)
+    exchanges = _exchanges_as_json(found)
     if as_json:
-        print(dumps({"runId": run_id, "requests": told}))
+        print(dumps({"runId": run_id, "requests": exchanges}))
         return
     out = screen()
-    if not told:
+    if not exchanges:
         out.print(Text(f"{run_id} has not asked a model yet"))
         return
-    last = told[-1]
+    last = exchanges[-1]
     how = (
         "counted by its server, shared out by characters" if last["counted"] else f"estimated: {TOKEN} characters each"
     )
@@ -388,18 +388,18 @@ def print_parts(run_id: str, found: list[Exchange], *, as_json: bool) -> None:
     out.print(table(("part", "characters", "tokens"), rows, out.width, gives=("part",)))
     for line in last.get("leftOut", ()):
         out.print(Text(f"left out: {line}", style="yellow"))
-    for each in told:
+    for each in exchanges:
         out.print(Text(_line(each), style="dim"), soft_wrap=True)
 
 
-def _told(found: list[Exchange]) -> list[JsonObject]:
+def _exchanges_as_json(found: list[Exchange]) -> list[JsonObject]:
     begins = [0, *(alike(one.context.messages, other.context.messages) for one, other in pairwise(found))]
-    told = []
+    rows = []
     for exchange, begun in zip(found, begins, strict=True):
         context, usage = exchange.context, None if exchange.answer is None else exchange.answer.usage
         cost = costs(context.parts, 0 if usage is None else usage.prompt_tokens)
         parts = [{**each.as_json(), "tokens": tokens} for each, tokens in zip(context.parts, cost.tokens, strict=True)]
-        told.append(
+        rows.append(
             {
                 "number": exchange.request.number,
                 "model": exchange.request.model,
@@ -412,7 +412,7 @@ def _told(found: list[Exchange]) -> list[JsonObject]:
                 **({"leftOut": context.left_out} if context.left_out else {}),
             }
         )
-    return told
+    return rows
 
 
 def _line(request: JsonObject) -> str:

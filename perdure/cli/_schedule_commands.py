@@ -101,7 +101,7 @@ def _check_input(settings: Settings, agent: str, text: str | None, context: Json
         print(f"perdure: there is no {here} here: the workers' {agent!r} validates the input", file=sys.stderr)
     else:
         found.check_context(context)
-        found.check_input(value if value is MISSING else with_time(value, datetime.now(UTC).isoformat()), told=True)
+        found.check_input(value if value is MISSING else with_time(value, datetime.now(UTC).isoformat()), explicit=True)
     return value
 
 

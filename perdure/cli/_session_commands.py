@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from perdure.client.session import Session
 
 _ALL: Final = (EVERYTHING,)
-_SAY: Final = "say"
+_SEND: Final = "say"
 
 Key = Annotated[str, typer.Argument(metavar="SESSION", help="The session's key.")]
 Tenant = Annotated[
@@ -44,30 +44,30 @@ Sender = Annotated[
 ]
 
 
-class _SaysByDefault(CommandGroup):
+class _SendsByDefault(CommandGroup):
     """`perdure agent SESSION MESSAGE` is a command without a name of its own; `wait` has one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, "--help"):
-            args = [_SAY, *args]
+            args = [_SEND, *args]
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the command without a name: a person types no other."""
-        say = self.commands[_SAY]
-        say.format_help(say.context_class(say, info_name=ctx.info_name, parent=ctx.parent), formatter)
+        send = self.commands[_SEND]
+        send.format_help(send.context_class(send, info_name=ctx.info_name, parent=ctx.parent), formatter)
         formatter.write("\n'perdure agent wait RUN' waits for the end of a session's run.\n")
 
 
 agent_app = Commands(
-    cls=_SaysByDefault,
+    cls=_SendsByDefault,
     no_args_is_help=True,
     help="Send a message to a session: perdure agent SESSION MESSAGE --agent FILE. Or wait for a run of one.",
 )
 session_app = Commands(no_args_is_help=True, help="Sessions: conversations that outlive their runs.")
 
 
-@agent_app.command(_SAY, hidden=True)
+@agent_app.command(_SEND, hidden=True)
 @configured("task_queue", "agents")
 def say(
     settings: Settings,
@@ -119,7 +119,7 @@ def say(
         receipt = await there.send(message, **given)
         if as_json or no_wait or receipt.run_id is None or receipt.done == "stopped":
             return receipt, None
-        _say_aside(receipt)
+        _print_aside(receipt)
         return receipt, await there.reply(receipt, timeout)
 
     receipt, reply = connected(speak)
@@ -127,7 +127,7 @@ def say(
         print(dumps(receipt.as_json()))
     elif no_wait or receipt.run_id is None or receipt.done == "stopped":
         print(receipt.run_id or receipt.done)
-        _say_aside(receipt)
+        _print_aside(receipt)
     elif reply is not None:
         print(reply)
 
@@ -411,7 +411,7 @@ def _command(name: str, key: str, sender: str | None, tenant: str, as_json: bool
     receipt = connected(do)
     print(dumps(receipt.as_json()) if as_json else receipt.done)
     if not as_json:
-        _say_aside(receipt)
+        _print_aside(receipt)
 
 
 def _whose(tenant: str) -> str:
@@ -430,7 +430,7 @@ def _sender(name: str | None) -> str:
     return getpass.getuser() if name is None else name
 
 
-def _say_aside(receipt: Receipt) -> None:
+def _print_aside(receipt: Receipt) -> None:
     """Print to stderr what a message did, and why that was less than its mode asked for."""
     if receipt.why is not None:
         print(f"perdure: {receipt.done}: {receipt.why}", file=sys.stderr)
@@ -445,8 +445,8 @@ def _line(entry: JsonObject) -> str:
         calls = ", ".join(f"{call['id']} {call['tool']} {call['status']}" for call in entry["calls"])
         return f"{at}    {entry['runId']} {entry['status']}{f': {calls}' if calls else ''}"
     if kind == "reply":
-        said = entry["text"] if entry["text"] is not None else f"({entry.get('why') or 'nothing to say'})"
-        return f"{at}  → {_short(said, 500)}"
+        text = entry["text"] if entry["text"] is not None else f"({entry.get('why') or 'nothing to say'})"
+        return f"{at}  → {_short(text, 500)}"
     if kind == "delivery":
         why = f": {entry['why']}" if entry.get("why") else ""
         return f"{at}    {entry['kind']} to {entry['route']} {entry['status']}{_short(why, 200)}"

@@ -75,8 +75,8 @@ class ActivityReader:
                         data["model"] = asked["model"]
                     updates.append(JournalEntry(topic="request", phase="update", at=at, data=data))
             elif "." in each.activity_id:
-                told = _told(each, detail, trouble)
-                updates += [JournalEntry(topic="tool", phase="update", at=at, data=told)] if told else []
+                running = _running_tool(each, detail, trouble)
+                updates += [JournalEntry(topic="tool", phase="update", at=at, data=running)] if running else []
         ids = {each.activity_id for each in pending}
         self._decoded = {key: kept for key, kept in self._decoded.items() if key in ids}
         self._words = {key: kept for key, kept in self._words.items() if key[0] in ids}
@@ -106,14 +106,14 @@ class ActivityReader:
         return self._words[key]
 
 
-def _told(pending: PendingActivityInfo, detail: Any, trouble: str) -> JsonObject:
+def _running_tool(pending: PendingActivityInfo, detail: Any, trouble: str) -> JsonObject:
     """Return the event data of a pending call; empty if there is nothing to report."""
-    said: JsonObject = {}
+    report: JsonObject = {}
     if isinstance(detail, dict) and "progress" in detail:
-        said["progress"] = str(detail["progress"])[:_SHOWN]
+        report["progress"] = str(detail["progress"])[:_SHOWN]
     if words := silent(pending) or unserved(pending) or trouble:
-        said |= {"attempt": pending.attempt, "reason": words}
-    return {"call": pending.activity_id, "tool": pending.activity_type.name} | said if said else {}
+        report |= {"attempt": pending.attempt, "reason": words}
+    return {"call": pending.activity_id, "tool": pending.activity_type.name} | report if report else {}
 
 
 SHORTEST: Final = 0.15
@@ -126,7 +126,7 @@ _SHORT: Final = 60
 """Events of a history that is short enough to be read again at each wait for its next event."""
 _POLL: Final = timedelta(seconds=60)
 """After which the server is asked anew for the next event."""
-TELLS: Final = 60.0
+WATCHED_EVERY: Final = 60.0
 """Seconds between two signals that somebody watches: each is an Action."""
 
 
@@ -149,7 +149,7 @@ class EventSource:
         self._bells: dict[asyncio.Event, bool] = {}
         self._task: asyncio.Task[None] | None = None
         self._seen = ("", -1)
-        self._told_at = float("-inf")
+        self._signalled_at = float("-inf")
         self._earlier: dict[int, asyncio.Task[EventsPage | None]] = {}
         self._summary: tuple[int, asyncio.Task[JsonObject]] | None = None
 
@@ -254,7 +254,7 @@ class EventSource:
         grown = place != self._seen
         running = _runs(description)
         if running:
-            await self._tell(description, grown=grown)
+            await self._signal_watched(description, grown=grown)
         live = await self._looking.live(description, stream.asked)
         pages = await self._pages() if grown else []
         before = (stream.next, stream.live.written, stream.live.updates, stream.begun)
@@ -266,7 +266,7 @@ class EventSource:
             stream.end(_end_of(description))
         return before != (stream.next, stream.live.written, stream.live.updates, stream.begun) or stream.ended
 
-    async def _tell(self, description: WorkflowExecutionDescription, *, grown: bool) -> None:
+    async def _signal_watched(self, description: WorkflowExecutionDescription, *, grown: bool) -> None:
         """Say to a run that somebody watches: its Requests tell more often what is written. Not while nothing happens in it."""
         now = asyncio.get_running_loop().time()
         asks = any(
@@ -275,10 +275,10 @@ class EventSource:
         if (
             description.workflow_type == AGENT_WORKFLOW
             and (grown or asks)
-            and now - self._told_at >= TELLS
+            and now - self._signalled_at >= WATCHED_EVERY
             and any(self._bells.values())
         ):
-            self._told_at = now
+            self._signalled_at = now
             with contextlib.suppress(RPCError):
                 await self._handle.signal(WATCHED, rpc_timeout=TIMEOUT)
 
@@ -447,9 +447,9 @@ class EventRelay:
                 page, live = None, NOTHING
                 if run is not None and run.stream.begun:
                     page, live = await _page(run, feed.cursor.events)
-                said, _ = await _page(own, feed.cursor.session or 0)
+                own_page, _ = await _page(own, feed.cursor.session or 0)
                 before = feed.cursor
-                for event in feed.take(said, page, live, gone=run is not None and run.gone):
+                for event in feed.take(own_page, page, live, gone=run is not None and run.gone):
                     if is_wanted(event, topics):
                         yield await _whole(event, own if not event.run_id or run is None else run)
                 if feed.cursor == before and not feed.ended:

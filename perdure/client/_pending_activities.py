@@ -161,12 +161,12 @@ async def _away(client: Client, failure: Failure) -> ProviderAway | None:
 
 async def note_progress(client: Client, view: RunView, description: WorkflowExecutionDescription) -> None:
     """Add to a running call the last progress that its tool reported (R12.2)."""
-    said: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for pending in description.raw_description.pending_activities:
         # Whatever stands there is the tool's: what cannot be read is left out.
         with contextlib.suppress(Exception):
             (detail,) = await client.data_converter.decode(pending.heartbeat_details.payloads)
-            said[pending.activity_id] = str(detail["progress"])[:200]
+            texts[pending.activity_id] = str(detail["progress"])[:200]
     for call in view.calls:
-        if call.status == "running" and call.id in said:
-            call.reason = said[call.id]
+        if call.status == "running" and call.id in texts:
+            call.reason = texts[call.id]

@@ -86,9 +86,9 @@ SCHEDULED: Final = SearchAttributeKey.for_datetime(SCHEDULED_ATTRIBUTE)
 
 def start_attributes(agent: str, sender: str | None, tenant: str | None) -> TypedSearchAttributes:
     """Return the search attributes by which a run is found from its start on."""
-    said = ((AGENT_ATTRIBUTE, agent), (SENDER_ATTRIBUTE, sender), (TENANT_ATTRIBUTE, tenant))
+    values = ((AGENT_ATTRIBUTE, agent), (SENDER_ATTRIBUTE, sender), (TENANT_ATTRIBUTE, tenant))
     return TypedSearchAttributes(
-        [SearchAttributePair(_KEYWORDS[name], value[:LONGEST_KEYWORD]) for name, value in said if value]
+        [SearchAttributePair(_KEYWORDS[name], value[:LONGEST_KEYWORD]) for name, value in values if value]
     )
 
 
@@ -208,10 +208,10 @@ async def terminate_runs(client: Client, selection: Selection, reason: str) -> i
 async def change_policies(client: Client, selection: Selection, change: JsonObject) -> int:
     """Change the policy of all of them that run, by signal: also of those for which no worker answers now; return their number."""
 
-    async def tell(run_id: str) -> None:
+    async def send_change(run_id: str) -> None:
         await client.get_workflow_handle(run_id).signal(POLICY, change)
 
-    return await _each(client, selection, tell)
+    return await _each(client, selection, send_change)
 
 
 async def _each(client: Client, selection: Selection, act: Callable[[str], Awaitable[None]]) -> int:

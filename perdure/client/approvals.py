@@ -215,10 +215,10 @@ async def withdraw(client: Client, run_id: str, message: str, sender: str | None
     await _update(client, run_id, WITHDRAW, message if sender is None else {"id": message, "sender": sender})
 
 
-async def steer(client: Client, run_id: str, said: IncomingMessage) -> None:
+async def steer(client: Client, run_id: str, message: IncomingMessage) -> None:
     """Give a running run a new message; it is in its history then. Raises `RunEndedError`."""
     try:
-        await client.get_workflow_handle(run_id).signal(STEER, said.as_json(), rpc_timeout=TIMEOUT)
+        await client.get_workflow_handle(run_id).signal(STEER, message.as_json(), rpc_timeout=TIMEOUT)
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND and "completed" in error.message:
             raise RunEndedError(f"{run_id} has already ended: the message was not taken") from None

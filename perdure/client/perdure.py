@@ -134,14 +134,14 @@ class Perdure:
         change: JsonObject = {**(approval or {})}
         parse_policy(change)
         wishes: JsonObject = {**(prompt or {})}
-        told = written_keys(parse_prompt(wishes))
-        said_again: list[Json] = [agent.name, None if value is MISSING else [value], change, told]
-        said_again += [known] if known else []
-        said_again += [callback] if callback else []
+        prompt_change = written_keys(parse_prompt(wishes))
+        start_content: list[Json] = [agent.name, None if value is MISSING else [value], change, prompt_change]
+        start_content += [known] if known else []
+        start_content += [callback] if callback else []
         wanted = (
             key
             if isinstance(key, IdempotentStart)
-            else IdempotentStart.of(tenant, sender, key, said_again)
+            else IdempotentStart.of(tenant, sender, key, start_content)
             if key
             else None
         )
@@ -156,7 +156,7 @@ class Perdure:
                     run_id=id if wanted is None else wanted.run_id,
                     task_queue=task_queue or self.task_queue,
                     approval=change,
-                    prompt=told,
+                    prompt=prompt_change,
                     sender=sender,
                     tenant=tenant,
                     context=known,

@@ -493,7 +493,7 @@ class Run(Generic[OutputT]):
         """
         # R10.5
         try:
-            said = IncomingMessage(
+            message = IncomingMessage(
                 id=id if id is not None else f"m-{uuid.uuid4().hex[:12]}",
                 text=text,
                 sender=by,
@@ -502,8 +502,8 @@ class Run(Generic[OutputT]):
         except ValidationError as error:
             raise DecisionRefusedError(f"the message is not valid: {first_problem(error)}") from None
         with clear_errors(self._client, self.id):
-            await approvals.steer(self._client, self.id, said)
-        return said.id
+            await approvals.steer(self._client, self.id, message)
+        return message.id
 
     async def withdraw(self, message: str, *, sender: str | None = None) -> None:
         """Withdraw a message by its id, as long as no Request holds it; with a `sender` only that sender's message.

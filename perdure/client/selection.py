@@ -83,12 +83,12 @@ class Selection:
         ```
         """
         parts = [f"WorkflowType = '{AGENT_WORKFLOW}'", "ExecutionStatus != 'ContinuedAsNew'"]
-        said = (
+        conditions = (
             (AGENT_ATTRIBUTE, self.agent),
             (SENDER_ATTRIBUTE, self.sender),
             (STOP_ATTRIBUTE, self.reason),
         )
-        parts += [f"{name} = {quoted(value[:LONGEST_KEYWORD])}" for name, value in said if value is not None]
+        parts += [f"{name} = {quoted(value[:LONGEST_KEYWORD])}" for name, value in conditions if value is not None]
         if self.tenant is not None:
             parts.append(of_tenant(self.tenant))
         if self.status is not None:

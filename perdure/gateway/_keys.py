@@ -35,11 +35,11 @@ class Key:
     @classmethod
     def of(cls, gateway: Gateway, request: Request, caller: Caller, body: Json) -> Key | None:
         """The one in the request's header. Raises `RunError` for what is none."""
-        said = request.headers.get(HEADER)
-        if not said:
+        header = request.headers.get(HEADER)
+        if not header:
             return None
         of_caller = [caller.context] if caller.context else []
-        wanted = IdempotentStart.of(caller.tenant, caller.sender, said, [request.url.path, body, *of_caller])
+        wanted = IdempotentStart.of(caller.tenant, caller.sender, header, [request.url.path, body, *of_caller])
         return cls(gateway.perdure, caller.tenant, wanted)
 
     @property

@@ -139,7 +139,7 @@ def tokens_of(settings: Settings) -> Tokens | None:
     if settings.gateway_tokens is not None and settings.gateway_token is not None:
         raise SettingsError("gateway_token and gateway_tokens are both set: set one of them")
     if settings.gateway_tokens is not None:
-        return TokenFile(settings.gateway_tokens, told=lambda line: _log.info("%s", line))
+        return TokenFile(settings.gateway_tokens, report=lambda line: _log.info("%s", line))
     return None if settings.gateway_token is None else OneToken(settings.gateway_token)
 
 

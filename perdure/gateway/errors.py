@@ -114,7 +114,7 @@ def problem_of(error: Exception) -> HttpError | None:
     problems = [str(each) for each in getattr(error, "problems", ())]
     return HttpError(
         status,
-        clip(" ".join(str(error).split()), errors.MAX_TOLD),
+        clip(" ".join(str(error).split()), errors.MAX_ERROR_TEXT),
         kind=kind,
         more={"problems": problems} if len(problems) > 1 else {},
         headers={"Retry-After": str(AGAIN)} if status == 503 else {},

@@ -87,18 +87,18 @@ class Guards:
         clock: Callable[[], float] = time.time,
         *,
         cookie: str = SIGNED_IN,
-        asked_from: str | None = None,
+        api_host: str | None = None,
         secret: str | None = None,
         proxies: Sequence[str] = (),
     ) -> None:
-        """`tokens`: a text is the only one. `cookie` names the session of who signed in; `asked_from` is an origin whose pages ask with it, in
+        """`tokens`: a text is the only one. `cookie` names the session of who signed in; `api_host` is an origin whose pages ask with it, in
         place of this server's own. `secret` signs cookies: servers that have the same know each other's; by default its own. `proxies`:
         addresses and networks whose `Forwarded` and `X-Forwarded-For` are believed."""
         self._tokens = OneToken(tokens) if isinstance(tokens, str) else tokens
         self._is_word = isinstance(tokens, str)  # of any length, as the inbox and the codec server have it
         self._clock = clock
         self._cookie = cookie
-        self._asked_from = asked_from
+        self._api_host = api_host
         self._secret = secrets.token_bytes(32) if secret is None else sha256(secret.encode()).digest()
         self._guesses: dict[str, tuple[int, float]] = {}
         """By address, and by token id: how many wrong ones, and when the next is looked at."""
@@ -216,7 +216,7 @@ class Guards:
 
     def _set_cookie(self, request: Request, response: Response, name: str, value: str) -> None:
         # A browser sends it with another site's questions only where that site, and so this server, is served over TLS.
-        elsewhere = (self._asked_from or "").startswith("https:")
+        elsewhere = (self._api_host or "").startswith("https:")
         secure = elsewhere or forwarded(request, self._proxies)[1] == "https"
         response.set_cookie(name, value, httponly=True, samesite="none" if elsewhere else "strict", secure=secure)
 

@@ -112,17 +112,17 @@ async def _ended(server: uvicorn.Server, listening: socket.socket, grace: float)
     await server.shutdown(sockets=[listening])
 
 
-async def tell_start(hooks: HookRegistry, address: str) -> None:
+async def run_start_hooks(hooks: HookRegistry, address: str) -> None:
     """The gateway listens."""
-    await _tell(hooks, "gateway_start", GatewayStart(address=address, at=_now()))
+    await _run_hooks(hooks, "gateway_start", GatewayStart(address=address, at=_now()))
 
 
-async def tell_stop(hooks: HookRegistry, address: str) -> None:
+async def run_stop_hooks(hooks: HookRegistry, address: str) -> None:
     """Run the hooks after the server has stopped listening, and has answered all clients that it could."""
-    await _tell(hooks, "gateway_stop", GatewayStop(address=address, at=_now()))
+    await _run_hooks(hooks, "gateway_stop", GatewayStop(address=address, at=_now()))
 
 
-async def _tell(hooks: HookRegistry, name: str, event: GatewayStart | GatewayStop) -> None:
+async def _run_hooks(hooks: HookRegistry, name: str, event: GatewayStart | GatewayStop) -> None:
     wanted = [each for each in hooks.recorded("gateway") if each.event == name]
     await call_hooks(hooks, wanted, event)
 

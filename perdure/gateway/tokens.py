@@ -145,10 +145,12 @@ class TokenFile:
     A change of it is seen within a second, and one that cannot be read changes nothing. Raises `SettingsError` for what it is at first.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time, told: Callable[[str], None] = print) -> None:
+    def __init__(
+        self, path: Path, clock: Callable[[], float] = time.time, report: Callable[[str], None] = print
+    ) -> None:
         self._path = path
         self._clock = clock
-        self._told = told
+        self._report = report
         self._entries = {each.id: each for each in read_tokens(path)}
         self._seen, self._looked = self._stamp(), clock()
 
@@ -175,9 +177,9 @@ class TokenFile:
         try:
             self._entries = {each.id: each for each in read_tokens(self._path)}
         except SettingsError as error:
-            self._told(f"the tokens stay as they were: {error}")
+            self._report(f"the tokens stay as they were: {error}")
         else:
-            self._told(f"{len(self._entries)} tokens of {self._path}")
+            self._report(f"{len(self._entries)} tokens of {self._path}")
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:

@@ -28,7 +28,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadConverter
 from temporalio.exceptions import ApplicationError, FailureError
 
-from perdure.activities.active_executions import TOLD, AttemptTrace
+from perdure.activities.active_executions import TRACE, AttemptTrace
 from perdure.activities.secrets import masked_value
 from perdure.errors import PerdureError
 from perdure.models.requests import RequestInput, RequestResult
@@ -263,8 +263,8 @@ class TracedActivity(worker.ActivityInboundInterceptor):
                 TOOL: info.activity_type,
                 CALL: info.activity_id,
             }
-        told = AttemptTrace(content=self._spans.content)
-        token = TOLD.set(told)
+        trace = AttemptTrace(content=self._spans.content)
+        token = TRACE.set(trace)
         try:
             with self._spans.under_way(name, place_in(input.headers), kind, attributes) as span:
                 try:
@@ -273,12 +273,12 @@ class TracedActivity(worker.ActivityInboundInterceptor):
                     failed(span, _kind(error))
                     raise
                 else:
-                    _tell_result(span, result, told)
+                    _record_result(span, result, trace)
                     return result
                 finally:
-                    _tell_given(span, told, asks=asks)
+                    _record_prompt(span, trace, asks=asks)
         finally:
-            TOLD.reset(token)
+            TRACE.reset(token)
 
 
 def _kind(error: BaseException) -> str:
@@ -287,20 +287,20 @@ def _kind(error: BaseException) -> str:
     return (isinstance(error, ApplicationError) and error.type) or type(error).__name__
 
 
-def _tell_given(span: Span, told: AttemptTrace, *, asks: bool) -> None:
-    if told.tool is not None:
-        span.update_name(f"{EXECUTE_TOOL} {told.tool}")
-        span.set_attribute(TOOL, told.tool)
-    if told.finish_reason is not None:
-        span.set_attribute(FINISH_REASONS, [told.finish_reason])
-    if told.given is not None and asks:
-        said = [_message(str(each.get("role")), each.get("content") or "") for each in told.given]
-        span.set_attribute(INPUT, dumps(masked_value([*said])))
-    elif told.given is not None:
-        span.set_attribute(ARGUMENTS, dumps(masked_value(told.given)))
+def _record_prompt(span: Span, trace: AttemptTrace, *, asks: bool) -> None:
+    if trace.tool is not None:
+        span.update_name(f"{EXECUTE_TOOL} {trace.tool}")
+        span.set_attribute(TOOL, trace.tool)
+    if trace.finish_reason is not None:
+        span.set_attribute(FINISH_REASONS, [trace.finish_reason])
+    if trace.given is not None and asks:
+        messages = [_message(str(each.get("role")), each.get("content") or "") for each in trace.given]
+        span.set_attribute(INPUT, dumps(masked_value([*messages])))
+    elif trace.given is not None:
+        span.set_attribute(ARGUMENTS, dumps(masked_value(trace.given)))
 
 
-def _tell_result(span: Span, result: Any, told: AttemptTrace) -> None:
+def _record_result(span: Span, result: Any, trace: AttemptTrace) -> None:
     if isinstance(result, RequestResult | SummaryResult):
         used = result.usage
         span.set_attribute(RESPONSE_MODEL, result.model)
@@ -313,10 +313,10 @@ def _tell_result(span: Span, result: Any, told: AttemptTrace) -> None:
     if isinstance(result, RequestResult):
         if result.problem is not None:
             span.set_attribute(PROBLEM, str(result.problem.get("code")))
-        if told.content:
+        if trace.content:
             answer = _message("assistant", result.text or {"calls": result.calls, "output": result.output})
-            span.set_attribute(OUTPUT, dumps(masked_value([answer | {"finish_reason": told.finish_reason or ""}])))
-    elif isinstance(result, ToolResult) and told.content:
+            span.set_attribute(OUTPUT, dumps(masked_value([answer | {"finish_reason": trace.finish_reason or ""}])))
+    elif isinstance(result, ToolResult) and trace.content:
         span.set_attribute(RESULT, dumps(masked_value(result.value)))
 
 

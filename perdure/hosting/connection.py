@@ -49,7 +49,7 @@ async def reached(connect: Callable[[], Awaitable[Client]], wait: float) -> Clie
     Raises `ServerError`: at once for what waiting does not mend.
     """
     clock = asyncio.get_running_loop().time
-    until, pause, told = clock() + wait, _FIRST_PAUSE, ""
+    until, pause, last_error = clock() + wait, _FIRST_PAUSE, ""
     while True:
         try:
             client = await connect()
@@ -59,9 +59,9 @@ async def reached(connect: Callable[[], Awaitable[Client]], wait: float) -> Clie
             left = until - clock()
             if error.final or left <= 0:
                 raise
-            if str(error) != told:
-                told = str(error)
-                _log.warning("waits up to %g s more: %s", round(left), told)
+            if str(error) != last_error:
+                last_error = str(error)
+                _log.warning("waits up to %g s more: %s", round(left), last_error)
         await asyncio.sleep(min(pause, left))
         pause = min(pause * 2, _LONGEST_PAUSE)
 

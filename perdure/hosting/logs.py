@@ -76,12 +76,12 @@ def configure(
 def core_logging() -> LoggingConfig:
     """The SDK's core logs by Python's means too, and without its fields, which hold what runs are about."""
     logger = logging.getLogger("temporalio.core")
-    logger.addFilter(_tells_more)
+    logger.addFilter(_has_more)
     forwarding = LogForwardingConfig(logger, append_target_to_name=False, append_log_fields_to_message=False)
     return LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
 
 
-def _tells_more(record: logging.LogRecord) -> bool:
+def _has_more(record: logging.LogRecord) -> bool:
     """Not of each poll that is tried again while the server is lost: the worker reports once that it is lost."""
     return "poll_" not in (words := record.getMessage()) or "retried" not in words
 
@@ -98,15 +98,15 @@ class _Lines(logging.Formatter):
 
     def fields(self, record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
         """Run, call, and the other fields of the event."""
-        told = vars(record)
-        if of_activity := told.get("temporal_activity"):
+        attributes = vars(record)
+        if of_activity := attributes.get("temporal_activity"):
             yield "run", of_activity.get("workflow_id")
             yield "call", of_activity.get("activity_id")
             yield "activity", of_activity.get("activity_type")
             yield "attempt", of_activity.get("attempt")
-        elif of_workflow := told.get("temporal_workflow"):
+        elif of_workflow := attributes.get("temporal_workflow"):
             yield "run", of_workflow.get("workflow_id")
-        yield from told.get("perdure", {}).items()
+        yield from attributes.get("perdure", {}).items()
         if (error := _error_of(record)) is not None:
             yield "error", word(getattr(error, "type", None) or type(error).__name__)
             if self._payloads:
@@ -117,8 +117,8 @@ class _Lines(logging.Formatter):
         bug = bug_in(_error_of(record))
         if bug is None:
             return ""
-        told = traceback.TracebackException.from_exception(bug, lookup_lines=True)
-        return "".join(told.format() if self._payloads else _frames(told)).rstrip("\n")
+        trace = traceback.TracebackException.from_exception(bug, lookup_lines=True)
+        return "".join(trace.format() if self._payloads else _frames(trace)).rstrip("\n")
 
 
 class TextLines(_Lines):
@@ -163,15 +163,15 @@ def _error_of(record: logging.LogRecord) -> BaseException | None:
     return record.exc_info[1] if record.exc_info else None
 
 
-def _frames(told: traceback.TracebackException) -> Iterator[str]:
+def _frames(trace: traceback.TracebackException) -> Iterator[str]:
     """A traceback without the words of its exceptions, which may be anything."""
-    earlier = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
+    earlier = trace.__cause__ or (None if trace.__suppress_context__ else trace.__context__)
     if earlier is not None:
         yield from _frames(earlier)
         yield "\n"
     yield "Traceback (most recent call last):\n"
-    yield from told.stack.format()
-    yield f"{told.exc_type.__name__ if told.exc_type else 'error'}\n"
+    yield from trace.stack.format()
+    yield f"{trace.exc_type.__name__ if trace.exc_type else 'error'}\n"
 
 
 def _plain(value: object) -> str:

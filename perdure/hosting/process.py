@@ -40,13 +40,13 @@ async def until_interrupted() -> None:
 async def beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Do these while the context lasts. One that breaks down is logged, and ends nothing else."""
 
-    async def told(each: Coroutine[Any, Any, None]) -> None:
+    async def reported(each: Coroutine[Any, Any, None]) -> None:
         try:
             await each
         except Exception:
             logging.getLogger("perdure.worker").exception("what goes on beside the worker broke down")
 
-    tasks = [asyncio.create_task(told(each)) for each in work]
+    tasks = [asyncio.create_task(reported(each)) for each in work]
     try:
         yield
     finally:

@@ -89,8 +89,8 @@ def _wordless(span: ReadableSpan) -> ReadableSpan:
     from opentelemetry.trace import Status
 
     def kept(event: Event) -> Event:
-        told = {name: value for name, value in (event.attributes or {}).items() if name == "exception.type"}
-        return Event(event.name, told, event.timestamp)
+        attributes = {name: value for name, value in (event.attributes or {}).items() if name == "exception.type"}
+        return Event(event.name, attributes, event.timestamp)
 
     return ReadableSpan(
         span.name,

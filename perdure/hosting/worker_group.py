@@ -131,7 +131,7 @@ def held_runs() -> list[str]:
     return sorted(set(_under_way.values()))
 
 
-TOLD_EVERY: Final = 15.0
+REPORTED_EVERY: Final = 15.0
 """Seconds between lines about what is waited for."""
 LEAVES_AFTER: Final = 10.0
 """Seconds beyond the grace, or the second interrupt, in which the SDK has to put the worker's runs out of memory."""
@@ -151,31 +151,33 @@ async def drain(worker: WorkerGroup, underway: ActiveExecutions, interrupted: as
     clock = asyncio.get_running_loop().time
     end = clock() + grace + LEAVES_AFTER
     waits = f", and waits up to {grace:g} s for {_listed(underway.titles)}; once more to hand over now"
-    _say(f"draining: takes nothing new{waits if underway.titles else ''}")
+    _print(f"draining: takes nothing new{waits if underway.titles else ''}")
     try:
         while not stopping.done():
             left = max(0.0, end - clock())
-            await asyncio.wait({stopping, again}, timeout=min(TOLD_EVERY, left), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {stopping, again}, timeout=min(REPORTED_EVERY, left), return_when=asyncio.FIRST_COMPLETED
+            )
             if not stopping.done() and clock() >= end:
-                _say_held(held_runs(), underway.titles)
+                _print_held(held_runs(), underway.titles)
                 worker.abandon()
                 stopping.cancel()
                 return False
             if again.done():
                 end = min(end, clock() + LEAVES_AFTER)
                 if underway.titles:
-                    _say(f"hands over {_listed(underway.titles)}")
+                    _print(f"hands over {_listed(underway.titles)}")
                 underway.hand_over()
                 again = asyncio.ensure_future(interrupted.get())
             elif not stopping.done() and underway.titles:
-                _say(f"still waits for {_listed(underway.titles)}")
+                _print(f"still waits for {_listed(underway.titles)}")
     finally:
         again.cancel()
     await stopping
     return True
 
 
-def _say_held(runs: list[str], titles: list[str]) -> None:
+def _print_held(runs: list[str], titles: list[str]) -> None:
     """Other workers go on with these runs: nothing of them is lost."""
     if runs:
         _log.error("leaves without runs that could not be evicted, other workers go on with them: %s", _listed(runs))
@@ -188,5 +190,5 @@ def _listed(titles: list[str]) -> str:
     return ", ".join(titles[:_NAMED]) + more
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     _log.info("%s", line)

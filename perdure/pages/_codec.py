@@ -51,7 +51,7 @@ class CodecServer:
                 f"the origin must be the Web UI's, such as https://temporal.example.com, not {origin!r}"
             )
         self._converter, self._origin = converter, origin
-        self._guards = Guards(token, cookie=COOKIE, asked_from=origin)
+        self._guards = Guards(token, cookie=COOKIE, api_host=origin)
         does = [("decode", self._decode), ("download", self._decode), ("encode", self._encode)]
         cors = Middleware(
             CORSMiddleware,

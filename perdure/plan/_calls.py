@@ -182,7 +182,7 @@ def _or_unknown(lookup: Callable[[Reference], Json | Missing], reference: Refere
 
 DEFAULT_PARALLEL: Final = 8
 DEFAULT_MAX: Final = 20
-TOLD_FAILURES: Final = 10
+SHOWN_FAILURES: Final = 10
 """Failed iterations that the model reads one by one."""
 EACH: Final = "_each"
 UNTIL: Final = "_until"

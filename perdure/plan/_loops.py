@@ -12,7 +12,7 @@ from perdure.plan._calls import (
     ITEM,
     LOOP_DONE,
     LOOP_FAILED,
-    TOLD_FAILURES,
+    SHOWN_FAILURES,
     Call,
     Failed,
     LoopForm,
@@ -217,9 +217,9 @@ class RunningLoop:
         notes, count = self._told, len(self._results)
         if isinstance(self._over, CallError):
             return Failed(self._over, self._sources)
-        if len(notes) > TOLD_FAILURES:
-            more = f"{len(notes) - TOLD_FAILURES} more calls failed; see the results"
-            notes = [*notes[:TOLD_FAILURES], CallError("iteration_failed", more)]
+        if len(notes) > SHOWN_FAILURES:
+            more = f"{len(notes) - SHOWN_FAILURES} more calls failed; see the results"
+            notes = [*notes[:SHOWN_FAILURES], CallError("iteration_failed", more)]
         bad, done = self._ends.get("error", 0), self._ends.get("done", 0)
         if self.form.first is not None:
             parts: dict[Path, Json] = {**self._lists, (LOOP_FAILED,): self._failed, (LOOP_DONE,): done}

@@ -123,8 +123,8 @@ class PromptConfig(BaseModel):
 
     def changed(self, other: PromptConfig) -> PromptConfig:
         """Return this config with the other's changes."""
-        said = {key: getattr(other, key) for key in other.model_fields_set}
-        config: PromptConfig = self.model_copy(update=said)
+        set_fields = {key: getattr(other, key) for key in other.model_fields_set}
+        config: PromptConfig = self.model_copy(update=set_fields)
         return config
 
 
@@ -325,14 +325,14 @@ def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
     return agent
 
 
-def check_task(agent: Agent, context: Context, *, told: bool = False) -> None:
+def check_task(agent: Agent, context: Context, *, explicit: bool = False) -> None:
     """Check that there is a task: a text, data, a plan, tools, or an output that is wanted.
 
-    With `told`, tools and a schema alone are no task. Raise `InputError`: otherwise a model would be paid for nothing.
+    With `explicit`, tools and a schema alone are no task. Raise `InputError`: otherwise a model would be paid for nothing.
     """
-    said = [item for item in context.items if not isinstance(item, MergedMessages) or item.exists]
-    shaped = not told and (context.tools or agent.output_schema not in ({}, True))
-    if not (context.system or context.plan or said or shaped):
+    contents = [item for item in context.items if not isinstance(item, MergedMessages) or item.exists]
+    shaped = not explicit and (context.tools or agent.output_schema not in ({}, True))
+    if not (context.system or context.plan or contents or shaped):
         raise InputError(
             f"there is nothing to do: give the agent {agent.name!r} a message of type 'system' or 'text', or the run an input"
         )
@@ -385,8 +385,10 @@ class Context:
         plans = [message for message in messages if isinstance(message, PlanMessage)]
         self.plan: Sequence[Json] = plans[-1].plan if plans else []
         self.plan_output: Json = plans[-1].output if plans else None
-        said = agent.config.start if "start" in agent.config.model_fields_set else None
-        self.starts_with_plan = bool(self.plan) and (said == "plan" or (said is None and self.plan_output is not None))
+        written_start = agent.config.start if "start" in agent.config.model_fields_set else None
+        self.starts_with_plan = bool(self.plan) and (
+            written_start == "plan" or (written_start is None and self.plan_output is not None)
+        )
         """Whether the plan runs first: its author sets that, or gives its output with it (R5.9)."""
         data = merge_data(messages)
         self.data = [merged for merged in data if merged.kind != "state"]

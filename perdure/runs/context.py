@@ -25,7 +25,7 @@ from perdure.runs.wire import PreparedWorker
 from perdure.tools.engine import keep_tool
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, dumps
-from perdure.values.limits import MAX_INBOX, MAX_LAST_MESSAGES, MAX_RESULT, MAX_SAID, MAX_UNHEARD
+from perdure.values.limits import MAX_INBOX, MAX_LAST_MESSAGES, MAX_RESULT, MAX_SESSION_MESSAGE, MAX_UNHEARD
 from perdure.values.media import excerpt
 from perdure.values.problems import first_problem
 from perdure.values.sizes import Sizes, preview
@@ -124,7 +124,7 @@ class Contexts:
 
 CUT: Final = "A new message came while you were writing: your answer was ended there, and what had closed of it stands."
 OVERTAKEN: Final = "Your output was not returned, because a new message came before everything had ended."
-_TOLD_NOTES: Final = 5
+_SHOWN_NOTES: Final = 5
 """Notes of one kind that the model reads about one plan."""
 _SHOWN_IN_ERRORS: Final = 2000
 """Characters of a call that an error message repeats to the model: enough to recognise and correct it."""
@@ -190,8 +190,8 @@ def plan_notes(calls: Sequence[Call], plan: Plan) -> list[JsonObject]:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    more = f"; {len(texts) - _TOLD_NOTES} more" if len(texts) > _TOLD_NOTES else ""
-    return "; ".join(texts[:_TOLD_NOTES]) + more
+    more = f"; {len(texts) - _SHOWN_NOTES} more" if len(texts) > _SHOWN_NOTES else ""
+    return "; ".join(texts[:_SHOWN_NOTES]) + more
 
 
 def with_reasons(view: RequestView, log: Sequence[RequestView], messages: Sequence[JsonObject]) -> RequestView:
@@ -316,8 +316,8 @@ def accept(progress: RunProgress, raw: Json) -> IncomingMessage | None:
     if any(each.names(said.id, said.sender) for each in message_fates(progress)):
         return None
     size = len(said.text.encode())
-    if size > MAX_SAID:
-        raise DecisionError(f"the message {said.id} has {size:,} bytes, and {MAX_SAID:,} is the most")
+    if size > MAX_SESSION_MESSAGE:
+        raise DecisionError(f"the message {said.id} has {size:,} bytes, and {MAX_SESSION_MESSAGE:,} is the most")
     waiting = sum(len(each.text.encode()) for each in progress.inbox)
     if len(progress.inbox) >= MAX_INBOX or size + waiting > MAX_UNHEARD:
         raise DecisionError(

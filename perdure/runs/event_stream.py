@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final
 
 from perdure.runs.events import (
-    SAID_BY_SESSION,
+    IN_SESSION_JOURNAL,
     Cursor,
     Event,
     EventsPage,
@@ -407,7 +407,7 @@ class SessionEventReader:
             return []
         own = self.cursor
         self._run.cursor = replace(self._run.cursor, session=own.session, session_reset=own.session_reset)
-        found = [each for each in self._run.take(run, live) if (each.topic, each.phase) not in SAID_BY_SESSION]
+        found = [each for each in self._run.take(run, live) if (each.topic, each.phase) not in IN_SESSION_JOURNAL]
         self.cursor = self._run.cursor
         return found
 

@@ -312,7 +312,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
 """Every topic, in the order of docs/events.md."""
 
 
-SAID_BY_SESSION: Final = frozenset(
+IN_SESSION_JOURNAL: Final = frozenset(
     {
         ("lifecycle", "start"),
         ("lifecycle", "end"),

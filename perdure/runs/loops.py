@@ -20,7 +20,7 @@ from perdure.plan import (
     LOOP_FAILED,
     LOOP_RESULTS,
     OWN_TOOLS,
-    TOLD_FAILURES,
+    SHOWN_FAILURES,
     Call,
     Failed,
     Returned,
@@ -350,9 +350,9 @@ class LoopInput(WireModel):
         if told and (count == len(self.items) if self.call is None else not state.well):
             message = f"all {count} iterations failed; the first: {told[0].message}"
             return Failed(CallError("iterations_failed", message), frozenset(state.sources)), []
-        if count > TOLD_FAILURES:
-            more = f"{count - TOLD_FAILURES} more iterations failed; see the results"
-            told[TOLD_FAILURES:] = [CallError("iteration_failed", more)]
+        if count > SHOWN_FAILURES:
+            more = f"{count - SHOWN_FAILURES} more iterations failed; see the results"
+            told[SHOWN_FAILURES:] = [CallError("iteration_failed", more)]
         parts = dict(zip(map(_path, self.lists), state.lists, strict=True)) if self.call is not None else None
         return Returned(state.results, parts=parts, sources=frozenset(state.sources)), told
 

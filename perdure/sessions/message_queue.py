@@ -28,7 +28,7 @@ from perdure.sessions.wire import (
 )
 from perdure.values.caller_context import check_context, same_context
 from perdure.values.json import JsonObject, WireModel
-from perdure.values.limits import MAX_AGENT, MAX_NAME, MAX_REPORTS, MAX_SAID, MAX_STEERED, MAX_WAITING_TEXT
+from perdure.values.limits import MAX_AGENT, MAX_NAME, MAX_REPORTS, MAX_SESSION_MESSAGE, MAX_STEERED, MAX_WAITING_TEXT
 from perdure.values.messages import Mode, SessionRules
 from perdure.values.sizes import Sizes
 
@@ -249,9 +249,9 @@ def says(message: Message) -> None:
         )
     if not message.text.strip():
         raise MessageRefusedError("the message is empty")
-    if (size := len(message.text.encode())) > MAX_SAID:
+    if (size := len(message.text.encode())) > MAX_SESSION_MESSAGE:
         raise MessageRefusedError(
-            f"the message has {size:,} bytes, and {MAX_SAID:,} is the most: name a file in it instead"
+            f"the message has {size:,} bytes, and {MAX_SESSION_MESSAGE:,} is the most: name a file in it instead"
         )
     judge_context(message)
 

@@ -15,7 +15,7 @@ from perdure.sessions.message_queue import ActiveRun, Queued
 from perdure.values.json import WireModel, shorten
 from perdure.values.limits import MAX_REPLY
 from perdure.values.media import cut_text
-from perdure.values.messages import Told
+from perdure.values.messages import VerbosePart
 
 DELIVER_ACTIVITY: Final = "perdure.reply"
 """Activity that passes one reply, a `ReplyDelivery`, to the worker's function for its route: a `Delivered`."""
@@ -69,7 +69,7 @@ class Part:
     text: str
 
 
-def parts(result: RunResult, reply: str | None, told: Collection[Told] = ()) -> list[Part]:
+def parts(result: RunResult, reply: str | None, verbose: Collection[VerbosePart] = ()) -> list[Part]:
     """Return the parts of a run's reply in their order; none if there is nothing to send.
 
     `reply` is the run's answer; `None` where it has none or wants to send nothing. A text that a message tool has sent
@@ -78,8 +78,8 @@ def parts(result: RunResult, reply: str | None, told: Collection[Told] = ()) -> 
     that somebody has ended sends nothing.
     """
     if reply is not None and not was_sent(reply, result.sent):
-        thought = [Part("reasoning", result.reasoning)] if "reasoning" in told and result.reasoning.strip() else []
-        calls = [Part("tools", summary(result.calls))] if "tools" in told and result.calls else []
+        thought = [Part("reasoning", result.reasoning)] if "reasoning" in verbose and result.reasoning.strip() else []
+        calls = [Part("tools", summary(result.calls))] if "tools" in verbose and result.calls else []
         return [*thought, *calls, Part("answer", reply)]
     if result.status == "refused":
         return [Part("failure", (result.error or "The model refused.")[:_FAILURE])]
@@ -139,7 +139,7 @@ def deliveries(
     reply: str | None,
     running: ActiveRun,
     held: Collection[str],
-    told: Collection[Told] = (),
+    verbose: Collection[VerbosePart] = (),
     *,
     speaker: ReplyAuthor,
 ) -> list[ReplyDelivery]:
@@ -154,8 +154,8 @@ def deliveries(
             routes.setdefault(message.route, []).append(message)
     if not routes or (running.ending is not None and result.status != "completed"):  # by somebody, who knows it
         return []
-    said = parts(result, reply, told)
-    pairs = [(route, messages, part) for route, messages in routes.items() for part in said]
+    reply_parts = parts(result, reply, verbose)
+    pairs = [(route, messages, part) for route, messages in routes.items() for part in reply_parts]
     return [
         ReplyDelivery(
             key=f"{speaker.run_id}/{number}",

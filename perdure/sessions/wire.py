@@ -46,7 +46,7 @@ UNLIMITED_RUNS_PATCH: Final = "session-runs-unlimited"
 """Marker of a session's execution whose runs wait for no room. Only a worker without a limit of runs records it."""
 AFTER_ACTIVITY: Final = "perdure.after"
 """What a run that told nothing by its end has done: its `RunResult`."""
-SAY_ACTIVITY: Final = "perdure.say"
+UPDATE_RUN_ACTIVITY: Final = "perdure.say"
 """Sends a `RunUpdate` to a run; returns its `RunUpdateResult`."""
 
 ENDED: Final = "the session has ended"

@@ -260,7 +260,7 @@ person and their rights; what belongs to them is in a database."""
 
 # Messages to a session.
 
-MAX_SAID: Final = 100_000
+MAX_SESSION_MESSAGE: Final = 100_000
 """Bytes of a message: 20 of them wait in one history, and no person writes a tenth of it."""
 MAX_NAME: Final = 200
 """Characters of a session's key, of a sender, of a message's id and of a right: they are in lists and in ids."""

@@ -371,7 +371,7 @@ def check_priority(priority: Any) -> int | None:
 
 
 Mode: TypeAlias = Literal["steer", "followup", "collect", "interrupt", "reject"]
-Told: TypeAlias = Literal["reasoning", "tools"]
+VerbosePart: TypeAlias = Literal["reasoning", "tools"]
 """The parts that are delivered before an answer: the model's reasoning, a line for each call."""
 MODES: Final[tuple[Mode, ...]] = ("steer", "followup", "collect", "interrupt", "reject")
 
@@ -392,7 +392,7 @@ class SessionRules(BaseModel):
     (R10.11)."""
     priority: Priority | None = None
     """Priority of its runs; that of its agent."""
-    verbose: tuple[Told, ...] | None = None
+    verbose: tuple[VerbosePart, ...] | None = None
     """The parts that are delivered before an answer, to people whose messages name a route; none (R10.16)."""
 
     def over(self, below: SessionRules) -> SessionRules:

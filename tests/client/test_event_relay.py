@@ -296,10 +296,10 @@ async def test_the_command_prints_a_line_of_json_for_each(dev_server: WorkflowEn
 
 async def test_a_reader_is_told_in_lines_and_text_runs_on() -> None:
     console = Console(record=True, width=80, file=io.StringIO(), force_terminal=False)
-    telling = EventPrinter(console)
+    printer = EventPrinter(console)
 
     def tell(topic: Any, phase: str, **data: Any) -> None:
-        telling.tell(Event(topic, phase, "2026-01-01T10:00:00.000Z", "r", data))
+        printer.print_event(Event(topic, phase, "2026-01-01T10:00:00.000Z", "r", data))
 
     tell("lifecycle", "start", agent="a")
     tell("request", "start", number=1, model="m", reason="the first")

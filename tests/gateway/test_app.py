@@ -115,7 +115,7 @@ async def test_a_change_of_the_tokens_is_seen_without_a_restart(tmp_path: Path) 
     file, now = tmp_path / "tokens.json", 1_000_000.0
     told: list[str] = []
     (old,) = write_tokens(file, ("acme", "ann", ["read"]))
-    tokens = TokenFile(file, clock=lambda: now, told=told.append)
+    tokens = TokenFile(file, clock=lambda: now, report=told.append)
     written = json.loads(file.read_text())
     new, entry = new_token("acme", "ann", ["read"])
     written["tokens"].append(entry.model_dump(mode="json", exclude_none=True))

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from perdure.approvals.decisions import KINDS, parse_decision
 from perdure.approvals.policy import ASKS, Guard, parse_policy
 from perdure.approvals.queue import ApprovalQueue
-from perdure.errors import MAX_PROBLEM, MAX_TOLD, CallError, DecisionError, PerdureError
+from perdure.errors import MAX_ERROR_TEXT, MAX_PROBLEM, CallError, DecisionError, PerdureError
 from perdure.models.dialects._solution import parse_solution
 from perdure.models.dialects.common import DialectRequest, ToolDelta
 from perdure.models.dialects.registry import DIALECTS
@@ -410,5 +410,5 @@ def test_what_is_said_of_a_call_is_bounded_however_long_what_it_names(written: d
 
 def test_a_tools_own_words_are_bounded_too() -> None:
     error = CallError("boom", "a" * 100_000 + "end")
-    assert (len(error.message) <= MAX_TOLD, error.message[-3:]) == (True, "end")
+    assert (len(error.message) <= MAX_ERROR_TEXT, error.message[-3:]) == (True, "end")
     assert "(100,003 characters)" in error.message

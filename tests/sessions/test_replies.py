@@ -26,7 +26,7 @@ from perdure.sessions.replies import (
 )
 from perdure.tools.tool import parse_tool
 from perdure.values.json import JsonObject
-from perdure.values.messages import Told
+from perdure.values.messages import VerbosePart
 
 
 def call(tool: str, status: str = "done", number: int = 0, **more: Any) -> CallView:
@@ -38,7 +38,7 @@ def result(status: str = "completed", **more: Any) -> RunResult:
 
 
 BOOK = call("book", "failed", error={"code": "full", "message": "no seat is left"})
-THOUGHT: tuple[Told, ...] = ("reasoning",)
+THOUGHT: tuple[VerbosePart, ...] = ("reasoning",)
 
 
 def digests(text: str, message: bool | str = True, **params: Any) -> list[str]:

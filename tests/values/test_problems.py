@@ -111,7 +111,7 @@ def test_a_command_starts_no_paid_run_of_tools_or_a_schema_alone(more: dict[str,
     (tmp_path / "a.json").write_text(json.dumps(more))
     found = CliRunner().invoke(app, ["run", str(tmp_path / "a.json")])
     assert (found.exit_code, "there is nothing to do: give the agent 'a' a message" in found.stderr) == (2, True)
-    assert Agent.of(more).check_input(1, told=True) == 1
+    assert Agent.of(more).check_input(1, explicit=True) == 1
 
 
 @pytest.mark.parametrize("more", [{}, {"description": "x"}, {"schema": True}, {"context": [{"type": "input"}]}])

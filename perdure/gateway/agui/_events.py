@@ -227,13 +227,13 @@ NOT_COUNTED: Final = "perdure.not_counted"
 class AguiEvents(EventAdapter[BaseEvent, RunView]):
     """The events that answer one input. `run`: the end of the run's id. `before`: Requests up to this number are not reported."""
 
-    def __init__(self, asked: AguiRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
-        self._asked = asked
+    def __init__(self, request: AguiRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
+        self._request = request
         self._run = run
         self._run_id = run_id
         self._before = before
         self._about: JsonObject = {"perdure": {"runId": run_id}} if run_id else {}
-        self._messages = [dict(message) for message in asked.messages]
+        self._messages = [dict(message) for message in request.messages]
         self._text = MessageTexts(f"{run}:msg", self._messages)
         self._thought = MessageTexts(f"{run}:reasoning", self._messages, reasoning=True)
         self._steps: dict[int, str] = {}
@@ -247,8 +247,8 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
     def begin(self) -> Iterator[BaseEvent]:
         """Yield the first event."""
         yield RunStartedEvent(
-            thread_id=self._asked.thread,
-            run_id=self._asked.run,
+            thread_id=self._request.thread,
+            run_id=self._request.run,
             protocol_version=PROTOCOL_VERSION,
             metadata=self._about or None,
         )
@@ -311,7 +311,7 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
 
     def _finished(self, **more: Any) -> BaseEvent:
         return RunFinishedEvent(
-            thread_id=self._asked.thread, run_id=self._asked.run, metadata=self._about or None, **more
+            thread_id=self._request.thread, run_id=self._request.run, metadata=self._about or None, **more
         )
 
     def _close(self) -> Iterator[BaseEvent]:
@@ -338,7 +338,7 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
 
     def on_assistant(self, event: Event) -> Iterator[BaseEvent]:
         if event.phase == "end" and event.data.get("accepted"):
-            yield from self._said(event.data)
+            yield from self._on_text(event.data)
         else:
             yield from self._written(self._text, event)
 
@@ -359,7 +359,7 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
             yield from self._drop(texts, data["request"], attempt)
         yield from texts.write(name, int(data["start"]), str(data["text"]))
 
-    def _said(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
+    def _on_text(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
         """A text that counts."""
         name, text = _name(data), str(data["text"])
         if "text" in (data.get("cut") or ()):  # then what was written is more of it

@@ -51,9 +51,9 @@ class AguiRequest:
         """Return the keys of the agent file that differ in the message's own run: the page's data follows its context, from this source (R15.2)."""
         if not self.context or self.answers:  # with answers, the message goes to the run that they answer
             return {}
-        told: JsonObject = {"_sources": [source]} if source else {}
+        parameters: JsonObject = {"_sources": [source]} if source else {}
         data = [
-            {"role": "user", "content": f"# data of the page: {what}\n\n{value}", **told}
+            {"role": "user", "content": f"# data of the page: {what}\n\n{value}", **parameters}
             for what, value in self.context
         ]
         return {"context": [*(document.get("context") or []), *data]}
@@ -70,32 +70,37 @@ def interrupt_id(run: str, call: str, digest: str) -> str:
 def read(body: JsonObject) -> AguiRequest:
     """Raises `HttpError` (422), in one line, for what is no input and for what would be passed over."""
     try:
-        said = RunAgentInput.model_validate(body)
+        run_input = RunAgentInput.model_validate(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]  # of 20,000, perhaps
         raise _wrong(".".join(map(str, first["loc"])) or "the body", first["msg"]) from None
-    for key, text in (("threadId", said.thread_id), ("runId", said.run_id)):
+    for key, text in (("threadId", run_input.thread_id), ("runId", run_input.run_id)):
         if not 0 < len(text) <= MOST:
             raise _wrong(key, f"must have 1 to {MOST} characters")
-    if said.tools:
+    if run_input.tools:
         raise _wrong("tools", "must be empty: an agent has its own tools, and runs none of the client's here")
-    answers = [_answer(entry) for entry in said.resume or []]
+    answers = [_answer(entry) for entry in run_input.resume or []]
     if len({answer.run for answer in answers}) > 1:
         raise _wrong("resume", "must answer the interrupts of one run")
-    message = _message(said, follows=bool(answers))
-    if message is None and not answers and said.messages:
+    message = _message(run_input, follows=bool(answers))
+    if message is None and not answers and run_input.messages:
         raise _wrong("messages", "has nothing to answer: it needs a user's message")
     raw = body["messages"]
-    context = [(each.description, each.value) for each in said.context or []]
+    context = [(each.description, each.value) for each in run_input.context or []]
     return AguiRequest(
-        said.thread_id, said.run_id, message, answers, [each for each in raw if isinstance(each, dict)], context
+        run_input.thread_id,
+        run_input.run_id,
+        message,
+        answers,
+        [each for each in raw if isinstance(each, dict)],
+        context,
     )
 
 
-def _message(said: RunAgentInput, *, follows: bool) -> tuple[str, str] | None:
+def _message(run_input: RunAgentInput, *, follows: bool) -> tuple[str, str] | None:
     """The last of a user; beside answers to interrupts only one that stands behind all else."""
-    users = [each for each in said.messages if each.role == "user"]
-    if not users or (follows and said.messages[-1].role != "user"):
+    users = [each for each in run_input.messages if each.role == "user"]
+    if not users or (follows and run_input.messages[-1].role != "user"):
         return None
     last: Any = users[-1]
     text = last.content if isinstance(last.content, str) else _text(last.content)
@@ -126,10 +131,10 @@ def _decision(entry: ResumeEntry) -> JsonObject:
     payload: Json = entry.payload
     if entry.status == "cancelled":
         return {"decision": "reject", "reason": "cancelled"}
-    said = payload if isinstance(payload, dict) else {"approved": payload}
-    if "answer" in said:
-        return {"decision": "answer", "answer": said["answer"]}
-    reason, approved, edited = said.get("reason"), said.get("approved"), said.get("editedArgs")
+    answer = payload if isinstance(payload, dict) else {"approved": payload}
+    if "answer" in answer:
+        return {"decision": "answer", "answer": answer["answer"]}
+    reason, approved, edited = answer.get("reason"), answer.get("approved"), answer.get("editedArgs")
     if not isinstance(approved, bool) or not isinstance(reason, str | None) or not isinstance(edited, dict | None):
         words = '{"approved": true or false, "reason"?: "…", "editedArgs"?: {…}}, or to a question {"answer": …}'
         raise _wrong("resume", f"has a payload that must be {words}")

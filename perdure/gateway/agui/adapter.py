@@ -48,11 +48,11 @@ def agui_adapter(gateway: Gateway) -> Adapter:
 
         caller = caller_of(request)
         agent = gateway.agents.get(request.path_params["agent"])
-        asked = read(body := await read_json(request))
+        agui_request = read(body := await read_json(request))
         key = Key.of(gateway, request, caller, body)
-        session = gateway.perdure.session(asked.thread, tenant=caller.tenant, agent=agent)
-        settings = asked.settings(agent.document(), gateway.client_source(caller, agent))
-        return await _answer(gateway, trees, caller, session, asked, settings, key)
+        session = gateway.perdure.session(agui_request.thread, tenant=caller.tenant, agent=agent)
+        settings = agui_request.settings(agent.document(), gateway.client_source(caller, agent))
+        return await _answer(gateway, trees, caller, session, agui_request, settings, key)
 
     return Adapter("ag-ui", [Route("/ag-ui/{agent}", answer, methods=["POST"])])
 
@@ -62,7 +62,7 @@ async def _answer(
     trees: RunTreeReader,
     caller: Caller,
     session: Session,
-    asked: AguiRequest,
+    agui_request: AguiRequest,
     settings: JsonObject,
     key: Key | None,
 ) -> Response:
@@ -72,23 +72,23 @@ async def _answer(
     run_id: str | None = None
     late: list[str] = []
     before = 0
-    if asked.message is not None:
+    if agui_request.message is not None:
         caller.check(SEND, "say something in threads")
-    if asked.answers:
+    if agui_request.answers:
         caller.check(APPROVE, "decide what waits for a person")
-    if key is not None and (asked.message is not None or asked.answers):
+    if key is not None and (agui_request.message is not None or agui_request.answers):
         await key.take()
-    if asked.answers:
-        run_id = f"{session_id(caller.tenant, asked.thread)}/{asked.answers[0].run}"
+    if agui_request.answers:
+        run_id = f"{session_id(caller.tenant, agui_request.thread)}/{agui_request.answers[0].run}"
         view = await (await gateway.own_run(caller, run_id)).view()
-        for path in dict.fromkeys(answer.path for answer in asked.answers):
+        for path in dict.fromkeys(answer.path for answer in agui_request.answers):
             found = await gateway.own_run(caller, "/".join(filter(None, (run_id, path))))
-            answers = [answer for answer in asked.answers if answer.path == path]
+            answers = [answer for answer in agui_request.answers if answer.path == path]
             late += await decide(found, await found.view() if path else view, answers, caller.sender)
         before = max((each.number for each in view.log), default=0)
-    if asked.message is not None:
-        id, text = asked.message
-        mode: Mode | None = "steer" if asked.answers else None
+    if agui_request.message is not None:
+        id, text = agui_request.message
+        mode: Mode | None = "steer" if agui_request.answers else None
         receipt = await session.send(
             text,
             sender=caller.sender,
@@ -100,17 +100,17 @@ async def _answer(
         )
         before = before if receipt.run_id in (run_id, None) else 0
         run_id = receipt.run_id or run_id
-    elif not asked.answers:
+    elif not agui_request.answers:
         caller.check(READ, "follow what runs in a thread")
         if (running := await session.run()) is None:
             raise HttpError(409, "nothing runs in this thread: send a message first", kind="nothing-runs")
         run_id = running.id
     if run_id is None:  # a command
-        telling = AguiEvents(asked)
-        return EventStream(gateway, caller, only(*telling.begin(), telling.done()), retry=False)
-    telling = AguiEvents(asked, run_id.rpartition("/")[2], run_id, before)
+        agui_events = AguiEvents(agui_request)
+        return EventStream(gateway, caller, only(*agui_events.begin(), agui_events.done()), retry=False)
+    agui_events = AguiEvents(agui_request, run_id.rpartition("/")[2], run_id, before)
     run = gateway.perdure.get_run(run_id)
-    following = RunStream(run, session, trees, telling, caller.may(APPROVE), late)
+    following = RunStream(run, session, trees, agui_events, caller.may(APPROVE), late)
     return EventStream(gateway, caller, following.frames(), retry=False)
 
 
@@ -186,7 +186,7 @@ class RunStream:
     run: Run[object]
     session: Session
     trees: RunTreeReader
-    telling: AguiEvents
+    agui_events: AguiEvents
     approves: bool
     """Whether whoever asked may decide: then what waits for a person ends the answer, which else goes on."""
     late: list[str]
@@ -203,34 +203,37 @@ class RunStream:
             yield as_frame(RunErrorEvent(message=problem.detail, code=problem.kind))
 
     async def _events(self) -> AsyncGenerator[BaseEvent, None]:
-        for told in self.telling.begin():
-            yield told
+        for out in self.agui_events.begin():
+            yield out
         view = await self._begun()
-        for told in (*self.telling.state(await self._state(view)), *self.telling.not_counted(self.late)):
-            yield told
+        for out in (*self.agui_events.state(await self._state(view)), *self.agui_events.not_counted(self.late)):
+            yield out
         looks = _Looks({call.id for call in view.calls if call.status == "running"} if self.approves else None)
-        async with aclosing(with_pauses(self.run.events(topics=self.telling.topics), looks.pauses)) as events:
+        async with aclosing(with_pauses(self.run.events(topics=self.agui_events.topics), looks.pauses)) as events:
             async for event in events:
                 if event is not None:
-                    for told in self.telling.fold(event):
-                        yield told
+                    for out in self.agui_events.fold(event):
+                        yield out
                     looks.note(event)
                 elif looks.are_due:
                     looks.changed, tree = False, await self._tree(await self.run.view())
-                    for told in (*self.telling.state(await self._state(tree.view)), *self.telling.below(tree.below)):
-                        yield told
+                    for out in (
+                        *self.agui_events.state(await self._state(tree.view)),
+                        *self.agui_events.below(tree.below),
+                    ):
+                        yield out
                     if self.approves and tree.rests and (waiting := await self.trees.waiting(self.run, tree)):
-                        for told in self.telling.interrupt(waiting):
-                            yield told
+                        for out in self.agui_events.interrupt(waiting):
+                            yield out
                         return
         view = await self.run.wait()
         tree = await self._tree(view)
-        for told in (*self.telling.state(await self._state(view)), *self.telling.below(tree.below)):
-            yield told
+        for out in (*self.agui_events.state(await self._state(view)), *self.agui_events.below(tree.below)):
+            yield out
         if view.output_size:
             view = view.model_copy(update={"output": loads(await self.run.value("output"))})
-        for told in self.telling.end(view):
-            yield told
+        for out in self.agui_events.end(view):
+            yield out
 
     async def _begun(self) -> RunView:
         """The run, once it has begun. Raises `HttpError` (409) where its message was taken back before that."""
@@ -242,7 +245,7 @@ class RunStream:
     async def _tree(self, view: RunView) -> RunTree:
         """Return the run with the runs below it, where one of these may wait or has what the client lacks."""
         busy = self.approves and any(call.status == "running" for call in view.calls)
-        if not busy and not self.telling.lacks_below:
+        if not busy and not self.agui_events.lacks_below:
             return RunTree(view)
         return RunTree(view, await self.trees.below(self.run, asked=True))
 

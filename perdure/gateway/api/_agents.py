@@ -24,15 +24,15 @@ def shown(agent: Agent[Any]) -> JsonObject:
     }
 
 
-async def list_agents(asked: ApiRequest) -> Response:
+async def list_agents(request: ApiRequest) -> Response:
     return answered(
-        {"agents": [{**shown(agent), "name": name} for name, agent in asked.gateway.agents.by_name().items()]}
+        {"agents": [{**shown(agent), "name": name} for name, agent in request.gateway.agents.by_name().items()]}
     )
 
 
-async def show(asked: ApiRequest) -> Response:
-    name = asked.named("agent")
-    return answered({**shown(asked.gateway.agents.get(name)), "name": name})
+async def show(request: ApiRequest) -> Response:
+    name = request.named("agent")
+    return answered({**shown(request.gateway.agents.get(name)), "name": name})
 
 
 AGENTS: Final = (

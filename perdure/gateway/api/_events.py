@@ -28,33 +28,33 @@ class EventForm(WireModel):
     data: dict[str, object]
 
 
-async def of_run(asked: ApiRequest[WireModel, EventsQuery]) -> Response:
-    run = await asked.run()
-    return _streamed(asked, asked.gateway.perdure.events(run.id, _from(asked), _topics(asked)))
+async def of_run(request: ApiRequest[WireModel, EventsQuery]) -> Response:
+    run = await request.run()
+    return _streamed(request, request.gateway.perdure.events(run.id, _from(request), _topics(request)))
 
 
-async def of_session(asked: ApiRequest[WireModel, EventsQuery]) -> Response:
-    session = asked.gateway.session(asked.caller, asked.named("session"))
-    return _streamed(asked, session.events(_from(asked), _topics(asked)))
+async def of_session(request: ApiRequest[WireModel, EventsQuery]) -> Response:
+    session = request.gateway.session(request.caller, request.named("session"))
+    return _streamed(request, session.events(_from(request), _topics(request)))
 
 
-def _streamed(asked: ApiRequest[WireModel, EventsQuery], events: AsyncGenerator[Event, None]) -> Response:
+def _streamed(request: ApiRequest[WireModel, EventsQuery], events: AsyncGenerator[Event, None]) -> Response:
     async def frames() -> AsyncGenerator[str, None]:
         async with aclosing(events):
             async for event in events:
                 yield frame(dumps(event.as_json()), event=event.topic, id=event.cursor)
 
-    return EventStream(asked.gateway, asked.caller, frames())
+    return EventStream(request.gateway, request.caller, frames())
 
 
-def _from(asked: ApiRequest[WireModel, EventsQuery]) -> str | None:
+def _from(request: ApiRequest[WireModel, EventsQuery]) -> str | None:
     """A browser that comes back sends its position in a header, and requests the same address."""
-    return asked.request.headers.get("last-event-id") or asked.query.from_
+    return request.request.headers.get("last-event-id") or request.query.from_
 
 
-def _topics(asked: ApiRequest[WireModel, EventsQuery]) -> list[str] | None:
-    said = asked.query.topics
-    return None if said is None else [topic.strip() for topic in said.split(",") if topic.strip()]
+def _topics(request: ApiRequest[WireModel, EventsQuery]) -> list[str] | None:
+    topics = request.query.topics
+    return None if topics is None else [topic.strip() for topic in topics.split(",") if topic.strip()]
 
 
 EVENTS: Final = tuple(

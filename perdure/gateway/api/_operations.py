@@ -127,15 +127,15 @@ def answered(value: Json, status: int = 200, headers: Mapping[str, str] | None =
     return Response(dumps(value).encode(errors="backslashreplace"), status, headers, "application/json")
 
 
-async def waited(asked: ApiRequest[Any, Any], wait: Callable[[float], Awaitable[WaitResult]]) -> Response:
+async def waited(request: ApiRequest[Any, Any], wait: Callable[[float], Awaitable[WaitResult]]) -> Response:
     """`{status, startedAt, endedAt, error?}` (R10.1)."""
-    found = await until_stopping(asked, wait(asked.query.timeout))
+    found = await until_stopping(request, wait(request.query.timeout))
     return answered((found or await wait(0)).as_json())
 
 
-async def until_stopping(asked: ApiRequest[Any, Any], what: Awaitable[Any]) -> Any:
+async def until_stopping(request: ApiRequest[Any, Any], what: Awaitable[Any]) -> Any:
     """Return the result of `what`; `None` if the gateway is about to end."""
-    task, stops = asyncio.ensure_future(what), asyncio.ensure_future(asked.gateway.stopping.wait())
+    task, stops = asyncio.ensure_future(what), asyncio.ensure_future(request.gateway.stopping.wait())
     try:
         await asyncio.wait([task, stops], return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None

@@ -30,15 +30,15 @@ from perdure.sessions.wire import SESSION_PREFIX, WaitResult
 from perdure.values.references import MISSING
 
 
-async def start(asked: ApiRequest[StartRun]) -> Response:
-    body, caller = asked.body, asked.caller
+async def start(request: ApiRequest[StartRun]) -> Response:
+    body, caller = request.body, request.caller
     if body.approval:
         caller.check(APPROVE, "change what a run asks about")
-    header = asked.request.headers.get(HEADER)
+    header = request.request.headers.get(HEADER)
     if header and body.key not in (None, header):
         raise HttpError(422, "the body: 'key' and the header Idempotency-Key name two keys: leave one out")
-    agent = asked.gateway.agents.get(body.agent)
-    run = await asked.gateway.perdure.start(
+    agent = request.gateway.agents.get(body.agent)
+    run = await request.gateway.perdure.start(
         agent,
         body.input if "input" in body.model_fields_set else MISSING,
         key=body.key or header,
@@ -46,13 +46,13 @@ async def start(asked: ApiRequest[StartRun]) -> Response:
         sender=caller.sender,
         tenant=caller.tenant,
         context=caller.context,
-        callback=asked.body.callback,
+        callback=request.body.callback,
     )
     return answered({"runId": run.id}, 201, {"Location": f"/v1/runs/{quote(run.id)}"})
 
 
-async def list_runs(asked: ApiRequest[Paged, ListRuns]) -> Response:
-    query = asked.query
+async def list_runs(request: ApiRequest[Paged, ListRuns]) -> Response:
+    query = request.query
     chosen = Selection(
         agent=query.agent,
         status=query.status,
@@ -60,71 +60,71 @@ async def list_runs(asked: ApiRequest[Paged, ListRuns]) -> Response:
         sender=query.sender,
         waiting=query.waiting,
         schedule=query.schedule,
-        tenant=asked.caller.tenant,
+        tenant=request.caller.tenant,
     )
-    page = await asked.gateway.perdure.page_of_runs(chosen, size=query.limit, page=query.page)
+    page = await request.gateway.perdure.page_of_runs(chosen, size=query.limit, page=query.page)
     return answered({"runs": [row.as_json() for row in page.rows], "next": page.following})
 
 
-async def show(asked: ApiRequest) -> Response:
-    return answered((await (await asked.run()).view()).result().as_json())
+async def show(request: ApiRequest) -> Response:
+    return answered((await (await request.run()).view()).result().as_json())
 
 
-async def wait(asked: ApiRequest[Paged, WaitQuery]) -> Response:
+async def wait(request: ApiRequest[Paged, WaitQuery]) -> Response:
     """Wait for the end of a run; of a session's run also before it has begun."""
-    id, gateway = asked.named("run"), asked.gateway
+    id, gateway = request.named("run"), request.gateway
     if id.startswith(SESSION_PREFIX):
-        session = await gateway.own_session_of(asked.caller, id)
-        return await waited(asked, lambda timeout: session.wait(id, timeout))
-    run = await asked.run()
-    return await waited(asked, run.waited)
+        session = await gateway.own_session_of(request.caller, id)
+        return await waited(request, lambda timeout: session.wait(id, timeout))
+    run = await request.run()
+    return await waited(request, run.waited)
 
 
-async def value(asked: ApiRequest[Paged, TranscriptQuery]) -> Response:
-    text = await (await asked.run()).value(asked.query.what)
+async def value(request: ApiRequest[Paged, TranscriptQuery]) -> Response:
+    text = await (await request.run()).value(request.query.what)
     return Response(text.encode(errors="backslashreplace"), media_type="application/json")
 
 
-async def waiting(asked: ApiRequest) -> Response:
-    found, silent = await (await asked.run()).waiting_below()
+async def waiting(request: ApiRequest) -> Response:
+    found, silent = await (await request.run()).waiting_below()
     return answered({"waiting": [one.as_json() for one in found], "silent": [*silent]})
 
 
-async def decide(asked: ApiRequest[DecisionBody]) -> Response:
-    decision = asked.body.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return answered(await (await asked.run()).decide({**decision, "by": asked.caller.sender}))
+async def decide(request: ApiRequest[DecisionBody]) -> Response:
+    decision = request.body.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return answered(await (await request.run()).decide({**decision, "by": request.caller.sender}))
 
 
-async def _of_no_session(asked: ApiRequest[Any, Any], otherwise: str) -> Run[Any]:
+async def _of_no_session(request: ApiRequest[Any, Any], otherwise: str) -> Run[Any]:
     """A session compares the rights of who asks with those of who has begun the run, or has sent the message (R10.9)."""
-    run = await asked.run()
+    run = await request.run()
     if run.id.startswith(SESSION_PREFIX):
         raise HttpError(409, f"this is a run of a session: {otherwise}")
     return run
 
 
-async def tell(asked: ApiRequest[RunMessage]) -> Response:
-    run = await _of_no_session(asked, "say it there")
-    await check_same_context(asked.caller, run)
-    id = await run.steer(asked.body.text, by=asked.caller.sender, id=asked.body.message_id)
+async def send_message(request: ApiRequest[RunMessage]) -> Response:
+    run = await _of_no_session(request, "say it there")
+    await check_same_context(request.caller, run)
+    id = await run.steer(request.body.text, by=request.caller.sender, id=request.body.message_id)
     return answered({"messageId": id}, 202)
 
 
-async def withdraw(asked: ApiRequest) -> Response:
-    run = await _of_no_session(asked, "take it back there")
-    caller = asked.caller
-    await run.withdraw(asked.named("message"), sender=None if caller.may("withdraw") else caller.sender)
+async def withdraw(request: ApiRequest) -> Response:
+    run = await _of_no_session(request, "take it back there")
+    caller = request.caller
+    await run.withdraw(request.named("message"), sender=None if caller.may("withdraw") else caller.sender)
     return Response(status_code=204)
 
 
-async def cancel(asked: ApiRequest) -> Response:
-    await (await asked.run()).cancel()
+async def cancel(request: ApiRequest) -> Response:
+    await (await request.run()).cancel()
     return Response(status_code=202)
 
 
-async def approvals(asked: ApiRequest[Paged, Paged]) -> Response:
-    query = asked.query
-    found = await asked.gateway.perdure.approvals(size=query.limit, page=query.page, tenant=asked.caller.tenant)
+async def approvals(request: ApiRequest[Paged, Paged]) -> Response:
+    query = request.query
+    found = await request.gateway.perdure.approvals(size=query.limit, page=query.page, tenant=request.caller.tenant)
     return answered(
         {"waiting": [one.as_json() for one in found.waiting], "unnamed": {**found.unnamed}, "next": found.following}
     )
@@ -168,7 +168,7 @@ RUNS: Final = (
         "POST",
         f"{_R}/messages",
         "Tell a run something new while it works.",
-        tell,
+        send_message,
         SEND,
         body=RunMessage,
         answers={202: DeliveredMessage},

@@ -16,20 +16,20 @@ from perdure.runs.schedules import with_time
 from perdure.values.references import MISSING
 
 
-def _named(asked: ApiRequest[Any, Any]) -> Schedule:
+def _named(request: ApiRequest[Any, Any]) -> Schedule:
     """Return the schedule that the path names; nobody can name another tenant's."""
-    return asked.gateway.perdure.schedule(asked.named("schedule"), tenant=asked.caller.tenant)
+    return request.gateway.perdure.schedule(request.named("schedule"), tenant=request.caller.tenant)
 
 
-async def create(asked: ApiRequest[CreateSchedule]) -> Response:
-    body, caller = asked.body, asked.caller
+async def create(request: ApiRequest[CreateSchedule]) -> Response:
+    body, caller = request.body, request.caller
     if body.replace:
         caller.check(STOP, "change a schedule")
     given = "input" in body.model_fields_set
-    agent = asked.gateway.agents.get(body.agent)
+    agent = request.gateway.agents.get(body.agent)
     agent.check_context(caller.context)
     agent.check_input(with_time(body.input, datetime.now(UTC).isoformat()) if given else MISSING)
-    view = await asked.gateway.perdure.schedule(body.schedule, tenant=caller.tenant).create(
+    view = await request.gateway.perdure.schedule(body.schedule, tenant=caller.tenant).create(
         body.agent,
         body.input if given else MISSING,
         cron=body.cron,
@@ -47,38 +47,38 @@ async def create(asked: ApiRequest[CreateSchedule]) -> Response:
     return answered(view.as_json(), 201, {"Location": f"/v1/schedules/{quote(view.name)}"})
 
 
-async def list_schedules(asked: ApiRequest) -> Response:
-    found = [each async for each in asked.gateway.perdure.list_schedules(tenant=asked.caller.tenant)]
+async def list_schedules(request: ApiRequest) -> Response:
+    found = [each async for each in request.gateway.perdure.list_schedules(tenant=request.caller.tenant)]
     return answered({"schedules": [each.as_json() for each in sorted(found, key=lambda each: each.name)]})
 
 
-async def show(asked: ApiRequest) -> Response:
-    return answered((await _named(asked).show()).as_json())
+async def show(request: ApiRequest) -> Response:
+    return answered((await _named(request).show()).as_json())
 
 
-async def pause(asked: ApiRequest[ScheduleNote]) -> Response:
-    await _named(asked).pause(asked.body.note)
+async def pause(request: ApiRequest[ScheduleNote]) -> Response:
+    await _named(request).pause(request.body.note)
     return Response(status_code=204)
 
 
-async def resume(asked: ApiRequest[ScheduleNote]) -> Response:
-    await _named(asked).resume(asked.body.note)
+async def resume(request: ApiRequest[ScheduleNote]) -> Response:
+    await _named(request).resume(request.body.note)
     return Response(status_code=204)
 
 
-async def trigger(asked: ApiRequest[TriggerSchedule]) -> Response:
-    await _named(asked).trigger(overlap=asked.body.overlap)
+async def trigger(request: ApiRequest[TriggerSchedule]) -> Response:
+    await _named(request).trigger(overlap=request.body.overlap)
     return Response(status_code=202)
 
 
-async def backfill(asked: ApiRequest[BackfillSchedule]) -> Response:
-    body = asked.body
-    await _named(asked).backfill(body.from_, body.to, overlap=body.overlap)
+async def backfill(request: ApiRequest[BackfillSchedule]) -> Response:
+    body = request.body
+    await _named(request).backfill(body.from_, body.to, overlap=body.overlap)
     return Response(status_code=202)
 
 
-async def delete(asked: ApiRequest) -> Response:
-    await _named(asked).delete()
+async def delete(request: ApiRequest) -> Response:
+    await _named(request).delete()
     return Response(status_code=204)
 
 

@@ -26,92 +26,94 @@ from perdure.gateway.callers import APPROVE, READ, SEND
 from perdure.sessions.wire import Receipt, SessionView, WaitResult
 
 
-def _session(asked: ApiRequest[Any, Any], agent: str | None = None) -> Session:
-    return asked.gateway.session(asked.caller, asked.named("session"), agent)
+def _session(request: ApiRequest[Any, Any], agent: str | None = None) -> Session:
+    return request.gateway.session(request.caller, request.named("session"), agent)
 
 
-def _who(asked: ApiRequest[Any, Any]) -> dict[str, Any]:
+def _who(request: ApiRequest[Any, Any]) -> dict[str, Any]:
     """Sender and rights are the token's (R10.9)."""
-    return {"sender": asked.caller.sender, "rights": sorted(asked.caller.rights)}
+    return {"sender": request.caller.sender, "rights": sorted(request.caller.rights)}
 
 
-def _says(asked: ApiRequest[Any, Any]) -> dict[str, Any]:
+def _content(request: ApiRequest[Any, Any]) -> dict[str, Any]:
     """The context is the token's, too (R19.1)."""
-    return {**_who(asked), "context": asked.caller.context}
+    return {**_who(request), "context": request.caller.context}
 
 
-def _of(asked: ApiRequest[Any, Any]) -> str:
+def _of(request: ApiRequest[Any, Any]) -> str:
     """Return the sender of the message that the path names: an id belongs to its sender (R10.1)."""
-    return str(asked.query.sender or asked.caller.sender)
+    return str(request.query.sender or request.caller.sender)
 
 
-async def list_sessions(asked: ApiRequest[Paged, Paged]) -> Response:
-    query = asked.query
-    found = await asked.gateway.perdure.page_of_sessions(tenant=asked.caller.tenant, size=query.limit, page=query.page)
+async def list_sessions(request: ApiRequest[Paged, Paged]) -> Response:
+    query = request.query
+    found = await request.gateway.perdure.page_of_sessions(
+        tenant=request.caller.tenant, size=query.limit, page=query.page
+    )
     return answered({"sessions": [row.as_json() for row in found.rows], "next": found.following})
 
 
-async def say(asked: ApiRequest[SessionMessage]) -> Response:
-    body, key = asked.body, asked.key
-    session, id = _session(asked, body.agent), body.message_id
+async def send_message(request: ApiRequest[SessionMessage]) -> Response:
+    body, key = request.body, request.key
+    session, id = _session(request, body.agent), body.message_id
     if key is not None:
         await key.take()
         id = id or key.message
-    receipt = await session.send(body.text, id=id, mode=body.mode, route=body.route, **_says(asked))
+    receipt = await session.send(body.text, id=id, mode=body.mode, route=body.route, **_content(request))
     return answered(receipt.as_json(), 202)
 
 
-async def show(asked: ApiRequest) -> Response:
-    return answered((await _session(asked).show()).as_json())
+async def show(request: ApiRequest) -> Response:
+    return answered((await _session(request).show()).as_json())
 
 
-async def wait(asked: ApiRequest[Paged, WaitsForMessage]) -> Response:
-    session, message, sender = _session(asked), asked.named("message"), _of(asked)
-    return await waited(asked, lambda timeout: session.wait(message, timeout, sender=sender))
+async def wait(request: ApiRequest[Paged, WaitsForMessage]) -> Response:
+    session, message, sender = _session(request), request.named("message"), _of(request)
+    return await waited(request, lambda timeout: session.wait(message, timeout, sender=sender))
 
 
-async def reply(asked: ApiRequest[Paged, WaitsForMessage]) -> Response:
-    session, message, sender = _session(asked), asked.named("message"), _of(asked)
+async def reply(request: ApiRequest[Paged, WaitsForMessage]) -> Response:
+    session, message, sender = _session(request), request.named("message"), _of(request)
 
     async def found() -> list[str | None]:
-        return [await session.reply(message, asked.query.timeout, sender=sender)]
+        return [await session.reply(message, request.query.timeout, sender=sender)]
 
-    answer = await until_stopping(asked, found())
+    answer = await until_stopping(request, found())
     if answer is None:
         raise RunTimeoutError("the gateway ends: ask again")
     return answered({"reply": answer[0]})
 
 
-async def withdraw(asked: ApiRequest[Paged, SenderQuery]) -> Response:
-    await _session(asked).withdraw(asked.named("message"), of=_of(asked), **_who(asked))
+async def withdraw(request: ApiRequest[Paged, SenderQuery]) -> Response:
+    await _session(request).withdraw(request.named("message"), of=_of(request), **_who(request))
     return Response(status_code=204)
 
 
-async def decide(asked: ApiRequest[SessionDecisionBody]) -> Response:
-    decision = asked.body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"run"})
-    return answered(await _session(asked).decide(decision, run=asked.body.run, **_who(asked)))
+async def decide(request: ApiRequest[SessionDecisionBody]) -> Response:
+    decision = request.body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"run"})
+    return answered(await _session(request).decide(decision, run=request.body.run, **_who(request)))
 
 
-async def redeliver(asked: ApiRequest[Redeliver]) -> Response:
-    await _session(asked).redeliver(asked.body.delivery, **_who(asked))
-    return answered({"delivery": asked.body.delivery}, 202)
+async def redeliver(request: ApiRequest[Redeliver]) -> Response:
+    await _session(request).redeliver(request.body.delivery, **_who(request))
+    return answered({"delivery": request.body.delivery}, 202)
 
 
-async def recall(asked: ApiRequest[Paged, RecallQuery]) -> Response:
-    return answered(await _session(asked).recall(asked.query.what, asked.query.page))
+async def recall(request: ApiRequest[Paged, RecallQuery]) -> Response:
+    return answered(await _session(request).recall(request.query.what, request.query.page))
 
 
-async def compact(asked: ApiRequest) -> Response:
-    return answered({"compacted": await _session(asked).compact(**_who(asked))})
+async def compact(request: ApiRequest) -> Response:
+    return answered({"compacted": await _session(request).compact(**_who(request))})
 
 
-async def fork(asked: ApiRequest[Fork]) -> Response:
-    forked = await _session(asked).fork(asked.body.at, asked.body.session)
+async def fork(request: ApiRequest[Fork]) -> Response:
+    forked = await _session(request).fork(request.body.at, request.body.session)
     return answered({"session": forked.key}, 201, {"Location": f"/v1/sessions/{quote(forked.key)}"})
 
 
-async def delete(asked: ApiRequest) -> Response:
-    await _session(asked).delete(**_who(asked))
+async def delete(request: ApiRequest) -> Response:
+    await _session(request).delete(**_who(request))
     return Response(status_code=204)
 
 
@@ -133,7 +135,7 @@ SESSIONS: Final = (
         "POST",
         f"{_S}/messages",
         "Say something in a session.",
-        say,
+        send_message,
         SEND,
         body=SessionMessage,
         answers={202: Receipt},

@@ -84,7 +84,7 @@ def _operation(each: Operation, refs: dict[Any, Any]) -> JsonObject:
         "operationId": each.name,
         "summary": each.summary,
         "description": f"Takes the right `{each.right}`.",
-        "parameters": [*_places(each), *_asked(each)],
+        "parameters": [*_places(each), *_parameters_of(each)],
         "responses": {str(status): _answer(each, answer, refs) for status, answer in each.answers.items()} | _FAILS,
     }
     if each.body is not None:
@@ -99,7 +99,7 @@ def _places(each: Operation) -> list[JsonObject]:
     ]
 
 
-def _asked(each: Operation) -> list[JsonObject]:
+def _parameters_of(each: Operation) -> list[JsonObject]:
     if each.query is None:
         return []
     schema = each.query.model_json_schema(by_alias=True)
@@ -117,11 +117,11 @@ def _asked(each: Operation) -> list[JsonObject]:
 
 
 def _answer(each: Operation, answer: Any, refs: dict[Any, Any]) -> JsonObject:
-    said: JsonObject = {"description": each.summary}
+    described: JsonObject = {"description": each.summary}
     if answer is None:
-        return said
+        return described
     schema = refs[answer] if _is_model(answer) else dict(answer)
-    return said | {"content": {each.media: {"schema": schema}}}
+    return described | {"content": {each.media: {"schema": schema}}}
 
 
 def _is_model(what: Any) -> bool:

@@ -48,11 +48,11 @@ def mcp_adapter(gateway: Gateway) -> Adapter:
     class Address:
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             request = Request(scope, receive)
-            said: Json = None
+            request_body: Json = None
             with suppress(JsonError):  # which the protocol has an answer of its own for
-                said = await read_value(request)
-            if _is(said, "notifications/cancelled"):  # the library looks for the call on this connection alone
-                params = said.get("params")
+                request_body = await read_value(request)
+            if _is(request_body, "notifications/cancelled"):  # the library looks for the call on this connection alone
+                params = request_body.get("params")
                 id = params.get("requestId") if isinstance(params, dict) else None
                 await methods.cancel_call(caller_of(request), request.headers.get(SESSION, ""), id)
             body: list[bytes] = [await request.body()]
@@ -65,7 +65,7 @@ def mcp_adapter(gateway: Gateway) -> Adapter:
                     MutableHeaders(scope=message)[SESSION] = uuid.uuid4().hex
                 await send(message)
 
-            await manager.handle_request(scope, again, with_session if _is(said, "initialize") else send)
+            await manager.handle_request(scope, again, with_session if _is(request_body, "initialize") else send)
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
@@ -76,8 +76,8 @@ def mcp_adapter(gateway: Gateway) -> Adapter:
     return Adapter("mcp", [Route("/mcp", Address(), methods=["POST"])], lifespan=lifespan)
 
 
-def _is(said: Json, method: str) -> TypeGuard[JsonObject]:
-    return isinstance(said, dict) and said.get("method") == method
+def _is(request_body: Json, method: str) -> TypeGuard[JsonObject]:
+    return isinstance(request_body, dict) and request_body.get("method") == method
 
 
 LISTED: Final = 50

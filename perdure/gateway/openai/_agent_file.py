@@ -71,7 +71,7 @@ def record_of(metadata: Any) -> Record | None:
 
 
 def new_record(
-    asked: ClientRequest,
+    request: ClientRequest,
     *,
     created: int,
     sender: str,
@@ -82,31 +82,31 @@ def new_record(
 ) -> Record:
     """The record of a request; `before`: what stood before the conversation already, `source`: see `written_by`,
     `must_call`: see `Record`."""
-    history = history_of(asked.said)
+    history = history_of(request.client_input)
     return Record(
-        echo=asked.echo,
-        items=asked.items,
-        before=[*before, *written_by(source, asked.said.before)],
+        echo=request.echo,
+        items=request.items,
+        before=[*before, *written_by(source, request.client_input.before)],
         source=source,
-        tools=asked.changes.tools,
-        changes=asked.changes.digest,
-        agent=asked.model,
+        tools=request.changes.tools,
+        changes=request.changes.digest,
+        agent=request.model,
         sender=sender,
         approves=approves,
-        approval_tool=asked.approval_tool,
-        chat=asked.chat,
+        approval_tool=request.approval_tool,
+        chat=request.chat,
         must_call=[*must_call],
-        formatted=asked.changes.schema is not None,
-        stored=asked.store,
+        formatted=request.changes.schema is not None,
+        stored=request.store,
         history=digest(history),
         length=len(history),
         created=created,
     )
 
 
-def history_of(said: ClientInput) -> list[JsonObject]:
+def history_of(client_input: ClientInput) -> list[JsonObject]:
     """Return all messages of a request that holds the whole history."""
-    return [*said.before, *({"role": "user", "content": text} for text in said.texts)]
+    return [*client_input.before, *({"role": "user", "content": text} for text in client_input.texts)]
 
 
 def written_by(source: str, messages: Sequence[JsonObject]) -> list[JsonObject]:
@@ -115,9 +115,9 @@ def written_by(source: str, messages: Sequence[JsonObject]) -> list[JsonObject]:
     return [each | {"_sources": [source]} if source and each["role"] in others else each for each in messages]
 
 
-def with_history(document: JsonObject, said: ClientInput, source: str = "") -> JsonObject:
+def with_history(document: JsonObject, client_input: ClientInput, source: str = "") -> JsonObject:
     """The agent file of a run by itself that is to answer a whole history; `source`: see `written_by`. Raises `HttpError` where there is nothing that it could be asked."""
-    before, texts = written_by(source, said.before), list(said.texts)
+    before, texts = written_by(source, client_input.before), list(client_input.texts)
     name = input_name(document)
     if name is not None and not texts:  # what it is to do is an input of its own
         users = [at for at, each in enumerate(before) if each["role"] == "user" and isinstance(each["content"], str)]
@@ -132,8 +132,8 @@ def with_history(document: JsonObject, said: ClientInput, source: str = "") -> J
 
 def messages_of(record: Record, answer: str, met: Sequence[str]) -> list[JsonObject]:
     """Return all messages of a run without a session, with its answer. The answer's sources are those of others that the run has `met`."""
-    said = written_by(record.source, history_of(read_input(record.items, follows=False)[0]))
-    return [*said, *([{"role": "assistant", "content": answer, "_sources": [*met]}] if answer else [])]
+    history = written_by(record.source, history_of(read_input(record.items, follows=False)[0]))
+    return [*history, *([{"role": "assistant", "content": answer, "_sources": [*met]}] if answer else [])]
 
 
 def changed_agent(

@@ -166,8 +166,8 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
 
     def _end_text(self, status: str) -> Iterator[JsonObject]:
         number, item = self._base + 1 + len(self._text), self._message(status)
-        said: JsonObject = {"text": self._text, "logprobs": []}
-        yield from self._event(number + 1, "response.output_text.done", **self._place, **said)
+        written: JsonObject = {"text": self._text, "logprobs": []}
+        yield from self._event(number + 1, "response.output_text.done", **self._place, **written)
         part = item["content"][0]
         yield from self._event(number + 2, "response.content_part.done", **self._place, part=part)
         yield from self._event(number + 3, "response.output_item.done", output_index=self._index, item=item)
@@ -185,8 +185,8 @@ class ResponseEvents(EventAdapter[JsonObject, FoundRun]):
         if call:
             about, written = {"item_id": item["id"], **place}, item["arguments"]
             yield from self._event(number + 1, "response.function_call_arguments.delta", **about, delta=written)
-            said = {"arguments": written, "name": item["name"]}
-            yield from self._event(number + 2, "response.function_call_arguments.done", **about, **said)
+            arguments = {"arguments": written, "name": item["name"]}
+            yield from self._event(number + 2, "response.function_call_arguments.done", **about, **arguments)
         yield from self._event(number + 3, "response.output_item.done", **place, item=item)
         self._index += 1
 
@@ -262,8 +262,8 @@ async def response_frames(
                 yield frame(dumps(event), event=event["type"])
     except Exception as error:
         body = error_body(after_start(error, id))
-        said = {key: body[key] for key in ("message", "param", "code")}
-        yield frame(dumps({"type": "error", "sequence_number": number + 1, **said, "error": body}), event="error")
+        fields = {key: body[key] for key in ("message", "param", "code")}
+        yield frame(dumps({"type": "error", "sequence_number": number + 1, **fields, "error": body}), event="error")
     yield DONE
 
 

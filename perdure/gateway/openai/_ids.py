@@ -30,9 +30,9 @@ def new_key() -> str:
     return secrets.token_hex(12)
 
 
-def key_of(*said: str) -> str:
+def key_of(*parts: str) -> str:
     """Return the same key for the same words: for requests with an idempotency key."""
-    return digest(list(said), 24)
+    return digest(list(parts), 24)
 
 
 @dataclass(frozen=True, slots=True)

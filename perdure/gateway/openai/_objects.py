@@ -109,12 +109,14 @@ class FoundRun:
             return "completed" if self.view.stop_reason in _DONE else "incomplete"
         return "cancelled" if self.view.status == "cancelled" else "failed"
 
-    def asks(self, leg: int) -> list[RequiredAction]:
+    def actions(self, leg: int) -> list[RequiredAction]:
         """Return the items that the response ends with, in the order of their approval requests."""
-        asks = {offer: ask for each, ask in self._settled() if each == leg + 1 for offer in [ask.offer]}
+        actions = {offer: ask for each, ask in self._settled() if each == leg + 1 for offer in [ask.offer]}
         if leg == self.leg and self.view.status == "running":
-            asks |= {ask.offer: ask for ask in self._waiting()}
-        return sorted(asks.values(), key=lambda ask: (ask.at, [int(n) for n in ask.offer.split(".") if n.isdecimal()]))
+            actions |= {ask.offer: ask for ask in self._waiting()}
+        return sorted(
+            actions.values(), key=lambda ask: (ask.at, [int(n) for n in ask.offer.split(".") if n.isdecimal()])
+        )
 
     def _waiting(self) -> Iterator[RequiredAction]:
         for path, offer in self._tree.waiting:
@@ -165,7 +167,7 @@ class FoundRun:
         """The number of the last Request that counts for the response, and those before it for it or the legs before it."""
         if leg >= self.leg:
             return max((each.number for each in self.view.log), default=0)
-        return max((ask.request for each in range(1, leg + 1) for ask in self.asks(each)), default=0)
+        return max((ask.request for each in range(1, leg + 1) for ask in self.actions(each)), default=0)
 
 
 def _via(call: CallView) -> tuple[int, str] | None:
@@ -209,7 +211,7 @@ def output_items(id: ResponseId, found: FoundRun) -> list[JsonObject]:
     if id.leg == found.leg and (refusal := refusal_of(found)) is not None:
         part: JsonObject = {"type": "refusal", "refusal": refusal}
         items.append(message_item(id, "") | {"content": [part]})
-    for ask in found.asks(id.leg):
+    for ask in found.actions(id.leg):
         by_item = ask.approval and not found.record.approval_tool
         items.append(approval_item(id, ask, found.record.agent) if by_item else function_item(id, ask))
     return items
@@ -315,7 +317,7 @@ def empty_response(id: ResponseId, record: Record, run_id: str, status: Status) 
 def _completed(id: ResponseId, found: FoundRun) -> int | None:
     if id.leg == found.leg and found.ended is not None:
         return int(found.ended)
-    times = [ask.at for ask in found.asks(id.leg)]
+    times = [ask.at for ask in found.actions(id.leg)]
     return int(datetime.fromisoformat(max(times)).timestamp()) if times else None
 
 
@@ -328,17 +330,17 @@ def completion_object(id: ResponseId, found: FoundRun) -> JsonObject:
     status = found.status(id.leg)
     if status in ("failed", "cancelled"):
         raise no_answer(found)
-    asks = found.asks(id.leg)
+    actions = found.actions(id.leg)
     text = answer_of(found) if id.leg == found.leg and found.view.status == "completed" else None
     message: JsonObject = {"role": "assistant", "content": text, "refusal": refusal_of(found)}
-    if asks:
-        message["tool_calls"] = [_call(id, ask) for ask in asks]
-    reason = "tool_calls" if asks else "length" if status == "incomplete" else "stop"
+    if actions:
+        message["tool_calls"] = [_call(id, ask) for ask in actions]
+    reason = "tool_calls" if actions else "length" if status == "incomplete" else "stop"
     choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
     about = about_completion(id, found.record.created, found.record.agent, "chat.completion")
     more: JsonObject = {"run_id": found.view.run_id, "stop_reason": found.view.stop_reason}
-    said = {"metadata": metadata} if (metadata := found.record.echo.get("metadata")) else {}
-    return about | {"choices": [choice], "usage": chat_usage(found, id.leg), "perdure": more} | said
+    metadata_field = {"metadata": metadata} if (metadata := found.record.echo.get("metadata")) else {}
+    return about | {"choices": [choice], "usage": chat_usage(found, id.leg), "perdure": more} | metadata_field
 
 
 def no_answer(found: FoundRun) -> HttpError:

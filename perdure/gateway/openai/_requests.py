@@ -128,8 +128,8 @@ class Changes:
     @property
     def digest(self) -> str:
         """Return the same for the same changes, but for `must_call`: each request that goes on sets it anew."""
-        said = [self.instructions, self.tools, self.sampling, self.one_by_one, self.schema]
-        return digest(said)
+        parts = [self.instructions, self.tools, self.sampling, self.one_by_one, self.schema]
+        return digest(parts)
 
     @property
     def names(self) -> set[str]:
@@ -141,7 +141,7 @@ class ClientRequest:
     """One request."""
 
     model: str
-    said: ClientInput
+    client_input: ClientInput
     changes: Changes
     stream: bool
     store: bool
@@ -288,31 +288,31 @@ def _item(item: Any, at: int) -> JsonObject:
 
 def _following(items: list[JsonObject]) -> ClientInput:
     """Return the new texts, and the results of calls that waited, for a conversation that exists."""
-    said = ClientInput()
+    client_input = ClientInput()
     for at, item in enumerate(items):
         where, kind = f"input[{at}]", item["type"]
         if kind == "function_call_output":
-            said.outputs[_id(item, "call_id", where)] = _result(item.get("output"), where)
+            client_input.outputs[_id(item, "call_id", where)] = _result(item.get("output"), where)
         elif kind == "mcp_approval_response":
-            said.verdicts[_id(item, "approval_request_id", where)] = _verdict(item, where)
+            client_input.verdicts[_id(item, "approval_request_id", where)] = _verdict(item, where)
         elif kind == "message" and item.get("role") == "user":
-            _say(said, _message(item, where))
+            _sort_message(client_input, _message(item, where))
         elif kind == "message" and item.get("role") in ("system", "developer"):
-            said.before.append(_message(item, where))
+            client_input.before.append(_message(item, where))
         else:
             raise unsupported(where, f"{_named(item)} is part of the conversation already: send what is new alone")
-    return said
+    return client_input
 
 
-def _say(said: ClientInput, message: JsonObject) -> None:
+def _sort_message(client_input: ClientInput, message: JsonObject) -> None:
     """Add a message: its text is new input; its pictures go before that."""
     content = message["content"]
     if isinstance(content, str):
-        said.texts.append(content)
+        client_input.texts.append(content)
         return
-    said.texts.extend(part["text"] for part in content if part["type"] == "text")
+    client_input.texts.extend(part["text"] for part in content if part["type"] == "text")
     if pictures := [part for part in content if part["type"] != "text"]:
-        said.before.append({"role": "user", "content": pictures})
+        client_input.before.append({"role": "user", "content": pictures})
 
 
 def _opening(items: list[JsonObject]) -> ClientInput:
@@ -332,16 +332,16 @@ def of_history(messages: list[JsonObject], where: str) -> ClientInput:
     while results and messages[results - 1]["role"] == "tool":
         results -= 1
     _check(messages, where)
-    said = ClientInput(before=messages[:first])
+    client_input = ClientInput(before=messages[:first])
     for message in messages[first:]:
-        _say(said, message)
+        _sort_message(client_input, message)
     if results < first:
-        said.earlier.extend(messages[: max(0, results - 1)])
+        client_input.earlier.extend(messages[: max(0, results - 1)])
         results_of = messages[results:first]
-        said.outputs.update({str(each["tool_call_id"]): parsed(each["content"]) for each in results_of})
-    if not said.texts and not said.outputs:
+        client_input.outputs.update({str(each["tool_call_id"]): parsed(each["content"]) for each in results_of})
+    if not client_input.texts and not client_input.outputs:
         raise refused(f"'{where}' ends with nothing to answer: a user's message, or results", where, "invalid_value")
-    return said
+    return client_input
 
 
 def _check(messages: Sequence[JsonObject], where: str) -> None:
@@ -493,11 +493,11 @@ def read_request(json: JsonObject) -> ClientRequest:
     follows = previous is not None or conversation is not None
     if follows and not store:
         raise unsupported("store", "what a conversation has said is kept: send the whole history instead")
-    said, items = read_input(body.get("input"), follows=follows)
+    client_input, items = read_input(body.get("input"), follows=follows)
     declared, approval_tool = without_approval(read_tools(body, "responses"))
     return ClientRequest(
         model=model,
-        said=said,
+        client_input=client_input,
         changes=_changes(body, declared),
         stream=body.flag("stream"),
         store=store,
@@ -644,7 +644,7 @@ def read_chat(json: JsonObject) -> ClientRequest:
     tokens = body.count("max_completion_tokens") or body.count("max_tokens")
     return ClientRequest(
         model=model,
-        said=of_history([_message_chats(message, at) for at, message in enumerate(written)], "messages"),
+        client_input=of_history([_message_chats(message, at) for at, message in enumerate(written)], "messages"),
         changes=Changes(
             tools=tools,
             sampling=read_sampling(body, tokens, body.text("reasoning_effort"))

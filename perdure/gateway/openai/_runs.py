@@ -52,13 +52,13 @@ _WORDS = {"approve": True, "reject": False}
 
 
 def decisions(
-    asked: ClientRequest, id: ResponseId, found: FoundRun, by: str
+    request: ClientRequest, id: ResponseId, found: FoundRun, by: str
 ) -> tuple[list[tuple[str, JsonObject]], bool]:
     """The decisions, each with the path of the delegate's run that asks (empty: the run itself), and whether any is a person's own. Raises `HttpError` where a result is missing, or nothing waits for one."""
-    asks = found.asks(id.leg)
+    asks = found.actions(id.leg)
     calls = {id.call(ask.offer): ask for ask in asks if not ask.approval}
     approvals = {id.item("mcpr", ask.offer): ask for ask in asks if ask.approval}
-    outputs, verdicts = dict(asked.said.outputs), dict(asked.said.verdicts)
+    outputs, verdicts = dict(request.client_input.outputs), dict(request.client_input.verdicts)
     if found.record.approval_tool:
         named = {id.call(ask.offer): item for item, ask in approvals.items()}
         for call in [call for call in outputs if call in named]:
@@ -71,27 +71,27 @@ def decisions(
     if not outputs and not verdicts:
         wanted = ", ".join(approvals)
         raise refused(f"{id} waits for a decision: send an 'mcp_approval_response' for {wanted}", "input", "conflict")
-    said: list[tuple[RequiredAction, JsonObject]] = [
+    found_decisions: list[tuple[RequiredAction, JsonObject]] = [
         (ask, {"decision": "answer", "answer": outputs[call]}) for call, ask in calls.items()
     ]
-    said += [(approvals[name], _decision(approvals[name], verdict)) for name, verdict in verdicts.items()]
-    chosen = must_call(asked, found, {ask.name for ask in calls.values()})
+    found_decisions += [(approvals[name], _decision(approvals[name], verdict)) for name, verdict in verdicts.items()]
+    chosen = must_call(request, found, {ask.name for ask in calls.values()})
     made: list[tuple[str, JsonObject]] = []
-    for ask, decision in said:
+    for ask, decision in found_decisions:
         own: JsonObject = {} if ask.run else {"must_call": chosen}  # a delegate's run has an agent of its own
         about: JsonObject = {"call": ask.call, "by": by, "via": via(id.next(), ask.call)}
         made.append((ask.run, decision | about | own))
     return made, bool(verdicts)
 
 
-def must_call(asked: ClientRequest, found: FoundRun, answered: set[str]) -> list[str]:
+def must_call(request: ClientRequest, found: FoundRun, answered: set[str]) -> list[str]:
     """Return the tools of which the run has to call one from here on: a request's choice is its own, and holds for none after it.
 
     Without a choice it is what the agent's file says, until such a call is done. `answered`: the tools whose results come with the request.
     """
     own = set(found.record.must_call)
     done = answered | {call.tool for call in found.view.calls if call.status == "done"}
-    return asked.changes.must_call or ([] if own & done else found.record.must_call)
+    return request.changes.must_call or ([] if own & done else found.record.must_call)
 
 
 def _decision(ask: RequiredAction, verdict: JsonObject) -> JsonObject:
@@ -101,12 +101,12 @@ def _decision(ask: RequiredAction, verdict: JsonObject) -> JsonObject:
     return verdict
 
 
-def read_verdict(said: Json, *, question: bool) -> JsonObject:
+def read_verdict(verdict: Json, *, question: bool) -> JsonObject:
     """Return the result of a tool that asks for approval: `approve`, `reject`, or `{"approve", "reason"}`; for a question the answer."""
-    approve = said.get("approve") if isinstance(said, dict) else _WORDS.get(str(said).strip().lower())
-    reason = said.get("reason") if isinstance(said, dict) else None
-    if question and not isinstance(said, dict):
-        return {"decision": "approve", "reason": str(said)}
+    approve = verdict.get("approve") if isinstance(verdict, dict) else _WORDS.get(str(verdict).strip().lower())
+    reason = verdict.get("reason") if isinstance(verdict, dict) else None
+    if question and not isinstance(verdict, dict):
+        return {"decision": "approve", "reason": str(verdict)}
     if not isinstance(approve, bool):
         words = "'approve', 'reject', or {\"approve\": true or false, \"reason\": …}"
         raise refused(f"an approval's result must be {words}", "messages", "invalid_value")
@@ -301,36 +301,36 @@ class RunStarter:
         self._finder = finder
 
     async def begin(
-        self, caller: Caller, asked: ClientRequest, idempotency: Idempotency | None = None
+        self, caller: Caller, request: ClientRequest, idempotency: Idempotency | None = None
     ) -> tuple[ResponseId, Record]:
         """Start what is asked for, or go on with it: the response's id, once that is in a history. Raises `HttpError`."""
-        self._agent(asked.model)
+        self._agent(request.model)
         if (before := await self._answered(caller, idempotency)) is not None:
             return before
         try:
-            return await self._begin(caller, asked, idempotency)
+            return await self._begin(caller, request, idempotency)
         except HttpError:  # the same request, sent at the same time, may have been faster
             if (before := await self._answered(caller, idempotency)) is None:
                 raise
             return before
 
     async def _begin(
-        self, caller: Caller, asked: ClientRequest, idempotency: Idempotency | None
+        self, caller: Caller, request: ClientRequest, idempotency: Idempotency | None
     ) -> tuple[ResponseId, Record]:
-        if asked.previous is not None:
-            return await self._after(caller, asked, asked.previous, idempotency)
-        if asked.conversation is not None:
-            return await self._in_conversation(caller, asked, asked.conversation, idempotency)
+        if request.previous is not None:
+            return await self._after(caller, request, request.previous, idempotency)
+        if request.conversation is not None:
+            return await self._in_conversation(caller, request, request.conversation, idempotency)
         key = new_key() if idempotency is None else idempotency.key
-        if asked.said.outputs or not asked.store or asked.chat:
-            return await self.alone(caller, asked, key, idempotency)
-        record = self._record(caller, asked)
-        return await self._say(caller, asked, key, record, "followup", idempotency), record
+        if request.client_input.outputs or not request.store or request.chat:
+            return await self.alone(caller, request, key, idempotency)
+        record = self._record(caller, request)
+        return await self._send(caller, request, key, record, "followup", idempotency), record
 
     async def _answered(self, caller: Caller, idempotency: Idempotency | None) -> tuple[ResponseId, Record] | None:
         """Return the response that this request began when it came before; `None`: it is new, or it broke off then."""
-        told = None if idempotency is None else await idempotency.owned.answer()
-        if not told or (id := response_id(told)) is None:
+        earlier = None if idempotency is None else await idempotency.owned.answer()
+        if not earlier or (id := response_id(earlier)) is None:
             return None
         try:
             found = await self._finder.find(caller.tenant, id)
@@ -341,13 +341,13 @@ class RunStarter:
         return None if found is None else (id, found.record)
 
     async def alone(
-        self, caller: Caller, asked: ClientRequest, key: str, idempotency: Idempotency | None
+        self, caller: Caller, request: ClientRequest, key: str, idempotency: Idempotency | None
     ) -> tuple[ResponseId, Record]:
         """A run by itself, from a whole history; one that waits for the results that this ends with goes on."""
-        if asked.said.outputs and (found := await self._waiting_for(caller, asked)) is not None:
-            return await self.go_on(caller, asked, *found, idempotency), found[1].record
-        id, record = ResponseId(key), self._record(caller, asked)
-        whole = with_history(self._changed(asked, record, alone=True), asked.said, record.source)
+        if request.client_input.outputs and (found := await self._waiting_for(caller, request)) is not None:
+            return await self.go_on(caller, request, *found, idempotency), found[1].record
+        id, record = ResponseId(key), self._record(caller, request)
+        whole = with_history(self._changed(request, record, alone=True), request.client_input, record.source)
         run_id, wanted = id.run_id(caller.tenant), None
         if idempotency is not None:
             if not await idempotency.owned.take() and (before := await self._answered(caller, idempotency)) is not None:
@@ -367,24 +367,24 @@ class RunStarter:
         return id, record
 
     async def go_on(
-        self, caller: Caller, asked: ClientRequest, id: ResponseId, found: FoundRun, idempotency: Idempotency | None
+        self, caller: Caller, request: ClientRequest, id: ResponseId, found: FoundRun, idempotency: Idempotency | None
     ) -> ResponseId:
         """Tell a run that waits what its client has come to. Raises `HttpError` where that is not all that it waits for."""
-        if asked.model != found.record.agent:
+        if request.model != found.record.agent:
             raise refused(f"{id} goes on with {found.record.agent!r}, which has begun it", "model", "invalid_value")
-        if replace(asked.changes, must_call=[]) != Changes() and asked.changes.digest != found.record.changes:
+        if replace(request.changes, must_call=[]) != Changes() and request.changes.digest != found.record.changes:
             raise unsupported("tools", f"{id} goes on with the instructions, tools and settings that it began with")
-        if asked.said.before and (asked.previous or asked.conversation):
+        if request.client_input.before and (request.previous or request.conversation):
             raise unsupported("input", "a run that goes on takes results, decisions and a user's messages")
-        said, by_person = decisions(asked, id, found, caller.sender)
+        answers, by_person = decisions(request, id, found, caller.sender)
         if by_person:
             caller.check("approve", "decide what waits for a person")
         is_first = idempotency is None or await idempotency.owned.take(str(id.next()))
         run = self._finder.run(caller.tenant, id)
         try:
-            decided = [self._finder.run(caller.tenant, id, path).decide(decision) for path, decision in said]
+            decided = [self._finder.run(caller.tenant, id, path).decide(decision) for path, decision in answers]
             await asyncio.gather(*decided)
-            for text in asked.said.texts:
+            for text in request.client_input.texts:
                 await self._steer(caller, run, id, text)
         except (DecisionRefusedError, MessageRefusedError, RunEndedError) as error:
             if is_first:
@@ -405,7 +405,7 @@ class RunStarter:
             raise refused(f"{id} accepts no more messages of {caller.sender!r}: {receipt.why}", "input", "conflict")
 
     async def _after(
-        self, caller: Caller, asked: ClientRequest, previous: str, idempotency: Idempotency | None
+        self, caller: Caller, request: ClientRequest, previous: str, idempotency: Idempotency | None
     ) -> tuple[ResponseId, Record]:
         id, found = await self._previous(caller, previous)
         status = found.status(id.leg)
@@ -416,16 +416,16 @@ class RunStarter:
         if found.view.status == "running":
             if id.leg < found.leg:
                 raise refused(f"{previous} went on already", "previous_response_id", "conflict")
-            return await self.go_on(caller, asked, id, found, idempotency), found.record
-        if asked.said.outputs or asked.said.verdicts:
+            return await self.go_on(caller, request, id, found, idempotency), found.record
+        if request.client_input.outputs or request.client_input.verdicts:
             raise refused(f"nothing waits in {previous}", "input", "invalid_value")
-        self._check_agent(caller, asked, found.record.agent)
+        self._check_agent(caller, request, found.record.agent)
         if not id.run:  # it has no session: one begins with all that it was about
             key = new_key() if idempotency is None else idempotency.key
-            record = self._record(caller, asked, messages_of(found.record, answer_of(found), found.view.met))
-            return await self._say(caller, asked, key, record, "followup", idempotency), record
-        record = self._record(caller, asked, found.record.before)
-        return await self._continue(caller, asked, id, record, idempotency), record
+            record = self._record(caller, request, messages_of(found.record, answer_of(found), found.view.met))
+            return await self._send(caller, request, key, record, "followup", idempotency), record
+        record = self._record(caller, request, found.record.before)
+        return await self._continue(caller, request, id, record, idempotency), record
 
     async def _previous(self, caller: Caller, previous: str) -> tuple[ResponseId, FoundRun]:
         unknown = refused(
@@ -445,19 +445,19 @@ class RunStarter:
         return id, found
 
     async def _continue(
-        self, caller: Caller, asked: ClientRequest, id: ResponseId, record: Record, idempotency: Idempotency | None
+        self, caller: Caller, request: ClientRequest, id: ResponseId, record: Record, idempotency: Idempotency | None
     ) -> ResponseId:
         """The next run of the session, or where another response follows this one already, that of a fork of it (R10.20)."""
         session = self._perdure.session(id.key, tenant=caller.tenant)
         view = await session.show()
-        said_before = None if idempotency is None else _said_before(view, idempotency.message, caller.sender)
-        if said_before is not None:
+        earlier_run = None if idempotency is None else _run_of_message(view, idempotency.message, caller.sender)
+        if earlier_run is not None:
             # As it was said then: refused where it says something else now.
-            await self._say(caller, asked, id.key, record, "reject", idempotency)
-            return of_run(id.key, said_before)
+            await self._send(caller, request, id.key, record, "reject", idempotency)
+            return of_run(id.key, earlier_run)
         if view.run_id is None and not view.queue and _last_run(view) == id.run_id(caller.tenant):
             with suppress(MessageRefusedError):
-                new = await self._say(caller, asked, id.key, record, "reject", idempotency)
+                new = await self._send(caller, request, id.key, record, "reject", idempotency)
                 if new.number == id.number + 1:
                     return new
                 with suppress(RunError):  # another was faster, and has ended: this is not the place for it
@@ -465,10 +465,10 @@ class RunStarter:
         key = new_key() if idempotency is None else key_of(idempotency.key, str(id))
         with suppress(RunExistsError):
             await session.fork(str(id.number), key)
-        return await self._say(caller, asked, key, record, "followup", idempotency)
+        return await self._send(caller, request, key, record, "followup", idempotency)
 
     async def _in_conversation(
-        self, caller: Caller, asked: ClientRequest, conversation: str, idempotency: Idempotency | None
+        self, caller: Caller, request: ClientRequest, conversation: str, idempotency: Idempotency | None
     ) -> tuple[ResponseId, Record]:
         key = conversation_key(conversation)
         if key is None:
@@ -476,13 +476,13 @@ class RunStarter:
         id, found, agent = await self._latest(caller, key)
         if found is not None and found.view.status == "running" and found.pauses:
             id = ResponseId(key, id.run, found.leg)
-            return await self.go_on(caller, asked, id, found, idempotency), found.record
-        if asked.said.outputs or asked.said.verdicts:
+            return await self.go_on(caller, request, id, found, idempotency), found.record
+        if request.client_input.outputs or request.client_input.verdicts:
             raise refused("nothing waits in this conversation", "input", "invalid_value")
         if id.run:  # it was begun, perhaps by another adapter
-            self._check_agent(caller, asked, agent)
-        record = self._record(caller, asked, () if found is None else found.record.before)
-        return await self._say(caller, asked, key, record, "followup", idempotency), record
+            self._check_agent(caller, request, agent)
+        record = self._record(caller, request, () if found is None else found.record.before)
+        return await self._send(caller, request, key, record, "followup", idempotency), record
 
     async def _latest(self, caller: Caller, key: str) -> tuple[ResponseId, FoundRun | None, str]:
         """The last run of a session, what it was asked here, and the agent that answers; without a run there is no message yet.
@@ -503,28 +503,28 @@ class RunStarter:
                 raise
             return id, None, view.agent  # it was begun by another adapter
 
-    def _check_agent(self, caller: Caller, asked: ClientRequest, answers: str) -> None:
+    def _check_agent(self, caller: Caller, request: ClientRequest, answers: str) -> None:
         """Another agent than the one that `answers` takes the right to it (R10.9)."""
-        if answers != asked.model:
+        if answers != request.model:
             caller.check("agent", "have another agent answer in a conversation")
 
-    async def _say(
+    async def _send(
         self,
         caller: Caller,
-        asked: ClientRequest,
+        request: ClientRequest,
         key: str,
         record: Record,
         mode: Mode,
         idempotency: Idempotency | None,
     ) -> ResponseId:
-        text = "\n\n".join(asked.said.texts)
+        text = "\n\n".join(request.client_input.texts)
         if not text.strip():
             raise refused("'input' has nothing to answer: it needs a user's message", "input", "invalid_value")
         if text.strip() in COMMANDS:
             raise refused(
                 f"{text.strip()!r} is a command of sessions, and is not accepted here", "input", "invalid_value"
             )
-        agent = self._agent(asked.model)
+        agent = self._agent(request.model)
         session: Session = self._perdure.session(key, tenant=caller.tenant, agent=agent)
         if idempotency is not None:
             await idempotency.owned.take()
@@ -535,7 +535,7 @@ class RunStarter:
                 rights=caller.rights,
                 id=None if idempotency is None else idempotency.message,
                 mode=mode,
-                settings=settings_of(agent.document(), self._changed(asked, record)),
+                settings=settings_of(agent.document(), self._changed(request, record)),
                 request="" if idempotency is None else idempotency.body,
                 context=caller.context,
             )
@@ -546,28 +546,30 @@ class RunStarter:
         assert receipt.run_id is not None  # only a command takes no run
         return of_run(key, receipt.run_id)
 
-    async def _waiting_for(self, caller: Caller, asked: ClientRequest) -> tuple[ResponseId, FoundRun] | None:
+    async def _waiting_for(self, caller: Caller, request: ClientRequest) -> tuple[ResponseId, FoundRun] | None:
         """The run that waits for the results that a history ends with, if it began with the same history."""
-        id = of_call(next(iter(asked.said.outputs)))
+        id = of_call(next(iter(request.client_input.outputs)))
         if id is None:
             return None
         try:
             found = await self._finder.find(caller.tenant, id)
         except (HttpError, RunNotFoundError):
             return None
-        if found is None or not found.pauses or asked.model != found.record.agent:
+        if found is None or not found.pauses or request.model != found.record.agent:
             return None
-        earlier = asked.said.earlier[: found.record.length]
-        waits = {id.call(ask.offer) for ask in found.asks(found.leg) if found.record.approval_tool or not ask.approval}
-        fits = digest(earlier) == found.record.history and waits == set(asked.said.outputs)
-        goes_on = fits and asked.changes.digest == found.record.changes
+        earlier = request.client_input.earlier[: found.record.length]
+        waits = {
+            id.call(ask.offer) for ask in found.actions(found.leg) if found.record.approval_tool or not ask.approval
+        }
+        fits = digest(earlier) == found.record.history and waits == set(request.client_input.outputs)
+        goes_on = fits and request.changes.digest == found.record.changes
         return (ResponseId(id.key, id.run, found.leg), found) if goes_on else None
 
-    def _record(self, caller: Caller, asked: ClientRequest, before: Sequence[JsonObject] = ()) -> Record:
-        approves = asked.approvals and caller.may("approve")
-        agent = self._agent(asked.model)
+    def _record(self, caller: Caller, request: ClientRequest, before: Sequence[JsonObject] = ()) -> Record:
+        approves = request.approvals and caller.may("approve")
+        agent = self._agent(request.model)
         return new_record(
-            asked,
+            request,
             created=int(time.time()),
             sender=caller.sender,
             approves=approves,
@@ -576,10 +578,10 @@ class RunStarter:
             must_call=agent.parsed.config.must_call,
         )
 
-    def _changed(self, asked: ClientRequest, record: Record, *, alone: bool = False) -> JsonObject:
+    def _changed(self, request: ClientRequest, record: Record, *, alone: bool = False) -> JsonObject:
         wait = self._gateway.settings.gateway_client_wait
-        document = self._agent(asked.model).document()
-        return changed_agent(document, asked.changes, record, alone=alone, client_wait=wait)
+        document = self._agent(request.model).document()
+        return changed_agent(document, request.changes, record, alone=alone, client_wait=wait)
 
     def _agent(self, name: str) -> Agent[Any]:
         try:
@@ -596,10 +598,12 @@ def _no_conversation(id: str) -> HttpError:
     return refused(f"there is no conversation {id[:200]!r}", "conversation", "not_found", status=404)
 
 
-def _said_before(view: SessionView, message: str, sender: str) -> str | None:
+def _run_of_message(view: SessionView, message: str, sender: str) -> str | None:
     """The run that took a message, if it was sent already."""
-    said = (entry for entry in view.entries if entry.get("messageId") == message and entry.get("sender") == sender)
-    return next((str(entry["runId"]) for entry in said if entry.get("runId")), None)
+    same_message = (
+        entry for entry in view.entries if entry.get("messageId") == message and entry.get("sender") == sender
+    )
+    return next((str(entry["runId"]) for entry in same_message if entry.get("runId")), None)
 
 
 def _last_run(view: SessionView) -> str | None:

@@ -43,7 +43,7 @@ async def input_items(runs: Callable[[str], Run[object]], id: ResponseId, found:
     if id.leg == 1:
         return [{**_listed(item), "id": id.item("in", str(at))} for at, item in enumerate(found.record.items)]
     items: list[JsonObject] = []
-    for ask in found.asks(id.leg - 1):
+    for ask in found.actions(id.leg - 1):
         before = ResponseId(id.key, id.run, id.leg - 1)
         about: JsonObject = {"id": id.item("in", ask.offer)}
         if ask.approval:
@@ -69,9 +69,9 @@ def _listed(item: JsonObject) -> JsonObject:
     return {**item, "status": "completed", "content": [{"type": kind, "text": item["content"]}]}
 
 
-def page(items: list[JsonObject], asked: Mapping[str, str]) -> JsonObject:
+def page(items: list[JsonObject], query: Mapping[str, str]) -> JsonObject:
     """A page of a list: `order` (newest first by default), `after` an item, at most `limit`."""
-    limit, order, after = asked.get("limit", "20"), asked.get("order", "desc"), asked.get("after")
+    limit, order, after = query.get("limit", "20"), query.get("order", "desc"), query.get("after")
     if not limit.isdecimal() or not 1 <= int(limit[:6]) <= MOST:
         raise invalid("limit", f"a number from 1 to {MOST}")
     if order not in ("asc", "desc"):
@@ -231,11 +231,11 @@ class Routes:
     async def create(self, request: Request) -> Response:
         caller = caller_of(request)
         caller.check(SEND, "start runs")
-        asked = read_request(body := await read_json(request))
-        id, record = await self._starter.begin(caller, asked, self._idempotency(request, caller, body))
-        if asked.stream:
+        client_request = read_request(body := await read_json(request))
+        id, record = await self._starter.begin(caller, client_request, self._idempotency(request, caller, body))
+        if client_request.stream:
             return self._stream(caller, id, record)
-        if asked.background:
+        if client_request.background:
             return JSONResponse(empty_response(id, record, id.run_id(caller.tenant), "queued"))
         try:
             found = await self._settled(request, caller, id)
@@ -248,10 +248,10 @@ class Routes:
     async def complete(self, request: Request) -> Response:
         caller = caller_of(request)
         caller.check(SEND, "start runs")
-        asked = read_chat(body := await read_json(request))
-        id, record = await self._starter.begin(caller, asked, self._idempotency(request, caller, body))
-        if asked.stream:
-            frames = events.chunk_frames(self._finder, caller.tenant, id, record, with_usage=asked.with_usage)
+        client_request = read_chat(body := await read_json(request))
+        id, record = await self._starter.begin(caller, client_request, self._idempotency(request, caller, body))
+        if client_request.stream:
+            frames = events.chunk_frames(self._finder, caller.tenant, id, record, with_usage=client_request.with_usage)
             return EventStream(self._gateway, caller, frames, retry=False)
         try:
             found = await self._settled(request, caller, id)
