@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import httpx2
 import openai
 from openai import AsyncOpenAI
-from temporalio.exceptions import ApplicationError
 
 from perdure.activities.failures import refusal_in
+from perdure.activities.model_servers import ADDRESSES, ChatServer, ModelServer, ResponsesServer, connect, endpoint_key
 from perdure.activities.secrets import keep_secret
+from perdure.models.model_names import Provider, parse_model
 from perdure.models.provider_errors import Refusal, step_down, without
+from perdure.models.providers.registry import write_request
 from perdure.models.requests import Endpoint
 from perdure.values.json import JsonObject, dumps
-
-IDLE_TIMEOUT = 120.0
-"""Seconds without a byte from the model before the attempt counts as lost; reasoning models think for that long."""
-
 
 REMEMBERED: Final = 1000
 """Schemas whose refused features are remembered."""
@@ -30,13 +27,22 @@ REMEMBERED: Final = 1000
 class Endpoints:
     """The servers of models. Without a `default` client, one is made from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
 
-    `more` are further servers by name: the model `llama-3@backup` is `llama-3` of the server `backup`.
+    `more` are further servers by name: the model `llama-3@backup` is `llama-3` of the server `backup`. `servers` take
+    the place of those that the environment has for a provider.
     """
 
-    def __init__(self, default: AsyncOpenAI | None = None, more: Mapping[str, Endpoint] | None = None) -> None:
-        self._clients: dict[str, AsyncOpenAI] = {} if default is None else {"": default}
+    def __init__(
+        self,
+        default: AsyncOpenAI | None = None,
+        more: Mapping[str, Endpoint] | None = None,
+        servers: Mapping[Provider, ModelServer] | None = None,
+    ) -> None:
+        self._servers: dict[tuple[Provider, str], ModelServer] = {}
         if default is not None:
             keep_secret(default.api_key)
+            self._servers[("openai", "")] = ChatServer(default)
+            self._servers[("openai-responses", "")] = ResponsesServer(default)
+        self._servers |= {(provider, ""): server for provider, server in (servers or {}).items()}
         self._more = dict(more or {})
         self._unknown: dict[str, set[str]] = {}
         """Features that a model's server does not know at all, by model."""
@@ -44,25 +50,26 @@ class Endpoints:
         """Features that a server refused for one schema alone, by model and schema."""
 
     @asynccontextmanager
-    async def ask(self, model: str, body: JsonObject) -> AsyncIterator[httpx2.Response]:
-        """Yield a chat completion, or its stream, without the features that the server refused before (`learn`).
+    async def ask(self, model: str, body: JsonObject, stable: int = 0) -> AsyncIterator[httpx2.Response]:
+        """Yield the answer, or its stream, without the features that the server refused before (`learn`).
 
-        The answer is raw: building the client's objects of every chunk costs many times what reading it does.
+        `body`: as Chat Completions have it, whatever the model's provider. `stable`: the number of its messages that
+        later Requests repeat.
         """
-        name, client = self._client(model)
+        name, server = self._server(model)
         async with AsyncExitStack() as stack:
             while True:
                 sent = self.fitted(model, body)
-                asking = client.chat.completions.with_streaming_response.create(model=name, **sent)
+                asking = server.send(write_request(model, name, sent, stable))
                 try:
                     answered = await stack.enter_async_context(asking)
-                except openai.APIStatusError as error:
+                except (openai.APIStatusError, httpx2.HTTPStatusError) as error:
                     refusal = refusal_in(error)
                     if refusal is None or not self.learn(model, body, sent, refusal):
                         raise
                 else:
                     break
-            yield answered.http_response
+            yield answered
 
     def fitted(self, model: str, body: JsonObject) -> JsonObject:
         """Return the body to send now, without features that the server does not support."""
@@ -96,38 +103,22 @@ class Endpoints:
     def setting(self, model: str) -> str:
         """Return the name of the setting that holds the address of the model's server, for a message to the user."""
         endpoint = model.rpartition("@")[2]
-        return f"{endpoint!r} of PERDURE_ENDPOINTS" if "@" in model and endpoint in self._more else "OPENAI_BASE_URL"
+        if "@" in model and endpoint in self._more:
+            return f"{endpoint!r} of PERDURE_ENDPOINTS"
+        return ADDRESSES[parse_model(model).provider]
 
-    def _client(self, model: str) -> tuple[str, AsyncOpenAI]:
-        name, mark, endpoint = model.rpartition("@")
+    def _server(self, model: str) -> tuple[str, ModelServer]:
+        """Return the model's name as its server knows it, and the server."""
+        found = parse_model(model)
+        name, mark, endpoint = found.name.rpartition("@")
         if not mark or endpoint not in self._more:
-            name, endpoint = model, ""
-        if endpoint not in self._clients:
-            self._clients[endpoint] = self._connect(endpoint)
-        return name, self._clients[endpoint]
-
-    def _connect(self, endpoint: str) -> AsyncOpenAI:
-        # Temporal retries: an attempt that waits inside the client would be invisible and unbounded.
-        options: dict[str, Any] = {"max_retries": 0, "timeout": openai.Timeout(IDLE_TIMEOUT, connect=10.0)}
-        if endpoint:
-            known = self._more[endpoint]
-            key = os.environ.get(known.api_key_env, "") if known.api_key_env else "none"
-            if not key:
-                raise ApplicationError(
-                    f"no key for the endpoint {endpoint!r}: set {known.api_key_env} where the worker runs", type="NoKey",
-                    non_retryable=True,
-                )  # fmt: skip
-            keep_secret(key)
-            return AsyncOpenAI(base_url=known.base_url, api_key=key, **options)
-        try:
-            return AsyncOpenAI(**options)
-        except openai.OpenAIError:
-            raise ApplicationError(
-                "no key for the model: set OPENAI_API_KEY (and OPENAI_BASE_URL for a server of your own) where the worker "
-                "runs",
-                type="NoKey",
-                non_retryable=True,
-            ) from None
+            name, endpoint = found.name, ""
+        key = (found.provider, endpoint)
+        if key not in self._servers:
+            known = self._more.get(endpoint)
+            at = () if known is None else (known.base_url, endpoint_key(endpoint, known.api_key_env))
+            self._servers[key] = connect(found.provider, *at)
+        return name, self._servers[key]
 
 
 def _schema_key(body: JsonObject) -> str:

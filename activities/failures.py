@@ -39,6 +39,8 @@ _FINAL: Final[Mapping[int, str]] = {
 """Statuses that the same request would receive again, with the type of the failure."""
 
 
+_ANSWERED: Final = openai.APIStatusError | httpx2.HTTPStatusError
+"""Refusals of a server, by the library that sent the request."""
 _UNREACHABLE: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol, httpx2.ProxyError)
 
 
@@ -50,7 +52,7 @@ def model_failure(error: Exception, *, setting: str = "OPENAI_BASE_URL") -> Appl
     kind = type(error).__name__
     refusal = refusal_in(error)
     if refusal is not None:
-        headers = error.response.headers if isinstance(error, openai.APIStatusError) else {}
+        headers = error.response.headers if isinstance(error, _ANSWERED) else {}
         if refusal.status in (404, 405) and "model" not in refusal.words:  # a wrong path, and no server says more of it
             words = f"{refusal.words[:300]}{_at(error)}: is {setting} right?"
             refusal = dataclasses.replace(refusal, words=words)
@@ -87,12 +89,13 @@ def refusal_in(error: Exception) -> Refusal | None:
     if isinstance(error, RefusalError):
         refusal: Refusal = error.refusal
         return refusal
-    if isinstance(error, openai.APIStatusError):
+    if isinstance(error, _ANSWERED):
         try:
             body = error.response.text
         except httpx2.StreamError:  # nobody has read it
-            body = error.body if isinstance(error.body, str) else error.message
-        return refusal_of(error.status_code, body)
+            sent = error.body if isinstance(error, openai.APIStatusError) else None
+            body = sent if isinstance(sent, str) else str(error)
+        return refusal_of(error.response.status_code, body)
     if isinstance(error, json.JSONDecodeError):  # an event of the stream that is no JSON can only be words
         return refusal_of(None, error.doc, event="error")
     if isinstance(error, openai.APIError) and error.body is not None:  # in a stream
@@ -155,7 +158,7 @@ def _unreachable(error: Exception, setting: str) -> str:
 
 def _at(error: Exception) -> str:
     """Return the address of the request, without its secret parts."""
-    if not isinstance(error, openai.APIConnectionError | openai.APIStatusError):
+    if not isinstance(error, openai.APIConnectionError | httpx2.ConnectError | httpx2.ConnectTimeout | _ANSWERED):
         return ""
     return f" at {error.request.url.copy_with(query=None, username=None, password=None)}"
 

@@ -21,7 +21,7 @@ from perdure.activities.transcripts import recall
 from perdure.approvals.policy import Ask, Flow
 from perdure.errors import ProtocolError, ToolDefinitionError
 from perdure.models.requests import PATIENCE
-from perdure.models.usage import PRICES, Price
+from perdure.models.usage import PRICES, Price, price_of
 from perdure.plan import NO_SUCH_TOOL
 from perdure.queries import SearchAttributes
 from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
@@ -221,7 +221,7 @@ class PrepareActivity:
         """
         prices = {**self._prices, **wanted.prices}
         named = [models.fast, models.smart, *models.fallback]
-        known = {name: prices[name] for name in named if name in prices}
+        known = {name: price for name in named if (price := price_of(name, prices)) is not None}
         if models.policy not in POLICIES:
             return prices
         if wanted.cost_budget and (unknown := [name for name in named if name not in known]):

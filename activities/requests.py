@@ -340,10 +340,7 @@ class WritingReporter:
 
 
 class RequestActivity:
-    """The activity that sends a Request to an OpenAI-compatible server.
-
-    Its address and key are `OPENAI_BASE_URL` and `OPENAI_API_KEY`, or those that `endpoints` knows.
-    """
+    """The activity that sends a Request to the server of its model, which `endpoints` finds."""
 
     def __init__(self, endpoints: Endpoints | None = None, underway: ActiveExecutions | None = None) -> None:
         self._endpoints = endpoints or Endpoints()
@@ -388,7 +385,8 @@ class RequestActivity:
                 sent = self._endpoints.fitted(request.model, body)
                 answer = ResponseStream(request.model, attempt, DIALECTS[context.dialect].reader(context.vocabulary))
                 try:
-                    async with Deliverer(send) as deliverer, self._endpoints.ask(request.model, body) as response:
+                    asking = self._endpoints.ask(request.model, body, context.stable)
+                    async with Deliverer(send) as deliverer, asking as response:
                         if request.stream:
                             async with telling.of(answer):
                                 await read_answer(response, answer, deliverer, telling)
@@ -475,7 +473,7 @@ def _take(events: list[ServerSentEvent], answer: ResponseStream, deliverer: Deli
         if event.data.strip() == b"[DONE]":
             answer.whole = True
             return True
-        for document in _documents(event):
+        for document in (each for read in _documents(event) for each in answer.documents(read)):
             if (refusal := refusal_of(None, document, event=event.name)) is not None:
                 raise RefusalError(refusal)
             closed = answer.take(document)

@@ -4,6 +4,7 @@ the options of `Agent`, anew: `make settings`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,8 @@ from perdure.agents.schema import config_table
 from perdure.cli.app import app
 from perdure.hosting.settings import Settings, about
 from perdure.hosting.settings_display import table
+from perdure.models.model_names import PROVIDERS
+from perdure.models.providers.capabilities import EXAMPLES, Capabilities, capabilities_of
 from perdure.runs.events import TOPICS
 from scripts.agent_options import options_source
 from scripts.limits import limits_table
@@ -25,6 +28,7 @@ AGENTS: Final = _DOCS / "agents.md"
 EVENTS: Final = _DOCS / "events.md"
 COMMANDS: Final = _DOCS / "commands.md"
 LIMITS: Final = _DOCS / "limits.md"
+MODELS: Final = _DOCS / "providers.md"
 OPTIONS: Final = _ROOT / "perdure" / "agents" / "options.py"
 PANELS: Final = {about(field).group for field in Settings.model_fields.values()}
 MARKS: Final = {
@@ -33,6 +37,7 @@ MARKS: Final = {
     EVENTS: "<!-- made from the table of events by `make settings`; not to be edited below -->\n",
     COMMANDS: "<!-- made from the commands by `make settings`; not to be edited below -->\n",
     LIMITS: "<!-- made from perdure/values/limits.py by `make settings`; not to be edited below -->\n",
+    MODELS: "<!-- made from the capabilities of models by `make settings`; not to be edited below -->\n",
     OPTIONS: "# Made from the models by `make settings`; not to be edited below.\n\n",
 }
 
@@ -45,6 +50,18 @@ def events_table() -> str:
             data = ". ".join(f"`{key}` {what}" for key, what in phase.data.items())
             live = "" if phase.noted else " (not noted: made for each reader)"
             rows.append(f"| `{topic}` | `{name}` | {phase.when}{live} | {data} |")
+    return "\n".join(rows) + "\n"
+
+
+def capabilities_table() -> str:
+    """A table of what a model of each provider can do."""
+    names = [field.name for field in dataclasses.fields(Capabilities)]
+    rows = [f"| model | {' | '.join(name.replace('_', ' ') for name in names)} |", "|---" * (len(names) + 1) + "|"]
+    for provider in PROVIDERS:
+        model = f"{provider}:{EXAMPLES[provider]}"
+        found = dataclasses.asdict(capabilities_of(model))
+        words = [{True: "yes", False: "no"}.get(value, value) for value in found.values()]
+        rows.append(f"| `{model}` | {' | '.join(words)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -98,6 +115,7 @@ TABLES: Final[dict[Path, Callable[[], str]]] = {
     EVENTS: events_table,
     COMMANDS: commands_table,
     LIMITS: limits_table,
+    MODELS: capabilities_table,
     OPTIONS: options_source,
 }
 

@@ -66,11 +66,20 @@ class Played:
 
 
 async def play(
-    client: Client, case: Case, *, timeout: float = 30.0, cached_workflows: int = 1000, dialect: str = "solution"
+    client: Client,
+    case: Case,
+    *,
+    timeout: float = 30.0,
+    cached_workflows: int = 1000,
+    dialect: str = "solution",
+    model_name: str | None = None,
 ) -> Played:
     """Run the case to its end, or until `timeout` seconds have passed, its Solutions written in the dialect."""
     canned = Canned(case.get("tools", {}))
-    agent = case["agent"] | {"config": {**case["agent"].get("config", {}), "dialect": dialect}}
+    config = {**case["agent"].get("config", {}), "dialect": dialect}
+    if model_name is not None:
+        config["models"] = {"fast": model_name, "smart": model_name}
+    agent = case["agent"] | {"config": config}
     model = ScriptedModel(case["turns"], strict=False)  # `compare` tells what it complains of
     async with run_locally(
         agent, model=model, tools=[canned.tool()], server=client, cached_workflows=cached_workflows, sandboxed=True

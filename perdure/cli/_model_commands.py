@@ -18,6 +18,7 @@ from perdure.cli._execute import Json, execute
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
+from perdure.models.model_names import parse_model
 from perdure.values.json import JsonObject, dumps
 
 models_app = Commands(help="Try the models that are configured.", no_args_is_help=True)
@@ -43,7 +44,8 @@ def check(
     """Let the models do a dozen small tasks in each dialect, and print the `config` that follows.
 
     The engine runs here, on an embedded server, with made-up tools; only the model server is real: OPENAI_BASE_URL and
-    OPENAI_API_KEY, or MODEL@ENDPOINT of PERDURE_ENDPOINTS. Ends with 1 where nothing can be recommended.
+    OPENAI_API_KEY, the variables of PROVIDER:MODEL, or MODEL@ENDPOINT of PERDURE_ENDPOINTS. Ends with 1 where nothing
+    can be recommended.
     """
     with one_line_errors():
         dialects = _chosen("--dialect", dialect, {name: name for name in DIALECTS})
@@ -69,7 +71,8 @@ async def _check(settings: Settings, dialects: list[str], tasks: list[Task], **h
     from perdure.checking.play import check_models
 
     fast, smart = settings.fast_model, settings.smart_model
-    if not os.environ.get("OPENAI_API_KEY") and all("@" not in model for model in (fast, smart)):
+    ours = [model for model in (fast, smart) if parse_model(model).provider.startswith("openai") and "@" not in model]
+    if not os.environ.get("OPENAI_API_KEY") and len(ours) == 2:
         raise CommandError(
             "no model to check: set OPENAI_API_KEY (and OPENAI_BASE_URL for a server of your own)", USAGE
         )

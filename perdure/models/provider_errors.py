@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from perdure.models.provider_extras import keys_beside, without_beside
+from perdure.models.provider_extras import SIGNED, keys_beside, without_beside
 from perdure.values.json import Json, JsonObject
 
 LONGEST_WORDS: Final = 500
@@ -297,8 +297,13 @@ def without(body: JsonObject, refused: Set[str]) -> JsonObject:
     return body
 
 
+_ABOUT_THOUGHTS: Final = re.compile(
+    r"signature.{0,40}(thinking|thought|reasoning)|(thinking|thought|reasoning).{0,40}signature|"
+    r"bound to a different conversation|encrypted.content|item of type 'reasoning'|of type .reasoning. was provided"
+)
+"""Refusals of thoughts that go back: those of another account, or in a prompt that is another now."""
 _ABOUT_FORM: Final = re.compile(
-    r"response.?(format|schema)|json.?(schema|object|mode)|\b(schema|strict|grammar|xgrammar|outlines|guided|structured outputs?)\b"
+    r"response.?(format|schema)|output.?(config|format)|json.?(schema|object|mode)|\b(schema|strict|grammar|xgrammar|outlines|guided|structured outputs?)\b"
 )
 _ABOUT_SCHEMA: Final = re.compile(
     r"invalid (json )?schema|invalid_json_schema|in context=|additionalproperties|grammar|too (complex|many|deep|large)|nesting|\$ref|"
@@ -330,6 +335,8 @@ def step_down(refusal: Refusal, sent: JsonObject) -> Reduction | None:
     for key in sorted(keys_beside(sent.get("messages", []))):
         if re.search(rf"\b{re.escape(key)}\b", text) and not _WANTED.search(text):
             return Reduction(key, always=True)
+    if _ABOUT_THOUGHTS.search(text) and (signed := keys_beside(sent.get("messages", [])) & SIGNED):
+        return Reduction(min(signed), always=False)
     form = sent.get("response_format")
     if form is None or not _ABOUT_FORM.search(text):
         return None

@@ -12,16 +12,28 @@ from typing import Any, Final
 from pydantic import Field
 
 from perdure.errors import JsonError
+from perdure.models.model_names import parse_model
 from perdure.values.json import Json, JsonObject, WireModel, check, dumps
 
 LONGEST_EXTRA: Final = 16_000
 """Characters that are kept of one key of one answer. The beginning of a longer thought goes back; a longer value of
 another key does not."""
+LONGEST_SIGNED: Final = 100_000
+"""Characters that are kept of thoughts with their signatures: a server refuses them if anything is cut."""
+THINKING_BLOCKS: Final = "thinking_blocks"
+"""Anthropic's thoughts, each with its signature."""
+REASONING_ITEMS: Final = "reasoning_items"
+"""Encrypted reasoning of OpenAI's Responses."""
+SIGNED: Final = frozenset({THINKING_BLOCKS, REASONING_ITEMS})
+"""Thoughts that a server checks when they come back."""
+CONTENT_INDEX: Final = "content_index"
+"""The place of a call among the parts of an answer with thoughts."""
 _OF_MESSAGE: Final = (
     "reasoning_content",
     "reasoning",
     "reasoning_details",
-    "thinking_blocks",
+    THINKING_BLOCKS,
+    REASONING_ITEMS,
     "reasoning_opaque",
     "extra_content",
 )
@@ -50,16 +62,20 @@ class ProviderExtras(WireModel):
         """The extras that go back: none if no call was made, and none that is too large."""
         calls = [call if _is_kept(call) else {} for call in self.calls]
         cut = {key: value[:LONGEST_EXTRA] if isinstance(value, str) else value for key, value in self.message.items()}
-        message = {key: value for key, value in cut.items() if _is_kept(value)}
+        message = {
+            key: value
+            for key, value in cut.items()
+            if _is_kept(value, LONGEST_SIGNED if key in SIGNED else LONGEST_EXTRA)
+        }
         return ProviderExtras(message=message, calls=calls) if calls and (message or any(calls)) else None
 
 
-def _is_kept(value: Json) -> bool:
+def _is_kept(value: Json, most: int = LONGEST_EXTRA) -> bool:
     try:
         check(value)
     except JsonError:
         return False
-    return len(dumps(value)) <= LONGEST_EXTRA + 2  # a text's quotes
+    return len(dumps(value)) <= most + 2  # a text's quotes
 
 
 def _joined(before: Json, value: Json) -> Json:
@@ -87,7 +103,7 @@ def _same(last: JsonObject, block: JsonObject) -> bool:
 
 def _grown(before: Json, value: Json, key: str) -> Json:
     if key in ("text", "summary", "data", "thinking") and isinstance(before, str) and isinstance(value, str):
-        return before if len(before) > LONGEST_EXTRA else before + value  # a longer one will not be kept
+        return before if len(before) > LONGEST_SIGNED else before + value  # a longer one will not be kept
     return before if value is None else value
 
 
@@ -103,8 +119,14 @@ def call_beside(call: JsonObject) -> JsonObject | None:
 
 
 def server_of(model: str) -> str:
-    """Return the server that a model answers from, as its name has it: `llama-3@backup`; `""` is the default one."""
-    return model.rpartition("@")[0] and model.rpartition("@")[2]
+    """Return the server that a model answers from, as its name has it: `llama-3@backup`; `""` is the default one.
+
+    Signed thoughts of another provider belong to their model: then the server is the whole name.
+    """
+    found = parse_model(model)
+    if found.provider != "openai":
+        return model
+    return found.name.rpartition("@")[0] and found.name.rpartition("@")[2]
 
 
 def keys_beside(messages: Iterable[JsonObject]) -> set[str]:

@@ -129,6 +129,8 @@ class RequestContext(WireModel):
     """The activity's context of a Request: the chat messages, and how the answer is written and read (R9.2, R9.3)."""
 
     messages: list[JsonObject]
+    stable: int = 0
+    """The number of messages, from the first on, that the next Request repeats: a server's cache may keep them."""
     parameters: JsonObject = Field(default_factory=dict)
     """The parameters sent beside the messages: `response_format`, `tools`."""
     parts: list[PartView] = Field(default_factory=list)
@@ -207,7 +209,8 @@ class RequestView(WireModel):
 
 
 class Endpoint(BaseModel):
-    """An OpenAI-compatible server beside the default one. The agent file names its key's variable, never the key."""
+    """A server beside the default one, of the provider that the model's name has. The setting names its key's variable,
+    never the key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from perdure.models.dialects.common import SolutionStreamReader, ToolDelta, lost_thought
 from perdure.models.provider_extras import ProviderExtras, Reasoning, call_beside, is_thought, text_in, words
+from perdure.models.providers.registry import event_reader
 from perdure.models.requests import KEPT_TEXT, CallDelivery, RequestResult
 from perdure.models.usage import Usage
 from perdure.values.json import Json, JsonObject, dumps
@@ -113,6 +114,7 @@ class ResponseStream:
         self.finish_reason: str | None = None
         self.whole = False
         """Whether its end was seen; else it broke off."""
+        self._events = event_reader(model)
         self._reader = reader
         self._usage = Usage()
         self._text: list[str] = []
@@ -127,6 +129,10 @@ class ResponseStream:
     def too_long(self) -> bool:
         """Whether the answer is too long and has to be ended."""
         return self._size > MAX_ANSWER
+
+    def documents(self, event: Json) -> list[Json]:
+        """Return the documents of Chat Completions that an event of the model's provider stands for."""
+        return self._events.take(event)
 
     def take(self, document: Json) -> list[Json]:
         """Return the calls that close with a chunk, or with a completion."""

@@ -8,6 +8,7 @@ from typing import Final
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
+from perdure.models.model_names import bare_model
 from perdure.values.json import JsonObject, WireModel
 
 
@@ -42,6 +43,11 @@ PRICES: Final[Mapping[str, Price]] = {
 }
 """List prices without discounts, as published in 2025. `config.prices` and the worker's `PERDURE_PRICES` override
 them."""
+
+
+def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
+    """Return the price of a model: under its whole name, or without its provider; `None` if neither has one."""
+    return prices.get(model) or prices.get(bare_model(model))
 
 
 class Usage(WireModel):
@@ -125,7 +131,7 @@ class RunUsage(Usage):
                 cached_tokens=usage.cached_tokens,
                 reasoning_tokens=usage.reasoning_tokens,
                 requests=1,
-                cost=usage.cost_at(prices.get(model)),
+                cost=usage.cost_at(price_of(model, prices)),
             ),
         )
 

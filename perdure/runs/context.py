@@ -68,7 +68,7 @@ class Contexts:
             context = self._make(tools, progress, state, limit, final, server, revision)
         if (size := self._size_of(context)) > self._max_payload:
             room = self._max_payload - (size - sum(map(self._sizes.of, context.messages)))
-            context.messages = fit_messages(context.messages, room, self._sizes)
+            context.messages, context.stable = fit_messages(context.messages, room, self._sizes), 0
         return context
 
     def _make(
@@ -110,6 +110,7 @@ class Contexts:
             )
         return RequestContext(
             messages=messages,
+            stable=prompt.stable,
             parameters=self._parameters[kind],
             parts=summed([*prompt.parts, *self._beside[kind]]),
             left_out=self._parts.left_out,

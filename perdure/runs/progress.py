@@ -9,7 +9,7 @@ from pydantic import Field
 
 from perdure.approvals.requests import IncomingMessage, MessageFate
 from perdure.models.requests import RequestResult, RequestView
-from perdure.models.usage import Price, RunUsage
+from perdure.models.usage import Price, RunUsage, price_of
 from perdure.runs.agent import CalledTool, Config
 from perdure.runs.budget import BudgetPool, ExpectedUsage
 from perdure.runs.limits import Budget, Limit, budget_of, request_limit
@@ -101,7 +101,7 @@ def count_answer(
     request.status, request.usage, request.text = "done", result.usage, result.text[:SHOWN_TEXT]
     if not (text_answers or result.problem):
         request.text = ""  # it is all in the calls and the output
-    request.cost = result.usage.cost_at(prices.get(request.model))
+    request.cost = result.usage.cost_at(price_of(request.model, prices))
     progress.usage.count(request.model, result.usage, prices)
     progress.expected.note_request(result.usage, request.cost)
 

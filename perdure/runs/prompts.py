@@ -118,6 +118,8 @@ class Prompt:
         self._states |= own.items()
         self.parts: list[tuple[str, int]] = []
         """Characters of each part, by name, once the messages were made."""
+        self.stable = 0
+        """The number of messages that only grow from Request to Request."""
 
     def messages(self, limit: Limit | None, revision: RevisedPlan | None = None) -> list[JsonObject]:
         """Return the whole prompt as chat messages."""
@@ -139,6 +141,7 @@ class Prompt:
             add(part, [message])
         since = len(self._progress.messages) if revision is None else revision.since
         add("what has happened", self._happened(since))
+        self.stable = len(chat)
         for part, message in self._now(revision):
             add(part, [message])
         if (last := self._last_words(limit)) is not None:

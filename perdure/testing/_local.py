@@ -17,6 +17,7 @@ from openai import AsyncOpenAI
 from temporalio.client import Client, Interceptor, OutboundInterceptor, StartWorkflowInput, WorkflowHandle
 from temporalio.converter import DataConverter
 
+from perdure.activities.endpoints import Endpoints
 from perdure.activities.tools import ToolSettings, built_in
 from perdure.agents.agent import Agent
 from perdure.agents.options import ApprovalOptions
@@ -292,6 +293,9 @@ async def run_locally(
         }
         # With faults a workflow goes to whichever worker lives, so none remembers it.
         options |= {"functions": functions, "model": asking, **({"cached_workflows": 0} if dying else {}), **worker}
+        if not isinstance(more := worker.get("endpoints"), Endpoints):
+            servers = {} if isinstance(model, AsyncOpenAI) else scripted.servers()
+            options["endpoints"] = Endpoints(asking, more, servers)
         others = {str(found) for each in registry.definitions().values() if (found := _queue(each))} - {queue}
 
         def build(client: Client) -> list[WorkerGroup]:

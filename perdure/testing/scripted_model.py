@@ -1,4 +1,4 @@
-"""A scripted OpenAI-compatible model: real HTTP, real SSE, and responses from a script.
+"""A scripted model: real HTTP, real SSE, and responses from a script, in the form of every provider.
 
 It is as strict as the real thing: a Request beyond the script is refused and noted, a wrong key is a 401. At its end a `strict` one
 complains of that, and of turns that nobody asked for.
@@ -10,6 +10,7 @@ complains of that, and of turns that nobody asked for.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import math
 import time
@@ -17,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+import httpx2
 import uvicorn
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from starlette.applications import Starlette
@@ -25,11 +27,14 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from temporalio import activity
 
+from perdure.activities.model_servers import TIMEOUT, ModelServer, connect
 from perdure.agents.agent import Agent
 from perdure.models.dialects.common import written_names
 from perdure.models.dialects.script import script_names
 from perdure.models.dialects.script_writer import write_calls, write_output
 from perdure.models.dialects.tools import function_names
+from perdure.models.model_names import Provider
+from perdure.testing._provider_forms import FORMS, AnswerWriter, ProviderForm
 from perdure.values.json import JsonObject
 from perdure.values.messages import merge_data
 
@@ -53,10 +58,18 @@ class ChatRequest:
     number: int
     body: JsonObject
     headers: Mapping[str, str]
+    provider: Provider = "openai"
+    """The provider in whose form it came."""
+    path: Mapping[str, str] = field(default_factory=dict)
+    """Parts of its address."""
+
+    @property
+    def form(self) -> ProviderForm:
+        return FORMS[self.provider]
 
     @property
     def model(self) -> str:
-        return str(self.body.get("model", ""))
+        return self.form.model(self.body, self.path)
 
     @property
     def run_id(self) -> str:
@@ -65,8 +78,8 @@ class ChatRequest:
 
     @property
     def messages(self) -> list[JsonObject]:
-        messages: list[JsonObject] = self.body.get("messages", [])
-        return messages
+        """The messages as Chat Completions have them."""
+        return self.form.messages(self.body)
 
     @property
     def shown(self) -> str:
@@ -244,15 +257,6 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def frame(asked: ChatRequest) -> JsonObject:
-    return {"id": f"chatcmpl-{asked.number}", "object": "chat.completion.chunk", "created": 0, "model": asked.model}
-
-
-def event(asked: ChatRequest, delta: JsonObject, finish_reason: str | None = None) -> str:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-    return f"data: {json.dumps(frame(asked) | {'choices': [choice]}, ensure_ascii=False)}\n\n"
-
-
 def segments(asked: ChatRequest, answer: ModelAnswer) -> list[tuple[str, Callable[[str], JsonObject]]]:
     """The answer's pieces that are streamed bit by bit, each with the form of its bits; a call's name counts too."""
     segments: list[tuple[str, Callable[[str], JsonObject]]] = []
@@ -287,7 +291,7 @@ def _call_id(asked: ChatRequest, index: int) -> str:
     return f"call_{asked.number}_{index}"
 
 
-def completion(asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: JsonObject) -> JsonObject:
+def completion(asked: ChatRequest, answer: ModelAnswer, finish: str) -> JsonObject:
     message: JsonObject = {"role": "assistant", "content": answer.text or None}
     if answer.refusal:
         message["refusal"] = answer.refusal
@@ -298,8 +302,9 @@ def completion(asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: JsonO
             {"id": _call_id(asked, index), "type": "function", "function": {"name": name, "arguments": arguments}}
             for index, (name, arguments) in enumerate(answer.tool_calls)
         ]
-    choice = {"index": 0, "message": message, "finish_reason": turn.finish_reason}
-    return frame(asked) | {"object": "chat.completion", "choices": [choice]} | ({"usage": usage} if turn.usage else {})
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    frame = {"id": f"chatcmpl-{asked.number}", "object": "chat.completion", "created": 0, "model": asked.model}
+    return frame | {"choices": [choice]}
 
 
 def usage_of(asked: ChatRequest, answer: ModelAnswer, turn: Turn) -> JsonObject:
@@ -322,9 +327,26 @@ def _going_on(index: int) -> Callable[[str], JsonObject]:
     return lambda text: {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
 
 
-def error(status: int, message: str, code: str, headers: Mapping[str, str] | None = None) -> Response:
-    body = {"error": {"message": message, "type": "scripted_error", "param": None, "code": code}}
-    return JSONResponse(body, status_code=status, headers=dict(headers or {}))
+def error(
+    form: ProviderForm, status: int, message: str, code: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    return JSONResponse(form.error(status, message, code), status_code=status, headers=dict(headers or {}))
+
+
+def finish_of(answer: ModelAnswer, turn: Turn, provider: Provider) -> str:
+    """Return why the answer ended. Only OpenAI's servers have words of their own for a refusal."""
+    if answer.refusal and turn.finish_reason == "stop" and not provider.startswith("openai"):
+        return "content_filter"
+    return "tool_calls" if answer.tool_calls and turn.finish_reason == "stop" else turn.finish_reason
+
+
+_ROUTES: Mapping[str, Provider] = {
+    "/v1/chat/completions": "openai",
+    "/v1/responses": "openai-responses",
+    "/v1/messages": "anthropic",
+}
+_KEYS = ("authorization", "x-api-key", "x-goog-api-key")
+"""Headers in which providers take the key."""
 
 
 async def close_at_once(server: uvicorn.Server) -> None:
@@ -389,7 +411,11 @@ class ScriptedModel:
         return f"http://127.0.0.1:{self._port}/v1"
 
     async def __aenter__(self) -> ScriptedModel:
-        routes = [Route("/v1/chat/completions", self._answer, methods=["POST"]), Route("/v1/models", self._models)]
+        routes = [
+            Route(path, functools.partial(self._answer, provider), methods=["POST"])
+            for path, provider in _ROUTES.items()
+        ]
+        routes.append(Route("/v1/models", self._models))
         config = uvicorn.Config(
             Starlette(routes=routes),
             host="127.0.0.1",
@@ -463,6 +489,18 @@ class ScriptedModel:
         key = self._api_key or "scripted"
         return AsyncOpenAI(base_url=self.base_url, api_key=key, max_retries=0, http_client=http, **options)
 
+    def servers(self) -> dict[Provider, ModelServer]:
+        """Return this model as the server of each provider beside OpenAI: `anthropic:claude-…` is answered too.
+
+        ```python
+        servers = model.servers()
+        ```
+        """
+        address, key = self.base_url.removesuffix("/v1"), self._api_key or "scripted"
+        http = httpx2.AsyncClient(event_hooks={"request": [_say_run]}, timeout=TIMEOUT)
+        others = [provider for provider in FORMS if not provider.startswith("openai")]
+        return {provider: connect(provider, address, key, http) for provider in others}
+
     async def wait_for_request(self, number: int) -> ChatRequest:
         """Return the `number`-th request, once it has arrived.
 
@@ -500,14 +538,17 @@ class ScriptedModel:
     async def _models(self, _: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": "scripted", "object": "model"}]})
 
-    async def _answer(self, request: Request) -> Response:
-        if self._api_key is not None and request.headers.get("authorization") != f"Bearer {self._api_key}":
-            return error(401, "Incorrect API key provided", "invalid_api_key")
-        asked = ChatRequest(len(self.requests) + 1, await request.json(), dict(request.headers))
+    async def _answer(self, provider: Provider, request: Request) -> Response:
+        form = FORMS[provider]
+        given = {str(request.headers.get(name)).removeprefix("Bearer ") for name in _KEYS}
+        if self._api_key is not None and self._api_key not in given:
+            return error(form, 401, "Incorrect API key provided", "invalid_api_key")
+        body, path = await request.json(), dict(request.path_params)
+        asked = ChatRequest(len(self.requests) + 1, body, dict(request.headers), provider, path)
         if not callable(self.script) and len(self.requests) >= len(self.script):
             complaint = f"the script has {len(self.script)} turns, this is request {asked.number}"
             self.complaints.append(complaint)
-            return error(400, complaint, "script_exhausted")
+            return error(form, 400, complaint, "script_exhausted")
         self.requests.append(asked)
         self.arrivals.append([])
         await self._notify()
@@ -523,20 +564,21 @@ class ScriptedModel:
         answer = write_answer(content, turn.dialect or self.dialect or "solution", self.kinds or ())
         answer = ModelAnswer(answer.text, (*answer.tool_calls, *turn.tool_calls), turn.refusal, turn.reasoning)
         if turn.status != 200:
-            return error(turn.status, answer.text, "scripted", turn.headers)
+            return error(form, turn.status, answer.text, "scripted", turn.headers)
         usage = usage_of(asked, answer, turn)
         self.prompt_tokens += usage["prompt_tokens"]
         self.completion_tokens += usage["completion_tokens"]
-        if not asked.body.get("stream"):
-            body = json.dumps(completion(asked, answer, turn, usage))
+        if not form.streamed(body, path):
+            made = completion(asked, answer, finish_of(answer, turn, provider))
+            text = json.dumps(form.whole(asked.number, asked.model, made, usage if turn.usage else None))
             if turn.fault is not None:
-                return StreamingResponse(self._broken(body, turn.fault), media_type="application/json")
-            return Response(body, media_type="application/json")
-        return StreamingResponse(self._watched(asked, answer, turn, usage), media_type="text/event-stream")
+                return StreamingResponse(self._broken(text, turn.fault), media_type="application/json")
+            return Response(text, media_type="application/json")
+        return StreamingResponse(self._watched(asked, answer, turn, usage), media_type=form.media_type)
 
     async def _watched(
         self, asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: JsonObject
-    ) -> AsyncIterator[str]:
+    ) -> AsyncIterator[bytes]:
         try:
             async for event in self._stream(asked, answer, turn, usage):
                 yield event
@@ -547,9 +589,10 @@ class ScriptedModel:
 
     async def _stream(
         self, asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: JsonObject
-    ) -> AsyncIterator[str]:
+    ) -> AsyncIterator[bytes]:
         start, sent = time.monotonic(), 0
-        yield event(asked, {"role": "assistant", "content": ""})
+        writer: AnswerWriter = asked.form.writer(asked.number, asked.model, usage)
+        yield writer.begin()
         stops = {turn.fault.after if turn.fault else -1, turn.gate_after if turn.gate else -1}
         for text, delta in segments(asked, answer):
             end = sent + len(text)
@@ -567,16 +610,13 @@ class ScriptedModel:
                 size = TOKEN if self.pace.per_token else self._chunk
                 upto = min([sent + size, end, *(stop for stop in stops if stop > sent)])
                 await self._due(start, upto)
-                yield event(asked, delta(text[at : at + upto - sent]))
+                yield writer.delta(delta(text[at : at + upto - sent]))
                 at, sent = at + upto - sent, upto
                 self.arrivals[asked.number - 1].append((time.monotonic(), sent))
                 await self._notify()
-        yield event(
-            asked, {}, "tool_calls" if answer.tool_calls and turn.finish_reason == "stop" else turn.finish_reason
-        )
-        if turn.usage and (asked.body.get("stream_options") or {}).get("include_usage"):
-            yield f"data: {json.dumps(frame(asked) | {'choices': [], 'usage': usage})}\n\n"
-        yield "data: [DONE]\n\n"
+        options = {"include_usage": True} if asked.provider != "openai" else asked.body.get("stream_options") or {}
+        counted = usage if turn.usage and options.get("include_usage") else None
+        yield writer.end(finish_of(answer, turn, asked.provider), counted)
 
     async def _broken(self, body: str, fault: Fault) -> AsyncIterator[str]:
         """The beginning of a reply that is not streamed, and its fault."""

@@ -62,6 +62,34 @@ async def test_a_model_that_does_everything() -> None:
     }
 
 
+PROVIDERS = {
+    "anthropic:claude-sonnet-5": {"ANTHROPIC_API_KEY": "right"},
+    "openai-responses:gpt-5": {"OPENAI_API_KEY": "right"},
+}
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+async def test_a_model_of_each_provider(name: str) -> None:
+    async with ScriptedModel(good(), api_key="right") as model:
+        address = model.base_url.removesuffix("/v1")
+        env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "", "ANTHROPIC_BASE_URL": address}
+        few = ("--task", "references", "--task", "schema", "--dialect", "tools", "--json")
+        command = await perdure("models", "check", "--fast", name, "--smart", name, *few, env=env | PROVIDERS[name])
+    assert command.code == 0, command.err
+    report = json.loads(command.out)
+    assert failed(report) == {}
+    assert {request.provider for request in model.requests} == {name.partition(":")[0]}
+    assert (report["understands"][name]["usage"], report["understands"][name]["nativeCalls"]) == (True, True)
+
+
+async def test_a_provider_without_its_key_is_one_line() -> None:
+    name = "anthropic:claude-sonnet-5"
+    env = {"OPENAI_API_KEY": "", "ANTHROPIC_API_KEY": "", "ANTHROPIC_AUTH_TOKEN": "", "HOME": "/nonexistent"}
+    command = await perdure("models", "check", "--fast", name, "--smart", name, env=env)
+    assert command.code != 0
+    assert "no key for the provider 'anthropic': set ANTHROPIC_API_KEY where the worker runs" in command.err
+
+
 WRONG = {
     "references": [
         "send_invoice was given a copy, not a reference",

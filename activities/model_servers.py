@@ -1,0 +1,170 @@
+"""Servers of models, one class for each provider: they send a body and yield the response as it comes.
+
+The answer's events are read here, as bytes: building a library's objects of every event costs many times as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final, Protocol
+
+import httpx2
+import openai
+from openai import AsyncOpenAI
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.secrets import keep_secret
+from perdure.models.model_names import Provider
+from perdure.values.json import JsonObject
+
+IDLE_TIMEOUT = 120.0
+"""Seconds without a byte from the model before the attempt counts as lost; reasoning models think for that long."""
+TIMEOUT: Final = httpx2.Timeout(IDLE_TIMEOUT, connect=10.0)
+
+
+class ModelServer(Protocol):
+    """The server of a provider, at one address."""
+
+    def send(self, body: JsonObject) -> AbstractAsyncContextManager[httpx2.Response]:
+        """Send a Request; yield the response, of which nothing is read yet.
+
+        Raise an error that `model_failure` accepts where the server refuses or cannot be reached.
+        """
+        ...
+
+
+class ChatServer:
+    """A server of OpenAI's Chat Completions."""
+
+    def __init__(self, client: AsyncOpenAI) -> None:
+        self._client = client
+
+    @asynccontextmanager
+    async def send(self, body: JsonObject) -> AsyncIterator[httpx2.Response]:
+        """Send a Request; yield the response."""
+        async with self._client.chat.completions.with_streaming_response.create(**body) as answered:
+            yield answered.http_response
+
+
+class ResponsesServer:
+    """A server of OpenAI's Responses."""
+
+    def __init__(self, client: AsyncOpenAI) -> None:
+        self._client = client
+
+    @asynccontextmanager
+    async def send(self, body: JsonObject) -> AsyncIterator[httpx2.Response]:
+        """Send a Request; yield the response."""
+        async with self._client.responses.with_streaming_response.create(**body) as answered:
+            yield answered.http_response
+
+
+class AnthropicServer:
+    """A server of Anthropic's Messages, by Anthropic's own client.
+
+    Without an address and a key the client finds them: `ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`, a profile, or the
+    identity of the workload.
+    """
+
+    def __init__(self, address: str = "", key: str = "", http: httpx2.AsyncClient | None = None) -> None:
+        self._options: dict[str, Any] = {"max_retries": 0, "timeout": TIMEOUT, "http_client": http}
+        self._options |= ({"base_url": address} if address else {}) | ({"api_key": key} if key else {})
+        self._client: Any = None  # the library may be missing, also where types are checked
+
+    @asynccontextmanager
+    async def send(self, body: JsonObject) -> AsyncIterator[httpx2.Response]:
+        """Send a Request; yield the response."""
+        anthropic = await load_library("anthropic", extra="anthropic")
+        if self._client is None:
+            self._client = anthropic.AsyncAnthropic(**self._options)
+            keep_secret(self._client.api_key or "", self._client.auth_token or "")
+        try:
+            async with self._client.messages.with_streaming_response.create(**body) as answered:
+                yield answered.http_response
+        except anthropic.APIStatusError as error:
+            raise status_error(error.response) from None
+        except anthropic.APIConnectionError as error:
+            raise (error.__cause__ if isinstance(error.__cause__, httpx2.HTTPError) else _lost(error)) from None
+        except (anthropic.AnthropicError, TypeError) as error:
+            if "authentication" not in str(error):
+                raise
+            raise no_key("anthropic", "ANTHROPIC_API_KEY") from None
+
+
+def _lost(error: Any) -> Exception:
+    return openai.APIConnectionError(message=str(error), request=error.request)
+
+
+def status_error(response: httpx2.Response) -> httpx2.HTTPStatusError:
+    """Return the error for a response in which a server refuses."""
+    return httpx2.HTTPStatusError(
+        f"the server answered {response.status_code}", request=response.request, response=response
+    )
+
+
+async def load_library(name: str, *, extra: str) -> Any:
+    """Return a library that an extra installs. Raise `ApplicationError` where it is missing.
+
+    It loads in a thread: that may take seconds, in which the worker has other things to do.
+    """
+    try:
+        return await asyncio.to_thread(importlib.import_module, name)
+    except ModuleNotFoundError as error:
+        raise ApplicationError(
+            f"the provider {extra!r} needs a library that is not installed ({error.name}): pip install 'perdure[{extra}]'",
+            type="MissingExtra",
+            non_retryable=True,
+        ) from None
+
+
+def no_key(provider: str, variable: str) -> ApplicationError:
+    """Return the failure of a worker that has no key for a provider."""
+    message = f"no key for the provider {provider!r}: set {variable} where the worker runs"
+    return ApplicationError(message, type="NoKey", non_retryable=True)
+
+
+ADDRESSES: Final[dict[Provider, str]] = {
+    "openai": "OPENAI_BASE_URL",
+    "openai-responses": "OPENAI_BASE_URL",
+    "anthropic": "ANTHROPIC_BASE_URL",
+}
+"""The variable of each provider's address."""
+
+
+def default_openai() -> AsyncOpenAI:
+    """Return the client of `OPENAI_BASE_URL` and `OPENAI_API_KEY`. Raise `ApplicationError` without a key."""
+    try:
+        return AsyncOpenAI(max_retries=0, timeout=TIMEOUT)
+    except openai.OpenAIError:
+        raise ApplicationError(
+            "no key for the model: set OPENAI_API_KEY (and OPENAI_BASE_URL for a server of your own) where the worker "
+            "runs",
+            type="NoKey",
+            non_retryable=True,
+        ) from None
+
+
+def connect(
+    provider: Provider, address: str = "", key: str = "", http: httpx2.AsyncClient | None = None
+) -> ModelServer:
+    """Return the server of a provider: at this address, else where the environment has it. `http`: the client to use."""
+    if provider == "anthropic":
+        return AnthropicServer(address, key, http)
+    # Temporal retries: an attempt that waits inside the client would be invisible and unbounded.
+    client = AsyncOpenAI(base_url=address, api_key=key, max_retries=0, timeout=TIMEOUT) if address else default_openai()
+    return ResponsesServer(client) if provider == "openai-responses" else ChatServer(client)
+
+
+def endpoint_key(name: str, variable: str | None) -> str:
+    """Return the key of an endpoint. Raise `ApplicationError` where its variable is empty."""
+    key = os.environ.get(variable, "") if variable else "none"
+    if not key:
+        raise ApplicationError(
+            f"no key for the endpoint {name!r}: set {variable} where the worker runs", type="NoKey", non_retryable=True
+        )
+    keep_secret(key)
+    return key

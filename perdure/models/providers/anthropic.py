@@ -1,0 +1,252 @@
+"""Anthropic's Messages: a Request as its body, and its events as pieces of Chat Completions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from perdure.models.provider_extras import CONTENT_INDEX, THINKING_BLOCKS
+from perdure.models.providers.chat_messages import (
+    CallPart,
+    ChatTurn,
+    Part,
+    TextPart,
+    call_piece,
+    chunk,
+    count,
+    in_order,
+    known_tools,
+    objects,
+    part_of,
+    place_of,
+    read_conversation,
+    usage_chunk,
+    written_arguments,
+)
+from perdure.models.providers.claude import Claude, claude_of
+from perdure.values.json import Json, JsonObject
+
+_MARK: Final[JsonObject] = {"cache_control": {"type": "ephemeral"}}
+_UNENFORCED: Final = frozenset(
+    {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "maxItems", "pattern"}
+)
+"""Keywords that the server refuses, or does not enforce as written; values are validated here anyway."""
+
+
+def write_body(model: str, chat: JsonObject, stable: int) -> JsonObject:
+    """Return the body of a Request to Messages.
+
+    `chat`: the body of Chat Completions. `stable`: the number of its messages that later Requests repeat. The cache
+    keeps tools and system texts, and the prompt up to where it is stable.
+    """
+    claude = claude_of(model) or Claude(model)
+    conversation = read_conversation(chat["messages"])
+    tools, callable_ = known_tools(chat, conversation)
+    thoughts = claude.thoughts(chat.get("reasoning_effort")) if _may_think(conversation.turns, claude) else {}
+    contents = [list(_blocks(turn)) for turn in conversation.turns]
+    turns = zip(conversation.turns, contents, strict=True)
+    body: JsonObject = {
+        "model": model,
+        "max_tokens": chat.get("max_tokens") or claude.tokens(thoughts),
+        "messages": [{"role": turn.role, "content": content} for turn, content in turns],
+    }
+    if conversation.system:
+        body["system"] = [{"type": "text", "text": text} for text in conversation.system]
+    if tools:
+        body["tools"] = [
+            {"name": tool["name"], "description": tool["description"], "input_schema": tool["parameters"]}
+            for tool in tools
+        ]
+    if tools and not callable_:
+        body["tool_choice"] = {"type": "none"}
+    if "thinking" in thoughts:
+        body["thinking"] = thoughts["thinking"]
+    elif claude.sampled:
+        body |= {key: chat[key] for key in ("temperature", "top_p") if chat.get(key) is not None}
+    config = _format(chat) | ({"effort": thoughts["effort"]} if "effort" in thoughts else {})
+    if config:
+        body["output_config"] = config
+    if chat.get("stream"):
+        body["stream"] = True
+    marked = [body.get("system") or body.get("tools") or []]
+    marked += [contents[index] for index in conversation.stable_turns(stable)]
+    for blocks in marked:
+        if blocks and blocks[-1].get("type") not in ("thinking", "redacted_thinking"):
+            blocks[-1] |= _MARK
+    return body
+
+
+def _may_think(turns: list[ChatTurn], claude: Claude) -> bool:
+    """Whether the server accepts thinking: one with a budget demands the thoughts before the last calls."""
+    calling = [turn for turn in turns if turn.calls]
+    return claude.adaptive or not calling or any(_thoughts(calling[-1]))
+
+
+def _blocks(turn: ChatTurn) -> Iterator[JsonObject]:
+    for call, parts in turn.results:
+        content = [_part(part) for part in parts]
+        yield {"type": "tool_result", "tool_use_id": call.id, "content": content}
+    thoughts = [(count(block.get("index")), _thought(block)) for block in _thoughts(turn)]
+    calls = [(place_of(call.beside), _call(call)) for call in turn.calls]
+    early, later = in_order(thoughts, calls)
+    yield from early
+    yield from map(_part, turn.parts)
+    yield from later
+
+
+def _call(call: CallPart) -> JsonObject:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
+
+
+def _thoughts(turn: ChatTurn) -> list[JsonObject]:
+    """Return the thoughts that have their signature: the server refuses others."""
+    blocks = objects(turn.extras.get(THINKING_BLOCKS))
+    return [block for block in blocks if block.get("signature") or block.get("data")]
+
+
+def _thought(block: JsonObject) -> JsonObject:
+    return {key: value for key, value in block.items() if key != "index"}
+
+
+def _part(part: Part) -> JsonObject:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    source: JsonObject = {"type": "base64", "media_type": part.media_type, "data": part.data}
+    if part.address:
+        source = {"type": "url", "url": part.address}
+    title = {"title": part.name} if part.kind == "document" and part.name else {}
+    return {"type": part.kind, "source": source, **title}
+
+
+def _format(chat: JsonObject) -> JsonObject:
+    """Return the format of a strict schema; any other schema is in the prompt alone."""
+    schema = part_of(part_of(chat, "response_format"), "json_schema")
+    if not schema.get("strict"):
+        return {}
+    return {"format": {"type": "json_schema", "schema": _enforced(schema["schema"])}}
+
+
+def _enforced(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_enforced(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept: JsonObject = {}
+    for key, value in schema.items():
+        if key in ("properties", "$defs"):
+            kept[key] = {name: _enforced(each) for name, each in value.items()}
+        elif key in ("enum", "const") or not (key in _UNENFORCED or (key == "minItems" and value not in (0, 1))):
+            kept[key] = value if key in ("enum", "const") else _enforced(value)
+    return kept
+
+
+_FINISH: Final = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+}
+
+
+class AnthropicEvents:
+    """A reader of the events of Messages, or of a whole message."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, int] = {}
+        """Index of a block → index of its call."""
+        self._written: set[int] = set()
+        """Blocks of calls whose arguments have begun."""
+        self._thought = False
+        """Whether there were thoughts: then the place of each call among them counts."""
+        self._usage: JsonObject = {}
+
+    def take(self, event: Json) -> list[Json]:
+        """Return the pieces that an event stands for; what is none of these events stays as it is."""
+        kind = event.get("type") if isinstance(event, dict) else None
+        if not isinstance(event, dict) or kind not in _KINDS:
+            return [event]
+        if kind == "message_start":
+            message = part_of(event, "message")
+            return [chunk(model=message.get("model"), usage=self._counted(message))]
+        if kind == "message":
+            return self._whole(event)
+        index = count(event.get("index"))
+        if kind == "content_block_start":
+            return self._block(index, part_of(event, "content_block"))
+        if kind == "content_block_delta":
+            return self._delta(index, part_of(event, "delta"))
+        if kind == "content_block_stop" and index in self._calls and index not in self._written:
+            return [chunk(call_piece(self._calls[index], "{}"))]
+        if kind == "message_delta":
+            return [self._end(part_of(event, "delta"), event)]
+        return []
+
+    def _whole(self, message: JsonObject) -> list[Json]:
+        pieces: list[Json] = [chunk(model=message.get("model"))]
+        for index, block in enumerate(objects(message.get("content"))):
+            pieces += self._block(index, block)
+            if index in self._calls and index not in self._written:
+                pieces.append(chunk(call_piece(self._calls[index], "{}")))
+        return [*pieces, self._end(message, message)]
+
+    def _block(self, index: int, block: JsonObject) -> list[Json]:
+        kind = block.get("type")
+        if kind == "text" and block.get("text"):
+            return [chunk({"content": block["text"]})]
+        if kind in ("thinking", "redacted_thinking"):
+            self._thought = True
+            return [chunk({THINKING_BLOCKS: [{**block, "index": index}]})]
+        if kind != "tool_use":
+            return []
+        number = self._calls[index] = len(self._calls)
+        place = {CONTENT_INDEX: index} if self._thought else {}
+        arguments = written_arguments(block["input"]) if block.get("input") else ""
+        if arguments:
+            self._written.add(index)
+        return [chunk(call_piece(number, arguments, id=block.get("id"), name=block.get("name"), **place))]
+
+    def _delta(self, index: int, delta: JsonObject) -> list[Json]:
+        kind = delta.get("type")
+        if kind == "text_delta":
+            return [chunk({"content": delta.get("text")})]
+        if kind == "input_json_delta" and index in self._calls:
+            if not delta.get("partial_json"):
+                return []
+            self._written.add(index)
+            return [chunk(call_piece(self._calls[index], str(delta["partial_json"])))]
+        if kind == "thinking_delta":
+            return [chunk({THINKING_BLOCKS: [{"index": index, "type": "thinking", "thinking": delta.get("thinking")}]})]
+        if kind == "signature_delta":
+            said = {"index": index, "type": "thinking", "signature": delta.get("signature")}
+            return [chunk({THINKING_BLOCKS: [said]})]
+        return []
+
+    def _end(self, ended: JsonObject, event: JsonObject) -> JsonObject:
+        reason = ended.get("stop_reason")
+        finish = _FINISH.get(reason, reason) if isinstance(reason, str) else None
+        words = part_of(ended, "stop_details").get("explanation")
+        refused = {"refusal": words} if reason == "refusal" and isinstance(words, str) and words else {}
+        return chunk(refused, finish, usage=self._counted(event))
+
+    def _counted(self, holder: JsonObject) -> JsonObject:
+        """Return the usage with the counts of earlier events: later ones may leave them out."""
+        new = {key: value for key, value in part_of(holder, "usage").items() if value is not None}
+        self._usage = {**self._usage, **new}
+        read, written = (count(self._usage.get(f"cache_{each}_input_tokens")) for each in ("read", "creation"))
+        details = part_of(self._usage, "output_tokens_details")
+        return usage_chunk(
+            count(self._usage.get("input_tokens")) + read + written,
+            count(self._usage.get("output_tokens")),
+            read,
+            count(details.get("thinking_tokens")),
+        )
+
+
+_KINDS: Final = frozenset(
+    {
+        *("message", "message_start", "message_delta", "message_stop", "ping"),
+        *("content_block_start", "content_block_delta", "content_block_stop"),
+    }
+)

@@ -1,0 +1,80 @@
+"""Capabilities of models: all that the rest of the engine knows of a provider."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from perdure.models.model_names import Provider, parse_model
+from perdure.models.providers.claude import claude_of
+
+Caching = Literal["automatic", "marked", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The abilities of one model, as its provider offers it."""
+
+    strict_schemas: bool = True
+    """Whether the server may enforce a schema; what it refuses of one is left out."""
+    parallel_calls: bool = True
+    """Whether one answer may have several native calls."""
+    images: bool = False
+    """Whether it reads pictures."""
+    documents: bool = False
+    """Whether it reads PDF files."""
+    audio: bool = False
+    """Whether it hears recordings."""
+    caching: Caching = "automatic"
+    """Whether the server keeps the beginning of a prompt: by itself, where a mark stands, or not at all."""
+    thinking: bool = False
+    """Whether it thinks before it answers, with thoughts that go back to the server."""
+
+
+_OPENAI_SEES: Final = re.compile(
+    r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|o1(?!-(?:mini|preview))|o[34](?!-mini-search)|chatgpt-4o"
+)
+_OPENAI_THINKS: Final = re.compile(r"o\d|gpt-[5-9](?!.*chat)|codex|computer-use")
+
+
+def capabilities_of(model: str) -> Capabilities:
+    """Return the capabilities of a model, by its provider and its name.
+
+    A server of one's own may have any model behind a name, so an unknown name has the least of them.
+    """
+    found = parse_model(model)
+    return _OF[found.provider](found.name)
+
+
+def _chat(name: str) -> Capabilities:
+    sees = _OPENAI_SEES.match(name) is not None
+    return Capabilities(images=sees, documents=sees, audio="audio" in name)
+
+
+def _responses(name: str) -> Capabilities:
+    sees = _OPENAI_SEES.match(name) is not None
+    return Capabilities(images=sees, documents=sees, thinking=_OPENAI_THINKS.match(name) is not None)
+
+
+def _anthropic(name: str) -> Capabilities:
+    claude = claude_of(name)
+    if claude is None:
+        return Capabilities(images=True, documents=True, caching="marked", thinking=True)
+    return Capabilities(
+        strict_schemas=claude.strict_schemas, images=True, documents=True, caching="marked", thinking=claude.thinking
+    )
+
+
+_OF: Final = {
+    "openai": _chat,
+    "openai-responses": _responses,
+    "anthropic": _anthropic,
+}
+
+EXAMPLES: Final[dict[Provider, str]] = {
+    "openai": "gpt-4.1",
+    "openai-responses": "gpt-5",
+    "anthropic": "claude-sonnet-5",
+}
+"""One model of each provider, for the documentation."""

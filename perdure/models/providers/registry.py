@@ -1,0 +1,80 @@
+"""The providers by name: how each takes a Request, and how its events are read.
+
+A Request is made as a body of Chat Completions, and an answer is read as its pieces. A provider's module translates
+both, so nothing else knows of a provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from perdure.models.model_names import Provider, parse_model
+from perdure.models.providers import anthropic, openai_responses
+from perdure.models.providers.capabilities import Capabilities, capabilities_of
+from perdure.values.json import Json, JsonObject
+
+
+class EventReader(Protocol):
+    """A reader of a provider's events, for one answer."""
+
+    def take(self, event: Json) -> list[Json]:
+        """Return the pieces of Chat Completions that an event stands for; errors stay as they are."""
+        ...
+
+
+class ChatEvents:
+    """The reader of Chat Completions: nothing is to translate."""
+
+    def take(self, event: Json) -> list[Json]:
+        """Return the event."""
+        return [event]
+
+
+_READERS: Final[Mapping[Provider, Callable[[], EventReader]]] = {
+    "openai": ChatEvents,
+    "openai-responses": openai_responses.ResponsesEvents,
+    "anthropic": anthropic.AnthropicEvents,
+}
+
+
+def event_reader(model: str) -> EventReader:
+    """Return a reader for one answer of a model."""
+    return _READERS[parse_model(model).provider]()
+
+
+_FILES: Final = {"image_url": "images", "file": "documents", "input_audio": "audio"}
+"""Kind of a part → the capability that it needs."""
+
+
+def _readable(message: JsonObject, capabilities: Capabilities) -> JsonObject:
+    """Return a message with one line in the place of each file that the model cannot read."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts = [
+        part
+        if (needed := _FILES.get(part.get("type", ""))) is None or getattr(capabilities, needed)
+        else {"type": "text", "text": f"[a file is left out: this model reads no {needed}]"}
+        for part in content
+    ]
+    return {**message, "content": parts}
+
+
+def write_request(model: str, name: str, chat: JsonObject, stable: int = 0) -> JsonObject:
+    """Return the body of a Request in the form of the model's provider.
+
+    `name`: the model's name as its server knows it. `chat`: the body in the form of Chat Completions. `stable`: the
+    number of its messages that later Requests repeat.
+    """
+    capabilities = capabilities_of(model)
+    if parse_model(model).provider != "openai":
+        chat = {**chat, "messages": [_readable(message, capabilities) for message in chat["messages"]]}
+    if not capabilities.strict_schemas and "strict" in chat.get("response_format", {}).get("json_schema", {}):
+        chat = {key: value for key, value in chat.items() if key != "response_format"}
+    provider = parse_model(model).provider
+    if provider == "anthropic":
+        return anthropic.write_body(name, chat, stable)
+    if provider == "openai-responses":
+        return openai_responses.write_body(name, chat, thinking=capabilities.thinking)
+    return {"model": name, **chat}

@@ -1,0 +1,390 @@
+"""The forms in which a scripted model speaks: one for each provider, over the same script.
+
+A form reads a request as chat messages and writes the answer, whose pieces are deltas of Chat Completions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from perdure.models.model_names import Provider
+from perdure.values.json import JsonObject
+
+
+class AnswerWriter(Protocol):
+    """The writer of one streamed answer: each method returns bytes for the wire."""
+
+    def begin(self) -> bytes:
+        """Return what stands before the first delta."""
+        ...
+
+    def delta(self, delta: JsonObject) -> bytes:
+        """Return a delta of Chat Completions in the provider's events."""
+        ...
+
+    def end(self, finish: str, usage: JsonObject | None) -> bytes:
+        """Return the end of the answer; `finish` as Chat Completions have it."""
+        ...
+
+
+class ProviderForm(Protocol):
+    """One provider's form."""
+
+    media_type: str
+
+    def messages(self, body: JsonObject) -> list[JsonObject]:
+        """Return the messages of a request, as Chat Completions have them."""
+        ...
+
+    def model(self, body: JsonObject, path: Mapping[str, str]) -> str:
+        """Return the model that a request names; `path` are the parts of its address."""
+        ...
+
+    def streamed(self, body: JsonObject, path: Mapping[str, str]) -> bool:
+        """Whether the answer is to be streamed."""
+        ...
+
+    def writer(self, number: int, model: str, usage: JsonObject) -> AnswerWriter:
+        """Return the writer of the answer to a request."""
+        ...
+
+    def whole(self, number: int, model: str, completion: JsonObject, usage: JsonObject | None) -> JsonObject:
+        """Return a completion in the provider's form."""
+        ...
+
+    def error(self, status: int, message: str, code: str) -> JsonObject:
+        """Return the body of a refusal."""
+        ...
+
+
+def sse(data: JsonObject, event: str = "") -> bytes:
+    """Return one event of a stream."""
+    name = f"event: {event}\n" if event else ""
+    return f"{name}data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
+def deltas_of(completion: JsonObject) -> Iterator[JsonObject]:
+    """Yield the message of a completion as deltas."""
+    message = completion["choices"][0]["message"]
+    for key in ("reasoning_content", "refusal", "content"):
+        if message.get(key):
+            yield {key: message[key]}
+    for index, call in enumerate(message.get("tool_calls", ())):
+        yield {"tool_calls": [{"index": index, **call}]}
+
+
+class ChatForm:
+    """Chat Completions."""
+
+    media_type = "text/event-stream"
+
+    def messages(self, body: JsonObject) -> list[JsonObject]:
+        found: list[JsonObject] = body.get("messages", [])
+        return found
+
+    def model(self, body: JsonObject, path: Mapping[str, str]) -> str:
+        del path
+        return str(body.get("model", ""))
+
+    def streamed(self, body: JsonObject, path: Mapping[str, str]) -> bool:
+        del path
+        return bool(body.get("stream"))
+
+    def writer(self, number: int, model: str, usage: JsonObject) -> AnswerWriter:
+        del usage
+        return _ChatWriter(
+            {"id": f"chatcmpl-{number}", "object": "chat.completion.chunk", "created": 0, "model": model}
+        )
+
+    def whole(self, number: int, model: str, completion: JsonObject, usage: JsonObject | None) -> JsonObject:
+        del number, model
+        return completion | ({} if usage is None else {"usage": usage})
+
+    def error(self, status: int, message: str, code: str) -> JsonObject:
+        del status
+        return {"error": {"message": message, "type": "scripted_error", "param": None, "code": code}}
+
+
+class _ChatWriter:
+    def __init__(self, frame: JsonObject) -> None:
+        self._frame = frame
+
+    def _event(self, delta: JsonObject, finish: str | None = None) -> bytes:
+        return sse(self._frame | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+    def begin(self) -> bytes:
+        return self._event({"role": "assistant", "content": ""})
+
+    def delta(self, delta: JsonObject) -> bytes:
+        return self._event(delta)
+
+    def end(self, finish: str, usage: JsonObject | None) -> bytes:
+        counted = b"" if usage is None else sse(self._frame | {"choices": [], "usage": usage})
+        return self._event({}, finish) + counted + b"data: [DONE]\n\n"
+
+
+class ResponsesForm(ChatForm):
+    """OpenAI's Responses."""
+
+    def messages(self, body: JsonObject) -> list[JsonObject]:
+        return [_responses_message(item) for item in body.get("input", [])]
+
+    def writer(self, number: int, model: str, usage: JsonObject) -> AnswerWriter:
+        del usage
+        return _ResponsesWriter(number, model)
+
+    def whole(self, number: int, model: str, completion: JsonObject, usage: JsonObject | None) -> JsonObject:
+        writer = _ResponsesWriter(number, model)
+        for delta in deltas_of(completion):
+            writer.delta(delta)
+        return writer.response(completion["choices"][0]["finish_reason"], usage)
+
+
+def _responses_message(item: JsonObject) -> JsonObject:
+    if item.get("type") == "function_call":
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        return {"role": "assistant", "tool_calls": [{"id": item["call_id"], "function": function}]}
+    if item.get("type") == "function_call_output":
+        return {"role": "tool", "content": item["output"], "tool_call_id": item["call_id"]}
+    if item.get("type") == "reasoning":
+        return {"role": "assistant", "content": "", "reasoning": item}
+    return item
+
+
+class _ResponsesWriter:
+    def __init__(self, number: int, model: str) -> None:
+        self._number, self._model = number, model
+        self._items: list[JsonObject] = []
+        self._open = ""
+
+    def begin(self) -> bytes:
+        return self._event("response.created", response=self._frame("in_progress"))
+
+    def delta(self, delta: JsonObject) -> bytes:
+        written = b""
+        for call in delta.get("tool_calls", ()):
+            written += self._call(call)
+        for key, kind in (("reasoning_content", "reasoning"), ("refusal", "message"), ("content", "message")):
+            if text := delta.get(key):
+                written += self._text(key, kind, text)
+        return written
+
+    def _text(self, key: str, kind: str, text: str) -> bytes:
+        written = b"" if self._open == key else self._item(key, kind)
+        index, item = len(self._items) - 1, self._items[-1]
+        if kind == "reasoning":
+            item["summary"][0]["text"] += text
+            return written + self._event("response.reasoning_summary_text.delta", output_index=index, delta=text)
+        part = item["content"][0]
+        part[part["type"] if part["type"] == "refusal" else "text"] += text
+        name = "response.refusal.delta" if key == "refusal" else "response.output_text.delta"
+        return written + self._event(name, output_index=index, delta=text)
+
+    def _call(self, call: JsonObject) -> bytes:
+        written = b""
+        function = call.get("function", {})
+        if "name" in function:
+            written = self._item(f"call {call['index']}", "function_call")
+            self._items[-1] |= {"call_id": call["id"], "name": function["name"]}
+            index = len(self._items) - 1
+            written += self._event("response.output_item.added", output_index=index, item=self._items[-1])
+        arguments = function.get("arguments", "")
+        self._items[-1]["arguments"] += arguments
+        if not arguments:
+            return written
+        index = len(self._items) - 1
+        return written + self._event("response.function_call_arguments.delta", output_index=index, delta=arguments)
+
+    def _item(self, key: str, kind: str) -> bytes:
+        """Close the open item and begin another one."""
+        written = self._closed()
+        self._open = key
+        number = len(self._items)
+        item: JsonObject = {"type": kind, "id": f"{kind}_{self._number}_{number}"}
+        if kind == "reasoning":
+            sealed = f"sealed-{self._number}-{number}"
+            item |= {"summary": [{"type": "summary_text", "text": ""}], "encrypted_content": sealed}
+        elif kind == "message":
+            part = {"type": "refusal", "refusal": ""} if key == "refusal" else {"type": "output_text", "text": ""}
+            item |= {"role": "assistant", "content": [part]}
+        else:
+            item["arguments"] = ""
+        self._items.append(item)
+        if kind == "function_call":
+            return written
+        return written + self._event("response.output_item.added", output_index=number, item=item)
+
+    def _closed(self) -> bytes:
+        if not self._open:
+            return b""
+        return self._event("response.output_item.done", output_index=len(self._items) - 1, item=self._items[-1])
+
+    def end(self, finish: str, usage: JsonObject | None) -> bytes:
+        status = "incomplete" if finish in ("length", "content_filter") else "completed"
+        return self._closed() + self._event(f"response.{status}", response=self.response(finish, usage))
+
+    def response(self, finish: str, usage: JsonObject | None) -> JsonObject:
+        """Return the whole response."""
+        cut = finish in ("length", "content_filter")
+        found = self._frame("incomplete" if cut else "completed") | {"output": self._items}
+        if cut:
+            found["incomplete_details"] = {"reason": "max_output_tokens" if finish == "length" else finish}
+        if usage is not None:
+            details = usage.get("prompt_tokens_details", {})
+            found["usage"] = {
+                "input_tokens": usage["prompt_tokens"],
+                "input_tokens_details": {"cached_tokens": details.get("cached_tokens", 0)},
+                "output_tokens": usage["completion_tokens"],
+                "output_tokens_details": usage.get("completion_tokens_details", {}),
+            }
+        return found
+
+    def _frame(self, status: str) -> JsonObject:
+        return {"id": f"resp_{self._number}", "object": "response", "model": self._model, "status": status}
+
+    def _event(self, kind: str, **more: Any) -> bytes:
+        return sse({"type": kind, **more}, kind)
+
+
+_STOP = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+_ERRORS = {401: "authentication_error", 429: "rate_limit_error", 529: "overloaded_error"}
+
+
+class AnthropicForm(ChatForm):
+    """Anthropic's Messages."""
+
+    def messages(self, body: JsonObject) -> list[JsonObject]:
+        system = body.get("system", "")
+        text = system if isinstance(system, str) else "\n".join(block["text"] for block in system)
+        found: list[JsonObject] = [{"role": "system", "content": text}]
+        for message in body.get("messages", ()):
+            found += _anthropic_messages(message)
+        return found
+
+    def writer(self, number: int, model: str, usage: JsonObject) -> AnswerWriter:
+        return _AnthropicWriter(number, model, usage)
+
+    def whole(self, number: int, model: str, completion: JsonObject, usage: JsonObject | None) -> JsonObject:
+        writer = _AnthropicWriter(number, model, usage or {})
+        for delta in deltas_of(completion):
+            writer.delta(delta)
+        return writer.message(completion["choices"][0]["finish_reason"], usage)
+
+    def error(self, status: int, message: str, code: str) -> JsonObject:
+        del code
+        return {"type": "error", "error": {"type": _ERRORS.get(status, "api_error"), "message": message}}
+
+
+def _anthropic_messages(message: JsonObject) -> Iterator[JsonObject]:
+    content = message["content"]
+    blocks: list[JsonObject] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    for block in blocks:
+        if block["type"] == "tool_result":
+            text = "\n".join(part.get("text", "") for part in block["content"])
+            yield {"role": "tool", "content": text, "tool_call_id": block["tool_use_id"]}
+        elif block["type"] == "tool_use":
+            function = {"name": block["name"], "arguments": json.dumps(block["input"], ensure_ascii=False)}
+            yield {"role": "assistant", "tool_calls": [{"id": block["id"], "function": function}]}
+        elif block["type"] == "thinking":
+            yield {"role": "assistant", "content": "", "reasoning": block}
+        else:
+            yield {"role": message["role"], "content": block.get("text", "")}
+
+
+def anthropic_usage(usage: JsonObject) -> JsonObject:
+    """Return counts as Messages have them: cached tokens are no part of the input's."""
+    cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+    written = usage.get("cache_write_tokens", 0)
+    return {
+        "input_tokens": usage.get("prompt_tokens", 0) - cached - written,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": written,
+        "output_tokens": usage.get("completion_tokens", 0),
+    }
+
+
+class _AnthropicWriter:
+    def __init__(self, number: int, model: str, usage: JsonObject) -> None:
+        self._number, self._model, self._usage = number, model, usage
+        self._blocks: list[JsonObject] = []
+        self._open = ""
+
+    def begin(self) -> bytes:
+        usage = anthropic_usage(self._usage) | {"output_tokens": 1}
+        message = {"type": "message", "id": f"msg_{self._number}", "role": "assistant", "model": self._model}
+        return self._event("message_start", message=message | {"content": [], "usage": usage}) + self._event("ping")
+
+    def delta(self, delta: JsonObject) -> bytes:
+        written = b""
+        for call in delta.get("tool_calls", ()):
+            written += self._call(call)
+        if text := delta.get("reasoning_content"):
+            begun = self._block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            self._blocks[-1]["thinking"] += text
+            written += begun + self._piece({"type": "thinking_delta", "thinking": text})
+        if text := delta.get("content") or delta.get("refusal"):
+            begun = self._block("text", {"type": "text", "text": ""})
+            self._blocks[-1]["text"] += text
+            written += begun + self._piece({"type": "text_delta", "text": text})
+        return written
+
+    def _call(self, call: JsonObject) -> bytes:
+        function, written = call.get("function", {}), b""
+        if "name" in function:
+            block = {"type": "tool_use", "id": call["id"], "name": function["name"], "input": {}}
+            written = self._block(f"call {call['index']}", block)
+            self._blocks[-1]["written"] = ""
+        self._blocks[-1]["written"] += function.get("arguments", "")
+        if not function.get("arguments"):
+            return written
+        return written + self._piece({"type": "input_json_delta", "partial_json": function["arguments"]})
+
+    def _block(self, key: str, block: JsonObject) -> bytes:
+        """Close the open block and begin another one, unless it is the same."""
+        if self._open == key:
+            return b""
+        written, self._open = self._closed(), key
+        self._blocks.append(dict(block))
+        return written + self._event("content_block_start", index=len(self._blocks) - 1, content_block=block)
+
+    def _closed(self) -> bytes:
+        if not self._open:
+            return b""
+        block, written, index = self._blocks[-1], b"", len(self._blocks) - 1
+        if block["type"] == "thinking":
+            block["signature"] = f"signed-{self._number}-{index}"
+            written = self._piece({"type": "signature_delta", "signature": block["signature"]})
+        return written + self._event("content_block_stop", index=index)
+
+    def _piece(self, delta: JsonObject) -> bytes:
+        return self._event("content_block_delta", index=len(self._blocks) - 1, delta=delta)
+
+    def end(self, finish: str, usage: JsonObject | None) -> bytes:
+        ended = {"stop_reason": _STOP.get(finish, finish), "stop_sequence": None}
+        counted = {"usage": {"output_tokens": anthropic_usage(usage)["output_tokens"]}} if usage else {}
+        return self._closed() + self._event("message_delta", delta=ended, **counted) + self._event("message_stop")
+
+    def message(self, finish: str, usage: JsonObject | None) -> JsonObject:
+        """Return the whole message."""
+        self._closed()
+        content = [
+            {key: value for key, value in block.items() if key != "written"}
+            | ({"input": json.loads(block["written"] or "{}")} if block["type"] == "tool_use" else {})
+            for block in self._blocks
+        ]
+        counted = {} if usage is None else {"usage": anthropic_usage(usage)}
+        ended = {"stop_reason": _STOP.get(finish, finish), "content": content, "model": self._model}
+        return {"type": "message", "id": f"msg_{self._number}", "role": "assistant", **ended, **counted}
+
+    def _event(self, kind: str, **more: Any) -> bytes:
+        return sse({"type": kind, **more}, kind)
+
+
+FORMS: Mapping[Provider, ProviderForm] = {
+    "openai": ChatForm(),
+    "openai-responses": ResponsesForm(),
+    "anthropic": AnthropicForm(),
+}
+"""By the name of the provider."""

@@ -1,0 +1,257 @@
+"""Providers' forms as pure translation: a Request as a body, events as pieces of Chat Completions (R20.1, R20.4)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.model_names import ModelName, parse_model
+from perdure.models.provider_errors import Reduction, Refusal, step_down
+from perdure.models.provider_extras import server_of
+from perdure.models.providers.capabilities import capabilities_of
+from perdure.models.providers.registry import write_request
+from perdure.models.requests import ReaderVocabulary
+from perdure.models.response_stream import ResponseStream
+
+SONNET = "anthropic:claude-sonnet-5"
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        ("gpt-4o", ModelName("openai", "gpt-4o")),
+        ("llama3:8b", ModelName("openai", "llama3:8b")),
+        ("ft:gpt-4o:org", ModelName("openai", "ft:gpt-4o:org")),
+        ("openai:anthropic:x", ModelName("openai", "anthropic:x")),
+        (SONNET, ModelName("anthropic", "claude-sonnet-5")),
+        ("anthropic:", ModelName("openai", "anthropic:")),
+    ],
+)
+def test_only_known_providers_are_read_from_a_name(model: str, found: ModelName) -> None:
+    assert parse_model(model) == found
+
+
+@pytest.mark.parametrize(
+    ("model", "server"),
+    [
+        ("gpt-4o", ""),
+        ("openai:gpt-4o", ""),
+        ("llama@backup", "backup"),
+        ("openai:llama@backup", "backup"),
+        (SONNET, SONNET),
+    ],
+)
+def test_extras_go_back_to_the_server_that_made_them(model: str, server: str) -> None:
+    assert server_of(model) == server
+
+
+def test_what_is_not_known_of_a_model_is_not_expected_of_it() -> None:
+    assert not capabilities_of("my-own-model").images
+    assert capabilities_of(SONNET).caching == "marked"
+    assert not capabilities_of("anthropic:claude-3-5-haiku-20241022").strict_schemas
+    assert capabilities_of("openai-responses:gpt-5-mini").thinking
+    assert not capabilities_of("openai-responses:gpt-4.1").thinking
+
+
+def answer(model: str, events: list[Any]) -> ResponseStream:
+    stream = ResponseStream(model, 1, DIALECTS["tools"].reader(ReaderVocabulary()))
+    for event in events:
+        for document in stream.documents(event):
+            stream.take(document)
+    return stream
+
+
+TOOL = {"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {"type": "object"}}}
+
+
+def call(id: str, **more: Any) -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": "add", "arguments": '{"a":1}'}, **more}
+
+
+def result(id: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id, "content": "2"}
+
+
+# What Anthropic's documentation shows of a stream with thoughts between calls.
+INTERLEAVED = [
+    {"type": "message_start", "message": {"model": "claude-sonnet-5", "usage": {"input_tokens": 10, "cache_read_input_tokens": 90}}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "first"}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "one"}},
+    {"type": "content_block_stop", "index": 0},
+    {"type": "ping"},
+    {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "a", "name": "add", "input": {}}},
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": ""}},
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"a":'}},
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "1}"}},
+    {"type": "content_block_stop", "index": 1},
+    {"type": "content_block_start", "index": 2, "content_block": {"type": "redacted_thinking", "data": "sealed"}},
+    {"type": "content_block_stop", "index": 2},
+    {"type": "content_block_start", "index": 3, "content_block": {"type": "tool_use", "id": "b", "name": "add", "input": {}}},
+    {"type": "content_block_stop", "index": 3},
+    {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 40, "output_tokens_details": {"thinking_tokens": 30}}},
+    {"type": "message_stop"},
+]  # fmt: skip
+
+
+def test_thoughts_between_calls_go_back_in_their_places() -> None:
+    read = answer(SONNET, INTERLEAVED).result()
+    assert read.calls == [{"_tool": "add", "a": 1, "_id": "a"}, {"_tool": "add", "_id": "b"}]
+    assert (read.usage.prompt_tokens, read.usage.cached_tokens, read.usage.completion_tokens) == (100, 90, 40)
+    assert read.usage.reasoning_tokens == 30
+    assert read.thought == "first"
+    assert read.beside is not None
+    calls = [call(id) | beside for id, beside in zip("ab", read.beside.calls, strict=True)]
+    said = {"role": "assistant", "content": None, "tool_calls": calls, **read.beside.message}
+    body = write_request(SONNET, "m", {"messages": [{"role": "user", "content": "go"}, said, result("a"), result("b")]})
+    assert [(block["type"], block.get("id")) for block in body["messages"][1]["content"]] == [
+        ("thinking", None),
+        ("tool_use", "a"),
+        ("redacted_thinking", None),
+        ("tool_use", "b"),
+    ]
+    assert body["messages"][1]["content"][0] == {"type": "thinking", "thinking": "first", "signature": "one"}
+
+
+def test_encrypted_reasoning_between_calls_goes_back_in_its_places() -> None:
+    def sealed(index: int) -> dict[str, Any]:
+        item = {"type": "reasoning", "id": f"rs_{index}", "summary": [], "encrypted_content": f"sealed {index}"}
+        return {"type": "response.output_item.done", "output_index": index, "item": item}
+
+    def made(index: int, id: str) -> dict[str, Any]:
+        item = {"type": "function_call", "call_id": id, "name": "add", "arguments": '{"a":1}'}
+        return {"type": "response.output_item.done", "output_index": index, "item": item}
+
+    end = {"type": "response.completed", "response": {"status": "completed", "output": []}}
+    model = "openai-responses:gpt-5"
+    read = answer(model, [sealed(0), made(1, "a"), sealed(2), made(3, "b"), end]).result()
+    assert [each["_id"] for each in read.calls if isinstance(each, dict)] == ["a", "b"]
+    assert read.beside is not None
+    calls = [call(id) | beside for id, beside in zip("ab", read.beside.calls, strict=True)]
+    said = {"role": "assistant", "content": None, "tool_calls": calls, **read.beside.message}
+    body = write_request(model, "m", {"messages": [{"role": "user", "content": "go"}, said, result("a"), result("b")]})
+    assert [(item.get("type"), item.get("id") or item.get("call_id")) for item in body["input"][1:5]] == [
+        ("reasoning", "rs_0"),
+        ("function_call", "a"),
+        ("reasoning", "rs_2"),
+        ("function_call", "b"),
+    ]
+    assert (body["store"], body["include"]) == (False, ["reasoning.encrypted_content"])
+
+
+def test_turns_alternate_and_results_follow_their_calls() -> None:
+    messages = [
+        {"role": "system", "content": "Add."},
+        {"role": "user", "content": "one"},
+        {"role": "user", "content": " "},
+        {"role": "user", "content": "two"},
+        {"role": "assistant", "content": None, "tool_calls": [call("functions.add:0")]},
+        result("functions.add:0"),
+        {"role": "user", "content": "and now?"},
+        {"role": "system", "content": "Be brief."},
+    ]
+    body = write_request(SONNET, "m", {"messages": messages, "tools": [TOOL]}, stable=7)
+    assert body["system"][0]["text"] == "Add."
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
+    (made,) = body["messages"][1]["content"]
+    first, *others = body["messages"][2]["content"]
+    assert made["id"] == first["tool_use_id"] == "functions_add_0"
+    assert [each["text"] for each in others] == ["and now?", "<system>\nBe brief.\n</system>"]
+
+
+def test_calls_of_earlier_functions_are_declared_where_none_is_offered() -> None:
+    messages = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "", "tool_calls": [call("a")]},
+        result("a"),
+    ]
+    body = write_request(SONNET, "m", {"messages": messages})
+    assert [tool["name"] for tool in body["tools"]] == ["add"]
+    assert body["tool_choice"] == {"type": "none"}
+
+
+def test_a_model_with_a_budget_thinks_only_where_its_last_thoughts_are_there() -> None:
+    old = "anthropic:claude-haiku-4-5"
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "", "tool_calls": [call("a")]},
+        result("a"),
+    ]
+    chat = {"messages": messages, "reasoning_effort": "low", "temperature": 0.5}
+    without = write_request(old, "claude-haiku-4-5", chat)
+    assert ("thinking" in without, without["temperature"]) == (False, 0.5)
+    messages[1]["thinking_blocks"] = [{"index": 0, "type": "thinking", "thinking": "x", "signature": "s"}]
+    body = write_request(old, "claude-haiku-4-5", chat)
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
+    assert body["max_tokens"] > 2048
+    assert "temperature" not in body
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("messages.1.content.0: Invalid `signature` in `thinking` block", "thinking_blocks"),
+        ("messages.3.content.0: The block is bound to a different conversation", "thinking_blocks"),
+        ("The encrypted content for item rs_1 could not be verified.", "reasoning_items"),
+    ],
+)
+def test_thoughts_that_a_server_does_not_accept_are_left_out(words: str, key: str) -> None:
+    sent = {"messages": [{"role": "assistant", "content": "", "tool_calls": [call("a")], key: [{"data": "x"}]}]}
+    assert step_down(Refusal(words, status=400), sent) == Reduction(key, always=False)
+
+
+def test_a_strict_schema_is_sent_without_what_the_server_refuses() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"minimum": {"type": "integer", "minimum": 3}, "kind": {"enum": ["pattern"]}},
+        "required": ["minimum", "kind"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+    body = write_request(SONNET, "m", {"messages": [], "response_format": form})
+    sent = body["output_config"]["format"]["schema"]
+    assert sent["properties"] == {"minimum": {"type": "integer"}, "kind": {"enum": ["pattern"]}}
+    loose = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    assert "output_config" not in write_request(SONNET, "m", {"messages": [], "response_format": loose})
+    old = "anthropic:claude-3-5-haiku-20241022"
+    assert "output_config" not in write_request(old, "m", {"messages": [], "response_format": form})
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
+
+
+def test_pictures_and_documents_are_parts_of_the_provider() -> None:
+    file = {"type": "file", "file": {"file_data": "data:application/pdf;base64,QUJD", "filename": "a.pdf"}}
+    chat = {"messages": [{"role": "user", "content": [{"type": "text", "text": "look"}, IMAGE, file]}]}
+    blocks = write_request(SONNET, "m", chat)["messages"][0]["content"]
+    source = {"type": "base64", "media_type": "image/png", "data": "QUJD"}
+    assert blocks[1] == {"type": "image", "source": source}
+    assert (blocks[2]["type"], blocks[2]["title"]) == ("document", "a.pdf")
+    items = write_request("openai-responses:gpt-5", "m", chat)["input"][0]["content"]
+    assert items[1] == {"type": "input_image", "image_url": "data:image/png;base64,QUJD"}
+    assert items[2] == {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,QUJD"}
+
+
+def test_a_file_that_the_model_cannot_read_is_one_line() -> None:
+    audio = {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}
+    body = write_request(SONNET, "m", {"messages": [{"role": "user", "content": [IMAGE, audio]}]})
+    kinds = [(block["type"], block.get("text")) for block in body["messages"][0]["content"]]
+    assert kinds == [("image", None), ("text", "[a file is left out: this model reads no audio]")]
+
+
+@pytest.mark.parametrize("model", [SONNET, "openai-responses:gpt-5"])
+@pytest.mark.parametrize(
+    "event",
+    [None, "text", 3, [], {}, {"type": None}, {"type": "content_block_delta"}, {"type": "content_block_start", "index": "x"},
+     {"type": "message_delta", "delta": None, "usage": 3}, {"type": "message", "content": [None, {"type": "tool_use"}]},
+     {"type": "message_start", "message": "x"}, {"type": "response.output_item.done", "item": {"type": "function_call"}},
+     {"type": "response.output_item.added", "item": None}, {"type": "response.completed", "response": None},
+     {"type": "response.function_call_arguments.delta", "output_index": 9, "delta": "{}"},
+     {"object": "response", "output": [None, {"type": "reasoning", "summary": "x"}, {"type": "message", "content": [1]}]}],
+    ids=json.dumps,
+)  # fmt: skip
+def test_no_event_of_a_server_raises(model: str, event: Any) -> None:
+    answer(model, [event, event]).result()
