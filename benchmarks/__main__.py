@@ -17,6 +17,7 @@ from benchmarks import (
     loops,
     plan,
     programs,
+    prompts,
     scaling,
     start,
     steer,
@@ -26,6 +27,7 @@ from benchmarks import (
 BENCHMARKS: dict[str, Callable[[], str]] = {
     "plan": plan.table,
     "compose": plan.compose_table,
+    "prompts": prompts.table,
     "latency": latency.table,
     "programs": programs.table,
     "steer": engine.run(steer.steer),

@@ -194,8 +194,9 @@ class AgentOptions(TypedDict, total=False):
     """Temperature and the like."""
     dialect: Literal["solution", "tools", "script"]
     """The form in which the model writes plans. Default: `'solution'`."""
-    control: bool | None
-    """Whether the model is taught to compute and to make calls on conditions; by default it is in `script`."""
+    control: bool | Literal["auto"] | None
+    """Whether the model is taught to compute and to make calls on conditions. `auto`: where a list can occur; the
+    default in `script`."""
     start: Literal["model", "plan"]
     """Whether a `plan` in the context is only shown to the model, or is run first. Default: `'model'`."""
     execution: Literal["drain", "step"]

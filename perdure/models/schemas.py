@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from perdure.tools.tool import Tool
-from perdure.values.json import Json, JsonObject, json_path
+from perdure.values.json import Json, JsonObject, dumps, json_path
 from perdure.values.limits import MAX_PARALLEL, MAX_ROUNDS
 from perdure.values.schema_nodes import SchemaPart
 from perdure.values.schemas import BY_NAME, LISTS, SINGLE, draft_of, local, subschemas
@@ -111,18 +111,15 @@ REFERENCE: Final[JsonObject] = {"$ref": "#/$defs/reference"}
 _REFERENCE_SCHEMA: Final[JsonObject] = {
     "type": "string",
     "pattern": "^[( ]*†",
-    "description": "an expression: †kind.path, joined by || (first that exists) or && (all, value of the last)",
 }
-
+# The prompt teaches references and meta-properties, so no schema describes them.
 
 _FORMULA_SCHEMA: Final[JsonObject] = {
     "type": "object",
-    "properties": {"_expr": {"type": "string", "description": "a Python expression over state.x and input.x"}},
+    "properties": {"_expr": {"type": "string"}},
     "required": ["_expr"],
     "additionalProperties": False,
 }
-_IF_SCHEMA: Final[JsonObject] = {"type": "string", "description": "a Python expression: the call is made if it holds"}
-
 _LOOP_PROPERTIES: Final[JsonObject] = {
     "_each": {"anyOf": [{"type": "array"}, REFERENCE]},
     "_parallel": {"type": "integer", "minimum": 1, "maximum": MAX_PARALLEL},
@@ -131,8 +128,8 @@ _LOOP_PROPERTIES: Final[JsonObject] = {
 }
 _CONTROL_PROPERTIES: Final[JsonObject] = _LOOP_PROPERTIES | {
     "_each": REFERENCE,
-    "_until": {"type": "string", "description": "a Python expression over output: the call is made until it holds"},
-    "_if": _IF_SCHEMA,
+    "_until": {"type": "string"},
+    "_if": {"type": "string"},
 }
 
 
@@ -179,7 +176,10 @@ def function_schema(tool: Tool, instances: Sequence[str] = (), *, control: bool 
     schema.pop("description", None)
     properties = {name: child for name, child in schema["properties"].items() if name != "_tool"}
     required = [name for name in schema["required"] if name != "_tool"]
-    return {**schema, "type": "object", "properties": properties, "required": required, "$defs": definitions}
+    if not any(part.get("$ref") == REFERENCE["$ref"] for part in subschemas({**schema, "$defs": definitions})):
+        del definitions["reference"]
+    defined = {"$defs": definitions} if definitions else {}
+    return {**schema, "type": "object", "properties": properties, "required": required} | defined
 
 
 def _definitions(control: bool) -> JsonObject:
@@ -193,27 +193,19 @@ def _call_schema(tool: Tool, definitions: JsonObject, instances: Sequence[str], 
     required = ["_tool", *parameters.get("required", [])]
     if tool.latent:
         output = {} if tool.output is None else _move_definitions(tool.output, f"output:{tool.name}", definitions)
-        properties["_output"] = {"description": "this tool has no code: write its result here"} | output
+        properties["_output"] = output
         required.append("_output")
     if instances:
-        properties["_instance"] = {"enum": list(instances), "description": "the context that it reads and writes"}
+        properties["_instance"] = {"enum": list(instances)}
     if control or tool.delegate is not None:
         properties |= _CONTROL_PROPERTIES if control else _LOOP_PROPERTIES
     if tool.scope_choice is not None:
-        properties["_scopes"] = {
-            "type": "array",
-            "items": {"enum": tool.scope_choice},
-            "description": "what of this context it is given",
-        }
+        properties["_scopes"] = {"type": "array", "items": {"enum": tool.scope_choice}}
     if tool.output_path is None:
-        properties["_outputPath"] = {
-            "type": "string",
-            "pattern": "^†state",
-            "description": "where the result is written",
-        }
+        properties["_outputPath"] = {"type": "string", "pattern": "^†state"}
     if tool.output_method is None and tool.output_path is None:
         properties["_outputMethod"] = {"enum": list(METHODS)}
-    properties["_after"] = {"type": "array", "items": {"type": "string"}, "description": "what ends first"}
+    properties["_after"] = {"type": "array", "items": {"type": "string"}}
     call = {key: value for key, value in parameters.items() if key not in ("properties", "required")}
     call |= {"properties": meta | properties, "required": required}
     if tool.description:
@@ -289,8 +281,8 @@ def _pointer(name: str) -> str:
 
 
 # In strict mode every object lists all of its keys as required and allows no other. So an optional key is written as
-# a value or `null`; `perdure.plan._validation` removes such nulls again. A call has two shapes, so that unused
-# meta-properties cost nothing. Keywords outside the subset are left out if that only allows more, as values are
+# a value or `null`; `perdure.plan._validation` removes such nulls again. A call has three shapes, so that unused
+# meta-properties cost nothing. The schemas of parameters stand once, in `$defs`. Keywords outside the subset are left out if that only allows more, as values are
 # validated again here. A schema that the subset cannot express is listed, with the place, and is then offered without
 # strictness.
 
@@ -300,11 +292,11 @@ _UNSUPPORTED: Final = ("allOf", "oneOf", "patternProperties", "prefixItems")
 """Keywords whose loss would forbid values that they allow."""
 _ALLOWED: Final = frozenset(
     {
-        *("type", "enum", "const", "anyOf", "$ref", "description", "properties", "items", "format", "pattern"),
+        *("type", "enum", "const", "anyOf", "$ref", "properties", "items", "format", "pattern"),
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems"),
     }
 )
-"""Keywords of the subset; all others are left out, and validated here again."""
+"""Keywords of the subset; all others are left out, and validated here again. Descriptions stand in the prompt."""
 _FORMATS: Final = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 
 
@@ -314,20 +306,22 @@ def make_strict(composed: JsonObject) -> tuple[JsonObject, list[str]]:
 
     With problems the schema is not usable.
     """
-    strict, maker = _made(composed, shapes=True)
-    if maker.properties > _MAX_PROPERTIES:
-        strict, maker = _made(composed, shapes=False)
-    if maker.properties > _MAX_PROPERTIES:
+    for shapes in (3, 2, 1):
+        strict, maker = _made(composed, shapes)
+        if maker.properties <= _MAX_PROPERTIES:
+            break
+    else:
         maker.problems.append(f"the tools have {maker.properties} parameters in all; {_MAX_PROPERTIES} is the most")
     return strict, list(dict.fromkeys(maker.problems))
 
 
-def _made(composed: JsonObject, *, shapes: bool) -> tuple[JsonObject, _Maker]:
+def _made(composed: JsonObject, shapes: int) -> tuple[JsonObject, _Maker]:
     maker = _Maker()
     definitions = {
-        name: maker.convert(_in_shapes(definition) if shapes else definition, _owner(name), (), 0)
+        name: maker.convert(maker.in_shapes(definition, _owner(name), shapes), _owner(name), (), 0)
         for name, definition in composed.get("$defs", {}).items()
     }
+    definitions |= maker.shared
     root = maker.convert({key: value for key, value in composed.items() if key != "$defs"}, "the output", (), 0)
     return {**root, "$defs": definitions}, maker
 
@@ -338,18 +332,8 @@ def _owner(name: str) -> str:
     return f"tool {rest.split('/')[0]!r}" if kind in ("call", "output") and rest else "the output"
 
 
-def _in_shapes(definition: SchemaPart) -> SchemaPart:
-    """Return a call as one of two shapes: with no meta-property but the output path, and with all of them, of which
-    some are `null`."""
-    properties: JsonObject = definition.get("properties", {}) if isinstance(definition, dict) else {}
-    optional = {name for name in properties if name.startswith("_")} - set(definition.get("required", ()))
-    if "_tool" not in properties or not optional:
-        return definition
-    plain = {name: child for name, child in properties.items() if name not in optional or name == "_outputPath"}
-    required = [*definition["required"], *(["_outputPath"] if "_outputPath" in optional else [])]
-    shape = {key: value for key, value in definition.items() if key != "description"}
-    shapes = [{**shape, "properties": plain, "required": required}, shape]
-    return {key: definition[key] for key in ("description",) if key in definition} | {"anyOf": shapes}
+_SHORT: Final = 40
+"""Characters of a schema that is as short as a reference to it in each shape."""
 
 
 def _types_of(schema: JsonObject) -> list[str]:
@@ -371,12 +355,48 @@ class _Maker:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.properties = 0
+        self.shared: JsonObject = {}
+        """Schemas of parameters that several shapes have, by name."""
+        self._names: dict[str, str] = {}
+
+    def in_shapes(self, definition: SchemaPart, owner: str, count: int) -> SchemaPart:
+        """Return a call as up to `count` shapes: without a meta-property, with the output path alone, and with all of
+        them, some of which are `null`."""
+        properties: JsonObject = definition.get("properties", {}) if isinstance(definition, dict) else {}
+        optional = {name for name in properties if name.startswith("_")} - set(definition.get("required", ()))
+        if "_tool" not in properties or not optional or count == 1:
+            return definition
+        properties = {
+            name: child if name.startswith("_") else self._share(child, owner, name)
+            for name, child in properties.items()
+        }
+        shapes: list[JsonObject] = [{**definition, "properties": properties}]
+        for kept in ({"_outputPath"} & optional, set[str]())[: count - 1]:
+            shape = {name: child for name, child in properties.items() if name not in optional or name in kept}
+            if shape.keys() != shapes[0]["properties"].keys():
+                required = [*definition["required"], *kept]
+                shapes.insert(0, {**definition, "properties": shape, "required": required})
+        return {"anyOf": shapes}
+
+    def _share(self, schema: SchemaPart, owner: str, name: str) -> SchemaPart:
+        """Return a reference to a parameter's converted schema, or a schema that is no longer than one."""
+        before = self.properties
+        converted = self.convert(schema, owner, (name,), 1)
+        text = dumps(converted)
+        if len(text) <= _SHORT:
+            return schema
+        if text in self._names:
+            self.properties = before
+        else:
+            self._names[text] = f"p{len(self._names)}"
+            self.shared[self._names[text]] = converted
+        return {"$ref": f"#/$defs/{self._names[text]}"}
 
     def convert(self, schema: SchemaPart, owner: str, path: tuple[str | int, ...], depth: int) -> SchemaPart:
         """Return the schema in the subset; note a problem if the subset cannot express it."""
         if schema is False:  # an array without items
             return {"type": "null"}
-        if not isinstance(schema, dict) or not schema.keys() & (_ALLOWED | set(_UNSUPPORTED)) - {"description"}:
+        if not isinstance(schema, dict) or not schema.keys() & (_ALLOWED | set(_UNSUPPORTED)):
             self._problem(owner, path, "takes any value")
             return {}
         if used := [keyword for keyword in _UNSUPPORTED if keyword in schema]:

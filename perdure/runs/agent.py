@@ -204,8 +204,8 @@ class Config(BaseModel):
     """Temperature and the like (R9.8)."""
     dialect: Literal["solution", "tools", "script"] = "solution"
     """The form in which the model writes plans (R9.2)."""
-    control: bool | None = None
-    """Whether the model is taught to compute and to make calls on conditions (R16); by default it is in `script`."""
+    control: bool | Literal["auto"] | None = None
+    """Whether the model is taught to compute and to make calls on conditions (R16). `auto`: where a list can occur; the default in `script`."""
     start: Literal["model", "plan"] = "model"
     """Whether a `plan` in the context is only shown to the model, or is run first (R5.9)."""
     execution: Literal["drain", "step"] = "drain"
@@ -252,8 +252,9 @@ class Config(BaseModel):
     """How its sessions take messages (section 10)."""
 
     @property
-    def teaches_control(self) -> bool:
-        return self.dialect == "script" if self.control is None else self.control
+    def control_taught(self) -> bool | Literal["auto"]:
+        """Whether the prompt teaches control flow, with the dialect's default."""
+        return self.control if self.control is not None else "auto" if self.dialect == "script" else False
 
 
 class Agent(BaseModel):

@@ -24,10 +24,11 @@ from perdure.runs.provenance import RunProvenance
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.engine import keep_tool
 from perdure.tools.tool import Tool
-from perdure.values.json import Json, JsonObject, dumps
+from perdure.values.json import Json, JsonObject, contains_list, dumps
 from perdure.values.limits import MAX_INBOX, MAX_LAST_MESSAGES, MAX_RESULT, MAX_SESSION_MESSAGE, MAX_UNHEARD
 from perdure.values.media import excerpt
 from perdure.values.problems import first_problem
+from perdure.values.schemas import allows_list
 from perdure.values.sizes import Sizes, preview
 from perdure.values.state import State
 
@@ -44,6 +45,9 @@ class Contexts:
         self._sizes = sizes
         self._provenance = provenance
         self._said = said_by(agent.output_schema)
+        taught = agent.config.control_taught
+        self._control = _lists_occur(context, prepared.tools, agent.output_schema) if taught == "auto" else taught
+        self._names_control = taught == "auto" and not self._control
         self._parameters: dict[tuple[bool, bool, int], JsonObject] = {}
         self._beside: dict[tuple[bool, bool, int], list[tuple[str, int]]] = {}
 
@@ -96,7 +100,8 @@ class Contexts:
             parallel=self._agent.config.parallel,
             instances=self._context.instances,
             kinds=kinds,
-            control=self._agent.config.teaches_control,
+            control=self._control,
+            names_control=self._names_control,
             server=server,
         )
         kind = final, revision is not None and revision.keep is not None, len(tools)
@@ -121,6 +126,14 @@ class Contexts:
     def _size_of(self, context: RequestContext) -> int:
         beside = 1000 + self._sizes.of(context.parameters) + len(context.vocabulary.model_dump_json().encode())
         return beside + sum(map(self._sizes.of, context.messages))
+
+
+def _lists_occur(context: Context, tools: Iterable[Tool], output: JsonObject | bool) -> bool:
+    """Return whether a list can occur in the run's data, in a tool's result, or in the output. An unknown value counts as one."""
+    schemas = [output, *(True if tool.output is None else tool.output for tool in tools)]
+    schemas += [merged.data_schema for merged in (*context.data, context.state) if merged.data_schema is not None]
+    values = [context.values(), context.initial_state]
+    return any(map(allows_list, schemas)) or any(map(contains_list, values))
 
 
 CUT: Final = "A new message came while you were writing: your answer was ended there, and what had closed of it stands."

@@ -208,12 +208,12 @@ def as_chat(message: JsonObject, dialect: Dialect, ask: DialectRequest) -> JsonO
     """Return a message of the engine as a chat message, unless it is a turn."""
     kind = message["type"]
     if kind == "plan":
-        text = f"# plan: the calls so far, with their status\n{dialect.plan(message['plan'], ask)}"
+        text = f"# plan\n{dialect.plan(message['plan'], ask)}"
         return {"role": "user", "content": text}
     if kind in ("note", "message"):
         return {"role": "user", "content": message["text"]}
     if kind == "results":
-        return user("results", message["results"], "What calls without an _outputPath returned, by call id.")
+        return user("results", message["results"])
     body = {key: value for key, value in message.items() if key != "type"}
     return {"role": "user", "content": f"# {kind}\n{dumps(body)}"}
 

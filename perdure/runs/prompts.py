@@ -160,8 +160,8 @@ class Prompt:
         for text in self._context.system:
             yield "agent", text
         yield "base", dialect.how if ask.known else f"{dialect.only_output(ask)}."
-        if ask.known and ask.control:
-            yield "base", dialect.control
+        if ask.known and (ask.control or ask.names_control):
+            yield "control", dialect.control if ask.control else dialect.control_named
         if self._context.instances:
             yield "base", INSTANCES.format(names=", ".join(self._context.instances))
         if ask.known and ask.parallel == 1:

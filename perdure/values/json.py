@@ -186,6 +186,18 @@ def has_null(value: Json) -> bool:
     return value is None or (isinstance(value, list) and any(map(has_null, value)))
 
 
+def contains_list(value: Json) -> bool:
+    """Return whether a value is a list or holds one."""
+    left = [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, list):
+            return True
+        if isinstance(part, dict):
+            left.extend(part.values())
+    return False
+
+
 def shorten(value: ReadOnlyJson, limit: int = 120) -> str:
     """Return the value as one line of at most about `limit` characters, for a person or a model to recognise it by."""
     if isinstance(value, str) and len(value) > 10 * limit:

@@ -132,6 +132,20 @@ def subschemas(schema: SchemaPart) -> Iterator[JsonObject]:
                 stack.append(value)
 
 
+def allows_list(schema: SchemaPart) -> bool:
+    """Return whether a value that fits the schema can hold a list, as far as its keywords show."""
+    for part in subschemas(schema):
+        kinds = part.get("type", [])
+        if "array" in kinds or ("object" in kinds and not part.get("properties")):
+            return True
+        if part.get("additionalProperties") is True or not part.keys() & _NAME_A_TYPE:
+            return True
+    return schema is True
+
+
+_NAME_A_TYPE: Final = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "properties"})
+
+
 def resource(schema: SchemaPart, draft: Draft) -> Any:  # `referencing` types it by what it holds
     return _SPECIFICATIONS[draft.number].create_resource(schema)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -510,6 +511,39 @@ def test_a_call_that_is_never_closed_does_not_swallow_the_next() -> None:
 def test_r16_4_the_prompt_teaches_loops_and_conditions_in_under_200_tokens() -> None:
     assert len(DIALECTS["script"].control) / 4 < 200
     assert len(DIALECTS["solution"].control) / 4 < 200
+
+
+FORMS: dict[str, tuple[str, ...]] = {
+    "_outputPath": ("_outputPath", "_outputPath", "user = "),
+    "_outputMethod": ("_outputMethod",) * 3,
+    "_after": ("_after",) * 3,
+    "ended †": ("ended †state.",) * 3,
+    "||": ('"a || b"', '"a || b"', "a or b"),
+    "&&": ('"a && b"', '"a && b"', "a and b"),
+    "{†": ("{†state.", "{†state.", "{†state."),
+    "†input": ("†input.", "†input.", "input."),
+    "merge": ("merge",) * 3,
+    "assign": ("assign",) * 3,
+    "push": ("push",) * 3,
+    "concat": ("concat",) * 3,
+    '["': ('[\\"', "", '["'),
+    "_expr": ("_expr", "_expr", "total * 2"),
+    "_if": ("_if", "_if", "if not c.ok"),
+    "_each": ("_each", "_each", "for h in hosts"),
+    "_until": ("_until", "_until", "while"),
+}
+"""A form of the protocol → the words by which the prompts of `solution`, `tools` and `script` teach it."""
+
+
+def test_r9_2_every_form_that_a_conformance_case_writes_is_taught_by_every_dialect() -> None:
+    written: set[str] = set()
+    for path in (Path(__file__).parents[1] / "conformance").rglob("*.json"):
+        turns = json.dumps(json.loads(path.read_text(encoding="utf-8")).get("turns", []), ensure_ascii=False)
+        written |= {form for form in FORMS if form in turns}
+    assert {"||", "&&", "_outputMethod", "merge", "_each"} <= written
+    for index, name in enumerate(("solution", "tools", "script")):
+        taught = DIALECTS[name].how + DIALECTS[name].control
+        assert [form for form in FORMS if FORMS[form][index] not in taught] == []
 
 
 def test_r9_2_the_prompt_teaches_the_script_in_under_300_tokens() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from perdure.agents.files import read_agent
 from perdure.errors import AgentError, JsonError
+from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import RequestResult
 from perdure.plan import Returned
 from perdure.runs.agent import Context, Models, auto, parse_agent
@@ -83,7 +84,7 @@ def test_r10_19_state_and_plan_stand_last_as_they_are_now_so_that_the_beginning_
     run = run_of(about, given, {"type": "text", "text": "last"})
     before = said(run)
     assert before[0] == '# state\nof it\nschema: {"type":"object"}\nWhat it holds stands at the end.'
-    assert [text.split(":")[0] for text in before[1:]] == ["last", '# state\n{"s"', "# plan"]
+    assert [text.split(":")[0] for text in before[1:]] == ["last", '# state\n{"s"', '# plan\n{"_tool"']
     plan = run.open_plan(1)
     plan.add({"_tool": "t", "x": "mine-2", "_outputPath": "†state.n"})
     plan.close()
@@ -99,7 +100,7 @@ def test_r10_19_in_a_dialect_of_turns_state_and_plan_stand_where_they_were_given
     given = {"type": "plan", "plan": [{"_tool": "t", "x": "given-1"}]}
     config = {"dialect": "tools"}
     run = run_of({"type": "state", "state": {"s": 1}}, given, {"type": "text", "text": "last"}, config=config)
-    assert [text.split(":")[0] for text in said(run)] == ['# state\n{"s"', "# plan", "last"]
+    assert [text.split(":")[0] for text in said(run)] == ['# state\n{"s"', '# plan\n{"_tool"', "last"]
 
 
 def test_r2_5_given_errors_and_feedback_are_shown_like_the_engines_own() -> None:
@@ -275,3 +276,49 @@ def test_r2_9_nullable_in_a_tool_and_in_data() -> None:
 def test_r2_9_openai_tools_without_type_or_without_function(definition: dict[str, Any]) -> None:
     tool = parse_tool(definition)
     assert (tool.name, tool.parameters["type"], list(tool.parameters["properties"])) == ("t", "object", ["x"])
+
+
+TEXT: dict[str, Any] = {"type": "string"}
+LIST: dict[str, Any] = {"type": "array", "items": TEXT}
+TYPED: dict[str, Any] = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("returns", "given", "output", "taught"),
+    [
+        (TEXT, {"a": {"b": 1}}, TEXT, False),
+        (TYPED, {"a": 1}, TYPED, False),
+        ({"anyOf": [TEXT, {"type": "null"}]}, {}, TEXT, False),
+        (TEXT, {"a": {"b": [1]}}, TEXT, True),
+        (LIST, {}, TEXT, True),
+        ({"type": "object", "properties": {"rows": LIST}}, {}, TEXT, True),
+        ({"type": ["array", "null"]}, {}, TEXT, True),
+        ({"type": "object"}, {}, TEXT, True),
+        ({"type": "object", "properties": {"ok": TEXT}, "additionalProperties": True}, {}, TEXT, True),
+        ({"properties": {"x": {}}}, {}, TEXT, True),
+        (None, {}, TEXT, True),
+        (TEXT, {}, LIST, True),
+        (TEXT, {}, {}, True),
+    ],
+)
+def test_r16_4_control_auto_teaches_loops_where_a_list_can_occur(
+    returns: Any, given: Any, output: Any, taught: bool
+) -> None:
+    definition = {"name": "look", "_safe": True} | ({} if returns is None else {"_output": returns})
+    tool = parse_tool(definition, activities=["look"])
+    for dialect, control in (
+        ("script", None),
+        ("script", "auto"),
+        ("tools", "auto"),
+        ("script", False),
+        ("tools", None),
+    ):
+        config = {"dialect": dialect, **({} if control is None else {"control": control})}
+        context = [{"type": "tool", "tool": "look"}, {"type": "input", "input": given}]
+        document: Any = {"name": "a", "context": context, "config": config, "schema": output}
+        agent = parse_agent(document)
+        run = Run(agent, Context(agent), PreparedWorker(tools=[tool], models=Models()))
+        first = chat(run)[0]["content"]
+        auto_taught = control == "auto" or (control is None and dialect == "script")
+        assert (DIALECTS[dialect].control in first) is (taught and auto_taught)
+        assert ("work as in Python" in first) is (dialect == "script" and auto_taught and not taught)

@@ -18,7 +18,7 @@ from perdure.testing.scripted_model import write_answer
 from perdure.tools.decorator import tool_function
 from perdure.tools.definitions import with_own_names
 from perdure.tools.tool import Tool, parse_tool
-from perdure.values.json import JsonObject
+from perdure.values.json import JsonObject, dumps
 from perdure.values.state import State
 
 FUNCTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -149,16 +149,17 @@ def test_r9_3_typed_tools_compose_into_the_strict_subset() -> None:
     plain = {key: value for key, value in full.items() if key not in ("_outputMethod", "_after")} | {
         "_outputPath": "†state.sent"
     }
+    bare = {key: value for key, value in plain.items() if key != "_outputPath"}
     validator = Draft202012Validator(strict)
-    validator.validate({"calls": [full, plain], "output": None})
-    # Either shape is whole: what is not used of the meta-properties is left out together.
+    validator.validate({"calls": [full, plain, bare], "output": None})
+    # Each shape is whole: what is not used of the meta-properties is left out together.
     assert not validator.is_valid({"calls": [plain | {"_outputPath": None}], "output": None})
     assert not validator.is_valid(
         {"calls": [{key: value for key, value in full.items() if key != "note"}], "output": None}
     )
 
 
-def test_r9_3_a_call_of_which_little_is_free_has_a_shape_with_its_order_and_one_without() -> None:
+def test_r9_3_a_call_of_which_little_is_free_has_a_shape_for_each_of_its_forms() -> None:
     tool = parse_tool(
         {"name": "t", "_outputMethod": "push", "properties": {"x": {"type": "integer"}}, "required": ["x"]},
         activities=["t"],
@@ -167,6 +168,7 @@ def test_r9_3_a_call_of_which_little_is_free_has_a_shape_with_its_order_and_one_
     assert problems == []
     shapes = strict["$defs"]["call:t"]["anyOf"]
     assert [shape["required"] for shape in shapes] == [
+        ["_tool", "x"],
         ["_tool", "x", "_outputPath"],
         ["_tool", "x", "_outputPath", "_after"],
     ]
@@ -179,12 +181,32 @@ def test_r9_3_a_call_of_which_little_is_free_has_a_shape_with_its_order_and_one_
     assert [shape["required"] for shape in shapes] == [["_tool", "x"], ["_tool", "x", "_after"]]
 
 
-def test_r9_3_where_two_shapes_are_too_many_parameters_a_call_has_one() -> None:
+@pytest.mark.parametrize(("count", "shapes"), [(50, 3), (60, 2), (100, 1)])
+def test_r9_3_many_parameters_leave_a_call_as_many_shapes_as_the_subset_allows(count: int, shapes: int) -> None:
     properties = {f"p{n}": {"type": "integer"} for n in range(30)}
-    tools = {f"t{n}": parse_tool({"name": f"t{n}", "properties": properties}, activities=[f"t{n}"]) for n in range(100)}
+    tools = {
+        f"t{n}": parse_tool({"name": f"t{n}", "properties": properties}, activities=[f"t{n}"]) for n in range(count)
+    }
     strict, problems = make_strict(compose(tools, OUTPUT))
     assert problems == []
-    assert "_outputMethod" in strict["$defs"]["call:t0"]["required"]
+    call = strict["$defs"]["call:t0"]
+    assert len(call.get("anyOf", [call])) == shapes
+    assert "_outputMethod" in call.get("anyOf", [call])[-1]["required"]
+
+
+def test_r9_3_a_schema_that_occurs_in_several_shapes_stands_once() -> None:
+    place = {"type": "object", "properties": {"street": {"type": "string"}}, "required": ["street"]}
+    tools = {
+        name: parse_tool({"name": name, "properties": {"to": place, "n": {"type": "integer"}}}, activities=[name])
+        for name in ("send", "fetch")
+    }
+    strict, problems = make_strict(compose(tools, OUTPUT))
+    assert problems == []
+    assert dumps(strict).count('"street":') == 1
+    assert not list(breaches(strict))
+    call = {"_tool": "send", "to": {"street": "Elm"}, "n": "†state.n"}
+    Draft202012Validator(strict).validate({"calls": [call], "output": None})
+    assert not Draft202012Validator(strict).is_valid({"calls": [{**call, "to": {"street": 1}}], "output": None})
 
 
 def test_r9_3_strict_mode_keeps_what_its_list_allows_and_leaves_the_rest_out() -> None:
@@ -212,7 +234,8 @@ def test_r9_3_strict_mode_keeps_what_its_list_allows_and_leaves_the_rest_out() -
     strict, problems = make_strict(compose({"t": tool}, OUTPUT))
     assert problems == []
     shape = strict["$defs"]["call:t"]["anyOf"][0]
-    made = {name: child["anyOf"][0] for name, child in shape["properties"].items() if name != "_tool"}
+    parts = {name: strict["$defs"][child["$ref"][8:]] for name, child in shape["properties"].items() if "$ref" in child}
+    made = {name: parts.get(name, child)["anyOf"][0] for name, child in shape["properties"].items() if name != "_tool"}
     assert made == {
         "text": {"type": "string", "pattern": "^a"},
         "number": {"type": "integer", "enum": [1, 2]},

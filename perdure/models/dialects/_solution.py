@@ -30,22 +30,16 @@ from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, dumps, loads_commented, without_comments
 
 HOW_TO_PLAN: Final = """\
-You plan; an engine acts. Answer with one JSON object: {"calls": [...], "output": ...}, calls first.
-
-calls: what to do now. Each is {"_tool": name, parameters…, "_outputPath": "†state.some.name"}. The engine runs every call as \
-soon as what it reads is there, all that can in parallel; the order of the list does not matter where the wiring tells it.
-- A parameter may be a reference instead of a value: "†state.profile.name", "†input.items[0]", "†state[\\"odd key\\"]". Inside a \
-longer text write {†state.name}. To pass a result on, write it to a path and refer to it: never copy it out.
-- "a || b" is the first that exists; "a && b" waits for both and is b. Both join references and output paths.
-- "_outputPath": "†state.ok || †state.error" is a branch: success writes the first, failure {"code","message"} to the last. What \
-reads the path not taken is skipped.
-- "_outputMethod": set (default), merge, assign, push or concat. Without an _outputPath a result is shown to you, but no call can \
-read it.
-- "_after": ["†state.name"] starts a call only after those that write these have succeeded: order where no value is passed on; "ended †state.name" once these have ended, however.
-- The graph must have no cycle, and every path read must exist or be written by a call.
-output: null while calls' results are needed to decide; else the answer. It may refer to what calls write, as parameters do. \
-When the task is solved, give the output: no further calls are needed.
-Errors you are shown are yours to correct: answer with new calls. Do not repeat calls that are done."""
+You plan; an engine acts. Answer with one JSON object: {"calls": [{"_tool": name, parameters…, "_outputPath": "†state.name"}], "output": …}.
+Each call runs once what it reads is there, all that can in parallel.
+- A parameter may be a reference: "†state.name.items[0]", "†state[\\"odd key\\"]", "†input.x"; inside a text {†state.name}. Refer to \
+results, never copy them. Without an _outputPath a result is only shown to you.
+- "a || b": the first that exists; "a && b": waits for both, is b. Output paths too: "†state.ok || †state.error": success writes the \
+first, failure {"code","message"} to the last; what reads the other is skipped.
+- "_outputMethod": merge, assign, push or concat adds to a value.
+- "_after": ["†state.a", "ended †state.b"]: order without a value, once a has succeeded and b has ended, however.
+output: null while you need results to decide; else the answer, which may refer to results. It ends the task.
+Correct errors with new calls. Do not repeat calls that are done."""
 
 
 class SolutionDialect:
@@ -53,6 +47,7 @@ class SolutionDialect:
 
     how: Final = HOW_TO_PLAN
     control: Final = CONTROL
+    control_named: Final = ""  # its schema allows them only where the prompt teaches them
     text_answers: Final = False
     keeps_turns: Final = False
 

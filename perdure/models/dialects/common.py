@@ -108,6 +108,8 @@ class DialectRequest:
     """The kinds of data that references can name, beside `state`."""
     control: bool = False
     """Whether the prompt teaches formulas and conditions (R16)."""
+    names_control: bool = False
+    """Whether the prompt only names them."""
     server: str = ""
     """The server that gets the Request; see `perdure.models.provider_extras`."""
 
@@ -131,10 +133,10 @@ def tools_text(tools: Mapping[str, Tool], output_schema: Json) -> str:
     """Return the prompt's text about each tool and its parameters, and the output's schema."""
     lines = ["Tools:"] if tools else ["There are no tools."]
     lines += [
-        f"- {tool.name} {dumps(parameters_text(tool.parameters))}" + "".join(f"\n  {note}" for note in tool_notes(tool))
+        "\n  ".join([f"- {signature(tool.name, tool)}", *tool_notes(tool), *tool_details(tool)])
         for tool in tools.values()
     ]
-    lines.append(f"Schema of the output: {dumps(output_schema)}")
+    lines.append(f"Output: {schema_text(output_schema)}")
     return "\n".join(lines)
 
 
@@ -155,13 +157,51 @@ def tool_notes(tool: Tool, loops: str = LOOPS) -> list[str]:
         schema = "" if tool.output is None else f", which must fit {dumps(tool.output)}"
         notes.append(f"It has no code: write its result yourself as _output{schema}.")
     elif tool.output is not None:
-        notes.append(f"Returns {dumps(tool.output)}.")
+        notes.append(f"Returns {schema_text(tool.output)}.")
     return notes
 
 
-def parameters_text(parameters: JsonObject) -> JsonObject:
-    """Return the parameters' schema without keywords that carry no information."""
-    return {key: value for key, value in parameters.items() if key != "type" and value not in ({}, [])}
+def signature(name: str, tool: Tool) -> str:
+    """Return a tool's name and the type of each parameter; `?` follows a parameter that may be left out."""
+    required = tool.parameters.get("required", [])
+    parameters = [
+        f"{key}{'' if key in required else '?'}: {_kind(schema)}"
+        for key, schema in tool.parameters.get("properties", {}).items()
+    ]
+    return f"{name}({', '.join(parameters)})"
+
+
+def _kind(schema: Json) -> str:
+    """Return a parameter's type in a word or two, or its schema."""
+    if not isinstance(schema, dict):
+        return "any"
+    keywords = {key: value for key, value in schema.items() if key not in ("description", "title", "default")}
+    kind, options = keywords.get("type"), keywords.get("enum")
+    if set(keywords) == {"type"} and isinstance(kind, str):
+        return kind
+    if set(keywords) <= {"type", "enum"} and isinstance(options, list):
+        return "|".join(map(dumps, options))
+    return dumps(keywords) if keywords else "any"
+
+
+def schema_text(schema: Json) -> str:
+    """Return a schema as the prompt shows it: the type where the schema names nothing else."""
+    if isinstance(schema, dict) and schema.keys() == {"type"} and isinstance(kind := schema["type"], str):
+        return kind
+    return "any" if schema in (True, {}) else dumps(schema)
+
+
+def tool_details(tool: Tool) -> list[str]:
+    """Return what a signature does not show: the parameters' descriptions, and the rules beside their types."""
+    properties = tool.parameters.get("properties", {})
+    details = [
+        f"{name}: {schema['description']}"
+        for name, schema in properties.items()
+        if isinstance(schema, dict) and schema.get("description")
+    ]
+    shown = ("type", "properties", "required", "additionalProperties", "title")
+    more = {key: value for key, value in tool.parameters.items() if key not in shown and value not in ({}, [])}
+    return [*details, *([dumps(more)] if more else [])]
 
 
 _OUTSIDE: Final = re.compile(r'["{}\[\],]')

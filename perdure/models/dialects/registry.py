@@ -29,6 +29,11 @@ class Dialect(Protocol):
         """The prompt that teaches it to compute, and to make a call only if a condition holds (R16)."""
         ...
 
+    @property
+    def control_named(self) -> str:
+        """The prompt that only names what `control` teaches."""
+        ...
+
     def only_output(self, ask: DialectRequest) -> str:
         """Return the prompt for an answer without calls."""
         ...

@@ -16,8 +16,10 @@ from perdure.models.dialects.common import (
     Solution,
     ThoughtFilter,
     ToolDelta,
-    parameters_text,
+    schema_text,
+    signature,
     syntax_error,
+    tool_details,
     tool_notes,
     written_names,
 )
@@ -192,15 +194,13 @@ user = fetchUser(name=input.name)
 receipt, error = pay(amount=user.total)
 output(text=receipt.text)
 - A line runs once what it reads is there, all that can in parallel.
-- The name before = keeps the result: pass on user.name, items[0] or d["odd key"], never copy values. Without a name you only see \
-the result.
+- A name keeps a result: pass on user.name, items[0] or d["odd key"], never copy values. Without a name you only see the result.
 - input.x is input data. In text write "Dear {†state.user.name}".
-- a or b: the first that exists; a and b: waits for both, is b. x, error = …: failure goes to error, and what reads the one not \
-written is skipped. a = b = f() writes both.
-- Arguments: names, text, numbers, True, False, None, lists, dicts.
+- a or b: the first that exists; a and b: waits for both, is b. x, error = …: failure goes to error; what reads the other is \
+skipped. a = b = f() writes both.
 - _outputMethod="push" (merge, assign, concat) adds to a value.
-- _after=[user, receipt] starts a line only after these have succeeded: order where no value is passed on; _after=["ended †state.user"] once it has ended, however.
-- output(value) or output(key=value) ends the task; it may use names as above. Leave it out while you need results to decide.
+- _after=[user, "ended †state.receipt"]: order without a value, once user has succeeded and receipt has ended, however.
+- output(value) or output(key=value) ends the task. Leave it out while you need results to decide.
 Correct errors with new lines. Do not repeat calls that are done."""
 
 CONTROL: Final = """\
@@ -216,6 +216,10 @@ bad = [x.host for x in c if not x.ok]
 run in parallel and do not see each other: no break, no n = n + 1. A while's rounds follow each other.
 - There is no def, import, try or return."""
 
+CONTROL_NAMED: Final = (
+    "Expressions, comprehensions, f-strings, if, for and while work as in Python; def, import and try do not."
+)
+
 LOOPS: Final = (
     "Another agent. With _each=list it runs once per item and has †input.item and †input.index (_parallel=8 at a time); the result "
     "is the list of its outputs. With _until=output.done it is repeated until that is true (_max=20 times at most)."
@@ -229,6 +233,7 @@ class ScriptDialect:
 
     how: Final = HOW_TO_SCRIPT
     control: Final = CONTROL
+    control_named: Final = CONTROL_NAMED
     text_answers: Final = False
     keeps_turns: Final = False
 
@@ -240,9 +245,9 @@ class ScriptDialect:
         lines = ["Tools:"] if ask.tools else ["There are no tools."]
         names = written_names(script_names(ask.tools))
         for tool in ask.tools.values():
-            lines.append(f"- {names[tool.name]}({', '.join(_signature(tool))})")
-            lines += [f"  {note}" for note in [*tool_notes(tool, LOOPS), *_details(tool)]]
-        lines.append(f"Schema of the output: {dumps(ask.output)}")
+            lines.append(f"- {signature(names[tool.name], tool)}")
+            lines += [f"  {note}" for note in [*tool_notes(tool, LOOPS), *tool_details(tool)]]
+        lines.append(f"Output: {schema_text(ask.output)}")
         return "\n".join(lines)
 
     def plan(self, calls: list[JsonObject], ask: DialectRequest) -> str:
@@ -281,42 +286,6 @@ def script_names(tools: Iterable[str]) -> dict[str, str]:
             plain += "_"
         names[plain] = tool
     return names
-
-
-def _signature(tool: Tool) -> list[str]:
-    required = tool.parameters.get("required", [])
-    return [
-        f"{name}{'' if name in required else '?'}: {_kind(schema)}"
-        for name, schema in tool.parameters.get("properties", {}).items()
-    ]
-
-
-def _kind(schema: Json) -> str:
-    """Return a parameter's type in a word or two, or its schema."""
-    if not isinstance(schema, dict):
-        return "any"
-    keywords = {key: value for key, value in schema.items() if key not in ("description", "title", "default")}
-    kind, options = keywords.get("type"), keywords.get("enum")
-    if set(keywords) == {"type"} and isinstance(kind, str):
-        return kind
-    if set(keywords) <= {"type", "enum"} and isinstance(options, list):
-        return "|".join(map(dumps, options))
-    return dumps(keywords) if keywords else "any"
-
-
-def _details(tool: Tool) -> list[str]:
-    properties = tool.parameters.get("properties", {})
-    details = [
-        f"{name}: {schema['description']}"
-        for name, schema in properties.items()
-        if isinstance(schema, dict) and schema.get("description")
-    ]
-    more = {
-        key: value
-        for key, value in parameters_text(tool.parameters).items()
-        if key not in ("properties", "required", "additionalProperties", "title")
-    }
-    return [*details, *([dumps(more)] if more else [])]
 
 
 _NOTES: Final = ("_id", "_status", "_reason", "_error")

@@ -180,15 +180,14 @@ def _claimed(arguments: str) -> JsonObject:
 
 
 HOW_TO_CALL: Final = """\
-Call functions to act; call all that can be made now at once, they run in parallel. Keys with "_" are the engine's:
-- "_outputPath": "†state.name" keeps a result under a name. Another argument may then be "†state.name.field" instead of a value, \
-also in the same answer: the engine waits for it. To pass a result on, refer to it: never copy it out. "†input.x" is input data; \
-inside a longer text write {†state.name}.
-- "a || b" is the first that exists; "a && b" waits for both and is b. "_outputPath": "†state.ok || †state.error" is a branch: \
-success writes the first, failure the last.
-- "_after": ["†state.name"] starts a call only after those that write these have succeeded: order where no value is passed on; "ended †state.name" once these have ended, however.
-- "_outputMethod": set (default), merge, assign, push or concat.
-When the task is solved, answer without calling anything: that ends it. The answer may refer to kept results too: {†state.name.field}."""
+Make all calls that you can at once: they run in parallel.
+- "_outputPath": "†state.name" keeps a result. Any argument, also of the same answer, may refer to it: "†state.name.field", or to \
+"†input.x"; inside a text {†state.name}. Refer to results, never copy them.
+- "a || b": the first that exists; "a && b": waits for both, is b. "_outputPath": "†state.ok || †state.error": success writes the \
+first, failure the last.
+- "_outputMethod": merge, assign, push or concat adds to a value.
+- "_after": ["†state.a", "ended †state.b"]: order without a value, once a has succeeded and b has ended, however.
+An answer without calls ends the task; it may hold {†state.name.field}."""
 
 _NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME: Final = 64
@@ -199,6 +198,7 @@ class ToolsDialect:
 
     how: Final = HOW_TO_CALL
     control: Final = CONTROL
+    control_named: Final = ""  # its schema allows them only where the prompt teaches them
     text_answers: Final = True
     keeps_turns: Final = True
 
@@ -206,7 +206,8 @@ class ToolsDialect:
         return "Answer in plain text" if ask.output in (True, {}) else 'Answer with one JSON object {"output": …}'
 
     def tools_text(self, ask: DialectRequest) -> str:
-        schema = "" if ask.output in (True, {}) else f"The answer is to fit this schema: {dumps(ask.output)}"
+        free = ask.output in (True, {}, {"type": "string"})
+        schema = "" if free else f"The answer is to fit this schema: {dumps(ask.output)}"
         return schema if ask.tools else f"There are no functions to call. {schema}".strip()
 
     def plan(self, calls: list[JsonObject], ask: DialectRequest) -> str:
