@@ -1,4 +1,4 @@
-"""The command line as a process that is forked from one that has loaded it already: loading takes a second of CPU time, and tests run it hundreds of times.
+"""The command line, or a worker, as a process that is forked from one that has loaded it already: loading takes one to three seconds of CPU time.
 
 Run as a program this is the one that forks. Over a socket of its own for each command it takes `{"argv", "env", "cwd"}` and the three standard files. It
 answers with two lines: the command's process, and its exit code. A command whose socket is closed is killed. It has no thread, so that what is forked from it is as good as new.
@@ -22,37 +22,35 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 _ROOT: Final = Path(__file__).parents[1]
-_LOADED: Final = ("perdure.cli.main", "perdure.client.perdure", "perdure.hosting.telemetry", "perdure.hosting.dev")
+_CLI: Final = "perdure.cli.main"
+_WORKER: Final = "tests.worker_process"
+_LOADED: Final = {
+    _CLI: (_CLI, "perdure.client.perdure", "perdure.hosting.telemetry", "perdure.hosting.dev"),
+    _WORKER: (_WORKER,),
+}
+"""What a program has loaded before it is forked. It begins with the function `main` of its module."""
 FORKED: Final = ("TEMPORAL_", "OPENAI_", "PERDURE_", "EDITOR", "VISUAL")
 """Variables that nothing reads while it is loaded."""
 _HEADER: Final = 8
 
 
 class ForkedCli:
-    """The process that forks, of one test process."""
+    """The processes that fork, of one test process."""
 
-    _path: str | None = None
+    _paths: ClassVar[dict[str, str]] = {}
     _starting = threading.Lock()
 
     @classmethod
     async def run(cls, argv: list[str], env: dict[str, str], cwd: Path, seconds: float) -> tuple[int, bytes, bytes]:
         """Exit code, standard output and error of a command."""
-        path: str = await asyncio.to_thread(cls._start, env)
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(path)
-        connection.setblocking(False)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            nothing = os.open(os.devnull, os.O_RDONLY)
-            said = json.dumps({"argv": argv, "env": env, "cwd": str(cwd)}).encode()
-            socket.send_fds(connection, [len(said).to_bytes(_HEADER)], [nothing, out.fileno(), err.fileno()])
-            os.close(nothing)
+            connection = await cls._begin(_CLI, argv, env, cwd, out.fileno(), err.fileno())
             loop = asyncio.get_running_loop()
             answer = b""
             with connection:
-                await loop.sock_sendall(connection, said)
                 async with asyncio.timeout(seconds):
                     while piece := await loop.sock_recv(connection, 64):
                         answer += piece
@@ -66,15 +64,63 @@ class ForkedCli:
         Whoever kills it by SIGKILL does not know when the command itself has ended: it is no worker to be killed.
         """
         clean = {name: value for name, value in os.environ.items() if not name.startswith(FORKED)}
-        path = await asyncio.to_thread(cls._start, clean)
+        path = await asyncio.to_thread(cls._start, _CLI, clean)
         return (sys.executable, "-I", "-S", str(_ROOT / "tests" / "forked_client.py"), path)
 
     @classmethod
-    def _start(cls, env: dict[str, str]) -> str:
+    async def worker(cls, *argv: str) -> ForkedWorker:
+        """Start `python -m tests.worker_process ARGV…`. What it writes is lost."""
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        try:
+            connection = await cls._begin(_WORKER, list(argv), dict(os.environ), _ROOT, nothing, nothing)
+        finally:
+            os.close(nothing)
+        reader, writer = await asyncio.open_unix_connection(sock=connection)
+        return ForkedWorker(int(await reader.readline()), reader, writer)
+
+    @classmethod
+    async def _begin(
+        cls, program: str, argv: list[str], env: dict[str, str], cwd: Path, out: int, err: int
+    ) -> socket.socket:
+        """Return the socket of a process that has begun: it answers with the process and, at its end, the exit code."""
+        path = await asyncio.to_thread(cls._start, program, env)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(path)
+        connection.setblocking(False)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        text = json.dumps({"argv": argv, "env": env, "cwd": str(cwd)}).encode()
+        socket.send_fds(connection, [len(text).to_bytes(_HEADER)], [nothing, out, err])
+        os.close(nothing)
+        await asyncio.get_running_loop().sock_sendall(connection, text)
+        return connection
+
+    @classmethod
+    def _start(cls, program: str, env: dict[str, str]) -> str:
         """Start the process once. Loading takes seconds on a slow machine, in which the test's own worker has to go on with its heartbeats."""
         with cls._starting:
-            path = cls._path = cls._path or _started(env)
+            path = cls._paths[program] = cls._paths.get(program) or _started(program, env)
         return path
+
+
+class ForkedWorker:
+    """A worker's process, which a test kills or which kills itself."""
+
+    def __init__(self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._pid, self._reader, self._writer = pid, reader, writer
+        self._has_ended = False
+
+    async def wait(self) -> None:
+        """Return once it has ended."""
+        await self._reader.readline()
+        self._has_ended = True
+        self._writer.close()
+
+    async def kill(self) -> None:
+        """End it by SIGKILL, if it has not ended."""
+        if not self._has_ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            await self.wait()
 
 
 def _read(file: int) -> bytes:
@@ -83,12 +129,12 @@ def _read(file: int) -> bytes:
         return opened.read()
 
 
-def _started(env: dict[str, str]) -> str:
+def _started(program: str, env: dict[str, str]) -> str:
     folder = tempfile.mkdtemp(prefix="forked-cli-")
     path = f"{folder}/socket"
     plain = {key: value for key, value in env.items() if not key.startswith(FORKED)}
     process = subprocess.Popen(
-        [sys.executable, __file__, path], env=plain, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+        [sys.executable, __file__, path, program], env=plain, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
@@ -104,10 +150,10 @@ def _started(env: dict[str, str]) -> str:
     return path
 
 
-def serve(path: str) -> None:
+def serve(path: str, program: str) -> None:
     """Fork for ever."""
     sys.path[0] = str(_ROOT)
-    for name in _LOADED:
+    for name in _LOADED[program]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -121,11 +167,11 @@ def serve(path: str) -> None:
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
-            _attend(connection)
+            _attend(connection, program)
         connection.close()
 
 
-def _attend(connection: socket.socket) -> None:
+def _attend(connection: socket.socket, program: str) -> None:
     """One command, and what became of it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     length, files, _, _ = socket.recv_fds(connection, _HEADER, 3)
@@ -136,7 +182,7 @@ def _attend(connection: socket.socket) -> None:
     child = os.fork()
     if child == 0:
         connection.close()
-        _become(wanted["argv"], wanted["env"], wanted["cwd"], array.array("i", files).tolist())
+        _become(program, wanted["argv"], wanted["env"], wanted["cwd"], array.array("i", files).tolist())
     for file in files:
         os.close(file)
     with contextlib.suppress(OSError):
@@ -150,7 +196,7 @@ def _attend(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def _become(argv: list[str], env: dict[str, str], cwd: str, files: list[int]) -> None:
+def _become(program: str, argv: list[str], env: dict[str, str], cwd: str, files: list[int]) -> None:
     code = 70
     try:
         for standard, file in enumerate(files):
@@ -163,9 +209,7 @@ def _become(argv: list[str], env: dict[str, str], cwd: str, files: list[int]) ->
         os.environ.update(env)
         os.chdir(cwd)
         sys.argv = [str(_ROOT / "client.py"), *argv]
-        from perdure.cli.main import main
-
-        main()
+        importlib.import_module(program).main()
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1 if leaving.code else 0
@@ -181,4 +225,4 @@ def _become(argv: list[str], env: dict[str, str], cwd: str, files: list[int]) ->
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

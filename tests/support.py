@@ -136,7 +136,7 @@ async def harness(
     functions: Sequence[Callable[..., Any]],
     script: Script,
     model_timeout: float = HANG,
-    chunk: int = 12,
+    chunk: int | None = None,
     task_queue: str | None = None,
     named: Sequence[str] = (),
     **options: Any,
@@ -187,8 +187,9 @@ async def perdure(
         key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "OPENAI_", "PERDURE_"))
     }
     whole = clean | {"COLUMNS": "160", "NO_COLOR": "1"} | (env or {})
-    if program == "client.py" and all(key.startswith(FORKED) for key in env or {}):
-        code, said, erred = await ForkedCli.run(list(arguments), whole, cwd, HANG)
+    if all(key.startswith(FORKED) for key in env or {}):
+        words = [*(["worker"] if program == "worker.py" else []), *arguments]
+        code, said, erred = await ForkedCli.run(words, whole, cwd, HANG)
         return Command(code, said.decode(), erred.decode())
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -22,8 +22,10 @@ from perdure.hosting.worker import build_worker
 from tests.support import registry
 
 
-def main(address: str, queue: str, model: str, bell: int, folder: Path) -> None:
-    """Work until killed."""
+def main() -> None:
+    """Work until killed, with the arguments of the command line."""
+    address, queue, model, bell, name = sys.argv[1:]
+    folder = Path(name)
 
     @tool(retries=5, heartbeat=1, timeout=60)
     async def note(text: str, context: ToolContext, die: bool = False) -> str:
@@ -35,7 +37,7 @@ def main(address: str, queue: str, model: str, bell: int, folder: Path) -> None:
                 log.write(context.idempotency_key + "\n")
             except FileExistsError:
                 pass
-        reader, writer = await asyncio.open_connection("127.0.0.1", bell)
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(bell))
         writer.write(f"{context.call_id} {context.attempt}\n".encode())
         await reader.readline()
         writer.close()
@@ -53,4 +55,4 @@ def main(address: str, queue: str, model: str, bell: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), Path(sys.argv[5]))
+    main()

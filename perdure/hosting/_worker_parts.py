@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+import networkx  # noqa: F401 a plan with a cycle needs it: no workflow task is to load it
 from openai import AsyncOpenAI
 from temporalio.client import Client
 from temporalio.worker import Interceptor, PatchActivationInput, Worker

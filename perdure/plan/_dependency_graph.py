@@ -8,9 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Se
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, Generic, Literal, TypeAlias, TypeVar
-
-import networkx as nx
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
 
 from perdure.errors import StateError, clip
 from perdure.plan._calls import Call, CallOrder
@@ -20,6 +18,9 @@ from perdure.values.provenance import Labels, Sources, join, join_all
 from perdure.values.references import MISSING, Missing, Path, Reference, get, overlaps
 from perdure.values.state import Write, is_prefix, replay, sources_of, stands_alone
 from perdure.values.templates import is_expression, parse_template
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 T = TypeVar("T")
 
@@ -468,6 +469,8 @@ def has_cycle(edges: Iterable[Edge]) -> bool:
 
 def find_cycles(edges: Iterable[Edge]) -> dict[int, list[Edge]]:
     """Return one cycle to show for each call on a cycle, by index; calls of one knot may share it."""
+    import networkx as nx  # a sixth of the start of a command; a worker loads it before its first task
+
     graph: nx.DiGraph[int] = nx.DiGraph()
     for writer, reader, reference in edges:
         if not graph.has_edge(writer, reader):

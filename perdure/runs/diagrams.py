@@ -8,9 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from html import escape
 from statistics import fmean
-from typing import Final, NamedTuple, TypeAlias
-
-import networkx
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from perdure.plan import EACH, UNTIL, WHILE, Call, LoopForm, Plan, is_order
 from perdure.runs.wire import CallView, RunView
@@ -18,6 +16,9 @@ from perdure.values.json import shorten
 from perdure.values.provenance import BY_OTHERS, Sources, untrusted
 from perdure.values.references import DAGGER, Reference, overlaps, parse_expression
 from perdure.values.templates import EXPR, Template
+
+if TYPE_CHECKING:
+    import networkx
 
 COLOURS: Final = {
     "done": ("#e3f6e5", "#1b6e2b"),
@@ -304,6 +305,8 @@ def laid_out(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
     A reader stands in a later layer than all that it reads; one edge of a cycle is ignored. An edge over several layers
     has a place in each between them, so that nothing is drawn over it.
     """
+    import networkx  # a sixth of the start of a command
+
     graph = _acyclic(count, edges)
     layers = [list(layer) for layer in networkx.topological_generations(graph)]
     layer_of = {node: number for number, layer in enumerate(layers) for node in layer}
@@ -340,6 +343,8 @@ def _between(writer: int, reader: int, before: Mapping[int, list[int]], count: i
 
 
 def _acyclic(count: int, edges: Iterable[tuple[int, int]]) -> networkx.DiGraph[int]:
+    import networkx
+
     graph: networkx.DiGraph[int] = networkx.DiGraph()
     graph.add_nodes_from(range(count))
     graph.add_edges_from(edges)

@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import httpx2
 import uvicorn
@@ -40,6 +40,9 @@ from perdure.values.messages import merge_data
 
 TOKEN = 4
 """Characters that count as one token, in pacing and in `usage`."""
+_CHUNK: Final = 12
+_PIECES: Final = 400
+"""Pieces of a longer answer's stream: each costs a millisecond of CPU time, in the model, the worker and the tests' watchers."""
 
 
 RUN_HEADER = "x-perdure-run"
@@ -365,8 +368,8 @@ class ScriptedModel:
     `script`: a sequence answers the n-th request with its n-th turn; a function answers any number of requests. A dict
     is a Solution, written in the `dialect`; `kinds` are the kinds of data that references can name, which `script` has
     to know. Under `run_locally` both are the agent's own unless they are given. `pace`: the speed of its writing; by
-    default at once. `api_key`: the only accepted key (default: any). `chunk`: characters of a piece of the stream.
-    `port`: 0 takes a free one. `strict`: check at the end, as `check` does.
+    default at once. `api_key`: the only accepted key (default: any). `chunk`: characters of a piece of the stream
+    (default: 12, and more for an answer of more than 400 such pieces). `port`: 0 takes a free one. `strict`: check at the end, as `check` does.
 
     ```python
     async with ScriptedModel([{"output": "ordered"}]) as model:
@@ -380,7 +383,7 @@ class ScriptedModel:
         *,
         pace: Pace | None = None,
         api_key: str | None = None,
-        chunk: int = 12,
+        chunk: int | None = None,
         port: int = 0,
         dialect: str | None = None,
         kinds: Sequence[str] | None = None,
@@ -594,7 +597,10 @@ class ScriptedModel:
         writer: AnswerWriter = asked.form.writer(asked.number, asked.model, usage)
         yield writer.begin()
         stops = {turn.fault.after if turn.fault else -1, turn.gate_after if turn.gate else -1}
-        for text, delta in segments(asked, answer):
+        parts = segments(asked, answer)
+        size = self._chunk or max(_CHUNK, sum(len(text) for text, _ in parts) // _PIECES)
+        size = TOKEN if self.pace.per_token else size
+        for text, delta in parts:
             end = sent + len(text)
             at = 0
             while True:
@@ -607,7 +613,6 @@ class ScriptedModel:
                     await turn.gate.wait()
                 if sent >= end:
                     break
-                size = TOKEN if self.pace.per_token else self._chunk
                 upto = min([sent + size, end, *(stop for stop in stops if stop > sent)])
                 await self._due(start, upto)
                 yield writer.delta(delta(text[at : at + upto - sent]))

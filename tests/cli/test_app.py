@@ -40,6 +40,15 @@ def test_no_command_is_loaded_for_the_version() -> None:
     assert done.stdout.startswith("perdure ")
 
 
+def test_the_library_of_graphs_is_not_loaded_for_a_command_that_draws_none() -> None:
+    code = (
+        "import sys; sys.argv = ['perdure', 'run', '--help']; from perdure.cli.app import app\n"
+        "try: app()\nexcept SystemExit as left: assert not left.code\n"
+        "assert 'perdure.plan' in sys.modules and 'networkx' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
 def test_an_unknown_command_is_answered_with_one_alike() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "perdure", "shwo"], cwd=ROOT, check=False, capture_output=True, text=True

@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from temporalio.testing import WorkflowEnvironment
 from perdure import tool
 from perdure.hosting.server import free_port
 from perdure.testing.scripted_model import Turn
+from tests.forked_cli import ForkedCli
 from tests.support import DONE, ROOT, agent, harness, perdure
 from tests.timeouts import HANG
 
@@ -229,7 +229,7 @@ async def test_the_demo_runs_the_bundled_agent_on_real_files() -> None:
 
 async def test_r17_5_the_demo_stays_with_its_page_until_it_is_interrupted() -> None:
     demo = await asyncio.create_subprocess_exec(
-        *(sys.executable, "client.py", "demo", "--yes", "--stay"), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+        *(*await ForkedCli.command(), "demo", "--yes", "--stay"), cwd=ROOT, stdout=asyncio.subprocess.PIPE
     )
     assert demo.stdout is not None
     address = ""

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +19,7 @@ import pytest
 from perdure import Agent, Perdure, Run
 from perdure.hosting.server import free_port
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel
-from tests.support import ROOT
+from tests.forked_cli import ForkedCli
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -91,8 +90,7 @@ async def dev(folder: Path, *words: str, code: int = 0, ends: bool = True) -> As
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("TEMPORAL_", "PERDURE_"))}
     async with ScriptedModel(script, strict=False) as model:
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(ROOT / "client.py"),
+            *await ForkedCli.command(),
             *("dev", "--gateway-port", "0", "--port", str(port), "--ui-port", str(free_port())),
             *("--tools", "mytools", "--grace", "5", *words),
             cwd=folder,

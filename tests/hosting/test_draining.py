@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import sys
 import threading
 import uuid
 from collections import Counter
@@ -36,7 +35,8 @@ from perdure.runs.agent import parse_agent
 from perdure.testing.scripted_model import ScriptedModel, Turn
 from perdure.tools.decorator import ToolFunction, tool_function
 from perdure.values.json import JsonObject
-from tests.support import DONE, ROOT, agent, harness
+from tests.forked_cli import ForkedCli
+from tests.support import DONE, agent, harness
 from tests.timeouts import HANG
 from tests.workflows.test_durability import Bell
 
@@ -420,7 +420,7 @@ class Deployment:
     started: list[asyncio.subprocess.Process] = field(default_factory=list)
 
     async def start(self) -> asyncio.subprocess.Process:
-        command = [sys.executable, str(ROOT / "worker.py"), "--tools", "ringing", "--task-queue", self.queue]
+        command = [*await ForkedCli.command(), "worker", "--tools", "ringing", "--task-queue", self.queue]
         process = await asyncio.create_subprocess_exec(
             *command, cwd=self.folder, env={**os.environ, **self.env}, stderr=asyncio.subprocess.PIPE
         )

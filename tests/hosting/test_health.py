@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import sys
 import uuid
 from pathlib import Path
 
@@ -22,7 +21,8 @@ from perdure.hosting.server import embedded_server, free_port
 from perdure.hosting.worker import build_worker
 from perdure.queries import SearchAttributes
 from perdure.runs.wire import ATTRIBUTES
-from tests.support import ROOT, registry
+from tests.forked_cli import ForkedCli
+from tests.support import registry
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -112,7 +112,7 @@ async def test_dev_serves_health_and_metrics_as_a_worker_does(tmp_path: Path) ->
         f"127.0.0.1:{metrics}",
     ]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(ROOT / "client.py"), *words, cwd=tmp_path, stderr=asyncio.subprocess.PIPE
+        *await ForkedCli.command(), *words, cwd=tmp_path, stderr=asyncio.subprocess.PIPE
     )
     try:
         assert process.stderr is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +18,8 @@ from perdure.client.run_operations import start_run
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import free_port
 from perdure.runs.agent import parse_agent
-from tests.support import ROOT, agent
+from tests.forked_cli import ForkedCli
+from tests.support import agent
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -50,12 +50,11 @@ async def process(folder: Path, words: list[str], env: dict[str, str]) -> AsyncI
     """Perdure as a process of its own, in which no formula with `abs` comes to its end."""
     (folder / "stuck.py").write_text(STUCK, encoding="utf-8")
     started = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(ROOT / "client.py"),
+        *await ForkedCli.command(),
         *words,
         *("--tools", "stuck", "--grace", "1"),
         cwd=folder,
-        env={**os.environ, **env, "OPENAI_API_KEY": "none", "PYTHONPATH": str(folder)},
+        env={**os.environ, **env, "OPENAI_API_KEY": "none"},
         stderr=asyncio.subprocess.PIPE,
     )
     try:

@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import random
-import signal
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,7 +21,8 @@ from perdure.hosting.server import embedded_server, free_port
 from perdure.runs.agent import parse_agent
 from perdure.runs.wire import REQUEST_ACTIVITY, RunResult
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn
-from tests.support import DONE, ROOT, agent
+from tests.forked_cli import ForkedCli, ForkedWorker
+from tests.support import DONE, agent
 from tests.workflows.test_streaming import chaos_round
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -81,13 +80,11 @@ class Site:
         self.client, self.model, self.bell, self.folder = client, model, bell, folder
         self._address = address
         self._queue = f"kill-{uuid.uuid4().hex[:8]}"
-        self._worker: asyncio.subprocess.Process | None = None
+        self._worker: ForkedWorker | None = None
 
     async def start_worker(self) -> None:
         arguments = [self._address, self._queue, self.model.base_url, str(self.bell.port), str(self.folder)]
-        self._worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.worker_process", *arguments, cwd=ROOT, stderr=asyncio.subprocess.DEVNULL
-        )
+        self._worker = await ForkedCli.worker(*arguments)
 
     async def wait_for_death(self) -> None:
         assert self._worker is not None
@@ -95,9 +92,7 @@ class Site:
 
     async def kill(self) -> None:
         assert self._worker is not None
-        if self._worker.returncode is None:
-            os.kill(self._worker.pid, signal.SIGKILL)
-            await self._worker.wait()
+        await self._worker.kill()
 
     async def start_run(self) -> AgentHandle:
         document = agent("note")
