@@ -324,13 +324,13 @@ impatient_server = impatient(events=150)
 async def test_the_numbers_have_no_gap_over_continue_as_new_and_who_was_away_asks_the_execution_before(
     impatient_server: WorkflowEnvironment,
 ) -> None:
-    async with harness(impatient_server.client, [echo], steps(30)) as it:
+    async with harness(impatient_server.client, [echo], steps(15)) as it:
         handle = await it.start(agent("echo", config={"max_requests": 40}))
         await handle.result()
         last = await page(it.client, handle.id)
         first = await page(it.client, handle.id, execution=handle.first_execution_run_id)
     assert last.ended
-    assert last.count == 2 + 31 * 2 + 300 * 2 + 1
+    assert last.count == 2 + 16 * 2 + 150 * 2 + 1
     assert last.kept_from > 0
     assert last.earlier
     assert last.next == last.count

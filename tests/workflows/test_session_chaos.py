@@ -60,7 +60,7 @@ class Mortal:
         self.deaths += 1
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [8, pytest.param(50, marks=pytest.mark.soak)])
 async def test_r10_3_any_schedules_lose_nothing_while_the_worker_is_replaced(
     dev_server: WorkflowEnvironment, count: int
 ) -> None:
@@ -79,7 +79,7 @@ async def test_r10_3_any_schedules_lose_nothing_while_the_worker_is_replaced(
         async def serve() -> None:
             while True:
                 async with mortal.alive(dev_server.client, model):
-                    await mortal.asks(20)
+                    await mortal.asks(count // 2)
 
         serving = asyncio.create_task(serve())
         try:

@@ -49,7 +49,7 @@ def steps(count: int) -> Any:
 
 async def test_r6_8_a_long_run_continues_as_new_with_nothing_lost(impatient_server: WorkflowEnvironment) -> None:
     config = {"max_requests": 40}
-    async with harness(impatient_server.client, [echo], steps(15)) as it:
+    async with harness(impatient_server.client, [echo], steps(8)) as it:
         handle = await it.start(agent("echo", config=config))
         result = await handle.result()
         view = await it.view(handle.id)
@@ -59,13 +59,13 @@ async def test_r6_8_a_long_run_continues_as_new_with_nothing_lost(impatient_serv
     assert first.events[-1].HasField("workflow_execution_continued_as_new_event_attributes")
     assert max(len(first.events), len(last.events)) < 250
     assert (earliest["params"], earliest["result"]) == ({"value": 1}, 1), "the execution that knows it whole is asked"
-    assert (result.status, result.requests, len(result.calls)) == ("completed", 16, 150)
-    assert (result.state["last"], len(result.state["log"])) == (15, 135)
-    assert set(result.state["log"]) == {f"{n}.{i}" for n in range(1, 16) for i in range(9)}
+    assert (result.status, result.requests, len(result.calls)) == ("completed", 9, 80)
+    assert (result.state["last"], len(result.state["log"])) == (8, 72)
+    assert set(result.state["log"]) == {f"{n}.{i}" for n in range(1, 9) for i in range(9)}
     assert {call.status for call in view.calls} == {"done"}
     assert [call.id for call in result.calls[:2]] == ["1.0", "1.1"]
-    assert sum(result.usage.by_model[model].requests for model in result.usage.by_model) == 16
-    assert len(view.writes) == 150
+    assert sum(result.usage.by_model[model].requests for model in result.usage.by_model) == 9
+    assert len(view.writes) == 80
 
 
 async def executions(client: Client, handle: AgentHandle) -> list[tuple[int, int]]:
