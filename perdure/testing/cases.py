@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from openai import AsyncOpenAI
 from temporalio.api.common.v1 import Payloads
@@ -123,13 +123,22 @@ def _short(value: Json) -> str:
 
 # A case is made from the histories of the run and of those below it alone: no model, tool or worker is asked.
 
-Case: TypeAlias = JsonObject
-"""A run as `record` writes it down: JSON, to be read and to be edited by hand.
 
-`{"form", "perdure", "name", "agent", "input"?, "approval"?, "delegates"?, "tools": {name: definition}, "runs"}`. `runs` has the run under `""`
-and each below it under its path (`1.0`): `{"status", "output", "answers": [{"request", "model", "dialect", "usage", "says", "cut"?}],
-"results": {call id: {"tool", "params", "returns" or "raises", "branch"?}}, "decisions", "calls", "edges", "cut"?}`.
-"""
+class Case(dict[str, Any]):
+    """A recorded run, as `record` writes it: JSON, which people may read and edit.
+
+    `{"form", "perdure", "name", "agent", "input"?, "approval"?, "delegates"?, "tools": {name: definition}, "runs"}`.
+    `runs` has the run under `""` and each below it under its path (`1.0`): `{"status", "output", "answers": [{"request",
+    "model", "dialect", "usage", "says", "cut"?}], "results": {call id: {"tool", "params", "returns" or "raises",
+    "branch"?}}, "decisions", "calls", "edges", "cut"?}`.
+
+    ```python
+    case = read_case("tests/cases/order.json")
+    print(sorted(case["runs"]))
+    ```
+    """
+
+
 FORM: Final = 1
 _CALL: Final = re.compile(r"\d+\.\d+(\[\d+\])?")
 
@@ -160,7 +169,7 @@ async def record(run: Recordable) -> Case:
 async def record_run(client: Client, run_id: str) -> Case:
     """`record`, by id."""
     runs: dict[str, JsonObject] = {}
-    case: Case = {"form": FORM, "perdure": version("perdure"), "name": run_id}
+    case = Case({"form": FORM, "perdure": version("perdure"), "name": run_id})
     left = [(run_id, "")]
     while left:
         workflow_id, kind = left.pop(0)
@@ -181,7 +190,7 @@ async def record_run(client: Client, run_id: str) -> Case:
             case["tools"] = {}
         case["tools"] |= _definitions(audited.tools)
         runs[workflow_id.removeprefix(run_id).removeprefix("/")] = _written(view, audited.exchanges, taken)
-    return {**case, "runs": runs}
+    return Case({**case, "runs": runs})
 
 
 def case_text(case: Case) -> str:
@@ -219,7 +228,7 @@ def check_case(case: Any, source: str) -> Case:
         raise SettingsError(f"{source} is not a case: write one with 'perdure record ID'")
     if case.get("form") != FORM:
         raise SettingsError(f"{source} is a case of form {case.get('form')}, and this version of Perdure reads {FORM}")
-    return case
+    return Case(case)
 
 
 def _definitions(tools: Iterable[Tool]) -> JsonObject:
@@ -381,7 +390,7 @@ class CaseDifferenceError(AssertionError):
 
 
 async def replay(
-    case: Case | str | Path,
+    case: Case | JsonObject | str | Path,
     agent: AgentLike | None = None,
     *,
     tools: Iterable[ToolLike] = (),

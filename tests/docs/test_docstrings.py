@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+import perdure
+import perdure.testing
 from scripts.docstrings import FACES, PublicName, examples, public_names, public_problems
 from tests.support import ROOT
 
@@ -134,6 +136,13 @@ RUNNABLE = [
     for name, example in EXAMPLES
     if not (set(VALUES) - _stored(example)) & _loaded(example) and "await " not in example and "async " not in example
 ]
+
+
+def test_help_of_a_public_class_shows_its_own_docstring() -> None:
+    classes = [getattr(perdure.testing, name) for name in perdure.testing.__all__]
+    classes += [getattr(perdure, name) for name in perdure.__all__]
+    builtin = {each.__doc__ for each in vars(builtins).values()}
+    assert [each for each in classes if each.__doc__ in builtin] == []
 
 
 @pytest.mark.parametrize("example", RUNNABLE)
