@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 HELP: Final = """\
 /new     begin an empty conversation; the state stays
-/reset   the same, and the state is again what the agent's file says
+/reset   the same, and the state is again that of the agent's file
 /stop    end what runs
 /quit    leave; what runs goes on (so do Ctrl-D, and Ctrl-C twice)
-Anything else is said to the agent, also while it works: it changes its plan for it. Ctrl-C ends what runs.
+Anything else goes to the agent, also while it works: it changes its plan for it. Ctrl-C ends the run.
 Where something waits for you: a lets it run, r REASON does not, and a question is answered by what you type."""
 COMMANDS: Final = ("/new", "/reset", "/stop", "/help", "/quit", "/exit")
 _COMMAND: Final = re.compile(r"/[a-z]+")
@@ -152,7 +152,7 @@ class Chat:
         elif text not in COMMANDS:
             self.print_line(Text(f"  there is no {text}: {', '.join(COMMANDS[:-1])}", style="yellow"))
         elif not self._there.is_set():
-            self.print_line(Text("  nothing was said here yet", style="dim"))
+            self.print_line(Text("  no messages yet", style="dim"))
         else:
             receipt = await getattr(self._session, text[1:])(**self._who)
             self.picture.own.add(receipt.message_id)

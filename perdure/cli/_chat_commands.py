@@ -56,7 +56,7 @@ def chat(
     async def talk(perdure: Perdure) -> int:
         there = perdure.session(key, tenant=tenant, agent=found, task_queue=settings.task_queue)
         print(
-            f"{found.name}, session {key}{'; /help says what can be typed' if live else ''}",
+            f"{found.name}, session {key}{'; /help lists the commands' if live else ''}",
             file=sys.stderr,
             flush=True,
         )

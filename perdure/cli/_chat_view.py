@@ -184,10 +184,10 @@ class ChatView(EventAdapter[Text, None]):
     def on_compaction(self, event: Event) -> Iterator[Text]:
         data = event.data
         if event.phase == "start":
-            self._asking = "what was said is told in short"
+            self._asking = "compacts the conversation"
         else:
             self._asking = ""
-            sizes = f"told in short: {data.get('before')} tokens before, {data.get('after', '?')} after"
+            sizes = f"compacted: {data.get('before')} tokens before, {data.get('after', '?')} after"
             yield _line(f"  {sizes if 'before' in data else data.get('reason', '')}", "dim")
 
     def on_message(self, event: Event) -> Iterator[Text]:

@@ -72,7 +72,7 @@ class EventWords(EventAdapter[str, None]):
         if event.phase == "start":
             yield f"{whose} begins: {data.get('agent', '')}"
         elif event.phase == "reset":
-            yield f"{whose} was reset: what was told of it after the point from which it goes on does not count"
+            yield f"{whose} was reset: its events after the point from which it goes on do not count"
         elif event.phase == "snapshot":
             missed = f"events {data['first']} to {data['next'] - 1} of {whose}"
             yield f"what happened before is not kept any more: {missed}"
@@ -121,7 +121,7 @@ class EventWords(EventAdapter[str, None]):
     def on_compaction(self, event: Event) -> Iterator[str]:
         data, reason = event.data, str(event.data.get("reason", ""))
         if event.phase == "start":
-            yield f"what was said is told in short: {reason}"
+            yield f"the conversation is compacted: {reason}"
         else:
             sizes = f"{data.get('before')} tokens before, {data.get('after', '?')} after"
             yield sizes if "before" in data else reason

@@ -220,7 +220,7 @@ def policy(
     if runs.run_id is not None:
         print(dumps(found))
     else:
-        print(dumps({"runs": found}) if as_json else f"{found:,} runs were told")
+        print(dumps({"runs": found}) if as_json else f"{found:,} runs received the change")
 
 
 def next_page(chosen: Selection, limit: int, page: str, *, as_json: bool) -> str:

@@ -156,7 +156,7 @@ def steer(
     run_id: RunId,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The new message.")],
     id: Annotated[str | None, typer.Option("--id", help="The message's; the same one twice is one message.")] = None,
-    by: Annotated[str, typer.Option("--by", envvar="USER", help="Who says it, for the record.")] = "",
+    by: Annotated[str, typer.Option("--by", envvar="USER", help="The sender, for the record.")] = "",
     as_json: Json = False,
 ) -> None:
     """Send a message to a running run: the model revises its plan."""

@@ -40,7 +40,7 @@ Tenant = Annotated[
 ]
 Sender = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Who says it; by default the user of this machine.", show_default=False),
+    typer.Option(metavar="NAME", help="The sender; by default the user of this machine.", show_default=False),
 ]
 
 
@@ -135,7 +135,7 @@ def say(
 @agent_app.command("wait")
 def wait(
     what: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's id, as a receipt says it; with --session also a message's.")
+        str, typer.Argument(metavar="RUN", help="A run's id, as in a receipt; with --session also a message's.")
     ],
     session: Annotated[
         str | None, typer.Option(metavar="SESSION", help="The key of the session that knows the message.")
@@ -359,7 +359,7 @@ def recall(
     for each in found.get("found", ()):
         print(f"{each['n']}  {str(each['at'])[:19]}  {each['type']}  {_short(each['text'], 200)}")
     print(
-        found.get("text", "" if found.get("found") else f"nothing says {what!r}"),
+        found.get("text", "" if found.get("found") else f"no entry has {what!r}"),
         end="\n" if "found" not in found else "",
     )
     if found.get("more") or page < found.get("pages", 0):
@@ -393,7 +393,7 @@ def delete(
     as_json: Json = False,
 ) -> None:
     """End a session and what runs in it, and delete all its entries."""
-    if not yes and not typer.confirm(f"delete the session {session!r} and all that was said in it?", err=True):
+    if not yes and not typer.confirm(f"delete the session {session!r} and all its messages?", err=True):
         raise SystemExit(FAILED)
     who = _sender(sender)
     connected(lambda perdure: perdure.session(session, tenant=tenant).delete(sender=who, rights=_ALL))

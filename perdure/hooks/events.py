@@ -431,7 +431,7 @@ HOOKS: Final[Mapping[str, Rule]] = {
             MessageReceived,
             "session",
             "a message that is no command comes in, before it is accepted",
-            "the sender is told the reason, and nothing is accepted",
+            "the sender receives the reason, and nothing is accepted",
             "closed",
         ),
         Rule("command", Command, "session", "a command was accepted"),

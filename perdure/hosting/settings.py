@@ -238,7 +238,7 @@ class Settings(BaseSettings):
     smart_model: str = setting(Models().smart, "The model for thinking", MODELS, "MODEL", min_length=1)
     model_patience: float = setting(
         PATIENCE,
-        "Seconds that a run waits for a model whose provider is away; agent files may say less or more",
+        "Seconds that a run waits for a model whose provider is away; agent files may set less or more",
         MODELS,
         "SECONDS",
         ge=0,

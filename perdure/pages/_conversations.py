@@ -213,7 +213,7 @@ RECEIPTS: Final[Mapping[Done, str]] = {
     "interrupted": "Sent: the agent has stopped what it did, and answers it",
     "stopped": "Stopped",
     "new": "A new conversation has begun; the state stays",
-    "reset": "A new conversation has begun, with the state that the agent's file says",
+    "reset": "A new conversation has begun, with the state of the agent's file",
 }
 """What has become of a message, by its receipt."""
 LISTED: Final = 100

@@ -128,7 +128,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
             },
         ),
         "reset": Phase(
-            "Temporal has reset the run, or the session: what was told of it after the point from which it goes on does not count",
+            "Temporal has reset the run, or the session: its events after the point from which it goes on do not count",
             {
                 "number": "its place among the resets that the history holds",
                 "runId?": "of a session: the run with which it goes on",
@@ -166,7 +166,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "usage": "tokens, as its server counts them",
                 "cost?": "dollars",
                 "problem?": "why the answer is no use, or was ended",
-                "says?": "`true`: it has a text, which `assistant` `end` tells once its calls have ended and it is known whether it counts",
+                "says?": "`true`: it has a text, which `assistant` `end` has once its calls have ended and it is known whether it counts",
             },
         ),
     },
@@ -179,7 +179,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "request": "the Request's number",
                 "attempt": "which attempt has written it",
                 "text": "all of it",
-                "anew?": "`true`: what was told of it while it was written was a thought, and no part of it",
+                "anew?": "`true`: its `delta` events were a thought, and no part of it",
                 "accepted": "whether it counts: `false` where it is no output that fits, or calls beside it have failed",
                 "output?": "`true`: it is the run's output, or becomes it",
                 "reason?": "why it does not",
@@ -197,8 +197,9 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
     "tool": {
         "start": Phase("a call runs", _CALL | {"params": "its parameters", "runId?": "the run that it delegates to"}),
         "update": Phase(
-            "its tool says how far it is, or is tried again",
-            _CALL | {"attempt?": "which one runs", "progress?": "what it says", "reason?": "why it is tried again"},
+            "its tool reports progress, or is tried again",
+            _CALL
+            | {"attempt?": "which one runs", "progress?": "what the tool reports", "reason?": "why it is tried again"},
         ),
         "end": Phase(
             "it has ended, also where it never ran",
@@ -253,7 +254,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
     },
     "compaction": {
         "start": Phase(
-            "what was said is being summarised, or is cut for a model that takes less",
+            "the conversation is being summarised, or is cut for a model that takes less",
             {"reason": "why", "before?": "tokens before it"},
         ),
         "end": Phase(
@@ -274,8 +275,8 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "messageId": "its sender's key for it",
                 "sender": "who has sent it",
                 "mode?": "its mode",
-                "text": "what it says",
-                "done?": "in a session what its acceptance did, as its receipt says it",
+                "text": "its text",
+                "done?": "in a session what its acceptance did, as in its receipt",
                 "position?": "how many wait before it, and with it",
                 "runId?": "the run that takes it",
             },

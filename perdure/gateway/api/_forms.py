@@ -59,7 +59,7 @@ class EventsQuery(WireModel):
         default=None,
         alias="from",
         max_length=200,
-        description="The cursor behind which to go on, as `Last-Event-ID` says it, which goes before; `now`: only what comes.",
+        description="The cursor behind which to go on, as in `Last-Event-ID`, which takes precedence; `now`: only what comes.",
     )
     topics: str | None = Field(default=None, max_length=200, description="Only these, with commas between them.")
 
@@ -80,7 +80,7 @@ class StartRun(WireModel):
     """A run to be started."""
 
     agent: str = Field(max_length=200, description="One of `/v1/agents`.")
-    input: Any = Field(default=None, description="As the agent's input schema says; left out there is none.")
+    input: Any = Field(default=None, description="As the agent's input schema has it; left out there is none.")
     key: str | None = Field(
         default=None,
         min_length=1,
@@ -137,7 +137,7 @@ class BackfillSchedule(WireModel):
 class SessionMessage(WireModel):
     """A message for a session."""
 
-    text: str = Field(description="What is said; `/stop`, `/new` and `/reset` are commands.")
+    text: str = Field(description="Its text; `/stop`, `/new` and `/reset` are commands.")
     message_id: str | None = Field(
         default=None,
         min_length=1,
@@ -147,7 +147,7 @@ class SessionMessage(WireModel):
     agent: str | None = Field(
         default=None, max_length=200, description="Who answers; not needed where the session is there already."
     )
-    mode: Mode | None = Field(default=None, description="What it does to what runs; by default as the session says.")
+    mode: Mode | None = Field(default=None, description="What it does to what runs; by default the session's own.")
     route: str = Field(default="", max_length=200, description="Where the reply goes.")
 
 

@@ -177,7 +177,7 @@ RUNS: Final = (
         "withdrawFromRun",
         "DELETE",
         _R + "/messages/{message}",
-        "Take back what a run was told, while no Request holds it.",
+        "Withdraw a message to a run, while no Request holds it.",
         withdraw,
         SEND,
         answers={204: None},

@@ -460,14 +460,14 @@ HINTS: Final = frozenset(
 )
 """What no answer depends on: they are repeated, and nothing is done."""
 NEUTRAL: Final[dict[str, tuple[str, list[Json]]]] = {
-    "truncation": ("a conversation that grows too long is told in short, and nothing is cut", ["auto", "disabled"]),
+    "truncation": ("a conversation that grows too long is compacted, and nothing is cut", ["auto", "disabled"]),
     "top_logprobs": ("an agent's answer has no probabilities", [0]),
     "presence_penalty": ("it is not the agent's to set", [0]),
     "frequency_penalty": ("it is not the agent's to set", [0]),
     "max_tool_calls": ("the agent's file bounds its calls", []),
     "prompt": ("the agent is the prompt; use 'instructions'", []),
     "moderation": ("it is not done here", []),
-    "context_management": ("the agent's file says when a conversation is told in short", [[]]),
+    "context_management": ("the agent's file sets when a conversation is compacted", [[]]),
     "stream_options": ("deltas are sent as they are", [{}, {"include_obfuscation": False}]),
 }
 """Key → why other values are not supported, and those that ask for nothing else than what is done."""
