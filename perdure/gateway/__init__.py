@@ -24,6 +24,7 @@ tenant's as for none.
 """
 
 from perdure.gateway.adapter import Adapter, Gateway
+from perdure.gateway.ai_sdk import chat_response, resume_response
 from perdure.gateway.app import create_app
 from perdure.gateway.callers import Caller, caller_of
 from perdure.gateway.errors import HttpError
@@ -38,6 +39,8 @@ __all__ = [
     "SessionMapping",
     "Trigger",
     "caller_of",
+    "chat_response",
     "create_app",
+    "resume_response",
     "trigger_adapter",
 ]

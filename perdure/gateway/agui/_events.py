@@ -36,9 +36,11 @@ from ag_ui.core import (
 )
 
 from perdure.approvals.requests import WaitingView
-from perdure.gateway.agui._requests import AguiRequest, interrupt_id
+from perdure.gateway.agui._requests import AguiRequest
+from perdure.gateway.answers import AnswerEvents, below, interrupt_id
+from perdure.gateway.errors import HttpError
+from perdure.gateway.streams import frame
 from perdure.models.dialects.output_text import text_of
-from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import Event, is_silence
 from perdure.runs.wire import RunView
 from perdure.values.json import Json, JsonObject, dumps
@@ -218,14 +220,14 @@ def _decision(offer: WaitingView) -> JsonObject:
     return {"type": "object", "properties": properties, "required": ["approved"]}
 
 
-_OPEN: Final = ("pending", "ready", "waiting", "held", "running")
-"""Statuses of a call that has not ended."""
 NOT_COUNTED: Final = "perdure.not_counted"
 """The name of the event for an answer that came too late: its interrupt was decided already."""
 
 
-class AguiEvents(EventAdapter[BaseEvent, RunView]):
+class AguiEvents(AnswerEvents[BaseEvent]):
     """The events that answer one input. `run`: the end of the run's id. `before`: Requests up to this number are not reported."""
+
+    shows_state = True
 
     def __init__(self, request: AguiRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
         self._request = request
@@ -273,7 +275,7 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
                 yield from self._announce(self._call(offer.call, path), offer.tool, offer.params)
         yield from self._close()
         interrupts = [
-            interrupt_of(offer, _below(self._run, path), _below(self._run_id, path), self._call(offer.call, path))
+            interrupt_of(offer, below(self._run, path), below(self._run_id, path), self._call(offer.call, path))
             for path, offer in waiting
         ]
         yield self._finished(outcome=RunFinishedInterruptOutcome(interrupts=interrupts))
@@ -283,13 +285,13 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
         """Whether the client knows a call of a delegate's run, and not its end."""
         return any(id.startswith(f"{self._run}/") for id in self._calls - self._results)
 
-    def below(self, runs: Mapping[str, RunView]) -> Iterator[BaseEvent]:
-        """Yield the results of calls that the client has seen wait in delegates' runs. `runs`: these, by their paths."""
-        for path, view in sorted(runs.items()):
-            for call in view.calls:
-                if call.status not in _OPEN:
-                    data = {"result": call.shown or ""} if call.status == "done" else call.as_json()
-                    yield from self._result(self._call(call.id, path), data)
+    def lacks(self, call: str) -> bool:
+        """Whether the client knows a call of the run, and not its end."""
+        return self._call(call) in self._calls - self._results
+
+    def result_below(self, path: str, call: JsonObject) -> Iterator[BaseEvent]:
+        """Yield the result of a call of a delegate's run."""
+        yield from self._result(self._call(str(call["id"]), path), call)
 
     def end(self, ended: RunView) -> Iterator[BaseEvent]:
         """Yield the last events. `ended`: the run with its whole output."""
@@ -304,6 +306,10 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
         else:
             words = view.error or f"the run was {view.status.replace('_', ' ')}"
             yield RunErrorEvent(message=words, code=str(view.stop_reason or view.status))
+
+    def problem(self, problem: HttpError) -> Iterator[BaseEvent]:
+        """Yield the error that ends the answer."""
+        yield RunErrorEvent(message=problem.detail, code=problem.kind)
 
     def done(self) -> BaseEvent:
         """Return the last event of an input that needs no run: a command."""
@@ -322,7 +328,7 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
         self._steps.clear()
 
     def _call(self, call: str, path: str = "") -> str:
-        return f"{_below(self._run, path)}:{call}"
+        return f"{below(self._run, path)}:{call}"
 
     def on_request(self, event: Event) -> Iterator[BaseEvent]:
         phase, data, number = event.phase, event.data, int(event.data["number"])
@@ -421,10 +427,6 @@ class AguiEvents(EventAdapter[BaseEvent, RunView]):
         yield ToolCallResultEvent(message_id=f"{id}:result", tool_call_id=id, content=content, role="tool")
 
 
-def _below(run: str, path: str) -> str:
-    return f"{run}/{path}" if path else run
-
-
 def _name(data: Mapping[str, Any]) -> str:
     return f"{data['request']}.{data.get('attempt') or 1}"
 
@@ -433,3 +435,8 @@ def _calls_of(messages: Iterable[JsonObject]) -> Iterator[JsonObject]:
     for message in messages:
         calls = message.get("toolCalls")
         yield from (call for call in (calls if isinstance(calls, list) else []) if isinstance(call, dict))
+
+
+def as_frame(event: BaseEvent) -> str:
+    """Return an event as a frame of the stream."""
+    return frame(event.model_dump_json(by_alias=True))

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ag_ui.core import ResumeEntry, RunAgentInput, TextPart
 from pydantic import ValidationError
 
+from perdure.gateway.answers import InterruptAnswer, interrupt_answer
 from perdure.gateway.errors import HttpError
 from perdure.values.json import Json, JsonObject
 
 MOST: Final = 200
 """Characters of an id that a client may choose."""
-_INTERRUPT: Final = re.compile(r"([0-9a-f]{6}-[0-9]{1,9})((?:/[0-9.\[\]]{1,60}){1,40})/([0-9a-f]{8,64})")
-
-
-@dataclass(frozen=True, slots=True)
-class InterruptAnswer:
-    """A person's answer to an interrupt, as a decision."""
-
-    interrupt: str
-    """Its id."""
-    run: str
-    """The last part of the id of the thread's run."""
-    path: str
-    """The path of the delegate's run that asks; empty: the thread's run itself does."""
-    call: str
-    decision: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +42,6 @@ class AguiRequest:
             for what, value in self.context
         ]
         return {"context": [*(document.get("context") or []), *data]}
-
-
-def interrupt_id(run: str, call: str, digest: str) -> str:
-    """Says which offer of which run it is, and exactly what was shown of it (R7.2); without its session it leads nowhere.
-
-    `run`: the last part of the id of the thread's run, and behind it the path of the delegate's run that asks.
-    """
-    return f"{run}/{call}/{digest}"
 
 
 def read(body: JsonObject) -> AguiRequest:
@@ -119,12 +96,10 @@ def _text(parts: Sequence[Any]) -> str:
 
 
 def _answer(entry: ResumeEntry) -> InterruptAnswer:
-    found = _INTERRUPT.fullmatch(entry.interrupt_id)
+    found = interrupt_answer(entry.interrupt_id, {})
     if found is None:
         raise _wrong("resume", f"names no interrupt of this thread: {entry.interrupt_id[:MOST]!r}")
-    path, _, call = found[2][1:].rpartition("/")
-    about: JsonObject = {"call": call, "digest": found[3]}
-    return InterruptAnswer(entry.interrupt_id, found[1], path, call, _decision(entry) | about)
+    return replace(found, decision=_decision(entry) | found.decision)
 
 
 def _decision(entry: ResumeEntry) -> JsonObject:

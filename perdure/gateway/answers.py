@@ -1,0 +1,293 @@
+"""Answers to a chat's client: the events of a run in the client's form, until the run ends or only people can continue it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Generic, TypeAlias
+
+from perdure.approvals.requests import WaitingView
+from perdure.client.run import Run
+from perdure.client.run_tree import RunTree, RunTreeReader
+from perdure.client.session import Session
+from perdure.errors import DecisionRefusedError, RunEndedError, RunNotFoundError
+from perdure.gateway.errors import HttpError
+from perdure.gateway.streams import poll, stream_problem, with_pauses
+from perdure.runs.event_adapter import EventAdapter, Form
+from perdure.runs.events import Event
+from perdure.runs.wire import RunView
+from perdure.values.json import JsonObject, loads
+
+_INTERRUPT: Final = re.compile(r"([0-9a-f]{6}-[0-9]{1,9})((?:/[0-9.\[\]]{1,60}){1,40})/([0-9a-f]{8,64})")
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptAnswer:
+    """An answer to an interrupt, as a decision."""
+
+    interrupt: str
+    """Its id."""
+    run: str
+    """The last part of the id of the conversation's run."""
+    path: str
+    """The path of the delegate's run that asks; empty: the conversation's run itself does."""
+    call: str
+    decision: JsonObject
+
+
+def interrupt_id(run: str, call: str, digest: str) -> str:
+    """Return the id of an approval request for clients: its run, its call, and exactly what was shown of it (R7.2).
+
+    `run`: the last part of the id of the conversation's run, and behind it the path of the delegate's run that asks. Without its session
+    the id leads nowhere.
+    """
+    return f"{run}/{call}/{digest}"
+
+
+def interrupt_answer(interrupt: str, decision: JsonObject) -> InterruptAnswer | None:
+    """Return the answer to the interrupt of this id; `None`: no interrupt has such an id."""
+    found = _INTERRUPT.fullmatch(interrupt)
+    if found is None:
+        return None
+    path, _, call = found[2][1:].rpartition("/")
+    return InterruptAnswer(interrupt, found[1], path, call, decision | {"call": call, "digest": found[3]})
+
+
+def below(run: str, path: str) -> str:
+    """Return the id, or its last part, of the run at a path below a run."""
+    return f"{run}/{path}" if path else run
+
+
+FindRun: TypeAlias = Callable[[str], Awaitable[Run[Any]]]
+"""Finds a run of the caller's tenant by its id. Raises `RunNotFoundError`."""
+
+
+async def decide(
+    find_run: FindRun, run_id: str, view: RunView, answers: Sequence[InterruptAnswer], by: str
+) -> list[str]:
+    """Decide in the run and in its delegates' runs, and return the interrupts that did not wait any more.
+
+    These were decided by somebody who was faster, or by the same input that came before. `view`: of the run of this id. Raises `HttpError`
+    (422) for an interrupt that never was, `DecisionRefusedError` for an answer that cannot be.
+    """
+    late = []
+    for path in dict.fromkeys(answer.path for answer in answers):
+        run = await find_run(below(run_id, path))
+        own = [answer for answer in answers if answer.path == path]
+        late += await _decide(run, await run.view() if path else view, own, by)
+    return late
+
+
+async def _decide(run: Run[Any], view: RunView, answers: Iterable[InterruptAnswer], by: str) -> list[str]:
+    waiting = {request.call: request for request in view.waiting}
+    known = {call.id for call in view.calls if call.approval is not None}
+    known |= {str(each.number) for each in view.log}
+    late = []
+    for answer in answers:
+        request = waiting.get(answer.call)
+        if request is None or request.digest != answer.decision["digest"]:
+            if request is None and answer.call not in known:
+                raise HttpError(422, f"{answer.interrupt!r} is not an interrupt of this thread")
+            late.append(answer.interrupt)
+            continue
+        if request.question and answer.decision["decision"] == "approve":
+            raise HttpError(422, f"{answer.interrupt!r} is a question: an answer must come with it, no approval")
+        try:
+            await run.decide({**answer.decision, "by": by})
+        except RunEndedError:
+            late.append(answer.interrupt)
+        except DecisionRefusedError:
+            if any(each.call == answer.call for each in await run.waiting()):
+                raise
+            late.append(answer.interrupt)
+    return late
+
+
+class AnswerEvents(EventAdapter[Form, RunView]):
+    """One answer in the form of a protocol; `begin`, then `fold` for each event, then `interrupt` or `end`."""
+
+    shows_state: ClassVar[bool] = False
+    """Whether the run's state is a part of the answer."""
+    runs_tools: ClassVar[bool] = False
+    """Whether the client carries out calls itself: then they end the answer, too."""
+
+    def state(self, state: JsonObject) -> Iterator[Form]:
+        """Yield the run's state as it is now."""
+        del state
+        yield from ()
+
+    def not_counted(self, interrupts: Iterable[str]) -> Iterator[Form]:
+        """Yield what tells of answers that came too late."""
+        del interrupts
+        yield from ()
+
+    @property
+    def lacks_below(self) -> bool:
+        """Whether the client knows a call of a delegate's run, and not its end."""
+        raise NotImplementedError
+
+    def lacks(self, call: str) -> bool:
+        """Whether the client knows a call of the run, and not its end."""
+        raise NotImplementedError
+
+    def below(self, runs: Mapping[str, RunView]) -> Iterator[Form]:
+        """Yield the results of calls that the client has seen wait in delegates' runs. `runs`: these, by their paths."""
+        for path, view in sorted(runs.items()):
+            for call in view.calls:
+                if call.status not in _OPEN:
+                    data = {"result": call.shown or ""} if call.status == "done" else {}
+                    yield from self.result_below(path, call.as_json() | data)
+
+    def result_below(self, path: str, call: JsonObject) -> Iterator[Form]:
+        """Yield the result of a call of the run at this path. `call`: as its view has it."""
+        raise NotImplementedError
+
+    def interrupt(self, waiting: Sequence[tuple[str, WaitingView]]) -> Iterator[Form]:
+        """Yield the last events of an answer that waits. `waiting`: each request with the path of the run that asks."""
+        raise NotImplementedError
+
+    def problem(self, problem: HttpError) -> Iterator[Form]:
+        """Yield the last events of an answer that breaks off."""
+        raise NotImplementedError
+
+
+_SPARED: Final = 20
+"""Looks after which the events that a run is ahead of are not waited for any more."""
+_OPEN: Final = ("pending", "ready", "waiting", "held", "running")
+"""Statuses of a call that has not ended."""
+_CHANGES: Final = {("lifecycle", "snapshot"), ("tool", "end"), ("approval", "start"), ("approval", "end")}
+"""After which a run is looked at, once it is quiet."""
+_WAITS: Final = {("approval", "start"): 1, ("approval", "end"): -1}
+_QUIET: Final = (0.1, 2.0)
+"""Seconds without an event: the first, and the longest."""
+_QUIET_BELOW: Final = (1.0, 10.0)
+"""The same while a call runs: a delegate's run that carries it out may have come to wait, and no event of the run reports it."""
+
+
+@dataclass(slots=True)
+class _Looks:
+    """When to look at a run, by its events."""
+
+    working: set[str] | None
+    """The calls that run; `None`: whoever reads may not decide, so nothing below is of interest."""
+    changed: bool = True
+    waits: int = 0
+    """How many requests wait for a person in the run itself."""
+    requested: set[str] = field(default_factory=set)
+    """What has begun to wait, as far as the events have come."""
+    spared: int = 0
+    """Looks at which the run was ahead of its events."""
+
+    def note(self, event: Event) -> None:
+        self.changed = self.changed or (event.topic, event.phase) in _CHANGES
+        self.waits += _WAITS.get((event.topic, event.phase), 0)
+        if (event.topic, event.phase) == ("approval", "start"):
+            self.requested.add(str(event.data["call"]))
+        elif event.phase == "snapshot":  # events are missed, and do not come
+            self.spared = _SPARED
+        if self.working is not None and event.topic == "tool" and event.phase in ("start", "end"):
+            change = self.working.add if event.phase == "start" else self.working.discard
+            change(str(event.data["call"]))
+
+    def are_ahead(self, view: RunView, lacks: Callable[[str], bool]) -> bool:
+        """Whether the run is ahead of its events: some that belong before the end of the answer are still to come."""
+        ended = any(call.status not in _OPEN and lacks(call.id) for call in view.calls)
+        if self.spared == _SPARED or not (ended or {each.call for each in view.waiting} - self.requested):
+            return False
+        self.spared, self.changed = self.spared + 1, True
+        return True
+
+    @property
+    def are_due(self) -> bool:
+        """Whether to look once the run is quiet."""
+        return self.changed or self.waits > 0 or bool(self.working)
+
+    def pauses(self) -> tuple[float, float]:
+        return _QUIET_BELOW if self.working and not self.changed and self.waits <= 0 else _QUIET
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStream(Generic[Form]):
+    """The stream of one run, for one client."""
+
+    run: Run[Any]
+    session: Session
+    trees: RunTreeReader
+    events: AnswerEvents[Form]
+    as_frame: Callable[[Form], str]
+    approves: bool
+    """Whether the client may decide: then a request to a person ends the answer, which else goes on."""
+    late: Sequence[str] = ()
+    """Interrupts that did not wait any more when they were answered."""
+
+    async def frames(self) -> AsyncGenerator[str, None]:
+        """Yield the answer, as it goes over the wire."""
+        try:
+            async with aclosing(self._events()) as events:
+                async for event in events:
+                    yield self.as_frame(event)
+        except Exception as error:
+            for event in self.events.problem(stream_problem(error)):
+                yield self.as_frame(event)
+
+    async def _events(self) -> AsyncGenerator[Form, None]:
+        for form in self.events.begin():
+            yield form
+        view = await self._begun()
+        for form in (*await self._state(view), *self.events.not_counted(self.late)):
+            yield form
+        looks = _Looks({call.id for call in view.calls if call.status == "running"} if self.approves else None)
+        async with aclosing(with_pauses(self.run.events(topics=self.events.topics), looks.pauses)) as events:
+            async for event in events:
+                if event is not None:
+                    for form in self.events.fold(event):
+                        yield form
+                    looks.note(event)
+                elif looks.are_due:
+                    looks.changed, tree = False, await self._tree(await self.run.view())
+                    for form in (*await self._state(tree.view), *self.events.below(tree.below)):
+                        yield form
+                    if not tree.rests or looks.are_ahead(tree.view, self.events.lacks):
+                        continue
+                    if waiting := await self._waiting(tree):
+                        for form in self.events.interrupt(waiting):
+                            yield form
+                        return
+        view = await self.run.wait()
+        tree = await self._tree(view)
+        for form in (*await self._state(view), *self.events.below(tree.below)):
+            yield form
+        if view.output_size:
+            view = view.model_copy(update={"output": loads(await self.run.value("output"))})
+        for form in self.events.end(view):
+            yield form
+
+    async def _waiting(self, tree: RunTree) -> list[tuple[str, WaitingView]]:
+        """Return the requests that this client can answer."""
+        of_people = await self.trees.waiting(self.run, tree) if self.approves else []
+        return [*of_people, *(each for each in tree.waiting if each[1].client and self.events.runs_tools)]
+
+    async def _begun(self) -> RunView:
+        """The run, once it has begun. Raises `HttpError` (409) where its message was taken back before that."""
+        try:
+            return await poll(lambda: self.session.view_run(self.run.id))
+        except RunNotFoundError:
+            raise HttpError(409, "the message was withdrawn before a run took it", kind="withdrawn") from None
+
+    async def _tree(self, view: RunView) -> RunTree:
+        """Return the run with the runs below it, where one of these may wait or has what the client lacks."""
+        busy = self.approves and any(call.status == "running" for call in view.calls)
+        if not busy and not self.events.lacks_below:
+            return RunTree(view)
+        return RunTree(view, await self.trees.below(self.run, asked=True))
+
+    async def _state(self, view: RunView) -> list[Form]:
+        """Return what shows the whole state of the run, also where the view has only a part of it."""
+        if not self.events.shows_state:
+            return []
+        if not any(line.startswith("state") for line in view.cut):
+            return list(self.events.state(view.state))
+        state = loads(await self.run.value("state"))
+        return list(self.events.state(state if isinstance(state, dict) else {}))
