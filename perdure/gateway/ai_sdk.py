@@ -105,8 +105,8 @@ def read(body: JsonObject) -> ChatRequest:
         raise _wrong("messages", "must be a list of UI messages, the newest last")
     read = [_message(each, at) for at, each in enumerate(messages)]
     last = read[-1]
-    asked = read[-2:-1] if last["role"] == "user" else read[-1:]
-    answers = [answer for message in asked if message["role"] == "assistant" for answer in _answers(message)]
+    chat_request = read[-2:-1] if last["role"] == "user" else read[-1:]
+    answers = [answer for message in chat_request if message["role"] == "assistant" for answer in _answers(message)]
     if len({answer.run for answer in answers}) > 1:
         raise _wrong("messages", "answers requests of two runs: answer one of them")
     if last["role"] != "user" and not answers:
@@ -284,19 +284,19 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
 
     runs_tools = True
 
-    def __init__(self, asked: ChatRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
-        continued = asked.continued
+    def __init__(self, chat_request: ChatRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
+        continued = chat_request.continued
         self._run, self._run_id, self._before = run, run_id, before
         self._continues = continued is not None
-        self._message = str(continued["id"]) if continued is not None else _new_id(asked, run, run_id)
-        shown = dict(_shown_texts(asked.messages))
+        self._message = str(continued["id"]) if continued is not None else _new_id(chat_request, run, run_id)
+        shown = dict(_shown_texts(chat_request.messages))
         self._text, self._thought = _Texts("text", run, shown), _Texts("reasoning", run, shown)
         own = [part for part in (continued or {"parts": []})["parts"] if _is_tool(part)]
         self._calls = {str(part.get("toolCallId")) for part in own}
         """Ids of calls of this message: only to these can a result be added."""
         self._ended = {str(part.get("toolCallId")) for part in own if str(part.get("state")).startswith("output-")}
         self._elsewhere = {
-            str(part.get("toolCallId")) for each in asked.messages for part in each["parts"] if _is_tool(part)
+            str(part.get("toolCallId")) for each in chat_request.messages for part in each["parts"] if _is_tool(part)
         } - self._calls
         self._step = 0
         self._answered = False
@@ -470,10 +470,10 @@ def _shown_texts(messages: Iterable[UiMessage]) -> Iterator[tuple[str, str]]:
             yield str(about.get("text")), str(part.get("text"))
 
 
-def _new_id(asked: ChatRequest, run: str, run_id: str) -> str:
+def _new_id(chat_request: ChatRequest, run: str, run_id: str) -> str:
     """Return the id of a new message: the run's, so that an answer that is resumed has the same one."""
-    shown = [each for each in asked.messages if each["role"] == "assistant" and each["id"] == run]
-    id = asked.message[0] if asked.message is not None else ""
+    shown = [each for each in chat_request.messages if each["role"] == "assistant" and each["id"] == run]
+    id = chat_request.message[0] if chat_request.message is not None else ""
     return f"{run}:{id}" if shown and run_id else run or f"{id}:answer"
 
 
@@ -491,10 +491,10 @@ def ai_sdk_adapter(gateway: Gateway) -> Adapter:
     async def answer(request: Request) -> Response:
         caller, body = caller_of(request), await read_json(request)
         agent = gateway.agents.get(request.path_params["agent"])
-        asked = read(body)
-        settings = asked.settings(agent.document(), gateway.client_source(caller, agent))
+        chat_request = read(body)
+        settings = chat_request.settings(agent.document(), gateway.client_source(caller, agent))
         chats = _Chats(gateway.perdure, caller, trees, lambda id: gateway.own_run(caller, id))
-        frames = await chats.answer(asked, agent, settings, Key.of(gateway, request, caller, body))
+        frames = await chats.answer(chat_request, agent, settings, Key.of(gateway, request, caller, body))
         return EventStream(gateway, caller, frames, HEADERS, retry=False)
 
     async def resume(request: Request) -> Response:
@@ -523,18 +523,18 @@ class _Chats:
     """By default the API's own."""
 
     async def answer(
-        self, asked: ChatRequest, agent: Agent[Any], settings: JsonObject, key: Key | None = None
+        self, chat_request: ChatRequest, agent: Agent[Any], settings: JsonObject, key: Key | None = None
     ) -> AsyncGenerator[str, None]:
         """Send the message and the decisions, and return the frames of what follows. Raises before anything is sent."""
-        caller, answers = self.caller, asked.answers
-        session = self.perdure.session(asked.chat, tenant=caller.tenant, agent=agent)
+        caller, answers = self.caller, chat_request.answers
+        session = self.perdure.session(chat_request.chat, tenant=caller.tenant, agent=agent)
         run_id: str | None = None
         late: list[str] = []
         before = 0
-        if asked.message is not None or not caller.may(APPROVE):
+        if chat_request.message is not None or not caller.may(APPROVE):
             caller.check(SEND, "say something in chats")
         if answers:
-            run_id = f"{session_id(caller.tenant, asked.chat)}/{answers[0].run}"
+            run_id = f"{session_id(caller.tenant, chat_request.chat)}/{answers[0].run}"
             view = await (await self._own_run(run_id)).view()
             of_people = {request.call for request in view.waiting if not request.client}
             if any(answer.path or answer.call in of_people for answer in answers):
@@ -544,8 +544,8 @@ class _Chats:
         if run_id is not None:
             late = await decide(self._own_run, run_id, view, answers, caller.sender)
             before = max((each.number for each in view.log), default=0)
-        if asked.message is not None:
-            id, text = asked.message
+        if chat_request.message is not None:
+            id, text = chat_request.message
             mode: Mode | None = "steer" if answers else None
             receipt = await session.send(
                 text,
@@ -559,8 +559,8 @@ class _Chats:
             before = before if receipt.run_id in (run_id, None) else 0
             run_id = receipt.run_id or run_id
         if run_id is None:  # a command
-            return _only(UiMessageEvents(asked).done())
-        events = UiMessageEvents(asked, run_id.rpartition("/")[2], run_id, before)
+            return _only(UiMessageEvents(chat_request).done())
+        events = UiMessageEvents(chat_request, run_id.rpartition("/")[2], run_id, before)
         return self._stream(run_id, session, events, late)
 
     async def resume(self, chat: str) -> AsyncGenerator[str, None] | None:
@@ -619,9 +619,9 @@ async def chat_response(
         caller = replace(_caller(sender, tenant, rights), context=read_context(context))
         if not isinstance(body, dict):
             raise HttpError(422, "the body must be a JSON object")
-        asked = read(body)
-        asked = replace(asked, chat=_own_key(sender, asked.chat) if key is None else key)
-        frames = await _Chats(perdure, caller).answer(asked, agent, asked.settings(agent.document(), ""))
+        chat_request = read(body)
+        chat_request = replace(chat_request, chat=_own_key(sender, chat_request.chat) if key is None else key)
+        frames = await _Chats(perdure, caller).answer(chat_request, agent, chat_request.settings(agent.document(), ""))
     except (HttpError, PerdureError) as error:
         return _refusal(error)
     return StreamingResponse(frames, headers=HEADERS, media_type="text/event-stream")

@@ -144,12 +144,12 @@ def take(page: UiPage, chunks: Any) -> None:
             page.take(chunk)
 
 
-def asked(messages: list[dict[str, Any]]) -> ChatRequest:
+def request_of(messages: list[dict[str, Any]]) -> ChatRequest:
     return read({"id": "chat", "messages": messages, "trigger": "submit-message"})
 
 
 def shown(events: list[Event], messages: list[dict[str, Any]], before: int = 0) -> tuple[UiPage, UiMessageEvents]:
-    adapter, page = UiMessageEvents(asked(messages), "abcdef-1", "s/abcdef-1", before), UiPage(messages)
+    adapter, page = UiMessageEvents(request_of(messages), "abcdef-1", "s/abcdef-1", before), UiPage(messages)
     take(page, adapter.begin())
     for each in events:
         take(page, adapter.fold(each))
@@ -196,7 +196,7 @@ def test_an_approval_is_answered_and_the_message_goes_on(*, approved: bool, stat
     assert part["title"] == waiting().sentence
     page.respond(approved=approved)
     assert page.sends_by_itself
-    request = asked(page.messages)
+    request = request_of(page.messages)
     (answer,) = request.answers
     assert (answer.run, answer.call) == ("abcdef-1", "1.0")
     assert answer.decision["decision"] == ("approve" if approved else "reject")
@@ -227,7 +227,7 @@ def test_a_page_gives_an_output_and_sends_no_message_again_by_itself(kind: dict[
     assert not page.sends_by_itself
     page.give("abcdef-1:1.0", {"size": 42})
     assert page.sends_by_itself
-    (answer,) = asked(page.messages).answers
+    (answer,) = request_of(page.messages).answers
     assert answer.decision == {
         "decision": "answer",
         "answer": {"size": 42},
