@@ -17,6 +17,7 @@ from perdure.hooks.events import RunOwner
 from perdure.plan import Approval, Call, Outcome, Plan
 from perdure.tools.question import question_parts
 from perdure.tools.tool import CLIENT
+from perdure.values.characters import is_visible, visible_lines
 from perdure.values.json import Json, JsonObject, WireModel, shorten
 from perdure.values.limits import MAX_ID, MAX_NAME, MAX_QUESTION
 from perdure.values.templates import marked_call
@@ -130,8 +131,8 @@ def is_with_client(call: Call) -> bool:
 
 
 def question_words(call: Call) -> str:
-    """Return the question to the person or program that answers a call."""
-    return WITH_CLIENT if is_with_client(call) else str(call.inputs.params.get("question", ""))
+    """Return the question to the person or program that answers a call, without characters that nobody sees."""
+    return WITH_CLIENT if is_with_client(call) else visible_lines(str(call.inputs.params.get("question", "")))
 
 
 def changed_words(call: Call) -> str:
@@ -205,9 +206,10 @@ def tool_question(call: Call | None) -> str:
     ask = None if call is None or call.spec.tool is None else call.spec.tool.ask
     if call is None or ask is None:
         return ""
-    params = call.inputs.params
+    properties = {} if call.spec.tool is None else call.spec.tool.parameters.get("properties", {})
+    given = {name: about["default"] for name, about in properties.items() if "default" in about} | call.inputs.params
     parts = (
-        _visible(words) + ("" if name is None else value_words(params[name]) if name in params else "…")
+        _visible(words) + ("" if name is None else value_words(given[name]) if name in given else "…")
         for words, name in question_parts(ask)
     )
     return clip("".join(parts), 2 * MAX_QUESTION)
@@ -333,7 +335,7 @@ def _visible(text: str) -> str:
     """Return the text on one line, with escapes for characters that are invisible or that reverse the direction of the
     text."""
     return "".join(
-        char if char.isprintable() else " " if unicodedata.category(char) == "Zs" else f"\\u{ord(char):04x}"
+        char if is_visible(char) else " " if unicodedata.category(char) == "Zs" else f"\\u{ord(char):04x}"
         for char in text
     )
 

@@ -15,7 +15,9 @@ from typing import Any, Final, TypeAlias
 from zoneinfo import ZoneInfo
 
 import temporalio.client as temporal
+from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic_core import PydanticSerializationError, to_jsonable_python
+from temporalio.api.workflowservice.v1 import ListScheduleMatchingTimesRequest
 from temporalio.client import (
     Client,
     ScheduleActionStartWorkflow,
@@ -47,7 +49,7 @@ from perdure.runs.views import summary
 from perdure.runs.wire import AGENT_WORKFLOW, RunInput
 from perdure.values.caller_context import read_context
 from perdure.values.json import Json, JsonObject, check, shorten
-from perdure.values.limits import MAX_PAYLOAD, bytes_text
+from perdure.values.limits import MAX_BACKFILLED, MAX_PAYLOAD, bytes_text
 from perdure.values.messages import Priority, check_priority
 from perdure.values.references import MISSING
 
@@ -66,6 +68,8 @@ _NAMES: Final[dict[ScheduleOverlapPolicy, Overlap]] = {
 _PAUSED: Final = "paused"
 _RESUMED: Final = "resumed"
 _ZONE: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
+_NO_ZONES: Final = ("local", "localtime", "factory", "posix", "posixrules", "right")
+"""What a server takes for a time zone beside IANA's names: the server's own, and other forms of its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +371,8 @@ class Schedule:
             await self._handle.trigger(overlap=policy)
 
     async def backfill(self, from_: str | datetime, to: str | datetime, *, overlap: Overlap = "buffer-all") -> None:
-        """Start the runs of a time that has passed: one for each time of the schedule from `from_` up to `to`.
+        """Start the runs of a time that has passed: one for each time of the schedule from `from_` up to `to`, at
+        most 500.
 
         Both are a `datetime`, or an ISO 8601 date or time; without an offset they are in the schedule's time zone. `overlap`: by default one run
         after the other. A time that had its run already runs again, under the same id. Raises `ScheduleError` for what is no time.
@@ -386,8 +391,22 @@ class Schedule:
                 raise ScheduleError(f"to: {last.isoformat()} has not passed yet")
             if last < first:
                 raise ScheduleError(f"to: {last.isoformat()} is before {first.isoformat()}, where it begins")
-            # Temporal leaves out the time at which a backfill begins.
-            await self._handle.backfill(ScheduleBackfill(first - timedelta(seconds=1), last, policy))
+            first -= timedelta(seconds=1)  # Temporal leaves out the time at which a backfill begins
+            if await self._times(first, last) > MAX_BACKFILLED:
+                raise ScheduleError(
+                    f"from, to: this time has more than {MAX_BACKFILLED} times of the schedule: give a shorter one, and the rest after it"
+                )
+            await self._handle.backfill(ScheduleBackfill(first, last, policy))
+
+    async def _times(self, first: datetime, last: datetime) -> int:
+        """Return how many times the schedule has behind `first` and up to `last`; the server counts to 1,000."""
+        start, end = Timestamp(), Timestamp()
+        start.FromDatetime(first)
+        end.FromDatetime(last)
+        request = ListScheduleMatchingTimesRequest(
+            namespace=self._client.namespace, schedule_id=self._handle.id, start_time=start, end_time=end
+        )
+        return len((await self._client.workflow_service.list_schedule_matching_times(request)).start_time)
 
     async def delete(self) -> None:
         """Delete the schedule; runs that it has started go on.
@@ -506,7 +525,7 @@ def _spec(cron: Sequence[str], every: Duration | None, timezone: str, jitter: fl
             or each.lstrip().startswith(("CRON_TZ", "TZ=", "@every"))
         ):
             raise ScheduleError(f"cron: {shorten(each, 60)} {_FORM}")
-    if not _ZONE.fullmatch(timezone):
+    if not _ZONE.fullmatch(timezone) or timezone.casefold().partition("/")[0] in _NO_ZONES:
         raise ScheduleError(_no_zone(timezone))
     between = None if every is None else _seconds(every, "every")
     if between is not None and (between < 1 or between % 1):

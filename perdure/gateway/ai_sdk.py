@@ -1,6 +1,6 @@
 """The adapter for the AI SDK's `useChat`: a chat is a session, and an answer is a UI message stream (R21.5).
 
-`POST /ai-sdk/AGENT` takes what `DefaultChatTransport` sends, `GET /ai-sdk/AGENT/CHAT/stream` resumes an answer. `chat_response` and
+`POST /ai-sdk/AGENT` takes what the AI SDK's default transport sends, `GET /ai-sdk/AGENT/CHAT/stream` resumes an answer. `chat_response` and
 `resume_response` are the same for an application's own routes.
 """
 
@@ -105,8 +105,8 @@ def read(body: JsonObject) -> ChatRequest:
         raise _wrong("messages", "must be a list of UI messages, the newest last")
     read = [_message(each, at) for at, each in enumerate(messages)]
     last = read[-1]
-    chat_request = read[-2:-1] if last["role"] == "user" else read[-1:]
-    answers = [answer for message in chat_request if message["role"] == "assistant" for answer in _answers(message)]
+    before = read[-2:-1] if last["role"] == "user" else read[-1:]
+    answers = [answer for message in before if message["role"] == "assistant" for answer in _answers(message)]
     if len({answer.run for answer in answers}) > 1:
         raise _wrong("messages", "answers requests of two runs: answer one of them")
     if last["role"] != "user" and not answers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -62,6 +63,10 @@ def about(field: FieldInfo) -> SettingInfo:
     assert isinstance(extra, dict)
     assert isinstance(extra["about"], dict)
     return SettingInfo(**extra["about"])  # type: ignore[arg-type]
+
+
+_HOST: Final = re.compile(r"[\w.*?-]+|\[?[0-9A-Fa-f:.*]+\]?")
+"""A name or an address of a host, where `*` is any part of it: no port, no path, no list of JSON."""
 
 
 def _names(value: Any) -> Any:
@@ -435,6 +440,13 @@ class Settings(BaseSettings):
                 ipaddress.ip_network(each, strict=False)
             except ValueError:
                 raise ValueError(f"{each!r} is not an address or a network; write 10.0.0.1 or 10.0.0.0/8") from None
+        return named
+
+    @field_validator("callback_hosts", "http_hosts")
+    @classmethod
+    def _hosts(cls, named: Names) -> Names:
+        if not all(map(_HOST.fullmatch, named)):
+            raise ValueError("must be names of hosts, such as api.example.com,*.example.org")
         return named
 
     @field_validator("notification_routes")

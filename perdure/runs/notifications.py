@@ -19,6 +19,7 @@ from perdure.runs.routes import (
     decorated_route,
     registered_routes,
 )
+from perdure.values.characters import is_visible
 from perdure.values.json import Json, WireModel
 from perdure.values.limits import MAX_ID, MAX_NOTIFICATION_TEXT, MAX_ROUTES, MAX_WAITING_STEPS, Seconds
 
@@ -266,7 +267,7 @@ _WHO: Final = 80
 
 def one_line(text: str, most: int) -> str:
     """Return a text of somebody's on one line, in at most `most` characters, without invisible ones."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 4 * most]).split())
+    line = " ".join("".join(char if is_visible(char) else " " for char in text[: 4 * most]).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
@@ -369,6 +370,10 @@ _MARKUP: Final = str.maketrans({"<": "‹", ">": "›", "`": "ˋ", "*": "∗", "
 """Signs that begin markup, a link or a mention somewhere, and what stands for them."""
 
 
+_ADDRESS: Final = re.compile(r"@(?=\w)|(?<=\w)\.(?=[^\W\d_]{2,})")
+"""The signs that make a mention, a mail address, or the name of a host, which many programs show as a link."""
+
+
 def without_markup(text: str) -> str:
     """Return a text that no chat program reads as markup, a mention or a link, with signs that look alike.
 
@@ -376,7 +381,7 @@ def without_markup(text: str) -> str:
     """
     text = text.translate(_MARKUP).replace("://", ":∕∕").replace("](", "] (").replace("||", "¦¦")
     text = re.sub(r"(?<![^\W_])_+|_+(?![^\W_])", lambda found: "＿" * len(found[0]), text)
-    return re.sub(r"(?<!\w)@(?=\w)", "＠", text)
+    return _ADDRESS.sub(lambda found: "＠" if found[0] == "@" else "․", text)
 
 
 TITLES: Final[dict[str, str]] = {

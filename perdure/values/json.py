@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 MAX_DIGITS = 4000
 """The most digits of an integer. Python parses at most 4,300, so a longer one could be written and not parsed again."""
+LONG_INTEGER = f"an integer of more than {MAX_DIGITS:,} digits"
 _MAX_BITS = int(MAX_DIGITS * 3.32)
 MAX_DEPTH = 100
 """The most levels of nested arrays and objects. Deeper values are refused: every walk over a value is recursive, and no
@@ -61,9 +62,16 @@ def loads(text: str | bytes, *, source: str = "the JSON", most: int | None = Non
     except RecursionError:
         raise JsonError(f"{source} is nested too deeply; at most {MAX_DEPTH} levels are allowed") from None
     except ValueError as error:
+        if is_long_integer(error):
+            raise JsonError(f"{source} has {LONG_INTEGER}") from None
         raise JsonError(f"{source} is not valid JSON: {error}") from None
     check(value, source=source, most=most)
     return value
+
+
+def is_long_integer(error: Exception) -> bool:
+    """Whether Python has refused to read an integer for its length. Its words are about a switch of Python's."""
+    return "integer string conversion" in str(error)
 
 
 def loads_commented(text: str | bytes, *, source: str = "the JSON") -> Json:
@@ -107,7 +115,7 @@ def check(value: Json, *, source: str = "the JSON", most: int | None = None) -> 
             raise JsonError(f"{source} has a number outside the range of a 64-bit float")
         elif isinstance(item, int):
             if item.bit_length() > _MAX_BITS:
-                raise JsonError(f"{source} has an integer of more than {MAX_DIGITS:,} digits")
+                raise JsonError(f"{source} has {LONG_INTEGER}")
         elif isinstance(item, dict | list):
             if depth > MAX_DEPTH:
                 raise JsonError(f"{source} is nested too deeply; at most {MAX_DEPTH} levels are allowed")

@@ -258,6 +258,11 @@ MAX_CALLER_CONTEXT: Final = 8_192
 """Bytes of the context of a start or a message, as JSON: each call of a tool, and each run below, gets it. It names a
 person and their rights; what belongs to them is in a database."""
 
+# Schedules.
+
+MAX_BACKFILLED: Final = 500
+"""Runs of one backfill of a schedule: Temporal keeps 1,000 waiting starts, and drops the others without a word."""
+
 # Messages to a session.
 
 MAX_SESSION_MESSAGE: Final = 100_000

@@ -357,7 +357,7 @@ def deep_merge(first: Json | Missing, second: Json) -> Any:
     return tree.value["value"]
 
 
-Priority: TypeAlias = Annotated[int, Field(ge=1, le=5)]
+Priority: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=5)]
 """1 to 5: tasks of a smaller number go to workers first. Temporal takes 3 where none is given."""
 _PRIORITY: Final = TypeAdapter(Priority)
 
@@ -365,7 +365,7 @@ _PRIORITY: Final = TypeAdapter(Priority)
 def check_priority(priority: Any) -> int | None:
     """Return a priority as it is. Raise `InputError` for anything but `None` and 1 to 5."""
     try:
-        return None if priority is None else _PRIORITY.validate_python(priority, strict=True)
+        return None if priority is None else _PRIORITY.validate_python(priority)
     except ValidationError:
         raise InputError(f"priority: expected 1 (first) to 5 (last), got {clip(repr(priority), 80)}") from None
 

@@ -161,6 +161,8 @@ class Unreadable:
         ),
         (lambda: Agent.read({"name": "a"}), "Agent.read takes a file's path or an agent's name, not dict; Agent.of"),  # type: ignore[call-overload]
         (lambda: Agent("a", deadline=None), "deadline: must be a number, not null; leave it out for its default"),  # type: ignore[call-overload]
+        (lambda: Agent("a", priority="1"), "agent 'a': \\$.config.priority: must be a whole number, not \"1\""),  # type: ignore[call-overload]
+        (lambda: Agent("a", priority=True), "agent 'a': \\$.config.priority: must be a whole number, not true"),
         (lambda: Agent("a", tools=5), "agent 'a': tools must be a list, not 5"),  # type: ignore[call-overload]
         (lambda: Agent("a", tools="price"), "agent 'a': tools must be a list, not 'price'"),
         (

@@ -26,6 +26,7 @@ ABOVE = {"properties": {"euros": {"exclusiveMinimum": 100}}, "required": ["euros
         ("set", {"status": 5, "force": True, "label": None}, "set status 5, force true, label null"),
         ("mail", {"to": "ann and nobody else", "text": "a: b"}, 'mail to "ann and nobody else", text "a: b"'),
         ("mail", {"to": "a\u202eb"}, 'mail to "a\\u202eb"'),
+        ("mail", {"to": "a\ufe0fb\u034f"}, 'mail to "a\\ufe0fb\\u034f"'),
         ("clean_logs", {"folder": "/a", "older_than_days": 7}, "clean logs folder /a, older than days 7"),
         ("noop", {}, "noop"),
         ("many", dict.fromkeys("abcdefgh", 1), "many a 1, b 1, c 1, d 1, e 1, f 1, and 2 more parameters"),

@@ -193,6 +193,11 @@ async def test_r19_6_a_backfill_starts_the_runs_of_a_time_that_has_passed(
         ]
         with pytest.raises(ScheduleError, match="to: 2026-01-01T00:00:00\\+00:00 is before"):
             await schedule.backfill("2026-02-01T00:00Z", "2026-01-01T00:00Z")
+        with pytest.raises(
+            ScheduleError, match="this time has more than 500 times of the schedule: give a shorter one"
+        ):
+            await schedule.backfill("2024-01-01", "2026-01-01")
+        assert (await schedule.show()).started == 2
         with pytest.raises(ScheduleError, match='from: "yesterday" is not a time'):
             await schedule.backfill("yesterday", "2026-01-01")
 
@@ -239,6 +244,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"cron": "CRON_TZ=Europe/Berlin 0 9 * * *"}, "is not a cron expression"),
     ({"cron": "0 2 * * *", "timezone": "Europe/Berlinn"}, 'timezone: "Europe/Berlinn" is not a time zone'),
     ({"cron": "0 2 * * *", "timezone": "../etc"}, 'timezone: "../etc" is not a time zone'),
+    (
+        {"cron": "0 2 * * *", "timezone": "Local"},
+        'timezone: "Local" is not a time zone: use a name such as Europe/Berlin',
+    ),
+    ({"cron": "0 2 * * *", "timezone": "localtime"}, 'timezone: "localtime" is not a time zone'),
+    ({"cron": "0 2 * * *", "timezone": "right/UTC"}, 'timezone: "right/UTC" is not a time zone'),
     ({"every": "1 fortnight"}, 'every: "1 fortnight" is not a length of time: use 30s'),
     ({"every": 0.5}, "every: 0.5 s cannot be used: the least is 1 s"),
     ({"every": "1h", "catchup": "1s"}, "catchup: 1 s is too short"),

@@ -82,6 +82,16 @@ def test_the_file_can_be_named(here: Path, monkeypatch: pytest.MonkeyPatch, name
             "graec = 5\nagnets = ''",
             "perdure.toml: 'graec' is not a setting; did you mean 'grace'?; 'agnets' is not a setting; did you mean 'agents'?",
         ),
+        (
+            "callback_hosts = '[\"a.example.com\"]'",
+            "callback_hosts in perdure.toml: must be names of hosts, such as api.example.com,*.example.org, not "
+            '"[\\"a.example.com\\"]"',
+        ),
+        (
+            'http_hosts = ["https://a.example.com"]',
+            "http_hosts in perdure.toml: must be names of hosts, such as api.example.com,*.example.org, not "
+            '["https://a.example.com"]',
+        ),
         ("http-hosts = []", "perdure.toml: 'http-hosts' is not a setting; did you mean 'http_hosts'?"),
         ('grace = "soon"', 'grace in perdure.toml: must be a valid number, not "soon"'),
         ("grace = inf", "grace in perdure.toml: must be a finite number, not Infinity"),

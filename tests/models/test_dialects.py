@@ -605,3 +605,11 @@ def test_the_script_prompt_shows_signatures() -> None:
 def test_agents_name_their_dialect() -> None:
     agent = parse_agent({"name": "a", "config": {"dialect": "script"}, "context": [{"type": "input", "x": 1}]})
     assert (agent.config.dialect, Context(agent).values()) == ("script", {"input": {"x": 1}})
+
+
+def test_a_number_of_5_000_digits_is_one_clear_line() -> None:
+    reader = DIALECTS["script"].reader(DIALECTS["script"].vocabulary({}, []))
+    reader.push(f"note(number={'1' * 5_000})\n")
+    problems = str(reader.close("stop"))
+    assert "an integer of more than 4,000 digits; a line is a call" in problems
+    assert "sys.set_int_max_str_digits" not in problems

@@ -48,6 +48,10 @@ def test_a_text_is_one_line_in_which_words_of_others_are_short_and_visible() -> 
     assert asked == "The agent 'shop' asks ops, and has waited for 2 h: When?"
 
 
+def test_a_text_has_no_character_that_nobody_sees() -> None:
+    assert one_line("pay\u200b 5\ufe0f0\u034f0\u3164\u2800\U000e0041!", 80) == "pay 5 0 0 !"
+
+
 def test_the_end_of_a_run_in_words() -> None:
     assert end_text("shop", "", "r1", "cancelled", None, usage(5)) == "The agent 'shop' was cancelled in the run 'r1'."
     failed = end_text("shop", "ann", "r1", "failed", "no\nmodel", usage(1000, 0.5))
@@ -58,8 +62,10 @@ def test_the_end_of_a_run_in_words() -> None:
     ("text", "plain"),
     [
         ("<!channel> <http://evil|x>", "‹!channel› ‹http:∕∕evil|x›"),
-        ("[here](https://evil.example)", "[here] (https:∕∕evil.example)"),
-        ("@everyone, ann@example.com", "＠everyone, ann@example.com"),
+        ("[here](https://evil.example)", "[here] (https:∕∕evil․example)"),
+        ("@everyone, ann@example.com", "＠everyone, ann＠example․com"),
+        ("www.evil.example/x, Evil.example", "www․evil․example/x, Evil․example"),
+        ("at 1.5 s. Then 10.0.0.1 … a.b", "at 1.5 s. Then 10.0.0.1 … a.b"),
         ("*bold* `code` ~gone~ ||secret||", "∗bold∗ ˋcodeˋ ∼gone∼ ¦¦secret¦¦"),
         ("_soft_ older_than_days __init__", "＿soft＿ older_than_days ＿＿init＿＿"),
         ('{"a": ["b"]}', '{"a": ["b"]}'),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.errors import TooLargeError
+from perdure.errors import JsonError, TooLargeError
 from perdure.values.json import Json, WireModel, loads
 from tests.cpu import Cpu
 
@@ -56,3 +56,9 @@ def test_r18_1_a_models_field_of_json_keeps_the_very_value(value: Any) -> None:
     """A large value is measured once, by its identity; pydantic copies lists and objects that it validates."""
     assert Holder(value=value).value is value
     assert Holder.model_validate({"value": value}).value is value
+
+
+def test_a_number_of_5_000_digits_is_one_clear_line() -> None:
+    for digits in (4_100, 5_000):
+        with pytest.raises(JsonError, match=r"^the input has an integer of more than 4,000 digits$"):
+            loads(f"[{'1' * digits}]", source="the input")

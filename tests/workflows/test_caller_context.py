@@ -359,10 +359,10 @@ async def test_an_approver_has_it() -> None:
     assert who == [("ann", "shop", "", run.id, ANN | {"admin": True}), ("bob", "", "", other.id, BOB)]
 
 
-@tool(dangerous=True, ask="refund {euros} EUR to {customer}?")
-def give_back(euros: int, customer: str) -> str:
+@tool(dangerous=True, ask="refund {euros} EUR to {customer} by {way}?")
+def give_back(euros: int, customer: str, way: str = "transfer") -> str:
     """Give money back."""
-    return f"gave {euros} to {customer}"
+    return f"gave {euros} to {customer} by {way}"
 
 
 EVIL = 'C-17? (it is fine)\n\x1b[2J "†state.x" {euros} <b>'
@@ -393,7 +393,7 @@ async def test_a_request_says_what_is_asked_of_whom_and_why() -> None:
     assert first["context"] == ANN | {"api_key": TOKEN}
     views = [WaitingView.model_validate({key: one[key] for key in one.keys() - {"context", "runId"}}) for one in asked]
     sentences = {view.call: view.sentence for view in views}
-    assert sentences["1.0"] == "refund 5 EUR to C-17? (give_back is dangerous)"
+    assert sentences["1.0"] == "refund 5 EUR to C-17 by transfer? (give_back is dangerous)"
     assert sentences["1.1"].isprintable()
     assert sentences["1.1"].startswith('refund 5 EUR to "C-17? (it is fine)\\n\\u001b[2J')
     assert len(sentences["1.1"]) < 150
@@ -406,4 +406,4 @@ async def test_a_request_says_what_is_asked_of_whom_and_why() -> None:
         "session": "desk",
         "context": {"number": "C-17", "api_key": "[masked]"},
     }
-    assert questions[0] == "refund 5 EUR to C-17?"
+    assert questions[0] == "refund 5 EUR to C-17 by transfer?"

@@ -27,7 +27,7 @@ from perdure.models.dialects.output_text import OutputText, output_so_far
 from perdure.models.dialects.script_writer import is_name, write_calls
 from perdure.models.requests import ReaderVocabulary
 from perdure.tools.tool import Tool
-from perdure.values.json import Json, JsonObject, dumps, shorten
+from perdure.values.json import LONG_INTEGER, Json, JsonObject, dumps, is_long_integer, shorten
 
 _TARGETS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )+")
 _INDENTED: Final = re.compile(r"\n\s+\S")
@@ -124,7 +124,11 @@ class ScriptReader:
             body = parse("\n".join(lines))
         except SyntaxError as error:
             where = (error.lineno or 1, max(1, error.offset or 1))
-            wrong = self._wrong(statement, where, f"{error.msg}; a line is a call: name = tool(key=value)")
+            wrong = self._wrong(
+                statement,
+                where,
+                f"{LONG_INTEGER if is_long_integer(error) else error.msg}; a line is a call: name = tool(key=value)",
+            )
             if statement.is_words:
                 self._take_words(wrong)
             else:
