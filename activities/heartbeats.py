@@ -1,7 +1,7 @@
 """A supervised heartbeat: signs of life while a body works, for every long activity.
 
 Each heartbeat is a billed Action, and looking at what the server knows of an activity is none. So what is to be given up is found out
-by looking (`look`), and a heartbeat is sent for progress, for half of a heartbeat timeout, and to be told what was found.
+by looking (`look`), and a heartbeat is sent for progress, before a heartbeat timeout passes, and to be told what was found.
 """
 
 from __future__ import annotations
@@ -26,16 +26,23 @@ _SHARE: Final = 0.25
 """Of the time that the activity has run so far: what has run for a minute can be given up a quarter of a minute late."""
 _SHARE_OF_NEWS: Final = 0.05
 """The same where there is progress to tell."""
+_MARGIN: Final = 2.5
+"""Seconds of a heartbeat timeout that are left at least when a heartbeat is sent, or half of a shorter one."""
+
+
+def longest_silence(timeout: float) -> float:
+    """Return the seconds without a heartbeat at most: three quarters of the timeout, less where little would be left."""
+    return max(timeout / 2, min(0.75 * timeout, timeout - _MARGIN))
 
 
 def next_heartbeat(worked: float, timeout: float | None = None, *, news: bool = False) -> float:
     """Seconds until the next look, or heartbeat, of an activity that has worked for so long and had the last one just now.
 
     A cancellation is noticed within the larger of `SHORTEST` and a quarter of the time so far; `timeout` is the activity's
-    heartbeat timeout, half of which is never exceeded.
+    heartbeat timeout, of which `longest_silence` is never exceeded.
     """
     pause = max(SHORTEST, worked * (_SHARE_OF_NEWS if news else _SHARE))
-    return pause if timeout is None else min(pause, timeout / 2)
+    return pause if timeout is None else min(pause, longest_silence(timeout))
 
 
 class Heartbeat:
@@ -83,23 +90,24 @@ class Heartbeat:
         activity.heartbeat(*self._details)
         self._told = asyncio.get_running_loop().time()
 
-    def _is_late(self, next_look: float) -> bool:
-        """Whether a heartbeat is due for the timeout's sake. The server counts all; the worker itself, which is more patient, its own."""
+    def _due(self) -> float:
+        """When a heartbeat is due for the timeout's sake. The server counts all; the worker itself, which is more patient, its own."""
         if self._timeout is None:
-            return False
-        return next_look - max(self._told, self._said) > self._timeout / 2 or next_look - self._told > self._timeout
+            return float("inf")
+        return min(max(self._told, self._said) + longest_silence(self._timeout), self._told + self._timeout)
 
     async def beat(self) -> None:
         """Look, and heartbeat where it is time for that, until cancelled."""
         clock = asyncio.get_running_loop().time
         begun = seen = clock()
         while True:
-            await asyncio.sleep(seen + next_heartbeat(seen - begun, self._timeout, news=True) - clock())
+            due = self._due()
+            await asyncio.sleep(min(seen + next_heartbeat(seen - begun, self._timeout, news=True), due) - clock())
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(seen + next_heartbeat(seen - begun, self._timeout)):
+                async with asyncio.timeout_at(min(seen + next_heartbeat(seen - begun, self._timeout), due)):
                     await self._news.wait()
             seen = clock()
-            beats = self._news.is_set() or self._is_late(seen + next_heartbeat(seen - begun, self._timeout))
+            beats = self._news.is_set() or seen + SHORTEST / 2 > self._due()
             if beats:
                 self._beat()
             if not beats or self.on_look is not None:

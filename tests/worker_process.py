@@ -1,6 +1,6 @@
 """A worker as a process of its own, to be killed: `python -m tests.worker_process ADDRESS QUEUE MODEL_URL BELL_PORT FOLDER`.
 
-Its tool `note` makes one side effect per idempotency key: a file in FOLDER, made only if it is not there. Every attempt
+Its tools `note` and `plain` make one side effect per idempotency key: a file in FOLDER, made only if it is not there. Every attempt
 rings the test's bell (a TCP port) and goes on when it is answered; with `die` the first attempt then kills the worker: the
 effect is there, and its end is not reported.
 """
@@ -45,10 +45,15 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return text
 
+    @tool
+    async def plain(text: str, context: ToolContext) -> str:
+        """Note a text, with the defaults of every option."""
+        return await note(text, context)
+
     async def work() -> None:
         client = await Client.connect(address, data_converter=data_converter())
         asking = AsyncOpenAI(base_url=model, api_key="scripted", max_retries=0)
-        async with build_worker(client, registry([note]), task_queue=queue, model=asking):
+        async with build_worker(client, registry([note, plain]), task_queue=queue, model=asking):
             await asyncio.Event().wait()
 
     asyncio.run(work())

@@ -21,8 +21,8 @@ from perdure.runs.wire import REQUEST_ACTIVITY, RunView
 
 _WHY: Final = 500
 """Characters of a failure that are repeated."""
-SILENT_PART: Final = 0.6
-"""Share of the time after which a worker is taken for lost; a sign of life comes at half of it."""
+SILENT_PART: Final = 0.85
+"""Share of the time after which a worker is taken for lost; a sign of life comes at three quarters of it."""
 ANSWERS: Final = timedelta(seconds=5)
 """For the server, where somebody waits for an error already."""
 LOOKED_BACK: Final = 20

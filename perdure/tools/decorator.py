@@ -226,7 +226,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     `approval`: `never`, `always` or a condition. `ask`: the question to the person who decides about a call, with its
     parameters: `refund {euros} EUR to {customer}?`. `safe`: never harmful, whatever its input; `dangerous`: needs
     approval. `untrusted`: others write its results, mails or pages, and may write instructions to a model in them.
-    `timeout`: seconds per attempt (60). `heartbeat`: seconds between heartbeats, which the engine sends (20).
+    `timeout`: seconds per attempt (60). `heartbeat`: seconds between heartbeats, which the engine sends
+    (10; 20 with `retries=0`).
     `retries`: attempts after the first (2); with 0 it never begins twice, even if its worker is lost. `task_queue`: the
     queue of its workers (the run's own). `queue_timeout`: seconds until one of them has to take a call up (300).
     `duration`: seconds it usually takes (unknown). `exclusive`: no two calls of it at once in a run; with a group's

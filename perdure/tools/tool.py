@@ -115,9 +115,11 @@ TASK_COMPLETE: Final = "task_complete"
 ACTIVITY_TIMEOUT: Final = 60.0
 """Seconds for one attempt. A minute: longer than nearly every call to an API, short enough to notice a hang."""
 
-HEARTBEAT_TIMEOUT: Final = 20.0
+HEARTBEAT_TIMEOUT: Final = 10.0
 """Seconds without a heartbeat after which a call's worker counts as lost. The engine heartbeats for every tool; only
 one that blocks the process is lost."""
+LONG_HEARTBEAT_TIMEOUT: Final = 20.0
+"""The same for a call that is not tried again: a worker that is only slow must not end it."""
 
 QUEUE_TIMEOUT: Final = 300.0
 """Seconds. After five minutes a sleeping laptop is back, and one that is off is noticed soon."""
@@ -159,7 +161,8 @@ class Tool(BaseModel):
     """Seconds for one attempt, `ACTIVITY_TIMEOUT` by default. For a delegate, seconds for its whole run, which may wait
     for days: none by default."""
     heartbeat: Seconds | None = Field(default=None, alias="_heartbeat")
-    """Seconds between heartbeats, `HEARTBEAT_TIMEOUT` by default; without them the attempt counts as lost."""
+    """Seconds between heartbeats, by default `HEARTBEAT_TIMEOUT`, or `LONG_HEARTBEAT_TIMEOUT` without retries; without
+    them the attempt counts as lost."""
     retries: int = Field(default=2, ge=0, le=MAX_RETRIES, alias="_retries")
     """Attempts after the first. Two: a short failure passes unseen, a real failure reaches the model within seconds."""
     task_queue: str | None = Field(default=None, alias="_taskQueue")
@@ -258,7 +261,8 @@ class Tool(BaseModel):
     def heartbeat_timeout(self) -> float:
         """Seconds between heartbeats of its activity: less than an attempt has, so that a lost worker is told from a
         slow tool."""
-        return min(self.heartbeat or HEARTBEAT_TIMEOUT, 0.9 * self.attempt_timeout)
+        usual = HEARTBEAT_TIMEOUT if self.retries else LONG_HEARTBEAT_TIMEOUT
+        return min(self.heartbeat or usual, 0.9 * self.attempt_timeout)
 
     @property
     def runs(self) -> str:

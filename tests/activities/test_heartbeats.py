@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import selectors
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from perdure.activities.heartbeats import next_heartbeat, supervised_heartbeat
+from perdure.activities.heartbeats import longest_silence, next_heartbeat, supervised_heartbeat
 from perdure.activities.queries import AttemptState
 from perdure.activities.requests import next_telling
 from tests.timeouts import HANG
@@ -24,8 +27,9 @@ def test_heartbeats_back_off(seconds: float, most: int) -> None:
     assert count <= most
 
 
-def test_half_of_a_heartbeat_timeout_is_never_exceeded() -> None:
+def test_what_is_left_of_a_heartbeat_timeout_suffices_for_a_heartbeat() -> None:
     assert [next_heartbeat(worked, 5.0) for worked in (0, 4, 8, 1000)] == [1, 1, 2, 2.5]
+    assert [longest_silence(timeout) for timeout in (1, 4, 5, 8, 10, 20, 60)] == [0.5, 2, 2.5, 5.5, 7.5, 15, 45]
     assert next_heartbeat(0, 1.0) == 0.5
     assert [next_heartbeat(worked, news=True) for worked in (0, 10, 100)] == [1, 1, 5]
 
@@ -49,6 +53,53 @@ async def test_what_was_told_last_is_there_for_the_next_attempt(fails: bool) -> 
     except ValueError:
         assert fails
     assert sent == ([("second",)] if fails else [])
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer, so that no time passes."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        selector = selectors.SelectSelector()
+        select = selector.select
+
+        def jump(timeout: float | None = None) -> Any:
+            self._now += timeout or 0.0
+            return select(0)
+
+        selector.select = jump  # type: ignore[method-assign]
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self._now
+
+
+@pytest.mark.parametrize(
+    ("timeout", "seconds", "sent"),
+    [(10, 7.4, 0), (10, 8, 1), (10, 20, 2), (10, 60, 8), (20, 14, 0), (20, 20, 1), (5, 20, 8), (1, 5, 10)],
+)
+def test_a_call_without_progress_heartbeats_as_seldom_as_its_timeout_allows(
+    timeout: float, seconds: float, sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look() -> AttemptState:
+        return AttemptState(wanted=True)
+
+    async def work() -> None:
+        async with supervised_heartbeat():
+            await asyncio.sleep(seconds)
+
+    monkeypatch.setattr("perdure.activities.heartbeats.look", look)
+    loop = JumpingLoop()
+    at: list[float] = []
+    environment = ActivityEnvironment()
+    environment.on_heartbeat = lambda *_: at.append(loop.time())
+    environment.info = dataclasses.replace(environment.info, heartbeat_timeout=timedelta(seconds=timeout))
+    try:
+        loop.run_until_complete(environment.run(work))
+    finally:
+        loop.close()
+    assert all(later - earlier <= longest_silence(timeout) + 1e-6 for earlier, later in pairwise([0, *at, seconds]))
+    assert len(at) <= sent
 
 
 async def test_who_is_wanted_says_nothing_but_for_its_heartbeat_timeout(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,12 +24,12 @@ def described(silent: float, timeout: float) -> Any:
     return SimpleNamespace(raw_description=SimpleNamespace(pending_activities=[pending]))
 
 
-@pytest.mark.parametrize(("silent", "timeout", "told"), [(14, 20, True), (9, 20, False), (50, 0, False)])
+@pytest.mark.parametrize(("silent", "timeout", "told"), [(18, 20, True), (15, 20, False), (50, 0, False)])
 def test_a_worker_that_is_not_heard_of_is_told_before_it_is_given_up(silent: float, timeout: float, told: bool) -> None:
     call = CallView(id="1.0", tool="t", params={}, status="running", attempts=1)
     view = RunView(run_id="r", calls=[call])
     note_silence(view, described(silent, timeout))
-    words = "nothing was heard of its worker for 14 s; after 20 s the call goes to another"
+    words = "nothing was heard of its worker for 18 s; after 20 s the call goes to another"
     assert view.calls[0].reason == (words if told else None)
 
 

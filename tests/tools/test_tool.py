@@ -220,7 +220,8 @@ def test_no_retries_are_said_and_no_time_at_all_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"), [({}, 20.0), ({"_heartbeat": 3}, 3.0), ({"_timeout": 5}, 4.5), ({"_heartbeat": 90}, 54.0)]
+    ("said", "seconds"),
+    [({}, 10.0), ({"_retries": 0}, 20.0), ({"_heartbeat": 3}, 3.0), ({"_timeout": 5}, 4.5), ({"_heartbeat": 90}, 54.0)],
 )
 def test_a_lost_worker_is_noticed_before_its_calls_time_out(said: dict[str, Any], seconds: float) -> None:
     assert parse_tool({"name": "x", "properties": {}, **said}, activities=["x"]).heartbeat_timeout == seconds

@@ -9,10 +9,12 @@ import random
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import TimeoutType
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
@@ -94,8 +96,8 @@ class Site:
         assert self._worker is not None
         await self._worker.kill()
 
-    async def start_run(self) -> AgentHandle:
-        document = agent("note")
+    async def start_run(self, tool: str = "note") -> AgentHandle:
+        document = agent(tool)
         return await start_run(self.client, parse_agent(document), document, run_id=self._queue, task_queue=self._queue)
 
     def effects(self) -> list[str]:
@@ -146,7 +148,10 @@ async def test_the_worker_is_killed_while_the_model_writes(
         await it.start_worker()
         result = await finish(handle)
         it.model.check()
+        requests = [each for each in await activities(handle) if each.name == REQUEST_ACTIVITY]
     assert result.status == "completed"
+    # The server itself gives the Request to the next worker, five seconds after the last heartbeat.
+    assert (requests[0].attempts, requests[0].heartbeat, requests[0].ended) == (2, 5.0, "completed")
     assert it.effects() == [f"1.{n}" for n in range(released or 3)]
     assert [error["error"]["code"] for error in result.errors] == (["interrupted"] if released else [])
 
@@ -161,9 +166,70 @@ async def test_the_worker_is_killed_during_a_tool(dev_server: WorkflowEnvironmen
         it.bell.answer()
         await it.start_worker()
         result = await finish(handle)
+        calls = [each for each in await activities(handle) if each.name == "note"]
     assert (result.status, result.state["c"]) == ("completed", "one and two")
     assert it.effects() == ["1.0", "1.1", "1.2"]
     assert [call.attempts > 1 for call in result.calls[:2]] == [True, True]
+    lost = [(each.id, each.heartbeat) for each in calls if each.ended == "lost"]
+    assert {"1.0", "1.1"} <= {id for id, _ in lost}
+    assert {each.heartbeat for each in calls} == {1.0}
+
+
+async def test_a_call_whose_worker_is_killed_goes_to_another_after_ten_seconds_of_silence(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    call = {"_tool": "plain", "text": "one", "_outputPath": "†state.a"}
+    async with site(dev_server, [{"calls": [call], "output": {"ok": True}}], tmp_path) as it:
+        it.bell.quiet = True
+        handle = await it.start_run("plain")
+        await it.bell.wait_for(1)
+        await answered(it.client, handle.id)
+        await it.kill()
+        it.bell.answer()
+        await it.start_worker()
+        result = await finish(handle)
+        calls = [each for each in await activities(handle) if each.name == "plain"]
+    assert (result.status, result.calls[0].attempts) == ("completed", 2)
+    assert [(each.attempts, each.heartbeat, each.ended) for each in calls] == [
+        (1, 10.0, "lost"),
+        (1, 10.0, "completed"),
+    ]
+
+
+@dataclass
+class ActivityRecord:
+    """One activity, as the history has it."""
+
+    id: str
+    name: str
+    heartbeat: float
+    """Its heartbeat timeout in seconds."""
+    attempts: int = 0
+    ended: str = ""
+    """`completed`, or `lost` where its heartbeat timeout passed."""
+
+
+async def activities(handle: AgentHandle) -> list[ActivityRecord]:
+    """Return the run's activities in the order in which they were scheduled."""
+    found: dict[int, ActivityRecord] = {}
+    for event in (await handle.fetch_history()).events:
+        scheduled = event.activity_task_scheduled_event_attributes
+        started, completed = (
+            event.activity_task_started_event_attributes,
+            event.activity_task_completed_event_attributes,
+        )
+        timed_out = event.activity_task_timed_out_event_attributes
+        if scheduled.activity_id:
+            seconds = scheduled.heartbeat_timeout.ToTimedelta().total_seconds()
+            found[event.event_id] = ActivityRecord(scheduled.activity_id, scheduled.activity_type.name, seconds)
+        elif started.scheduled_event_id:
+            found[started.scheduled_event_id].attempts = started.attempt
+        elif completed.scheduled_event_id:
+            found[completed.scheduled_event_id].ended = "completed"
+        elif timed_out.scheduled_event_id:
+            kind = timed_out.failure.timeout_failure_info.timeout_type
+            found[timed_out.scheduled_event_id].ended = "lost" if kind == TimeoutType.TIMEOUT_TYPE_HEARTBEAT else "late"
+    return list(found.values())
 
 
 async def answered(client: Client, run_id: str) -> None:
