@@ -15,7 +15,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.activities.queries import client, own_run
 from perdure.approvals.requests import EXECUTION_ACTIVITY, LEFT_BEHIND
 from perdure.queries import TIMEOUT
-from perdure.runs.delegates import END_FORMER_ACTIVITY
+from perdure.runs.delegates import END_FORMER_ACTIVITY, END_LEFT_ACTIVITY
+from perdure.values.json import dumps
 
 _ENDS_WITHIN: Final = 30.0
 """Seconds that a cancelled child has to end, its own children with it. One without a worker is terminated then."""
@@ -40,14 +41,37 @@ async def _is_left_behind() -> bool:
         if now.run_id == above.run_id:
             child = now
             continue
-        before = await _describe(above.workflow_id, above.run_id)
-        if not before.raw_description.workflow_extended_info.reset_run_id:
+        if not await _was_reset(above):
             return False  # it went on as new, or its id was used again
-        known = {each.run_id for each in now.raw_description.pending_children}
-        if _first(child) not in known and child.run_id not in known:
+        if not _has(now, child):
             return True
         child = now
     return False
+
+
+@activity.defn(name=END_LEFT_ACTIVITY)
+async def end_left_behind() -> None:
+    """Cancel the open children of this workflow that an execution of before a reset has started, and that this one does not have.
+
+    Its own children are as the server's index knows them, and those that it has as its description does: a child that it starts meanwhile is
+    its own in both.
+    """
+    own = activity.info()
+    query = f"ExecutionStatus = 'Running' AND WorkflowId STARTS_WITH {dumps(f'{own.workflow_id}/')}"
+    try:
+        open_children = [each async for each in client().list_workflows(query) if each.parent_id == own.workflow_id]
+        now = await own_run().describe(rpc_timeout=TIMEOUT)
+        for each in open_children:
+            child = await _describe(each.id)
+            above = _parent(child)
+            if above is None or above.run_id == own.workflow_run_id or _has(now, child) or not await _was_reset(above):
+                continue
+            handle = client().get_workflow_handle(each.id, first_execution_run_id=_first(child))
+            with contextlib.suppress(RPCError):  # it has just ended
+                await handle.cancel(rpc_timeout=TIMEOUT)
+    except RPCError as error:
+        lasting = error.status is RPCStatusCode.PERMISSION_DENIED
+        raise ApplicationError(str(error), type="not_ended", non_retryable=lasting) from None
 
 
 @activity.defn(name=END_FORMER_ACTIVITY)
@@ -89,6 +113,17 @@ def _parent(described: WorkflowExecutionDescription) -> ExecutionId | None:
     """Return the execution that started this one; `None` for one that a client started."""
     parent = described.raw_description.workflow_execution_info.parent_execution
     return parent if parent.workflow_id else None
+
+
+async def _was_reset(execution: ExecutionId) -> bool:
+    described = await _describe(execution.workflow_id, execution.run_id)
+    return bool(described.raw_description.workflow_extended_info.reset_run_id)
+
+
+def _has(above: WorkflowExecutionDescription, child: WorkflowExecutionDescription) -> bool:
+    """Whether the workflow above has this one as its child now."""
+    known = {each.run_id for each in above.raw_description.pending_children}
+    return _first(child) in known or child.run_id in known
 
 
 def _first(described: WorkflowExecutionDescription) -> str:

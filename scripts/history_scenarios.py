@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from openai import AsyncOpenAI
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import (
     Client,
+    WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
@@ -514,8 +515,8 @@ async def replaced(it: Harness, handle: WorkflowHandle[Any, Any], below: str) ->
     await it.until_waiting(below, "1.0")
 
 
-async def reset_to_start(client: Client, handle: WorkflowHandle[Any, Any]) -> None:
-    """Reset a workflow to its first task."""
+async def reset_to_start(client: Client, handle: WorkflowHandle[Any, Any], *, messages: bool = True) -> None:
+    """Reset a workflow to its first task. Without `messages` the server brings none of before again."""
     events = (await handle.fetch_history()).events
     first = next(each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)
     await client.workflow_service.reset_workflow_execution(
@@ -525,8 +526,37 @@ async def reset_to_start(client: Client, handle: WorkflowHandle[Any, Any]) -> No
             reason="recorded",
             workflow_task_finish_event_id=first.event_id,
             request_id=uuid.uuid4().hex,
+            reset_reapply_exclude_types=[] if messages else [ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE],
         )
     )
+
+
+async def record_abandoned(to: Recorder) -> None:
+    """A run and a session that are reset to before they started a run, and do not start it anew: it is cancelled."""
+    removes, asks = calls({"_tool": "remove", "path": "/a"}), agent("remove", name="asks")
+
+    async def is_cancelled(it: Harness, workflow_id: str, execution: str) -> bool:
+        described = await it.client.get_workflow_handle(workflow_id, run_id=execution).describe()
+        return described.status is WorkflowExecutionStatus.CANCELED
+
+    async def leaves(it: Harness, handle: WorkflowHandle[Any, Any], below: str, *, messages: bool = True) -> None:
+        await it.until_waiting(below, "1.0")
+        left = (await it.client.get_workflow_handle(below).describe()).run_id
+        await reset_to_start(it.client, handle, messages=messages)
+        await until(partial(is_cancelled, it, below, left))
+
+    async def run_leaves(it: Harness, handle: AgentHandle) -> None:
+        await leaves(it, handle, f"{handle.id}/1.0")
+        await it.client.get_workflow_handle(handle.id).result()
+
+    turns = [calls({"_tool": "asks"}), removes, DONE]
+    await play(to, "abandoned", [Game(agent({"name": "asks", "_delegate": "asks"}), turns, run_leaves)], [asks])
+    async with to.conversation("session-abandoned", [removes, DONE], asks, [remove]) as (session, it):
+        receipt = await session.send("remove it", id="1", **EVERYBODY)
+        await leaves(it, session.handle, str(receipt.run_id), messages=False)
+        await session.send("hello", id="2", **EVERYBODY)
+        await session.wait("2", 60)
+        await idles(session)
 
 
 async def record_resets(to: Recorder) -> None:

@@ -25,6 +25,7 @@ from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import Watchers, end, list_agent, page_of, run_journal, tell_request
 from perdure.workflows.preparation import ContinueAsNew, prepare, should_continue_as_new
 from perdure.workflows.requests import ask, choose
+from perdure.workflows.resets import LeftBehind
 from perdure.workflows.results import failure_of, result_of, spent_by, view_of
 from perdure.workflows.timers import watch
 
@@ -53,7 +54,13 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.events import EVENTS_QUERY, WATCHED, EventsPage
     from perdure.runs.limits import Budget, Limit, WorkClock
     from perdure.runs.recall import recall
-    from perdure.runs.rules import ASKS_BY_ACTIVITY, FORMER_CHILDREN_END, LAST_REQUEST_COUNTS, LISTED_AGENT
+    from perdure.runs.rules import (
+        ASKS_BY_ACTIVITY,
+        FORMER_CHILDREN_END,
+        LAST_REQUEST_COUNTS,
+        LEFT_CHILDREN_END,
+        LISTED_AGENT,
+    )
     from perdure.runs.run import Run
     from perdure.runs.views import Pages, fit_waiting, waiting_views
     from perdure.runs.wire import (
@@ -112,6 +119,12 @@ class RunDriver:
         self._parent = parent
         self._display = display
         self._continuing = ContinueAsNew()
+        self._left = LeftBehind(self._may_leave)
+
+    def _may_leave(self) -> bool:
+        """Whether the run has delegates, of which a reset may leave one behind."""
+        prepared = self.run.prepared
+        return prepared.follows(LEFT_CHILDREN_END) and any(tool.delegate is not None for tool in prepared.tools)
 
     async def to_result(self) -> RunResult:
         """Run to the output and return the result. Fail with the result so far as detail."""
@@ -139,6 +152,7 @@ class RunDriver:
         """
         try:
             await self._requests()
+            await self._left.until_ended()
             return result_of(self.run, self.clock)
         except (FailureError, asyncio.CancelledError) as error:
             if self.run.plan is None or self.calls is None:
@@ -252,6 +266,7 @@ class RunDriver:
         if should_continue_as_new(keeps=run.prepared.keeps_version):
             await self._display.until_sent()
             await self.notifications.settle()
+            await self._left.until_ended()
         if run.plan is None and not self._approvals.resets.pending:
             clocked = self._input.clocked and not self._parent.late.done()
             following = self._input.model_copy(update={"clocked": clocked})

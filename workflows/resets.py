@@ -23,7 +23,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import EXECUTION_ACTIVITY, LEFT_BEHIND
     from perdure.errors import DecisionError
-    from perdure.runs.delegates import END_FORMER_ACTIVITY
+    from perdure.runs.delegates import END_FORMER_ACTIVITY, END_LEFT_ACTIVITY
     from perdure.runs.rules import FORMER_CHILDREN_END
 
 RESET: Final = "the run was reset after this was decided: decisions of before a reset do not count"
@@ -164,6 +164,46 @@ async def end_former(child_id: str, *, forces: bool = True) -> bool:
             raise
         return False
     return ended
+
+
+class LeftBehind:
+    """The children that a reset of this execution leaves behind: an activity cancels them after each reset.
+
+    `applies` returns whether this workflow does so. It is asked after a reset only.
+    """
+
+    def __init__(self, applies: Callable[[], bool]) -> None:
+        self._applies = applies
+        self._ending: set[asyncio.Task[None]] = set()
+        on_reset(self._begin)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the activity is under way: an execution that ends would not wait for it."""
+        return bool(self._ending)
+
+    async def until_ended(self) -> None:
+        """Wait for the activity."""
+        if self._ending:
+            await workflow.wait([*self._ending])
+
+    def _begin(self) -> None:
+        if self._applies():
+            self._ending.add(task := asyncio.create_task(self._end()))
+            task.add_done_callback(self._ending.discard)
+
+    async def _end(self) -> None:
+        try:
+            await workflow.execute_activity(
+                END_LEFT_ACTIVITY,
+                schedule_to_close_timeout=_ENDS_WITHIN,
+                start_to_close_timeout=timedelta(minutes=1),
+                retry_policy=RetryPolicy(maximum_attempts=5),
+                summary="end what the reset has left behind",
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
 
 
 def was_reset_to_start() -> bool:

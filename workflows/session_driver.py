@@ -10,7 +10,7 @@ from temporalio import workflow
 
 from perdure.workflows.arguments import read_one
 from perdure.workflows.preparation import go_on_anew, should_continue_as_new
-from perdure.workflows.resets import on_reset
+from perdure.workflows.resets import LeftBehind, on_reset
 from perdure.workflows.session_hooks import SessionHooks
 from perdure.workflows.session_replies import SessionReplies
 from perdure.workflows.session_runs import ChildRun, RunTurns, run_input
@@ -22,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import MessageRefusedError
     from perdure.runs.claim_check import CHILD, GONE, HOOK, Payload
     from perdure.runs.routes import Delivered
+    from perdure.runs.rules import LEFT_CHILDREN_END
     from perdure.sessions.agent_file import document, with_settings
     from perdure.sessions.message_queue import ActiveRun, BeginRun, QueueIdle, RunCommand, WaitUntil
     from perdure.sessions.replies import ReplyDelivery
@@ -63,6 +64,7 @@ class SessionDriver:
         self._stepped = False
         """Whether this execution has done anything, so that it must not idle with its history."""
         on_reset(self._note_reset)
+        self._left = LeftBehind(lambda: workflow.patched(LEFT_CHILDREN_END))
 
     def _note_reset(self) -> None:
         running = self.kept.lane.state.running
@@ -156,7 +158,7 @@ class SessionDriver:
     async def _idle(self, seen: int) -> None:
         """Wait for the next arrival, with a history as short as possible."""
         await workflow.wait_condition(
-            lambda: (workflow.all_handlers_finished() and not self.replies.busy) or self._arrivals > seen
+            lambda: (workflow.all_handlers_finished() and not self._busy) or self._arrivals > seen
         )
         used = self._arrivals > 0 or self._stepped or workflow.info().get_current_history_length() > IDLE_EVENTS
         if self._arrivals == seen and used:
@@ -168,9 +170,13 @@ class SessionDriver:
             self._go_on()
         await workflow.wait_condition(lambda: self._arrivals > seen)
 
+    @property
+    def _busy(self) -> bool:
+        return self.replies.busy or self._left.busy
+
     def _go_on(self) -> None:
         """Continue as new, unless a run or a reply is under way: it would be lost."""
-        if self.replies.busy:
+        if self._busy:
             return
         if self.kept.lane.state.running is not None and self.kept.lane.state.running.begun:
             return

@@ -23,7 +23,7 @@ from perdure.activities.prompt_files import PromptFolders, skill_tools
 from perdure.activities.registry import Registry
 from perdure.activities.replies import DeliverActivity
 from perdure.activities.requests import RequestActivity
-from perdure.activities.resets import end_former, execution
+from perdure.activities.resets import end_former, end_left_behind, execution
 from perdure.activities.secrets import Masking, keep_secret
 from perdure.activities.transcripts import SummaryActivity
 from perdure.errors import SettingsError
@@ -136,6 +136,7 @@ class WorkerParts:
                 ApproveActivity(named).approve,
                 execution,
                 end_former,
+                end_left_behind,
                 queries.given,
                 queries.spent,
                 next_task,

@@ -33,6 +33,8 @@ LATE: Final = "late"
 """Signal to a delegate: the time for which it may work has passed (R9.5)."""
 GIVEN_ACTIVITY: Final = "perdure.given"
 SPENT_ACTIVITY: Final = "perdure.spent"
+END_LEFT_ACTIVITY: Final = "perdure.end_left_behind"
+"""Cancels the children that executions of before a reset have left open, and that this one does not have."""
 END_FORMER_ACTIVITY: Final = "perdure.end_former"
 """Ends a child that an execution of before a reset has left open (R7.2)."""
 

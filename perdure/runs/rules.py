@@ -25,6 +25,8 @@ HELD_CALLS_STAY: Final = "held-calls-stay"
 """A call that a message has held, and that the next answer does not name, stays held (R10.5)."""
 LAST_REQUEST_COUNTS: Final = "last-request-counts"
 """The Request that a limit leaves counts as one of those that the run may make."""
+LEFT_CHILDREN_END: Final = "left-children-end"
+"""What a reset of the run has left behind is cancelled at once, also where the run does not start it anew (R7.2)."""
 LISTED_AGENT: Final = "listed-agent"
 """A run that a user's own workflow has started lists its agent."""
 MODEL_PATIENCE: Final = "model-patience"
@@ -70,8 +72,10 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         ),
         1,
     )
+    | {LEFT_CHILDREN_END: 2}
 )
-"""By rule the number that is recorded since it came. 0 is 0.1.0, 1 is 0.2.0: a rule that comes after a release has the next number."""
+"""By rule the number that is recorded since it came. 0 is 0.1.0, 1 and 2 are 0.2.0: a rule that comes after a release has the next number, and so
+has one whose commands would break the recorded histories of the version."""
 NEWEST: Final = max(SINCE.values())
 """What this version records for runs that begin."""
 

@@ -33,6 +33,7 @@ from perdure.hosting.connection import data_converter
 from perdure.hosting.server import find_program
 from perdure.pages.adapter import pages
 from perdure.runs.events import Event, RunReset, parse_cursor
+from perdure.runs.rules import LEFT_CHILDREN_END, SINCE
 from perdure.runs.wire import DECIDE, RUN_QUERY, RunResult, RunView
 from perdure.testing.scripted_model import ChatRequest
 from perdure.workflows.agent import AgentWorkflow
@@ -542,8 +543,10 @@ async def test_r7_2_a_delegate_that_was_open_at_a_reset_is_ended_before_it_start
 
 
 async def test_r7_2_a_decision_on_a_delegate_that_a_reset_has_left_behind_does_not_count(
-    dev_server: WorkflowEnvironment, tmp_path: Path
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where the delegate is still there: a run that began before `left-children-end` does not cancel it at once."""
+    monkeypatch.setattr("perdure.activities.preparation.NEWEST", SINCE[LEFT_CHILDREN_END] - 1)
     removed.clear()
     after: dict[str, Any] = {"_tool": "pay", "task": "rent", "_after": ["1.0"]}
     document, model = pays(tmp_path, {"_tool": "remove", "path": "/first"}, after)
@@ -593,6 +596,46 @@ async def test_a_delegate_that_began_before_the_point_of_a_reset_goes_on(
         assert await execution_of(it, below) == first
     assert [call.status for call in result.calls] == ["done", "done"]
     assert sorted(path for path, _ in removed) == ["/first", "/paid"]
+
+
+async def until_ended(it: Harness, workflow_id: str, execution: str) -> WorkflowExecutionStatus | None:
+    async with asyncio.timeout(HANG):
+        while True:
+            status = await status_of(it, workflow_id, execution)
+            if status != WorkflowExecutionStatus.RUNNING:
+                return status
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("loop", [False, True])
+async def test_r7_2_a_delegate_that_a_reset_has_left_behind_is_cancelled(
+    dev_server: WorkflowEnvironment, tmp_path: Path, loop: bool
+) -> None:
+    """The reset run never starts it anew, so nothing else would end it. A delegate from before the point goes on."""
+    removed.clear()
+    tax: dict[str, Any] = {"_tool": "pay", "task": "tax", "_after": ["1.1"], **({"_each": [1]} if loop else {})}
+    document, model = pays(tmp_path, {"_tool": "pay", "task": "rent"}, {"_tool": "remove", "path": "/a"}, tax)
+    async with harness(dev_server.client, TOOLS, model, agents=tmp_path) as it, asyncio.timeout(HANG):
+        handle = await it.start(document)
+        kept, left = f"{handle.id}/1.0", f"{handle.id}/1.2" + "/0" * loop
+        await until_asked(it, handle.id, "1.1")
+        await until_asked(it, kept, "1.0")
+        point = await newest_task(handle)
+        await Run(it.client, handle.id).approve("1.1")
+        await until_asked(it, left, "1.0")
+        executions = {each: await execution_of(it, each) for each in (kept, left)}
+        await reset(dev_server, handle, point)
+        await until_refused(it, handle.id, 1)
+        assert await until_ended(it, left, executions[left]) == CANCELED
+        assert await status_of(it, kept, executions[kept]) == WorkflowExecutionStatus.RUNNING
+        await Run(it.client, kept).approve("1.0")
+        await Run(it.client, handle.id).reject("1.1")
+        again = it.client.get_workflow_handle(handle.id, result_type=RunResult)
+        result = await again.result()
+        replayed = await replay_history(await again.fetch_history(), data_converter(), handle.id)
+    assert replayed.problem is None
+    assert [call.status for call in result.calls] == ["done", "rejected", "skipped"]
+    assert sorted(path for path, _ in removed) == ["/a", "/paid"]
 
 
 async def newest_task(handle: AgentHandle) -> int:
@@ -679,4 +722,23 @@ async def test_r10_14_who_reads_a_session_that_is_reset_goes_on_and_is_told(dev_
     assert (after[0].run_id, after[0].data) == ("", {"number": 1, "runId": first.run_id})
     assert after[1].data["messageId"] == second.message_id
     assert [(each.cursor, each.phase) for each in later] == [(each.cursor, each.phase) for each in after]
+    assert replayed.problem is None
+
+
+async def test_a_run_that_a_sessions_reset_has_left_behind_is_cancelled(dev_server: WorkflowEnvironment) -> None:
+    """The server is told not to bring the message again: no run of the session would take its place."""
+    async with harness(dev_server.client, TOOLS, [DONE, *PLAN]) as it, asyncio.timeout(HANG):
+        client = Perdure(it.client, task_queue=it.task_queue)
+        session = client.session(f"reset-{it.task_queue}", agent=Agent.of(PAYS))
+        handle: AgentHandle = it.client.get_workflow_handle(session.id, result_type=RunResult)
+        await session.reply(await session.send("Hello.", sender="ann"))
+        point = await newest_task(handle)
+        receipt = await session.send("Remove it.", sender="ann")
+        assert receipt.run_id is not None
+        await until_asked(it, receipt.run_id, "1.0")
+        first = await execution_of(it, receipt.run_id)
+        await reset(dev_server, handle, point, "--reapply-exclude", "All")
+        assert await until_ended(it, receipt.run_id, first) == CANCELED
+        assert (await session.show()).status == "idle"
+        replayed = await replay_history(await handle.fetch_history(), data_converter(), session.id)
     assert replayed.problem is None
