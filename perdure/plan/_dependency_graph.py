@@ -779,11 +779,27 @@ class DependencyGraph:
 
     def binding_at_end(self, reference: Reference, calls: Sequence[Call]) -> Binding:
         """Return how a call at the end of the list would be bound, once all calls have ended (R6.4)."""
+        binding = self._bound_at_end(reference)
+        while binding.looks_on(calls):
+            binding.exhausted = not binding.move_on(self._writers, calls, final=True)
+        return binding
+
+    def final_binding(self, reference: Reference, calls: Sequence[Call]) -> Binding | None:
+        """Return what `binding_at_end` returns; `None` while it depends on a call that has not ended.
+
+        No call may arrive any more.
+        """
+        binding = self._bound_at_end(reference)
+        while all(calls[index].state.ended for index in binding.writers):
+            if not binding.looks_on(calls):
+                return binding
+            binding.exhausted = not binding.move_on(self._writers, calls, final=True)
+        return None
+
+    def _bound_at_end(self, reference: Reference) -> Binding:
         binding = Binding(reference, len(self.nodes), self.base.get(reference.kind, MISSING))
         if reference.kind == "state":
             binding.bind_backward(self._writers)
-        while binding.looks_on(calls):
-            binding.exhausted = not binding.move_on(self._writers, calls, final=True)
         return binding
 
     def edges(self, *, first: bool = False) -> Iterator[Edge]:

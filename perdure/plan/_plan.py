@@ -484,6 +484,11 @@ class Plan:
         `StateError`."""
         return self._scheduler.read_at_end(reference)
 
+    def read_final(self, reference: Reference) -> Json | Missing:
+        """Return what `read_at_end` will return, as soon as no call of the list can change it; `UNKNOWN` before
+        (R19.4). Raises `StateError`."""
+        return self._scheduler.read_final(reference)
+
     def sources_at_end(self, reference: Reference) -> Sources:
         """Return the provenance of the value that `read_at_end` returns (R15.1)."""
         return self._scheduler.sources_at_end(reference)

@@ -318,6 +318,11 @@ class Scheduler:
         """Return what a call at the end of the list would read. Raises `StateError` as `Binding.find` does."""
         return self.binding_at_end(reference).find(self.calls, self._completion)[1]
 
+    def read_final(self, reference: Reference) -> Json | Missing:
+        """Return what `read_at_end` returns; `UNKNOWN` while a call may change it. Raises `StateError`."""
+        binding = self._graph.final_binding(reference, self.calls) if self.closed else None
+        return UNKNOWN if binding is None else binding.find(self.calls, self._completion)[1]
+
     def sources_at_end(self, reference: Reference) -> Sources:
         """Return the provenance of the value that `read_at_end` returns (R15.1)."""
         base = self._sources.of_kind(reference.kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -13,9 +13,9 @@ from perdure.plan import QUOTED, Call, Plan, missing_path
 from perdure.runs.limits import StopReason
 from perdure.tools.tool import TASK_COMPLETE
 from perdure.values.json import Json, JsonObject, check, json_path, loads_commented, shorten
-from perdure.values.limits import MAX_OUTPUT, MAX_OUTPUT_TEXTS, bytes_text
+from perdure.values.limits import MAX_OUTPUT, MAX_OUTPUT_TEXTS, MAX_REPLY, bytes_text
 from perdure.values.provenance import NOWHERE, Sources
-from perdure.values.references import MISSING, Missing, Reference, evaluate, get, references
+from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, evaluate, get, references
 from perdure.values.schemas import Schema
 from perdure.values.sizes import Sizes
 from perdure.values.templates import TextBudget, as_data, is_expression, parse_template
@@ -155,6 +155,57 @@ def whole_output(
     return output, [f"the output cannot be made: {'; '.join(wrong[:5])}"] if wrong else []
 
 
+class KnownText:
+    """The text of an output, up to the first reference whose value may still change (R19.4)."""
+
+    def __init__(
+        self, output: Json, values: Mapping[str, Json], texts: TextBudget, sizes: Sizes, read: StateReader
+    ) -> None:
+        """Read references to the state by `read`, which returns `UNKNOWN` for a value that may change; others from
+        `values`."""
+        self.text = ""
+        self._values, self._sizes, self._read = values, sizes, read
+        self._found: dict[Reference, Json | Missing] = {}
+        template, malformed = parse_template(_calls_as_data(output))
+        self._pieces: Iterator[str | None] = iter(()) if malformed else template.text(self._look, texts)
+
+    def read_on(self) -> None:
+        """Add the text that is known by now; no more than an event holds."""
+        found: list[str] = []
+        room = MAX_REPLY - len(self.text)
+        try:
+            while room > 0 and (piece := next(self._pieces, None)) is not None:
+                found.append(piece[:room])
+                room -= len(piece)
+        except (TooLargeError, FormulaError, StateError):
+            self.stop()  # the output will be refused, or its text is the end's
+        self.text += "".join(found)
+
+    def stop(self) -> None:
+        """Add no more text."""
+        self._pieces = iter(())
+
+    def _look(self, reference: Reference) -> Json | Missing:
+        if reference not in self._found:
+            value = (
+                self._read(reference)
+                if reference.kind == "state"
+                else get(self._values[reference.kind], reference.path)
+                if reference.kind in self._values
+                else MISSING
+            )
+            if value is UNKNOWN:
+                return value
+            if value is not MISSING and self._sizes.of(value) > _LARGEST:
+                raise TooLargeError(f"{reference} is too large to be shown")
+            self._found[reference] = value
+        return self._found[reference]
+
+
+_LARGEST: Final = 4 * MAX_REPLY
+"""Bytes of a value from which the end alone has its text: to make it takes long, and events show its beginning only."""
+
+
 def _calls_as_data(output: Json) -> Json:
     if isinstance(output, list):
         return [_calls_as_data(item) for item in output]
@@ -229,6 +280,13 @@ class RunOutput:
         parsed = self._outputs.read_text(result.text, beside_calls=bool(plan.own))
         needs_form = parsed.kind == "prose" and not plan.own
         return WrittenOutput(parsed.value, "answer" if parsed.kind == "text" else "output", needs_form)
+
+    def text_value(self, plan: Plan, result: RequestResult) -> Json:
+        """Return the output that an answer's text is, as it was written; `None` if it is none, or breaks the schema."""
+        if self.text(result) is None:
+            return None
+        value = self.read(result.output, plan, [], result).value
+        return None if self._outputs.problems(value, references=True) else value
 
     def check(self, value: Json) -> list[str]:
         """Return the problem of an output that breaks the schema."""

@@ -157,17 +157,18 @@ def note(text: str) -> JsonObject:
     return {"type": "note", "text": text}
 
 
+def ended_badly(call: Call) -> bool:
+    """Whether a call failed without a branch for that, was invalid, or was rejected."""
+    return (call.state.error is not None and not call.state.writes) or call.state.status == "rejected"
+
+
 def not_well(calls: Iterable[Call], plan: Plan) -> str | None:
     """Return why an output is held: calls beside it did not succeed, and no branch handled that.
 
     A failed item of a loop has its place in the loop's list, which the output may report. A call that a person rejected
     is always reported.
     """
-    bad = [
-        call
-        for call in calls
-        if (call.state.error is not None and not call.state.writes) or call.state.status == "rejected"
-    ]
+    bad = [call for call in calls if ended_badly(call)]
     own = set(map(id, plan.calls))
     bad += [call for call in plan.every_call() if call.state.status == "rejected" and id(call) not in own]
     which = ", ".join(f"{call.id} {call.spec.tool_name} ({call.state.status})" for call in bad[:5])

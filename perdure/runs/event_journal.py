@@ -19,9 +19,12 @@ from perdure.runs.events import (
     EventsPage,
     JournalEntry,
     RunReset,
+    TextPiece,
     Topic,
+    WrittenText,
     clipped,
     is_silence,
+    may_be_silence,
 )
 from perdure.runs.notifications import NotificationView, RouteOutcome
 from perdure.values.json import Json, JsonObject
@@ -53,6 +56,8 @@ class EventJournal:
         """Resets of the run that its history holds."""
         self.ended = False
         """Whether the journal is closed: no event follows."""
+        self._written: WrittenText | None = None
+        self._written_at = 0
         self._begun = 0
         if carried is not None:
             self.take_up(carried)
@@ -99,12 +104,17 @@ class EventJournal:
         self.count += 1
         self._keep(_Entry(topic, phase, at, run_id, found, size, held))
 
+    def show(self, written: WrittenText | None) -> None:
+        """Set the text that a reader of these events sees as it stands; `None`: none."""
+        self._written, self._written_at = written, self.count
+
     def reset(self, at: str, run_id: str | None = None) -> None:
         """Note that the run goes on from an earlier point. Events that followed that point do not count any more.
 
         `at`: the time of the first task after the reset; `run_id`: the run with which a session goes on. A workflow may learn of the reset behind messages of that task,
         whose events come after it all the same.
         """
+        self._written_at = self.count
         anew = sum(1 for _ in takewhile(lambda entry: entry.at == at, reversed(self._kept)))
         if anew < self.count:
             self._note_reset(at, anew, run_id)
@@ -139,6 +149,7 @@ class EventJournal:
             resets=list(self.resets),
             ended=self.ended,
             earlier=0 <= first < min(self.kept_from, self._begun),
+            written=self._written if first <= self._written_at else None,
         )
 
     def carried(self) -> CarriedEvents:
@@ -238,6 +249,8 @@ class RunJournal:
         self._over = False
         self._saying: tuple[int, int, bool] | None = None
         """The Request, its attempt, and whether its text is new, while the text's outcome is not known yet."""
+        self._known = ""
+        """The part of that text that readers have while its outcome is not known."""
 
     # The run.
 
@@ -292,7 +305,7 @@ class RunJournal:
 
         With `says` it has a text, and `text_ended` follows for the text. With `cut` a message ended it early.
         """
-        self._saying = (view.number, result.attempt, result.anew) if says else None
+        self._saying, self._known = (view.number, result.attempt, result.anew) if says else None, ""
         if result.reasoned:
             self.events.note(
                 "reasoning",
@@ -336,6 +349,14 @@ class RunJournal:
             problem=problem,
         )
 
+    def text_known(self, text: str) -> None:
+        """Show readers what is known of the last answer's text: its beginning, longer each time (R19.4)."""
+        if self._saying is None or len(text) <= len(self._known) or may_be_silence(text):
+            return
+        request, attempt, _ = self._saying
+        self._known = text
+        self.events.show(WrittenText(request=request, attempt=attempt, assistant=TextPiece(text=text)))
+
     def text_ended(self, text: str, refused: str | None, *, output: bool) -> None:
         """Note the outcome of the last answer's text, if it had one.
 
@@ -344,7 +365,9 @@ class RunJournal:
         if self._saying is None:
             return
         request, attempt, anew = self._saying
-        self._saying = None
+        anew = anew or (refused is None and not text.startswith(self._known))
+        self._saying, self._known = None, ""
+        self.events.show(None)
         self.events.note(
             "assistant",
             "end",
@@ -491,4 +514,4 @@ def text_of(output: Json, sizes: Sizes, *, replies: bool = False) -> str:
     if output is None or isinstance(output, str) or texts or sizes.of(output) <= 2 * MAX_REPLY:
         text = output_text.text_of(output)
         return "" if replies and is_silence(text) else text
-    return preview(output, 2 * MAX_REPLY)
+    return preview(output, 2 * MAX_REPLY, compact=True)

@@ -60,6 +60,8 @@ class EventBuffer:
         """Resets of the source that its history holds."""
         self.ended = False
         self.live = NOTHING
+        self._known: WrittenText | None = None
+        """Known text of an answer whose calls still run, from the pages."""
         self.asked: JsonObject = {}
         """Data of the event with which the last Request began."""
 
@@ -69,21 +71,27 @@ class EventBuffer:
 
     def look(self, live: LiveState) -> None:
         """Take a live state in; its pages, if any, follow."""
-        self.live = live
+        known = self._known
+        is_newer = known is not None and (live.written is None or live.written.request <= known.request)
+        self.live = replace(live, written=known) if is_newer else live
 
     def add(self, page: EventsPage) -> None:
         """Add the events that follow. Where some are missing, drop the earlier ones, so that there is no gap."""
         if page.first > self.next:
             self._events.clear()
-            self.next = page.first
+            self.next, self._known = page.first, None
         for noted in page.events[self.next - page.first :]:
             self._take(noted)
+        self._known = page.written or self._known
+        self.look(self.live)
         self.begun = True
         self.ended = self.ended or (page.ended and self.next >= page.count)
 
     def go_back(self, resets: list[RunReset]) -> bool:
         """Drop the events that a reset has undone; return whether there were any."""
         before = self.next
+        if resets != self.resets:
+            self._known = None
         self.next = Cursor(before, reset=last_reset(self.resets)).after(resets).events
         self.resets = resets
         for _ in range(min(before - self.next, len(self._events))):
@@ -147,6 +155,8 @@ class EventBuffer:
         number = {"request": "number", "assistant": "request"}.get(noted.topic)
         if number and live.written is not None and live.written.request <= data.get(number, 0):
             self.live = live = replace(live, written=None)
+        if noted.topic == "assistant":
+            self._known = None
         if noted.topic == "tool" and live.updates:
             left = tuple(each for each in live.updates if each.data.get("call") != data.get("call"))
             self.live = replace(live, updates=left)
@@ -234,7 +244,7 @@ class RunEventReader:
         elif here.attempt != attempt:
             yield from self._superseded(attempt, f"attempt {attempt} has answered", noted.at)
         elif here.assistant and data.get("anew"):
-            yield from self._superseded(attempt, "what was written was a thought", noted.at)
+            yield from self._superseded(attempt, "what was written is no part of the answer", noted.at)
         elif whole and here.assistant > len(text):
             yield from self._superseded(attempt, "the answer is another text", noted.at)
         if data.get("accepted", True):

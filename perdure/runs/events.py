@@ -179,7 +179,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "request": "the Request's number",
                 "attempt": "which attempt has written it",
                 "text": "all of it",
-                "anew?": "`true`: its `delta` events were a thought, and no part of it",
+                "anew?": "`true`: its `delta` events were a thought or are out of date, and no part of it",
                 "accepted": "whether it counts: `false` where it is no output that fits, or calls beside it have failed",
                 "output?": "`true`: it is the run's output, or becomes it",
                 "reason?": "why it does not",
@@ -379,6 +379,24 @@ def last_reset(resets: Sequence[RunReset]) -> int:
     return resets[-1].mark if resets else 0
 
 
+class TextPiece(WireModel):
+    """The end of a text that is being written."""
+
+    start: int = 0
+    """Number of characters before it."""
+    text: str = ""
+
+
+class WrittenText(WireModel):
+    """The text that a Request's model has written so far: its activity's heartbeat details, which no history keeps."""
+
+    request: int
+    attempt: int
+    """Attempt, counted as in `RequestResult.attempt`: with those of earlier activities."""
+    assistant: TextPiece = Field(default_factory=TextPiece)
+    reasoning: TextPiece = Field(default_factory=TextPiece)
+
+
 class EventsPage(WireModel):
     """A page of events of one source, from a number on."""
 
@@ -398,6 +416,9 @@ class EventsPage(WireModel):
     """Whether no event follows the last of `count`."""
     earlier: bool = False
     """Whether the previous execution may still have some of the missed events: it answers the same query."""
+    written: WrittenText | None = None
+    """The known text of an answer that is complete and whose calls still run, where it has grown since number `first`.
+    """
 
 
 class CarriedEvents(WireModel):
@@ -407,24 +428,6 @@ class CarriedEvents(WireModel):
     resets: list[RunReset] = Field(default_factory=list)
     events: list[JournalEntry] = Field(default_factory=list)
     """Newest events."""
-
-
-class TextPiece(WireModel):
-    """The end of a text that is being written."""
-
-    start: int = 0
-    """Number of characters before it."""
-    text: str = ""
-
-
-class WrittenText(WireModel):
-    """The text that a Request's model has written so far: its activity's heartbeat details, which no history keeps."""
-
-    request: int
-    attempt: int
-    """Attempt, counted as in `RequestResult.attempt`: with those of earlier activities."""
-    assistant: TextPiece = Field(default_factory=TextPiece)
-    reasoning: TextPiece = Field(default_factory=TextPiece)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from perdure.hooks.events import REFUSED_BY_HOOK, HookAnswer
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.models.response_stream import Intake
 from perdure.plan import Call, Failed, Outcome, Plan, Rejected, Returned, take_changed, written_anew
+from perdure.runs.context import ended_badly
 from perdure.runs.limits import Limit
 from perdure.runs.recall import is_recall, with_sources
 from perdure.runs.rules import HELD_CALLS_STAY, RECALLED_SOURCES
@@ -295,8 +296,12 @@ class RequestLoop:
                 self._run.journal.call_ended(call)
                 if call.state.status == "done":
                     self._run.records.note_done(call)
+                elif ended_badly(call) and (len(call.place) == 1 or call.state.status == "rejected"):
+                    self._run.stop_text()  # the failed item of a loop has its place in the loop's list
                 self.ended.append(call)
         self._run.records.fold(self.plan)
+        if self._stage is RequestStage.DRAINING and not self.plan.settled:
+            self._run.read_text(self.plan, self.result)
 
     def let_pass(
         self, call: Call, answer: HookAnswer, now: str, *, decided: bool = False

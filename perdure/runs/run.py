@@ -14,12 +14,13 @@ from perdure.hooks.events import RunOwner
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import ModelWait, RequestContext, RequestInput, RequestResult, RequestView
 from perdure.plan import Call, Plan
-from perdure.runs._output import JudgedOutput, RunOutput, WrittenOutput, reads_alike, whole_output
+from perdure.runs._output import JudgedOutput, KnownText, RunOutput, WrittenOutput, reads_alike, whole_output
 from perdure.runs.agent import Agent, CalledTool, Context, ModelChoice, Situation
 from perdure.runs.context import (
     CUT,
     OVERTAKEN,
     Conversation,
+    ended_badly,
     error_message,
     has_cut,
     heed,
@@ -40,9 +41,11 @@ from perdure.runs.sent_texts import added, sent_by
 from perdure.runs.wire import PreparedWorker, RunInput
 from perdure.tools.engine import free_name
 from perdure.values.json import Json, JsonObject
+from perdure.values.limits import MAX_OUTPUT_TEXTS
 from perdure.values.provenance import KnownSources
 from perdure.values.schemas import Schema
 from perdure.values.state import State
+from perdure.values.templates import TextBudget
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,8 @@ class Run:
         state_schema = context.state.data_schema
         self._state_schema = None if state_schema is None else Schema(state_schema)
         self._only_output = False  # asked for an output alone: it counts whatever is beside it
+        self._text: KnownText | None = None
+        """Text of the last answer's output, while its calls run."""
 
     @property
     def state(self) -> State:
@@ -270,7 +275,7 @@ class Run:
         """
         if self.limits.reached is None:
             heed(self.progress)
-        progress, turns = self.progress, self.conversation.turns
+        progress, turns, self._text = self.progress, self.conversation.turns, None
         fresh = turns.fresh(plan)
         problems = request_problems(fresh, result, self.provenance.shown_error)
         progress.refusals = 0 if result.refusal is None else progress.refusals + 1
@@ -333,6 +338,27 @@ class Run:
             text_answers = self.output.text_answers
             count_answer(view, result, self.progress, self.prepared.prices, text_answers=text_answers)
             self.journal.request_ended(view, result, says=self.output.text(result) is not None, cut=cut)
+
+    def read_text(self, plan: Plan, result: RequestResult) -> None:
+        """Show readers what is known of the text of an answer, while its calls run to their end (R19.4)."""
+        if self._text is None:
+            self._text = self._known_text(plan, result)
+        self._text.read_on()
+        self.journal.text_known(self._text.text)
+
+    def stop_text(self) -> None:
+        """Show no more of the answer's text: it will not be the output."""
+        if self._text is not None:
+            self._text.stop()
+
+    def _known_text(self, plan: Plan, result: RequestResult) -> KnownText:
+        value: Json = None
+        streams = self.agent.config.stream and plan.request and self.prepared.follows(OUTPUT_BINDS_AT_END)
+        fails = result.problem is not None or result.anew or any(map(ended_badly, plan.calls))
+        if streams and not fails and not self._is_to_refine(self.progress.wants):
+            value = self.output.text_value(plan, result)
+        texts = TextBudget(self.prepared.max_payload, self.sizes, total=MAX_OUTPUT_TEXTS)
+        return KnownText(value, self.context.values(), texts, self.sizes, plan.read_final)
 
     def _note_text(self, result: RequestResult, judged: JudgedOutput, *, over: bool) -> None:
         """Note the outcome of an answer's text or output. `over`: it is the run's output."""

@@ -184,12 +184,12 @@ def text_size(text: str) -> int:
     return len(encode_basestring(text).encode(errors="surrogatepass"))
 
 
-def preview(value: Json, limit: int) -> str:
-    """Return the beginning of a value as JSON, at most `limit` characters. The cost is that of the result, however
-    large the value is."""
+def preview(value: Json, limit: int, *, compact: bool = False) -> str:
+    """Return the beginning of a value as JSON, at most `limit` characters; with `compact` without blanks. The cost is
+    that of the result, however large the value is."""
     found: list[str] = []
     left = limit
-    for piece in _pieces(value, limit + 1):
+    for piece in _pieces(value, limit + 1, "" if compact else " "):
         found.append(piece)
         left -= len(piece)
         if left < 0:
@@ -198,21 +198,21 @@ def preview(value: Json, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def _pieces(value: Json, limit: int) -> Iterator[str]:
+def _pieces(value: Json, limit: int, blank: str) -> Iterator[str]:
     if isinstance(value, str):
         yield encode_basestring(value[:limit])
     elif isinstance(value, dict):
         yield "{"
         for number, (key, child) in enumerate(value.items()):
-            yield f"{', ' if number else ''}{encode_basestring(key[:limit])}: "
-            yield from _pieces(child, limit)
+            yield f"{f',{blank}' if number else ''}{encode_basestring(key[:limit])}:{blank}"
+            yield from _pieces(child, limit, blank)
         yield "}"
     elif isinstance(value, list):
         yield "["
         for number, child in enumerate(value):
             if number:
-                yield ", "
-            yield from _pieces(child, limit)
+                yield f",{blank}"
+            yield from _pieces(child, limit, blank)
         yield "]"
     else:
         yield dumps(value) if type(value) in _SCALARS else "…"

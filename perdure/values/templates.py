@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from operator import is_
 from typing import Any, Final, TypeAlias, TypeGuard
@@ -252,6 +252,16 @@ class Template:
         """Whether it is its own value, with nothing to resolve."""
         return not self.sites and not self.computes
 
+    def text(self, lookup: Lookup, texts: TextBudget) -> Iterator[str | None]:
+        """Yield the text of the resolved value in pieces: a text as it is, of an object with one text that text, else
+        compact JSON.
+
+        `lookup` returns `UNKNOWN` for a reference that has no value yet. The iterator then yields `None`, and asks for
+        the value again when it is asked for the next piece. So it does for ever behind a missing value. Raises what
+        `resolve` raises.
+        """
+        return _TextPieces(lookup, texts).of(self.node)
+
     def written_out(self) -> list[str]:
         """Return the members of an object, in its order, that contain a literal: text, a number, a formula."""
 
@@ -271,6 +281,68 @@ class Template:
 
 
 EMPTY_TEMPLATE: Final = Template({}, ())
+
+
+class _TextPieces:
+    """The text of a template's value, piece by piece: see `Template.text`."""
+
+    def __init__(self, lookup: Lookup, texts: TextBudget) -> None:
+        self._lookup, self._texts = lookup, texts
+        self._steps = EvaluationSteps()
+        self._waits = False
+        """Whether a value that was looked up is unknown."""
+
+    def of(self, node: _Node) -> Iterator[str | None]:
+        name, only = next(iter(node.items())) if isinstance(node, dict) and len(node) == 1 else (None, node)
+        if isinstance(only, _Text):
+            yield from self._parts(only)
+        elif isinstance(only, dict | list):
+            yield from self._json(node, 0)
+        else:
+            value = yield from self._value(only, 1)
+            whole = value if name is None else {name: value}
+            yield value if isinstance(value, str) else "" if whole is None else dumps(whole)
+
+    def _json(self, node: _Node, level: int) -> Iterator[str | None]:
+        if isinstance(node, dict):
+            yield "{"
+            for number, (key, child) in enumerate(node.items()):
+                yield f"{',' if number else ''}{dumps(key)}:"
+                yield from self._json(child, level + 1)
+            yield "}"
+        elif isinstance(node, list):
+            yield "["
+            for number, child in enumerate(node):
+                yield "," if number else ""
+                yield from self._json(child, level + 1)
+            yield "]"
+        elif isinstance(node, _Text):
+            yield '"'
+            for piece in self._parts(node):
+                yield None if piece is None else dumps(piece)[1:-1]
+            yield '"'
+        else:
+            yield dumps((yield from self._value(node, level)))
+
+    def _parts(self, node: _Text) -> Iterator[str | None]:
+        for part in node.parts:
+            yield part if isinstance(part, str) else self._texts.join([(yield from self._value(part, 0))])
+
+    def _value(self, node: _Literal | _Computed | Expression, level: int) -> Generator[None, None, Json]:
+        expressions = node.values if isinstance(node, _Computed) else () if isinstance(node, _Literal) else (node,)
+        for expression in expressions:
+            while not self._is_known(expression):
+                yield
+        return _resolve(node, self._lookup, self._texts, self._steps, level)
+
+    def _is_known(self, expression: Expression) -> bool:
+        self._waits = False
+        return evaluate(expression, self._look) is not MISSING and not self._waits
+
+    def _look(self, reference: Reference) -> Json | Missing:
+        value = self._lookup(reference)
+        self._waits = self._waits or value is UNKNOWN
+        return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,12 +38,25 @@ class World:
         piece = TextPiece(start=max(0, len(text) - self.window), text=text[-self.window :])
         self.written = WrittenText(request=request, attempt=attempt, assistant=piece, reasoning=piece)
 
-    def answer(self, request: int, attempt: int, text: str, *, accepted: bool) -> None:
+    def complete(self, request: int, attempt: int, text: str) -> None:
+        """The answer is complete; its calls may still run."""
         self.written = None
         self.note("reasoning", "end", request=request, attempt=attempt, characters=len(text))
         self.note("request", "end", number=request, says=True)
+
+    def know(self, request: int, attempt: int, text: str) -> None:
+        """A call has ended, so that more of the text is known."""
+        self.note("tool", "end", call=f"{request}.0")
+        self.journal.show(WrittenText(request=request, attempt=attempt, assistant=TextPiece(text=text)))
+
+    def answer(self, request: int, attempt: int, text: str, *, accepted: bool) -> None:
+        self.complete(request, attempt, text)
+        self.end_text(request, attempt, text, accepted=accepted)
+
+    def end_text(self, request: int, attempt: int, text: str, *, accepted: bool) -> None:
         self.note("tool", "end", call=f"{request}.1")
         self.note("assistant", "end", request=request, attempt=attempt, text=text, accepted=accepted)
+        self.journal.show(None)
         if accepted:
             self.final[request] = (attempt, text)
 
@@ -82,8 +95,11 @@ def runs(draw: st.DrawFn) -> list[Deed]:
         if accepted is None:
             deeds.append(lambda world, n=number: world.break_off(n))  # type: ignore[misc]
         else:
+            deeds.append(lambda world, n=number, k=attempt, t=text: world.complete(n, k, t))  # type: ignore[misc]
+            for end in sorted(draw(st.sets(st.integers(1, max(1, len(text))), max_size=3))):
+                deeds.append(lambda world, n=number, k=attempt, t=text[:end]: world.know(n, k, t))  # type: ignore[misc]
             deeds.append(
-                lambda world, n=number, k=attempt, t=text, a=accepted: world.answer(n, k, t, accepted=a)  # type: ignore[misc]
+                lambda world, n=number, k=attempt, t=text, a=accepted: world.end_text(n, k, t, accepted=a)  # type: ignore[misc]
             )
         if draw(st.integers(0, 5)) == 0:
             deeds.append(World.carry_on)
@@ -259,7 +275,7 @@ def test_what_was_told_and_was_a_thought_does_not_count() -> None:
     relay.look(world)
     relay.fetch(world, 10)
     assert [each for each in delta(feed, relay.stream) if each[0] == "assistant"] == [
-        ("assistant", "superseded", "what was written was a thought"),
+        ("assistant", "superseded", "what was written is no part of the answer"),
         ("assistant", "delta", "I will not."),
         ("assistant", "end", "I will not."),
     ]
@@ -520,3 +536,50 @@ def test_a_cursor_names_the_last_reset_of_its_run() -> None:
     for text in ("r2", "12r", "12r2r3", "5r.2.12", "5.2r1.12", "12r-1"):
         with pytest.raises(CursorError):
             parse_cursor(text)
+
+
+def test_r19_4_text_that_is_known_while_calls_run_comes_behind_their_ends() -> None:
+    world, relay, feed = World(), Relay(), RunEventReader("r")
+    world.note("request", "start", number=1)
+    world.write(1, 1, "It is ")
+
+    def looked() -> list[tuple[str, str, Any]]:
+        relay.look(world)
+        relay.fetch(world, 1)
+        return delta(feed, relay.stream)
+
+    assert looked()[-1] == ("assistant", "delta", "It is ")
+    world.complete(1, 1, "It is 42, or 43.")
+    world.know(1, 1, "It is 42, or ")
+    assert looked() == [
+        ("reasoning", "end", None),
+        ("request", "end", None),
+        ("tool", "end", None),
+        ("assistant", "delta", "42, or "),
+    ]
+    assert looked() == []
+    late = RunEventReader("r")
+    assert [each for each in delta(late, relay.stream) if each[0] == "assistant"] == [
+        ("assistant", "delta", "It is 42, or ")
+    ]
+    world.note("tool", "start", call="1.3")
+    assert looked() == [("tool", "start", None)]
+    assert delta(RunEventReader("r", parse_cursor("2")), relay.stream)[-1] == ("assistant", "delta", "It is 42, or ")
+    world.end_text(1, 1, "It is 42, or 43.", accepted=True)
+    assert looked() == [("tool", "end", None), ("assistant", "delta", "43."), ("assistant", "end", "It is 42, or 43.")]
+
+
+def test_r19_4_known_text_is_sent_anew_after_a_reset() -> None:
+    world, relay, feed = World(), Relay(), RunEventReader("r")
+    world.note("request", "start", number=1)
+    world.complete(1, 1, "It is 42.")
+    world.know(1, 1, "It is ")
+    relay.look(world)
+    relay.fetch(world, 10)
+    assert delta(feed, relay.stream)[-1] == ("assistant", "delta", "It is ")
+    world.journal.reset("2026-01-01T00:00:01.000Z")
+    relay.stream.look(LiveState(AT))
+    relay.stream.go_back(world.journal.page(relay.stream.next).resets)
+    relay.stream.add(world.journal.page(relay.stream.next))
+    texts = [each for each in delta(feed, relay.stream) if each[0] == "assistant"]
+    assert texts == [("assistant", "superseded", "the run was reset"), ("assistant", "delta", "It is ")]

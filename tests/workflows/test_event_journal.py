@@ -11,7 +11,7 @@ import pytest
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import ToolError, tool
+from perdure import Perdure, ToolError, tool
 from perdure.runs.events import EVENTS_QUERY, TOPICS, EventsPage, JournalEntry
 from perdure.runs.wire import DECIDE
 from perdure.testing.scripted_model import Turn
@@ -339,3 +339,41 @@ async def test_the_numbers_have_no_gap_over_continue_as_new_and_who_was_away_ask
     overlap = min(first.count, last.count) - last.kept_from
     if overlap > 0:
         assert first.events[-overlap:] == last.events[:overlap]
+
+
+async def test_r19_4_text_goes_on_behind_loops_delegates_and_secrets_after_continue_as_new(
+    impatient_server: WorkflowEnvironment, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "sk-very-secret-key")
+    gates = {name: asyncio.Event() for name in ("key", "cats", "item", "end")}
+
+    @tool(safe=True)
+    async def wait_for(name: str, value: Any) -> Any:
+        """Wait, and return the value."""
+        await gates[name].wait()
+        return "sk-very-secret-key" if name == "key" else value
+
+    def wait(name: str, value: Any, **more: Any) -> dict[str, Any]:
+        return {"_tool": "wait_for", "name": name, "value": value, "_outputPath": f"†state.{name}", **more}
+
+    calls = [wait("key", 0), write("cats")["calls"][0], wait("item", "†item", _each=[1, 2]), wait("end", {"a": None})]
+    output = "Key {†state.key}, {†state.text.text} {†state.item}{†state.end}."
+    echoes = [[{"_tool": "echo", "value": f"{n}.{i}"} for i in range(9)] for n in range(8)]
+    parent = [*({"calls": each, "output": None} for each in echoes), {"calls": calls, "output": output}]
+    below = {"calls": [wait("cats", "meow")], "output": {"text": "{†state.cats}"}}
+    writer: dict[str, Any] = {**WRITER, "context": [*WRITER["context"][:2], {"type": "tool", "tool": "wait_for"}]}  # type: ignore[index]
+    known = iter(["[masked], ", "meow ", "[1,2]", '{"a":null}.'])
+    text, whole, waiting = "", "Key ", iter(gates.values())
+    script = parts(PARENT=parent, WRITER=[below])
+    async with harness(impatient_server.client, [wait_for, echo], script, agents=save(tmp_path, writer)) as it:
+        handle = await it.start(agent(WRITE, "wait_for", "echo"))
+        async for event in Perdure(it.client).events(handle.id, topics=["assistant"]):
+            if event.phase == "delta":
+                text += event.data["text"]
+                assert whole.startswith(text)
+            if text == whole and (gate := next(waiting, None)) is not None:
+                gate.set()
+                whole += next(known)
+        described = await it.client.get_workflow_handle(handle.id).describe()
+    assert text == 'Key [masked], meow [1,2]{"a":null}.'
+    assert described.run_id != handle.first_execution_run_id
