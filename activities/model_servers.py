@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 import httpx2
 import openai
@@ -19,7 +20,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.secrets import keep_secret
 from perdure.models.model_names import Provider
-from perdure.values.json import JsonObject
+from perdure.values.json import JsonObject, dumps
 
 IDLE_TIMEOUT = 120.0
 """Seconds without a byte from the model before the attempt counts as lost; reasoning models think for that long."""
@@ -95,6 +96,105 @@ class AnthropicServer:
             raise no_key("anthropic", "ANTHROPIC_API_KEY") from None
 
 
+class GoogleServer:
+    """A server of Google's Gemini API.
+
+    Without an address and a key they are `GOOGLE_GEMINI_BASE_URL`, and `GOOGLE_API_KEY` or `GEMINI_API_KEY`.
+    """
+
+    def __init__(self, address: str = "", key: str = "", http: httpx2.AsyncClient | None = None) -> None:
+        self._address = (address or os.environ.get("GOOGLE_GEMINI_BASE_URL") or _GOOGLE).rstrip("/")
+        self._key = key or os.environ.get("GOOGLE_API_KEY") or os.environ.get("GEMINI_API_KEY") or ""
+        if not self._key:
+            raise no_key("google", "GEMINI_API_KEY")
+        keep_secret(self._key)
+        self._http = http or httpx2.AsyncClient(timeout=TIMEOUT)
+
+    @asynccontextmanager
+    async def send(self, body: JsonObject) -> AsyncIterator[httpx2.Response]:
+        """Send a Request; yield the response."""
+        method = "streamGenerateContent?alt=sse" if body["stream"] else "generateContent"
+        url = f"{self._address}/v1beta/models/{quote(body['model'], safe='')}:{method}"
+        async with _post(self._http, url, _encoded(body), {"x-goog-api-key": self._key}) as response:
+            yield response
+
+
+class BedrockServer:
+    """A server of AWS Bedrock's Converse, with AWS's own library for credentials and signatures.
+
+    A key is one of Bedrock's own (`AWS_BEARER_TOKEN_BEDROCK`). Without one the library finds credentials where all of
+    AWS's programs do: variables, profiles, roles.
+    """
+
+    def __init__(self, address: str = "", key: str = "", http: httpx2.AsyncClient | None = None) -> None:
+        self._address = address or os.environ.get("AWS_ENDPOINT_URL_BEDROCK_RUNTIME") or ""
+        self._key = key or os.environ.get("AWS_BEARER_TOKEN_BEDROCK") or ""
+        keep_secret(self._key)
+        self._http = http or httpx2.AsyncClient(timeout=TIMEOUT)
+        self._session: Any = None
+
+    @asynccontextmanager
+    async def send(self, body: JsonObject) -> AsyncIterator[httpx2.Response]:
+        """Send a Request; yield the response."""
+        library = await load_library("botocore.session", extra="bedrock")
+        await load_library("botocore.eventstream", extra="bedrock")  # the answer's reader needs it
+        if self._session is None:
+            self._session = library.Session()
+        region = await asyncio.to_thread(self._session.get_config_variable, "region") or os.environ.get("AWS_REGION")
+        if not region and not self._address:
+            raise ApplicationError(
+                "no region for the provider 'bedrock': set AWS_REGION where the worker runs", type="NoKey",
+                non_retryable=True,
+            )  # fmt: skip
+        address = (self._address or f"https://bedrock-runtime.{region}.amazonaws.com").rstrip("/")
+        url = f"{address}/model/{quote(body['model'], safe='')}/converse{'-stream' if body['stream'] else ''}"
+        content = _encoded(body)
+        headers = await self._signed(url, content, region or "us-east-1")
+        async with _post(self._http, url, content, headers) as response:
+            yield response
+
+    async def _signed(self, url: str, content: bytes, region: str) -> dict[str, str]:
+        """Return the headers that say who asks."""
+        if self._key:
+            return {"authorization": f"Bearer {self._key}"}
+        auth = await load_library("botocore.auth", extra="bedrock")
+        requests = await load_library("botocore.awsrequest", extra="bedrock")
+        credentials = await asyncio.to_thread(self._credentials)
+        if credentials is None:
+            raise no_key(
+                "bedrock", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or AWS_BEARER_TOKEN_BEDROCK"
+            )
+        keep_secret(credentials.secret_key)
+        request = requests.AWSRequest(method="POST", url=url, data=content, headers=dict(_JSON))
+        auth.SigV4Auth(credentials, "bedrock", region).add_auth(request)
+        return dict(request.headers.items())
+
+    def _credentials(self) -> Any:
+        found = self._session.get_credentials()
+        return None if found is None else found.get_frozen_credentials()
+
+
+_GOOGLE: Final = "https://generativelanguage.googleapis.com"
+_JSON: Final = {"content-type": "application/json"}
+
+
+def _encoded(body: JsonObject) -> bytes:
+    """Return a body without what belongs into its address."""
+    return dumps({key: value for key, value in body.items() if key not in ("model", "stream")}).encode(errors="replace")
+
+
+@asynccontextmanager
+async def _post(
+    http: httpx2.AsyncClient, url: str, content: bytes, headers: Mapping[str, str]
+) -> AsyncIterator[httpx2.Response]:
+    """Yield the response to a body; raise `HTTPStatusError`, with the whole refusal, where there is one."""
+    async with http.stream("POST", url, content=content, headers={**_JSON, **headers}) as response:
+        if response.status_code >= 400:
+            await response.aread()
+            raise status_error(response)
+        yield response
+
+
 def _lost(error: Any) -> Exception:
     return openai.APIConnectionError(message=str(error), request=error.request)
 
@@ -131,6 +231,8 @@ ADDRESSES: Final[dict[Provider, str]] = {
     "openai": "OPENAI_BASE_URL",
     "openai-responses": "OPENAI_BASE_URL",
     "anthropic": "ANTHROPIC_BASE_URL",
+    "google": "GOOGLE_GEMINI_BASE_URL",
+    "bedrock": "AWS_ENDPOINT_URL_BEDROCK_RUNTIME",
 }
 """The variable of each provider's address."""
 
@@ -154,6 +256,10 @@ def connect(
     """Return the server of a provider: at this address, else where the environment has it. `http`: the client to use."""
     if provider == "anthropic":
         return AnthropicServer(address, key, http)
+    if provider == "google":
+        return GoogleServer(address, key, http)
+    if provider == "bedrock":
+        return BedrockServer(address, key, http)
     # Temporal retries: an attempt that waits inside the client would be invisible and unbounded.
     client = AsyncOpenAI(base_url=address, api_key=key, max_retries=0, timeout=TIMEOUT) if address else default_openai()
     return ResponsesServer(client) if provider == "openai-responses" else ChatServer(client)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import httpx2
 import openai
@@ -136,6 +137,41 @@ class Events:
             self._name = line[6:].strip().decode(errors="replace")
         elif not line.startswith((b":", b"id:", b"retry:")) and len(self.strange) < _SHOWN:
             self.strange = (self.strange + b" " + line).strip()[:_SHOWN]
+
+
+class AwsEvents:
+    """A parser of AWS's event stream, with the face of `Events`: each event is `{"name": {…}}`."""
+
+    strange = b""
+
+    def __init__(self) -> None:
+        stream = importlib.import_module("botocore.eventstream")  # an extra, which the server's answer needs
+        self._buffer, self._broken = stream.EventStreamBuffer(), stream.ParserError
+
+    def push(self, piece: bytes) -> list[ServerSentEvent]:
+        """Return the events that end with this piece. Raise `RefusalError` for bytes that are none."""
+        self._buffer.add_data(piece)
+        try:
+            return [self._event(each.headers, each.payload) for each in self._buffer]
+        except self._broken as error:
+            raise RefusalError(Refusal(f"the answer is no event stream: {error}")) from None
+
+    def end(self) -> list[ServerSentEvent]:
+        """Return nothing: half an event is none."""
+        return []
+
+    @staticmethod
+    def _event(headers: Mapping[str, Any], payload: bytes) -> ServerSentEvent:
+        kind = headers.get(":exception-type") or headers.get(":error-code")
+        if kind is None:
+            return ServerSentEvent(b'{"%s":%s}' % (str(headers.get(":event-type")).encode(), payload or b"{}"))
+        try:
+            body = json.loads(payload)
+        except ValueError:
+            body = {}
+        message = body.get("message") if isinstance(body, dict) else None
+        error = {"type": kind, "message": message or headers.get(":error-message") or str(kind)}
+        return ServerSentEvent(json.dumps({"error": error}).encode(), "error")
 
 
 Send = Callable[[int, list[Json]], Awaitable[None]]
@@ -444,7 +480,8 @@ async def read_answer(
     """Read the answer as it arrives. Raise an error that `model_failure` accepts without an answer, or where it breaks
     off.
     """
-    events = Events(document="json" in response.headers.get("content-type", ""))
+    kind = response.headers.get("content-type", "")
+    events = AwsEvents() if "amazon.eventstream" in kind else Events(document="json" in kind)
     try:
         async for piece in response.aiter_bytes():
             ended = _take(events.push(piece), answer, deliverer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-Provider = Literal["openai", "openai-responses", "anthropic"]
+Provider = Literal["openai", "openai-responses", "anthropic", "google", "bedrock"]
 """The providers. `openai` is Chat Completions, which most servers understand; a name without a provider means it."""
 PROVIDERS: Final[tuple[Provider, ...]] = get_args(Provider)
 

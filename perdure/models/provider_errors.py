@@ -172,6 +172,8 @@ _STATUS: Final[Mapping[str, int]] = {
     "overloaded": 503,
     "unavailable": 503,
     "rate_limit": 429,
+    "throttling": 429,
+    "modelstreamerror": 500,
     "resource_exhausted": 429,
     "insufficient_quota": 429,
     "authentication": 401,

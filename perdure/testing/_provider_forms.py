@@ -6,6 +6,8 @@ A form reads a request as chat messages and writes the answer, whose pieces are 
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -382,9 +384,277 @@ class _AnthropicWriter:
         return sse({"type": kind, **more}, kind)
 
 
+_GOOGLE_STOP = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}
+_GOOGLE_ERRORS = {401: "UNAUTHENTICATED", 404: "NOT_FOUND", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+
+
+class GoogleForm(ChatForm):
+    """Google's Gemini."""
+
+    def messages(self, body: JsonObject) -> list[JsonObject]:
+        system = body.get("systemInstruction", {}).get("parts", ())
+        found: list[JsonObject] = [{"role": "system", "content": "\n".join(part["text"] for part in system)}]
+        for content in body.get("contents", ()):
+            role = "assistant" if content.get("role") == "model" else "user"
+            found += [_google_message(role, part) for part in content["parts"]]
+        return found
+
+    def model(self, body: JsonObject, path: Mapping[str, str]) -> str:
+        del body
+        return path["model"].partition(":")[0]
+
+    def streamed(self, body: JsonObject, path: Mapping[str, str]) -> bool:
+        del body
+        return path["model"].endswith(":streamGenerateContent")
+
+    def writer(self, number: int, model: str, usage: JsonObject) -> AnswerWriter:
+        del usage
+        return _GoogleWriter(number, model)
+
+    def whole(self, number: int, model: str, completion: JsonObject, usage: JsonObject | None) -> JsonObject:
+        writer = _GoogleWriter(number, model)
+        parts = [part for delta in deltas_of(completion) for part in writer.parts(delta)]
+        return writer.answer([*parts, *writer.closed()], completion["choices"][0]["finish_reason"], usage)
+
+    def error(self, status: int, message: str, code: str) -> JsonObject:
+        del code
+        name = _GOOGLE_ERRORS.get(status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT")
+        return {"error": {"code": status, "message": message, "status": name}}
+
+
+def _google_message(role: str, part: JsonObject) -> JsonObject:
+    if call := part.get("functionCall"):
+        function = {"name": call["name"], "arguments": json.dumps(call["args"], ensure_ascii=False)}
+        found = {"role": role, "tool_calls": [{"id": "", "function": function}]}
+        return found | ({"reasoning": part} if part.get("thoughtSignature") else {})
+    if result := part.get("functionResponse"):
+        return {"role": "tool", "content": json.dumps(result["response"], ensure_ascii=False), "tool_call_id": ""}
+    return {"role": role, "content": part.get("text", "")}
+
+
+class _GoogleWriter:
+    """A call is one event, so it is written when it is whole."""
+
+    def __init__(self, number: int, model: str) -> None:
+        self._number, self._model = number, model
+        self._call: JsonObject | None = None
+        self._calls = 0
+        self._thought = False
+
+    def begin(self) -> bytes:
+        return b""
+
+    def parts(self, delta: JsonObject) -> list[JsonObject]:
+        """Return the parts that end with a delta."""
+        found: list[JsonObject] = []
+        if text := delta.get("reasoning_content"):
+            self._thought = True
+            found.append({"text": text, "thought": True})
+        if text := delta.get("content") or delta.get("refusal"):
+            found.append({"text": text})
+        for call in delta.get("tool_calls", ()):
+            function = call.get("function", {})
+            if "name" in function:
+                found += self.closed()
+                self._call = {"name": function["name"], "arguments": ""}
+            assert self._call is not None
+            self._call["arguments"] += function.get("arguments", "")
+            if _is_object(self._call["arguments"]):
+                found += self.closed()
+        return found
+
+    def closed(self) -> list[JsonObject]:
+        """Return the call that is open."""
+        if self._call is None:
+            return []
+        call, self._call = self._call, None
+        self._calls += 1
+        signed = {"thoughtSignature": f"signed-{self._number}"} if self._thought and self._calls == 1 else {}
+        return [{"functionCall": {"name": call["name"], "args": json.loads(call["arguments"] or "{}")}, **signed}]
+
+    def delta(self, delta: JsonObject) -> bytes:
+        if "tool_calls" in delta and self._call is None and "name" not in delta["tool_calls"][0].get("function", {}):
+            return b""  # the time that a name takes, behind a call that is written
+        return b"".join(sse(self.answer([part])) for part in self.parts(delta))
+
+    def end(self, finish: str, usage: JsonObject | None) -> bytes:
+        return sse(self.answer(self.closed(), finish, usage))
+
+    def answer(self, parts: list[JsonObject], finish: str | None = None, usage: JsonObject | None = None) -> JsonObject:
+        """Return an event, or the whole answer."""
+        candidate: JsonObject = {"content": {"role": "model", "parts": parts}, "index": 0}
+        if finish is not None:
+            candidate["finishReason"] = _GOOGLE_STOP.get(finish, finish)
+        found: JsonObject = {"candidates": [candidate], "modelVersion": self._model}
+        if usage is not None:
+            found["usageMetadata"] = {
+                "promptTokenCount": usage["prompt_tokens"],
+                "candidatesTokenCount": usage["completion_tokens"],
+                "cachedContentTokenCount": usage.get("prompt_tokens_details", {}).get("cached_tokens", 0),
+            }
+        return found
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def aws_event(kind: str, data: JsonObject, *, exception: bool = False) -> bytes:
+    """Return one event of AWS's event stream."""
+    names = {":exception-type" if exception else ":event-type": kind, ":content-type": "application/json"}
+    names[":message-type"] = "exception" if exception else "event"
+    headers = b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
+        for name, value in names.items()
+    )
+    payload = json.dumps(data, ensure_ascii=False).encode()
+    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
+    event = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload
+    return event + struct.pack(">I", zlib.crc32(event))
+
+
+class BedrockForm(ChatForm):
+    """AWS Bedrock's Converse."""
+
+    media_type = "application/vnd.amazon.eventstream"
+
+    def messages(self, body: JsonObject) -> list[JsonObject]:
+        found: list[JsonObject] = [
+            {"role": "system", "content": "\n".join(block.get("text", "") for block in body.get("system", ()))}
+        ]
+        for message in body.get("messages", ()):
+            found += [_bedrock_message(message["role"], block) for block in message["content"]]
+        return found
+
+    def model(self, body: JsonObject, path: Mapping[str, str]) -> str:
+        del body
+        return path["model"]
+
+    def streamed(self, body: JsonObject, path: Mapping[str, str]) -> bool:
+        del body
+        return path["how"] == "converse-stream"
+
+    def writer(self, number: int, model: str, usage: JsonObject) -> AnswerWriter:
+        del model, usage
+        return _BedrockWriter(number)
+
+    def whole(self, number: int, model: str, completion: JsonObject, usage: JsonObject | None) -> JsonObject:
+        del model
+        writer = _BedrockWriter(number)
+        for delta in deltas_of(completion):
+            writer.delta(delta)
+        return writer.answer(completion["choices"][0]["finish_reason"], usage)
+
+    def error(self, status: int, message: str, code: str) -> JsonObject:
+        del status, code
+        return {"message": message}
+
+
+def _bedrock_message(role: str, block: JsonObject) -> JsonObject:
+    if call := block.get("toolUse"):
+        function = {"name": call["name"], "arguments": json.dumps(call["input"], ensure_ascii=False)}
+        return {"role": role, "tool_calls": [{"id": call["toolUseId"], "function": function}]}
+    if result := block.get("toolResult"):
+        text = "\n".join(part.get("text", "") for part in result["content"])
+        return {"role": "tool", "content": text, "tool_call_id": result["toolUseId"]}
+    if thought := block.get("reasoningContent"):
+        return {"role": role, "content": "", "reasoning": thought["reasoningText"]}
+    return {"role": role, "content": block.get("text", "")}
+
+
+class _BedrockWriter:
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._blocks: list[JsonObject] = []
+        self._open = ""
+
+    def begin(self) -> bytes:
+        return aws_event("messageStart", {"role": "assistant"})
+
+    def delta(self, delta: JsonObject) -> bytes:
+        written = b""
+        for call in delta.get("tool_calls", ()):
+            written += self._call(call)
+        if text := delta.get("reasoning_content"):
+            begun = self._block("thinking", {"reasoningContent": {"reasoningText": {"text": ""}}})
+            self._blocks[-1]["reasoningContent"]["reasoningText"]["text"] += text
+            written += begun + self._piece({"reasoningContent": {"text": text}})
+        if text := delta.get("content") or delta.get("refusal"):
+            begun = self._block("text", {"text": ""})
+            self._blocks[-1]["text"] += text
+            written += begun + self._piece({"text": text})
+        return written
+
+    def _call(self, call: JsonObject) -> bytes:
+        function, written = call.get("function", {}), b""
+        if "name" in function:
+            use = {"toolUseId": call["id"], "name": function["name"]}
+            written = self._block(f"call {call['index']}", {"toolUse": {**use, "input": ""}})
+            start = {"start": {"toolUse": use}, "contentBlockIndex": len(self._blocks) - 1}
+            written += aws_event("contentBlockStart", start)
+        self._blocks[-1]["toolUse"]["input"] += function.get("arguments", "")
+        if not function.get("arguments"):
+            return written
+        return written + self._piece({"toolUse": {"input": function["arguments"]}})
+
+    def _block(self, key: str, block: JsonObject) -> bytes:
+        """Close the open block and begin another one, unless it is the same."""
+        if self._open == key:
+            return b""
+        written, self._open = self._closed(), key
+        self._blocks.append(block)
+        return written
+
+    def _closed(self) -> bytes:
+        if not self._open:
+            return b""
+        written = b""
+        if thought := self._blocks[-1].get("reasoningContent"):
+            signature = f"signed-{self._number}-{len(self._blocks) - 1}"
+            thought["reasoningText"]["signature"] = signature
+            written = self._piece({"reasoningContent": {"signature": signature}})
+        return written + aws_event("contentBlockStop", {"contentBlockIndex": len(self._blocks) - 1})
+
+    def _piece(self, delta: JsonObject) -> bytes:
+        return aws_event("contentBlockDelta", {"delta": delta, "contentBlockIndex": len(self._blocks) - 1})
+
+    def end(self, finish: str, usage: JsonObject | None) -> bytes:
+        stop = aws_event("messageStop", {"stopReason": _BEDROCK_STOP.get(finish, finish)})
+        counted = b"" if usage is None else aws_event("metadata", {"usage": _bedrock_usage(usage)})
+        return self._closed() + stop + counted
+
+    def answer(self, finish: str, usage: JsonObject | None) -> JsonObject:
+        """Return the whole answer."""
+        self._closed()
+        for block in self._blocks:
+            if "toolUse" in block:
+                block["toolUse"]["input"] = json.loads(block["toolUse"]["input"] or "{}")
+        message = {"role": "assistant", "content": self._blocks}
+        counted = {} if usage is None else {"usage": _bedrock_usage(usage)}
+        return {"output": {"message": message}, "stopReason": _BEDROCK_STOP.get(finish, finish), **counted}
+
+
+_BEDROCK_STOP = {**_STOP, "content_filter": "content_filtered"}
+
+
+def _bedrock_usage(usage: JsonObject) -> JsonObject:
+    counted = anthropic_usage(usage)
+    return {
+        "inputTokens": counted["input_tokens"],
+        "outputTokens": counted["output_tokens"],
+        "cacheReadInputTokens": counted["cache_read_input_tokens"],
+        "cacheWriteInputTokens": counted["cache_creation_input_tokens"],
+    }
+
+
 FORMS: Mapping[Provider, ProviderForm] = {
     "openai": ChatForm(),
     "openai-responses": ResponsesForm(),
     "anthropic": AnthropicForm(),
+    "google": GoogleForm(),
+    "bedrock": BedrockForm(),
 }
 """By the name of the provider."""

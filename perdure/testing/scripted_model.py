@@ -347,6 +347,8 @@ _ROUTES: Mapping[str, Provider] = {
     "/v1/chat/completions": "openai",
     "/v1/responses": "openai-responses",
     "/v1/messages": "anthropic",
+    "/v1beta/models/{model}": "google",
+    "/model/{model}/{how}": "bedrock",
 }
 _KEYS = ("authorization", "x-api-key", "x-goog-api-key")
 """Headers in which providers take the key."""

@@ -8,7 +8,13 @@ import sys
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from perdure.activities.model_servers import load_library
+from perdure.activities.endpoints import Endpoints
+from perdure.activities.model_servers import BedrockServer, load_library
+from perdure.activities.requests import read_answer
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.requests import ReaderVocabulary
+from perdure.models.response_stream import ResponseStream
+from perdure.testing import ScriptedModel
 
 LIBRARIES = ("anthropic", "botocore", "google.auth")
 
@@ -20,6 +26,29 @@ async def test_a_missing_extra_is_one_line() -> None:
         "the provider 'anthropic' needs a library that is not installed (no_such_library): pip install 'perdure[anthropic]'"
     )
     assert raised.value.non_retryable
+
+
+async def test_a_request_to_bedrock_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_BEARER_TOKEN_BEDROCK", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (
+        ("ACCESS_KEY_ID", "AKIDEXAMPLE"),
+        ("SECRET_ACCESS_KEY", "hidden-enough"),
+        ("REGION", "eu-west-1"),
+    ):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    model = "bedrock:anthropic.claude-opus-5-v1:0"
+    async with ScriptedModel(["Hello"], dialect="tools") as scripted:
+        address = scripted.base_url.removesuffix("/v1")
+        endpoints = Endpoints(servers={"bedrock": BedrockServer(address)})
+        async with endpoints.ask(model, {"messages": [{"role": "user", "content": "Hi"}], "stream": True}) as response:
+            stream = ResponseStream(model, 1, DIALECTS["tools"].reader(ReaderVocabulary()))
+            await read_answer(response, stream)
+        headers = scripted.requests[0].headers
+    assert stream.result().text == "Hello"
+    assert scripted.requests[0].model == "anthropic.claude-opus-5-v1:0"
+    assert "/eu-west-1/bedrock/aws4_request" in headers["authorization"]
+    assert headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/")
 
 
 def test_no_library_of_a_provider_is_loaded_before_it_is_needed() -> None:

@@ -65,6 +65,8 @@ async def test_a_model_that_does_everything() -> None:
 PROVIDERS = {
     "anthropic:claude-sonnet-5": {"ANTHROPIC_API_KEY": "right"},
     "openai-responses:gpt-5": {"OPENAI_API_KEY": "right"},
+    "google:gemini-3-pro": {"GEMINI_API_KEY": "right"},
+    "bedrock:anthropic.claude-opus-5": {"AWS_BEARER_TOKEN_BEDROCK": "right"},
 }
 
 
@@ -73,6 +75,7 @@ async def test_a_model_of_each_provider(name: str) -> None:
     async with ScriptedModel(good(), api_key="right") as model:
         address = model.base_url.removesuffix("/v1")
         env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "", "ANTHROPIC_BASE_URL": address}
+        env |= {"GOOGLE_GEMINI_BASE_URL": address, "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": address, "GOOGLE_API_KEY": ""}
         few = ("--task", "references", "--task", "schema", "--dialect", "tools", "--json")
         command = await perdure("models", "check", "--fast", name, "--smart", name, *few, env=env | PROVIDERS[name])
     assert command.code == 0, command.err
@@ -82,12 +85,21 @@ async def test_a_model_of_each_provider(name: str) -> None:
     assert (report["understands"][name]["usage"], report["understands"][name]["nativeCalls"]) == (True, True)
 
 
-async def test_a_provider_without_its_key_is_one_line() -> None:
-    name = "anthropic:claude-sonnet-5"
-    env = {"OPENAI_API_KEY": "", "ANTHROPIC_API_KEY": "", "ANTHROPIC_AUTH_TOKEN": "", "HOME": "/nonexistent"}
+NO_KEY = {
+    "anthropic:claude-sonnet-5": "no key for the provider 'anthropic': set ANTHROPIC_API_KEY where the worker runs",
+    "google:gemini-3-pro": "no key for the provider 'google': set GEMINI_API_KEY where the worker runs",
+    "bedrock:amazon.nova-pro-v1:0": "no region for the provider 'bedrock': set AWS_REGION where the worker runs",
+}
+
+
+@pytest.mark.parametrize("name", NO_KEY)
+async def test_a_provider_without_its_key_is_one_line(name: str) -> None:
+    keys = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY", "GEMINI_API_KEY")
+    aws = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_BEARER_TOKEN_BEDROCK")
+    env = dict.fromkeys((*keys, *aws), "") | {"HOME": "/nonexistent"}
     command = await perdure("models", "check", "--fast", name, "--smart", name, env=env)
     assert command.code != 0
-    assert "no key for the provider 'anthropic': set ANTHROPIC_API_KEY where the worker runs" in command.err
+    assert NO_KEY[name] in command.err
 
 
 WRONG = {

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.model_names import ModelName, parse_model
-from perdure.models.provider_errors import Reduction, Refusal, step_down
+from perdure.models.provider_errors import Reduction, Refusal, refusal_of, step_down
 from perdure.models.provider_extras import server_of
 from perdure.models.providers.capabilities import capabilities_of
 from perdure.models.providers.registry import write_request
@@ -27,6 +27,7 @@ SONNET = "anthropic:claude-sonnet-5"
         ("ft:gpt-4o:org", ModelName("openai", "ft:gpt-4o:org")),
         ("openai:anthropic:x", ModelName("openai", "anthropic:x")),
         (SONNET, ModelName("anthropic", "claude-sonnet-5")),
+        ("bedrock:anthropic.claude-v1:0", ModelName("bedrock", "anthropic.claude-v1:0")),
         ("anthropic:", ModelName("openai", "anthropic:")),
     ],
 )
@@ -242,7 +243,126 @@ def test_a_file_that_the_model_cannot_read_is_one_line() -> None:
     assert kinds == [("image", None), ("text", "[a file is left out: this model reads no audio]")]
 
 
-@pytest.mark.parametrize("model", [SONNET, "openai-responses:gpt-5"])
+GEMINI = "google:gemini-3-pro"
+NOVA = "bedrock:amazon.nova-pro-v1:0"
+CLAUDE = "bedrock:eu.anthropic.claude-opus-5-v1:0"
+
+
+def test_geminis_thoughts_signatures_and_calls() -> None:
+    def event(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return {
+            "candidates": [{"content": {"role": "model", "parts": [*parts]}, **more}],
+            "modelVersion": "gemini-3-pro",
+        }
+
+    usage = {"promptTokenCount": 50, "cachedContentTokenCount": 40, "candidatesTokenCount": 5, "thoughtsTokenCount": 7}
+    made = {"functionCall": {"name": "add", "args": {"a": 1}}}
+    events = [
+        event({"text": "hm", "thought": True}),
+        event({**made, "thoughtSignature": "c2lnbmVk"}, made),
+        {**event({"text": ""}, finishReason="STOP"), "usageMetadata": usage},
+    ]
+    stream = answer(GEMINI, events)
+    read = stream.result()
+    assert [each.get("_tool") for each in read.calls if isinstance(each, dict)] == ["add", "add"]
+    assert (read.thought, read.model, stream.whole) == ("hm", "gemini-3-pro", True)
+    counted = read.usage
+    assert (counted.prompt_tokens, counted.cached_tokens, counted.completion_tokens, counted.reasoning_tokens) == (
+        50,
+        40,
+        12,
+        7,
+    )
+    assert read.beside is not None
+    calls = [call(id) | beside for id, beside in zip("ab", read.beside.calls, strict=True)]
+    said = {"role": "assistant", "content": None, "tool_calls": calls}
+    body = write_request(
+        GEMINI, "gemini-3-pro", {"messages": [{"role": "user", "content": "go"}, said, result("a"), result("b")]}
+    )
+    assert [content["role"] for content in body["contents"]] == ["user", "model", "user"]
+    assert body["contents"][1]["parts"] == [{**made, "thoughtSignature": "c2lnbmVk"}, made]
+    assert body["contents"][2]["parts"][0] == {"functionResponse": {"name": "add", "response": {"result": 2}}}
+
+
+def test_a_call_of_another_model_has_the_signature_that_gemini_takes_in_its_place() -> None:
+    said = {"role": "assistant", "content": None, "tool_calls": [call("a"), call("b")]}
+    chat = {"messages": [{"role": "user", "content": "go"}, said, result("a"), result("b")]}
+    first, second = write_request(GEMINI, "gemini-3-pro", chat)["contents"][1]["parts"]
+    assert first["thoughtSignature"] == "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
+    assert "thoughtSignature" not in second
+    old = write_request("google:gemini-2.5-flash", "gemini-2.5-flash", chat)["contents"][1]["parts"]
+    assert not any("thoughtSignature" in part for part in old)
+
+
+@pytest.mark.parametrize(
+    ("event", "refused"),
+    [
+        ({"promptFeedback": {"blockReason": "SAFETY"}}, True),
+        ({"candidates": [{"finishReason": "PROHIBITED_CONTENT"}]}, True),
+        ({"candidates": [{"content": {"parts": [{"text": "no"}]}, "finishReason": "STOP"}]}, False),
+    ],
+)
+def test_what_gemini_blocks_is_a_refusal(event: dict[str, Any], refused: bool) -> None:
+    assert (answer(GEMINI, [event]).result().refusal is not None) == refused
+
+
+def test_a_malformed_call_of_gemini_is_asked_again() -> None:
+    event: Any = {"candidates": [{"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": "no such function"}]}
+    *_, document = ResponseStream(GEMINI, 1, DIALECTS["tools"].reader(ReaderVocabulary())).documents(event)
+    found = refusal_of(None, document)
+    assert found is not None
+    assert (found.kind, found.words) == ("bad_answer", "no such function")
+
+
+def test_geminis_settings() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"type": "object"}}}
+    chat = {"messages": [], "response_format": form, "max_tokens": 9, "reasoning_effort": "low", "seed": 1}
+    assert write_request(GEMINI, "gemini-3-pro", chat)["generationConfig"] == {
+        "maxOutputTokens": 9,
+        "seed": 1,
+        "responseMimeType": "application/json",
+        "responseJsonSchema": {"type": "object"},
+        "thinkingConfig": {"includeThoughts": True, "thinkingLevel": "LOW"},
+    }
+    config = write_request("google:gemini-2.5-flash", "gemini-2.5-flash", chat)["generationConfig"]
+    assert config["thinkingConfig"] == {"includeThoughts": True, "thinkingBudget": 1024}
+
+
+def test_marks_of_bedrock_stand_where_the_prompt_is_stable() -> None:
+    messages = [
+        {"role": "system", "content": "Add."},
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": None, "tool_calls": [call("a")]},
+        result("a"),
+        {"role": "user", "content": "now"},
+    ]
+    chat = {"messages": messages, "tools": [TOOL]}
+    mark = {"cachePoint": {"type": "default"}}
+    body = write_request(CLAUDE, "claude-opus-5", chat, stable=3)
+    assert body["system"] == [{"text": "Add."}, mark]
+    assert [message["content"][-1] == mark for message in body["messages"]] == [True, True, False]
+    plain = write_request("bedrock:meta.llama3-70b-instruct-v1:0", "llama", chat, stable=3)
+    assert mark not in plain["system"]
+
+
+def test_bedrocks_body() -> None:
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "look"}, IMAGE]},
+        {"role": "assistant", "content": "", "tool_calls": [call("a")]},
+        result("a"),
+    ]
+    chat = {"messages": messages, "reasoning_effort": "high", "temperature": 0.3, "max_tokens": 50}
+    body = write_request(CLAUDE, "claude-opus-5", chat)
+    assert body["messages"][0]["content"][1] == {"image": {"format": "png", "source": {"bytes": "QUJD"}}}
+    assert body["toolConfig"]["tools"][0]["toolSpec"]["name"] == "add"
+    assert body["inferenceConfig"] == {"maxTokens": 50}
+    assert body["additionalModelRequestFields"]["output_config"] == {"effort": "high"}
+    plain = write_request(NOVA, "nova", chat)
+    assert plain["inferenceConfig"] == {"maxTokens": 50, "temperature": 0.3}
+    assert "additionalModelRequestFields" not in plain
+
+
+@pytest.mark.parametrize("model", [SONNET, "openai-responses:gpt-5", GEMINI, NOVA])
 @pytest.mark.parametrize(
     "event",
     [None, "text", 3, [], {}, {"type": None}, {"type": "content_block_delta"}, {"type": "content_block_start", "index": "x"},
@@ -250,6 +370,10 @@ def test_a_file_that_the_model_cannot_read_is_one_line() -> None:
      {"type": "message_start", "message": "x"}, {"type": "response.output_item.done", "item": {"type": "function_call"}},
      {"type": "response.output_item.added", "item": None}, {"type": "response.completed", "response": None},
      {"type": "response.function_call_arguments.delta", "output_index": 9, "delta": "{}"},
+     {"candidates": [None, {"content": {"parts": [None, {"functionCall": {"args": 3}}]}}]}, {"candidates": "x"},
+     {"usageMetadata": 3}, [{"candidates": []}], {"promptFeedback": 3}, {"contentBlockStart": {"start": {"toolUse": {}}}},
+     {"contentBlockDelta": {"delta": {"toolUse": {"input": "x"}, "text": 3}}}, {"metadata": None}, {"messageStop": {}},
+     {"output": {"message": {"content": [{"toolUse": {}}, {"reasoningContent": {"reasoningText": 3}}]}}},
      {"object": "response", "output": [None, {"type": "reasoning", "summary": "x"}, {"type": "message", "content": [1]}]}],
     ids=json.dumps,
 )  # fmt: skip

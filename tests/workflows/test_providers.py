@@ -10,9 +10,11 @@ import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
+from perdure.models.model_names import parse_model
 from perdure.models.usage import Price
 from perdure.runs.wire import RunView
 from perdure.testing import ScriptedModel, Turn, run_locally
+from perdure.testing._provider_forms import FORMS, aws_event
 from perdure.testing.scripted_model import TOKEN, ChatRequest, Fault, cut, rate_limited, refusal, server_error
 from tests.case_player import compare, play
 from tests.test_conformance import load_cases
@@ -22,8 +24,16 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 MODELS = {
     "openai-responses": "openai-responses:gpt-5",
     "anthropic": "anthropic:claude-sonnet-5",
+    "google": "google:gemini-3-pro",
+    "bedrock": "bedrock:anthropic.claude-opus-5-v1:0",
 }
 """A model of each provider whose form is not that of Chat Completions."""
+OTHERS = {
+    "openai-responses": "openai-responses:o3",
+    "anthropic": "anthropic:claude-opus-5",
+    "google": "google:gemini-3-flash",
+    "bedrock": "bedrock:anthropic.claude-sonnet-5-v1:0",
+}
 DIALECTS = ("solution", "tools", "script")
 
 each_provider = pytest.mark.parametrize("provider", MODELS)
@@ -139,7 +149,7 @@ async def test_a_server_that_is_away_is_asked_again(
     assert (view.status, view.output) == ("completed", "the sum is 3")
 
 
-OVERLOADED = {
+OVERLOADED: dict[str, list[str | bytes]] = {
     "openai-responses": [
         'event: response.failed\ndata: {"type":"response.failed","response":{"status":"failed",'
         '"error":{"code":"server_error","message":"try later"}}}\n\n'
@@ -148,6 +158,11 @@ OVERLOADED = {
         'event: message_start\ndata: {"type":"message_start","message":{"model":"m","usage":{"input_tokens":3}}}\n\n',
         'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n',
     ],
+    "google": ['data: {"error":{"code":503,"message":"The model is overloaded.","status":"UNAVAILABLE"}}\n\n'],
+    "bedrock": [
+        aws_event("messageStart", {"role": "assistant"}),
+        aws_event("throttlingException", {"message": "Too many requests"}, exception=True),
+    ],
 }
 
 
@@ -155,7 +170,8 @@ OVERLOADED = {
 async def test_a_server_that_is_overloaded_in_the_stream_is_asked_again(
     provider: str, dev_server: WorkflowEnvironment
 ) -> None:
-    model = ScriptedModel([Turn(raw=OVERLOADED[provider]), *SUM], dialect="tools")
+    media_type = FORMS[parse_model(MODELS[provider]).provider].media_type
+    model = ScriptedModel([Turn(raw=OVERLOADED[provider], media_type=media_type), *SUM], dialect="tools")
     view = await run(dev_server, agent(provider), model)
     assert (view.status, view.output) == ("completed", "the sum is 3")
 
@@ -200,6 +216,8 @@ async def test_thoughts_go_back_to_the_model_that_signed_them(provider: str, dev
             "summary": [{"type": "summary_text", "text": "1 and 2 make 3"}],
         },
         "anthropic": {"thinking": "1 and 2 make 3", "signature": "signed-1-0"},
+        "google": {"thoughtSignature": "signed-1"},
+        "bedrock": {"text": "1 and 2 make 3", "signature": "signed-1-0"},
     }
     sealed = every[provider]
     assert {key: back[key] for key in sealed} == sealed
@@ -207,7 +225,7 @@ async def test_thoughts_go_back_to_the_model_that_signed_them(provider: str, dev
 
 @each_provider
 async def test_thoughts_do_not_go_to_another_model(provider: str, dev_server: WorkflowEnvironment) -> None:
-    other = {"openai-responses": "openai-responses:o3", "anthropic": "anthropic:claude-opus-5"}[provider]
+    other = OTHERS[provider]
     turns = [Turn({"calls": [{**CALL, "_tool": "broken"}]}, reasoning="a secret"), SUM[1]]
     model = ScriptedModel(turns, dialect="tools")
     made = agent(provider, models={"smart": other}, sampling={"reasoning_effort": "medium"})
@@ -217,7 +235,8 @@ async def test_thoughts_do_not_go_to_another_model(provider: str, dev_server: Wo
         other.partition(":")[2],
     ]
     assert view.status == "completed"
-    assert thought_of(model.requests[1]) == []
+    assert "signed-1" not in json.dumps(model.requests[1].body)
+    assert "sealed-1" not in json.dumps(model.requests[1].body)
 
 
 @each_provider
@@ -229,10 +248,19 @@ async def test_a_price_without_the_provider_counts(provider: str, dev_server: Wo
     assert view.usage.cost == pytest.approx(view.usage.tokens * 10 / 1_000_000)
 
 
-def blocks_of(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the blocks of a prompt in the order of the cache: tools, system texts, messages."""
+def blocks_of(body: dict[str, Any]) -> list[tuple[dict[str, Any], bool]]:
+    """Return the blocks of a prompt in the order of the cache (tools, system texts, messages), each with whether it is
+    marked: by a key of its own, or by a block behind it."""
+    tools = body.get("tools") or body.get("toolConfig", {}).get("tools", ())
     said = [{"role": each["role"], **block} for each in body["messages"] for block in each["content"]]
-    return [dict(block) for block in [*body.get("tools", ()), *body.get("system", ()), *said]]
+    found: list[tuple[dict[str, Any], bool]] = []
+    for block in [*tools, *body.get("system", ()), *said]:
+        if "cachePoint" in block:
+            found[-1] = (found[-1][0], True)
+        else:
+            plain = {key: value for key, value in block.items() if key != "cache_control"}
+            found.append((plain, "cache_control" in block))
+    return found
 
 
 class PrefixCache:
@@ -252,8 +280,8 @@ class PrefixCache:
         prefixes: list[str] = []
         marked: list[bool] = []
         whole = ""
-        for block in blocks_of(request.body):
-            marked.append(block.pop("cache_control", None) is not None)
+        for block, is_marked in blocks_of(request.body):
+            marked.append(is_marked)
             whole += json.dumps(block, sort_keys=True)
             prefixes.append(whole)
         assert sum(marked) <= 4
@@ -267,7 +295,13 @@ class PrefixCache:
         return {"prompt_tokens": prompt, "prompt_tokens_details": {"cached_tokens": cached}}
 
 
-async def test_the_stable_prefix_is_marked_and_read_from_the_cache(dev_server: WorkflowEnvironment) -> None:
+marked_provider = pytest.mark.parametrize("provider", ["anthropic", "bedrock"])
+
+
+@marked_provider
+async def test_the_stable_prefix_is_marked_and_read_from_the_cache(
+    provider: str, dev_server: WorkflowEnvironment
+) -> None:
     cache = PrefixCache()
 
     def turn(request: ChatRequest) -> Turn:
@@ -275,10 +309,11 @@ async def test_the_stable_prefix_is_marked_and_read_from_the_cache(dev_server: W
         calls = [{"_tool": "add", "a": made, "b": n, "_outputPath": f"†state.n{made}_{n}"} for n in range(15)]
         return Turn({"calls": calls} if made < 6 else {"output": "done"}, usage=cache(request))
 
-    made = agent("anthropic")
+    made = agent(provider)
     made["context"][0]["text"] = "You add numbers for a living. " * 200
     model = ScriptedModel(turn, dialect="tools")
     view = await run(dev_server, made, model)
+    print("shares of the prompt from the cache:", [f"{share:.2f}" for share in cache.shares])
     assert view.status == "completed"
     first, *later = cache.shares
     assert first == 0
@@ -287,15 +322,18 @@ async def test_the_stable_prefix_is_marked_and_read_from_the_cache(dev_server: W
     assert view.usage.cached_tokens > 0.6 * view.usage.prompt_tokens
 
 
+@marked_provider
 @pytest.mark.parametrize("dialect", ["solution", "script"])
-async def test_what_changes_is_behind_the_last_mark(dialect: str, dev_server: WorkflowEnvironment) -> None:
+async def test_what_changes_is_behind_the_last_mark(
+    provider: str, dialect: str, dev_server: WorkflowEnvironment
+) -> None:
     cache = PrefixCache()
 
     def turn(request: ChatRequest) -> Turn:
         call = {**CALL, "_outputPath": f"†state.n{request.number}"}
         return Turn({"calls": [call]} if request.number < 4 else {"output": "done"}, usage=cache(request))
 
-    made = agent("anthropic", dialect=dialect)
+    made = agent(provider, dialect=dialect)
     made["context"][0]["text"] = "You add numbers for a living. " * 200
     view = await run(dev_server, made, ScriptedModel(turn, dialect=dialect))
     assert view.status == "completed"

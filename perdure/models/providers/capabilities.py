@@ -36,6 +36,8 @@ _OPENAI_SEES: Final = re.compile(
     r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|o1(?!-(?:mini|preview))|o[34](?!-mini-search)|chatgpt-4o"
 )
 _OPENAI_THINKS: Final = re.compile(r"o\d|gpt-[5-9](?!.*chat)|codex|computer-use")
+_GEMINI_THINKS: Final = re.compile(r"gemini-(?:2\.5|[3-9])")
+_NOVA: Final = re.compile(r"nova-(?:lite|pro|premier|2)")
 
 
 def capabilities_of(model: str) -> Capabilities:
@@ -66,15 +68,31 @@ def _anthropic(name: str) -> Capabilities:
     )
 
 
+def _google(name: str) -> Capabilities:
+    return Capabilities(images=True, documents=True, audio=True, thinking=_GEMINI_THINKS.match(name) is not None)
+
+
+def _bedrock(name: str) -> Capabilities:
+    claude = claude_of(name)
+    if claude is None:
+        nova = _NOVA.search(name) is not None
+        return Capabilities(strict_schemas=False, images=nova, documents=nova, caching="marked" if nova else "none")
+    return Capabilities(strict_schemas=False, images=True, documents=True, caching="marked", thinking=claude.thinking)
+
+
 _OF: Final = {
     "openai": _chat,
     "openai-responses": _responses,
     "anthropic": _anthropic,
+    "google": _google,
+    "bedrock": _bedrock,
 }
 
 EXAMPLES: Final[dict[Provider, str]] = {
     "openai": "gpt-4.1",
     "openai-responses": "gpt-5",
     "anthropic": "claude-sonnet-5",
+    "google": "gemini-2.5-pro",
+    "bedrock": "anthropic.claude-sonnet-5",
 }
 """One model of each provider, for the documentation."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from perdure.models.model_names import Provider, parse_model
-from perdure.models.providers import anthropic, openai_responses
+from perdure.models.providers import anthropic, bedrock, google, openai_responses
 from perdure.models.providers.capabilities import Capabilities, capabilities_of
 from perdure.values.json import Json, JsonObject
 
@@ -35,6 +35,8 @@ _READERS: Final[Mapping[Provider, Callable[[], EventReader]]] = {
     "openai": ChatEvents,
     "openai-responses": openai_responses.ResponsesEvents,
     "anthropic": anthropic.AnthropicEvents,
+    "google": google.GoogleEvents,
+    "bedrock": bedrock.BedrockEvents,
 }
 
 
@@ -75,6 +77,10 @@ def write_request(model: str, name: str, chat: JsonObject, stable: int = 0) -> J
     provider = parse_model(model).provider
     if provider == "anthropic":
         return anthropic.write_body(name, chat, stable)
+    if provider == "google":
+        return google.write_body(name, chat)
+    if provider == "bedrock":
+        return bedrock.write_body(name, chat, stable, marked=capabilities.caching == "marked")
     if provider == "openai-responses":
         return openai_responses.write_body(name, chat, thinking=capabilities.thinking)
     return {"model": name, **chat}

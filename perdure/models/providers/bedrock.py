@@ -1,0 +1,213 @@
+"""AWS Bedrock's Converse: a Request as its body, and its events as pieces of Chat Completions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from perdure.models.provider_extras import CONTENT_INDEX, THINKING_BLOCKS
+from perdure.models.providers.chat_messages import (
+    CallPart,
+    ChatTurn,
+    Part,
+    TextPart,
+    call_piece,
+    chunk,
+    count,
+    in_order,
+    known_tools,
+    objects,
+    part_of,
+    place_of,
+    read_conversation,
+    usage_chunk,
+    written_arguments,
+)
+from perdure.models.providers.claude import claude_of
+from perdure.values.json import Json, JsonObject
+
+_MARK: Final[JsonObject] = {"cachePoint": {"type": "default"}}
+_NAME: Final = re.compile(r"[^a-zA-Z0-9 ()\[\]-]+")
+_SAMPLING: Final = {"max_tokens": "maxTokens", "temperature": "temperature", "top_p": "topP"}
+
+
+def write_body(model: str, chat: JsonObject, stable: int, *, marked: bool) -> JsonObject:
+    """Return the body of a Request to Converse, beside `model` and `stream`, which belong into its address.
+
+    `stable`: the number of chat messages that later Requests repeat. `marked`: whether the model's cache needs marks.
+    """
+    claude = claude_of(model)
+    conversation = read_conversation(chat["messages"])
+    tools, _ = known_tools(chat, conversation)
+    calling = [turn for turn in conversation.turns if turn.calls]
+    thoughts: JsonObject = {}
+    if claude is not None and (claude.adaptive or not calling or any(_thoughts(calling[-1]))):
+        thoughts = claude.thoughts(chat.get("reasoning_effort"))
+    contents = [list(_blocks(turn)) for turn in conversation.turns]
+    turns = zip(conversation.turns, contents, strict=True)
+    system: list[JsonObject] = [{"text": text} for text in conversation.system]
+    body: JsonObject = {
+        "model": model,
+        "stream": bool(chat.get("stream")),
+        "messages": [{"role": turn.role, "content": content} for turn, content in turns],
+    }
+    inference = {name: chat[key] for key, name in _SAMPLING.items() if chat.get(key) is not None}
+    if thoughts or (claude is not None and not claude.sampled):
+        inference = {key: value for key, value in inference.items() if key == "maxTokens"}
+    if "thinking" in thoughts and claude is not None:
+        inference.setdefault("maxTokens", claude.tokens(thoughts))
+        effort = {"output_config": {"effort": thoughts["effort"]}} if "effort" in thoughts else {}
+        body["additionalModelRequestFields"] = {"thinking": thoughts["thinking"], **effort}
+    if inference:
+        body["inferenceConfig"] = inference
+    if system:
+        body["system"] = system
+    if tools:
+        body["toolConfig"] = {"tools": [_tool(tool) for tool in tools]}
+    if marked:
+        for blocks in [*([system] if system else []), *(contents[each] for each in conversation.stable_turns(stable))]:
+            blocks.append(_MARK)
+    return body
+
+
+def _tool(tool: JsonObject) -> JsonObject:
+    described = {"description": tool["description"]} if tool["description"] else {}
+    return {"toolSpec": {"name": tool["name"], **described, "inputSchema": {"json": tool["parameters"]}}}
+
+
+def _blocks(turn: ChatTurn) -> Iterator[JsonObject]:
+    for call, parts in turn.results:
+        content = [_part(part) for part in parts] or [{"text": "(empty)"}]
+        yield {"toolResult": {"toolUseId": call.id, "content": content}}
+    thoughts = [(count(block.get("index")), _thought(block)) for block in _thoughts(turn)]
+    early, later = in_order(thoughts, [(place_of(call.beside), _call(call)) for call in turn.calls])
+    yield from early
+    yield from map(_part, turn.parts)
+    yield from later
+
+
+def _call(call: CallPart) -> JsonObject:
+    return {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.arguments}}
+
+
+def _thoughts(turn: ChatTurn) -> list[JsonObject]:
+    """Return the thoughts that have their signature."""
+    blocks = objects(turn.extras.get(THINKING_BLOCKS))
+    return [block for block in blocks if block.get("signature") or block.get("data")]
+
+
+def _thought(block: JsonObject) -> JsonObject:
+    if "data" in block:
+        return {"reasoningContent": {"redactedContent": block["data"]}}
+    text = {"text": block.get("thinking") or "", "signature": block["signature"]}
+    return {"reasoningContent": {"reasoningText": text}}
+
+
+def _part(part: Part) -> JsonObject:
+    if isinstance(part, TextPart):
+        return {"text": part.text}
+    source = {"bytes": part.data}
+    form = part.media_type.rpartition("/")[2]
+    if part.kind == "document":
+        name = _NAME.sub("-", part.name.rpartition(".")[0] or "document")
+        return {"document": {"format": form, "name": name, "source": source}}
+    return {part.kind: {"format": form, "source": source}}
+
+
+_FINISH: Final = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "guardrail_intervened": "content_filter",
+    "content_filtered": "content_filter",
+}
+_KINDS: Final = frozenset(
+    {"messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata"}
+)
+
+
+class BedrockEvents:
+    """A reader of the events of ConverseStream, each as `{"name": {…}}`, or of a whole answer."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, int] = {}
+        """Index of a block → index of its call."""
+        self._written: set[int] = set()
+        """Blocks of calls whose arguments have begun."""
+        self._thought = False
+        """Whether there were thoughts: then the place of each call among them counts."""
+
+    def take(self, event: Json) -> list[Json]:
+        """Return the pieces that an event stands for; what is none of these events stays as it is."""
+        if not isinstance(event, dict):
+            return [event]
+        if isinstance(event.get("output"), dict):
+            return self._whole(event)
+        kind = next((key for key in event if key in _KINDS), None)
+        if kind is None:
+            return [event]
+        data = part_of(event, kind)
+        index = count(data.get("contentBlockIndex"))
+        if kind == "contentBlockStart":
+            return self._opened(index, part_of(data, "start"))
+        if kind == "contentBlockDelta":
+            return self._delta(index, part_of(data, "delta"))
+        if kind == "contentBlockStop" and index in self._calls and index not in self._written:
+            return [chunk(call_piece(self._calls[index], "{}"))]
+        if kind == "messageStop":
+            return self._end(data)
+        return [_counted(data)] if kind == "metadata" else []
+
+    def _whole(self, answer: JsonObject) -> list[Json]:
+        pieces: list[Json] = []
+        for index, block in enumerate(objects(part_of(part_of(answer, "output"), "message").get("content"))):
+            pieces += self._opened(index, block)
+            if "toolUse" not in block:
+                thought = part_of(block, "reasoningContent")
+                flat = {"reasoningContent": {**thought, **part_of(thought, "reasoningText")}} if thought else block
+                pieces += self._delta(index, flat)
+            else:
+                arguments = written_arguments(part_of(block, "toolUse").get("input"))
+                pieces.append(chunk(call_piece(self._calls[index], arguments)))
+        return [*pieces, *self._end(answer), _counted(answer)]
+
+    def _opened(self, index: int, start: JsonObject) -> list[Json]:
+        call = start.get("toolUse")
+        if not isinstance(call, dict):
+            return []
+        number = self._calls[index] = len(self._calls)
+        place = {CONTENT_INDEX: index} if self._thought else {}
+        return [chunk(call_piece(number, "", id=call.get("toolUseId"), name=call.get("name"), **place))]
+
+    def _delta(self, index: int, delta: JsonObject) -> list[Json]:
+        if isinstance(text := delta.get("text"), str):
+            return [chunk({"content": text})]
+        if isinstance(call := delta.get("toolUse"), dict) and index in self._calls and call.get("input"):
+            self._written.add(index)
+            return [chunk(call_piece(self._calls[index], str(call["input"])))]
+        if not isinstance(thought := delta.get("reasoningContent"), dict):
+            return []
+        self._thought = True
+        if thought.get("redactedContent"):
+            block = {"type": "redacted_thinking", "data": thought["redactedContent"]}
+        else:
+            said = {"thinking": thought.get("text"), "signature": thought.get("signature")}
+            block = {"type": "thinking", **{key: value for key, value in said.items() if value is not None}}
+        return [chunk({THINKING_BLOCKS: [{"index": index, **block}]})]
+
+    def _end(self, ended: JsonObject) -> list[Json]:
+        reason = ended.get("stopReason")
+        if isinstance(reason, str) and reason.startswith("malformed"):
+            words = f"the answer ended with {reason}"
+            return [{"error": {"message": words, "code": "tool_use_failed", "type": reason}}]
+        return [chunk({}, _FINISH.get(reason, reason))] if isinstance(reason, str) else []
+
+
+def _counted(holder: JsonObject) -> JsonObject:
+    usage = part_of(holder, "usage")
+    read, written = (count(usage.get(f"cache{each}InputTokens")) for each in ("Read", "Write"))
+    prompt = count(usage.get("inputTokens")) + read + written
+    return chunk(usage=usage_chunk(prompt, count(usage.get("outputTokens")), read))

@@ -1,0 +1,170 @@
+"""Google's Gemini: a Request as its body, and its events as pieces of Chat Completions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from perdure.errors import JsonError
+from perdure.models.providers.chat_messages import (
+    CallPart,
+    ChatTurn,
+    Part,
+    TextPart,
+    call_piece,
+    chat_tools,
+    chunk,
+    count,
+    objects,
+    part_of,
+    read_conversation,
+    text_of,
+    usage_chunk,
+)
+from perdure.values.json import Json, JsonObject, dumps, loads
+
+_UNSIGNED: Final = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
+"""The signature that Google's documentation gives for a call of another model: `skip_thought_signature_validator`."""
+_LEVELS: Final = re.compile(r"gemini-(?:[3-9]|\d\d)")
+"""Models that take a level of thinking; earlier ones take a budget of tokens."""
+_BUDGET: Final = {"none": 0, "off": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
+
+
+def write_body(model: str, chat: JsonObject) -> JsonObject:
+    """Return the body of a Request to `generateContent`, beside `model` and `stream`, which belong into its address."""
+    conversation = read_conversation(chat["messages"])
+    signs = _LEVELS.search(model) is not None
+    body: JsonObject = {
+        "model": model,
+        "stream": bool(chat.get("stream")),
+        "contents": [_content(turn, signs=signs) for turn in conversation.turns],
+    }
+    if conversation.system:
+        body["systemInstruction"] = {"parts": [{"text": text} for text in conversation.system]}
+    if tools := chat_tools(chat):
+        declared = [
+            {"name": tool["name"], "description": tool["description"], "parametersJsonSchema": tool["parameters"]}
+            for tool in tools
+        ]
+        body["tools"] = [{"functionDeclarations": declared}]
+    config = _config(model, chat)
+    return body | ({"generationConfig": config} if config else {})
+
+
+_SAMPLING: Final = {"temperature": "temperature", "top_p": "topP", "max_tokens": "maxOutputTokens", "seed": "seed"}
+
+
+def _config(model: str, chat: JsonObject) -> JsonObject:
+    config: JsonObject = {name: chat[key] for key, name in _SAMPLING.items() if chat.get(key) is not None}
+    if form := part_of(chat, "response_format"):
+        config["responseMimeType"] = "application/json"
+        if schema := part_of(form, "json_schema"):
+            config["responseJsonSchema"] = schema["schema"]
+    if (effort := chat.get("reasoning_effort")) is not None:
+        config["thinkingConfig"] = _thinking(model, str(effort))
+    return config
+
+
+def _thinking(model: str, effort: str) -> JsonObject:
+    shown = {"includeThoughts": effort not in ("none", "off")}
+    if _LEVELS.search(model):
+        return {**shown, "thinkingLevel": "LOW" if effort in ("none", "off", "minimal") else effort.upper()}
+    return {**shown, "thinkingBudget": _BUDGET.get(effort, _BUDGET["medium"])}
+
+
+def _content(turn: ChatTurn, *, signs: bool) -> JsonObject:
+    parts = [_result(call, parts) for call, parts in turn.results]
+    parts += map(_part, turn.parts)
+    parts += _calls(turn.calls, signs=signs)
+    return {"role": "model" if turn.role == "assistant" else "user", "parts": parts}
+
+
+def _calls(calls: list[CallPart], *, signs: bool) -> Iterator[JsonObject]:
+    """Yield calls with their signatures. The server demands one of the first call, if it signs its own."""
+    for index, call in enumerate(calls):
+        signature = part_of(part_of(call.beside, "extra_content"), "google").get("thought_signature")
+        if not signature and signs and index == 0:
+            signature = _UNSIGNED
+        signed = {"thoughtSignature": signature} if signature else {}
+        yield {"functionCall": {"name": call.name, "args": call.arguments}, **signed}
+
+
+def _result(call: CallPart, parts: list[Part]) -> JsonObject:
+    text = text_of(parts)
+    try:
+        value = loads(text, source="the result")
+    except JsonError:
+        value = text
+    return {
+        "functionResponse": {"name": call.name, "response": value if isinstance(value, dict) else {"result": value}}
+    }
+
+
+def _part(part: Part) -> JsonObject:
+    if isinstance(part, TextPart):
+        return {"text": part.text}
+    if part.address:
+        return {"fileData": {"fileUri": part.address, "mimeType": part.media_type}}
+    return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
+
+
+_FILTERED: Final = frozenset(
+    {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE", "IMAGE_SAFETY"}
+)
+_MALFORMED: Final = frozenset({"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MISSING_THOUGHT_SIGNATURE"})
+"""Ends for which another attempt may do better."""
+
+
+class GoogleEvents:
+    """A reader of the events of `streamGenerateContent`, or of a whole answer."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def take(self, event: Json) -> list[Json]:
+        """Return the pieces that an event stands for; what is none of these events stays as it is."""
+        if isinstance(event, list):  # a stream without events is one list
+            return [piece for each in event for piece in self.take(each)]
+        if not isinstance(event, dict) or not event.keys() & {"candidates", "usageMetadata", "promptFeedback"}:
+            return [event]
+        pieces: list[Json] = [chunk(model=event.get("modelVersion"))]
+        if reason := part_of(event, "promptFeedback").get("blockReason"):
+            pieces.append(chunk({}, f"content_filter: {reason}"))
+        for candidate in objects(event.get("candidates"))[:1]:
+            for part in objects(part_of(candidate, "content").get("parts")):
+                pieces += self._part(part)
+            pieces += self._end(candidate)
+        if usage := part_of(event, "usageMetadata"):
+            thoughts = count(usage.get("thoughtsTokenCount"))
+            prompt = count(usage.get("promptTokenCount")) + count(usage.get("toolUsePromptTokenCount"))
+            completion = count(usage.get("candidatesTokenCount")) + thoughts
+            pieces.append(
+                chunk(usage=usage_chunk(prompt, completion, count(usage.get("cachedContentTokenCount")), thoughts))
+            )
+        return pieces
+
+    def _part(self, part: JsonObject) -> list[Json]:
+        if isinstance(call := part.get("functionCall"), dict):
+            index, self._calls = self._calls, self._calls + 1
+            signature = part.get("thoughtSignature")
+            extra: Json = {"google": {"thought_signature": signature}} if signature else None
+            arguments = dumps(part_of(call, "args"))
+            return [chunk(call_piece(index, arguments, id=call.get("id"), name=call.get("name"), extra_content=extra))]
+        text = part.get("text")
+        if not isinstance(text, str) or not text:
+            return []
+        if part.get("thought") is True:
+            return [chunk({"content": [{"type": "reasoning_text", "text": text}]})]
+        return [chunk({"content": text})]
+
+    def _end(self, candidate: JsonObject) -> list[Json]:
+        reason = candidate.get("finishReason")
+        if not isinstance(reason, str) or reason == "FINISH_REASON_UNSPECIFIED":
+            return []
+        if reason in _MALFORMED:
+            words = candidate.get("finishMessage") or f"the answer ended with {reason}"
+            return [{"error": {"message": words, "code": "tool_use_failed", "type": reason}}]
+        if reason in _FILTERED:
+            return [chunk({}, f"content_filter: {reason}")]
+        return [chunk({}, "length" if reason == "MAX_TOKENS" else "tool_calls" if self._calls else "stop")]
