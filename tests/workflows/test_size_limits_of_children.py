@@ -132,7 +132,7 @@ async def test_r18_2_a_program_decides_on_large_parameters(dev_server: WorkflowE
 
 
 async def test_r18_2_a_program_is_asked_about_hundreds_in_turns(dev_server: WorkflowEnvironment) -> None:
-    calls = [{"_tool": "risky", "text": "†state.text", "n": n} for n in range(150)]
+    calls = [{"_tool": "risky", "text": "†state.text", "n": n} for n in range(450)]
     context = [
         {"type": "state", "state": {"text": "x" * 12_000}},
         {"type": "plan", "plan": calls, "output": {"ok": True}},
@@ -144,13 +144,13 @@ async def test_r18_2_a_program_is_asked_about_hundreds_in_turns(dev_server: Work
         view = await it.view(handle.id)
         history = await handle.fetch_history()
         assert await troubles(it.client, handle) == []
-    assert [call.status for call in view.calls] == ["done"] * 150
+    assert [call.status for call in view.calls] == ["done"] * 450
     asked: dict[int, int] = {}
     for event in history.events:
         sent = event.activity_task_scheduled_event_attributes
         if sent.activity_type.name == APPROVE_ACTIVITY:
             asked[sent.workflow_task_completed_event_id] = asked.get(sent.workflow_task_completed_event_id, 0) + 1
-    assert sum(asked.values()) == 150
+    assert sum(asked.values()) == 450
     assert max(asked.values()) <= 100
 
 
