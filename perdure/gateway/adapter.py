@@ -23,6 +23,7 @@ from perdure.gateway.bounds import OpenRequests, OpenStreams, Rates
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError, as_problem_json
 from perdure.gateway.guards import Guards
+from perdure.gateway.server_watch import ServerWatch
 from perdure.hosting.settings import Settings
 from perdure.values.caller_context import same_context
 from perdure.values.problems import none_of
@@ -108,6 +109,7 @@ class Gateway:
 
     def __init__(self, perdure: Perdure, settings: Settings, guards: Guards) -> None:
         self.perdure = perdure
+        self.server = ServerWatch(perdure)
         self.settings = settings
         self.guards = guards
         self.agents = Agents(settings.agents_folder)

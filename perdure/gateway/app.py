@@ -190,7 +190,7 @@ class _Framed(BaseRoute):
             if int(request.headers.get("content-length") or 0) > most:
                 raise too_large(most)
             with nullcontext() if self.adapter.access == "open" else self._gateway.held.one_of(caller):
-                await self.route.handle(scope, body, sending)
+                await self._gateway.server.bound(self.route.handle(scope, body, sending), lambda: bool(started))
         except ClientDisconnect:
             pass  # whoever asked has gone before all was said: there is nobody to answer
         except Exception as error:
