@@ -12,7 +12,7 @@ from openai import APIConnectionError, APIStatusError, AsyncOpenAI
 from temporalio.client import WorkflowQueryFailedError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import Run, tool
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure
 from perdure.client.run import watch_run, watch_trouble
@@ -470,6 +470,9 @@ async def test_r9_7_a_context_too_long_is_cut_and_asked_once_more(
     async with harness(dev_server.client, [add], answer) as it:
         view = await it.run(agent("add", context=[long]))
         assert '"short":"kept"' in it.model.requests[-1].text
+        events = [each async for each in Run(it.client, view.run_id).events(topics=["request", "compaction"])]
+    assert [each.phase for each in events if each.topic == "compaction"] == ["start", "end"]
+    assert [each.data["attempt"] for each in events if each.topic == "request" and each.phase == "end"] == [2]
     assert (view.status, view.requests, len(sizes)) == ("completed", 1, 2)
     assert view.log[0].reason == "the context was too long, and was cut"
 

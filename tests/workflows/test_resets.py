@@ -28,6 +28,7 @@ from temporalio.worker import (
 from perdure import Agent, Perdure, Run, RunFailedError, Session, ToolContext, tool
 from perdure.client.histories import replay_history
 from perdure.client.run_operations import AgentHandle
+from perdure.client.run_tree import RunTree, RunTreeReader
 from perdure.errors import DecisionRefusedError
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import find_program
@@ -742,3 +743,28 @@ async def test_a_run_that_a_sessions_reset_has_left_behind_is_cancelled(dev_serv
         assert (await session.show()).status == "idle"
         replayed = await replay_history(await handle.fetch_history(), data_converter(), session.id)
     assert replayed.problem is None
+
+
+async def test_who_has_read_a_delegates_end_reads_the_run_that_a_reset_begins_anew(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """Its id is the same: an adapter of the gateway would never show what waits there."""
+    document, model = pays(tmp_path, {"_tool": "pay", "task": "rent"})
+    async with harness(dev_server.client, TOOLS, model, agents=tmp_path) as it, asyncio.timeout(HANG):
+        handle = await it.start(document)
+        run, below, reader = Run(it.client, handle.id), f"{handle.id}/1.0", RunTreeReader()
+        await until_asked(it, below, "1.0")
+        first = await execution_of(it, below)
+        await Run(it.client, below).approve("1.0")
+        await handle.result()
+        while (await reader.below(run, asked=True))["1.0"].status != "completed":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        where = ("--workflow-id", handle.id, "--type", "FirstWorkflowTask", "--reason", "try again")
+        await temporal(dev_server, "reset", *where)
+        await until_replaced(it, below, first)
+        await until_asked(it, below, "1.0")
+        while (view := (await reader.below(run, asked=True))["1.0"]).status != "running":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # the index is a moment late
+        tree = RunTree(await run.view(), {"1.0": view})
+        assert ([(path, offer.call) for path, offer in tree.waiting], tree.rests) == ([("1.0", "1.0")], True)
+        await run.cancel()
