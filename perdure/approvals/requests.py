@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
@@ -344,6 +344,27 @@ def _is_number(value: Json) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+class InformedRoute(WireModel):
+    """A route by which people were informed of a request.
+
+    ```python
+    print(each.route, each.at, each.status)
+    ```
+    """
+
+    route: str
+    at: str
+    """Time of the notification: ISO 8601, UTC."""
+    status: Literal["sending", "delivered", "refused", "unknown"]
+    """The outcome so far."""
+
+    @property
+    def words(self) -> str:
+        """The route, its outcome where that is not `delivered`, and the time, as one line."""
+        outcome = "" if self.status == "delivered" else f" ({self.status})"
+        return f"{self.route}{outcome} at {self.at[:16].replace('T', ' ')} UTC"
+
+
 class WaitingView(WireModel):
     """A view of one waiting request: a call, or a whole plan (then `calls` and `simulation` are set).
 
@@ -398,6 +419,8 @@ class WaitingView(WireModel):
     """The key of the run's session."""
     said: str = Field(default="", exclude_if=operator.not_)
     """The last message of the person in that session, or its beginning."""
+    informed: list[InformedRoute] = Field(default_factory=list, exclude_if=operator.not_)  # R19.5
+    """The routes by which people were informed of it, oldest first; left out where nobody was."""
 
     @property
     def sentence(self) -> str:

@@ -280,11 +280,12 @@ def _decision(key: str, one: Any) -> JsonObject | None:
 
 
 def _person(offer: Any) -> list[RenderableType]:
-    """Return who asks, and their last message."""
+    """Return who asks, their last message, and who was informed."""
     of = [f"asked by {offer.sender}"] if offer.sender else []
     of += [f"tenant {offer.tenant}"] if offer.tenant else []
     of += [f"session {offer.session}"] if offer.session else []
     lines = [", ".join(of), f"last message: {' '.join(offer.said.split())}" if offer.said else ""]
+    lines += [f"informed: {', '.join(each.words for each in offer.informed)}" if offer.informed else ""]
     return [Text(harmless(line), style="dim") for line in lines if line]
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel
 
 from perdure.approvals.policy import Guard
-from perdure.approvals.requests import ApprovalRequest, WaitingEntry, WaitingView, tool_question
+from perdure.approvals.requests import ApprovalRequest, InformedRoute, WaitingEntry, WaitingView, tool_question
 from perdure.errors import clip
 from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestView
@@ -144,6 +144,12 @@ def request_view(offer: ApprovalRequest, run: Run) -> WaitingView:
     view.sender, view.tenant, view.session = owner.sender, owner.tenant, owner.session
     newest = run.progress.inbox[-1].text if run.progress.inbox else run.identity.said
     view.said = clip(newest, MAX_SHOWN_MESSAGE)
+    view.informed = [
+        InformedRoute(route=each.route, at=notification.at, status=each.status)
+        for notification in run.notifications
+        if notification.call == offer.id and notification.at >= offer.approval.requested_at
+        for each in notification.routes
+    ]
     return view
 
 

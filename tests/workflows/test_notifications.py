@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 from standardwebhooks import Webhook
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -18,6 +21,7 @@ from starlette.routing import Route
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Notification, Run, notification_route, refuse, tool
+from perdure.cli._approval_commands import _panel
 from perdure.errors import RunError
 from perdure.gateway.api import api
 from perdure.hosting.settings import Settings
@@ -129,6 +133,30 @@ async def test_a_reminder_and_somebody_else_come_after_a_time_and_none_after_the
     assert [each.number for each in pager.taken] == [1, 1, 2]
     assert "asks boss to decide, and has waited for 2 h: refund 120 EUR" in pager.taken[2].text
     assert len({each.key for each in pager.taken}) == 3
+
+
+async def test_the_inbox_has_the_routes_by_which_people_were_informed(run_locally: Callable[..., Any]) -> None:
+    pager = Pager(refuse("nobody is on duty"))
+    agent = shop(approval_requested=["ops", "boss"])
+    async with run_locally(agent, model=[ASKED, DONE], routes=[pager.route]) as local:
+        run = await local.perdure.start(agent)
+        left = 2
+        async for event in run.events(topics=["notification"]):
+            left -= event.phase == "end"
+            if not left:
+                break
+        (offer,) = await run.waiting()
+        await run.approve("1.0")
+        await run.result()
+    assert sorted(each.route for each in offer.informed) == ["boss", "ops"]
+    assert sorted(each.status for each in offer.informed) == ["delivered", "refused"]
+    assert all(each.at >= offer.requested_at for each in offer.informed)
+    refused = next(each for each in offer.informed if each.status == "refused")
+    assert refused.words == f"{refused.route} (refused) at {refused.at[:16].replace('T', ' ')} UTC"
+    console = Console(file=io.StringIO(), width=200)
+    console.print(_panel(SimpleNamespace(run_id=run.id, offer=offer)))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"informed: {', '.join(each.words for each in offer.informed)}" in shown
 
 
 async def test_a_route_that_fails_is_tried_again_under_the_same_key_and_the_run_does_not_wait(
