@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run what is named (default: all), print the tables, and write them into `README.md` and the docs."""
+"""`python -m benchmarks`: run what is named (default: all), print the tables, and write them into `README.md` and the docs; `guard` compares."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks import (
     engine,
     events,
+    guard,
     injection,
     latency,
     limits,
@@ -50,6 +51,8 @@ PAGES = (HERE / "README.md", HERE.parent / "docs" / "cloud.md")
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["guard"]:
+        return guard.main(sys.argv[2:])
     names = sys.argv[1:] or [name for name in BENCHMARKS if name != "injection"]  # which needs an extra of its own
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
