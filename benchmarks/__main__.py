@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import (
+    conversation,
     engine,
     events,
     guard,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[], str]] = {
     "overhead": engine.run(engine.overhead),
     "throughput": engine.run(engine.throughput),
     "growth": engine.run(engine.growth),
+    "conversation": engine.run(conversation.conversation),
     "loops": engine.run(loops.loops),
     "limits": engine.run(limits.limits),
     "injection": injection.table,
