@@ -7,26 +7,19 @@ import functools
 import itertools
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final, TypeAlias, TypeVar
 
 from temporalio import activity
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import (
     Client,
-    WorkflowFailureError,
     WorkflowHandle,
-    WorkflowQueryFailedError,
-    WorkflowUpdateFailedError,
 )
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.queries import TIMEOUT, answer_of, cancellable
-from perdure.runs.claim_check import CHILD, PAYLOADS_QUERY, USAGE, PayloadKind
-from perdure.runs.delegates import GIVEN_ACTIVITY, SPENT_ACTIVITY, GivenInput, SpentBudget
-from perdure.runs.wire import RUN_QUERY, RunResult, RunView
-from perdure.sessions.wire import AFTER_ACTIVITY, TURN, TURN_ACTIVITY, UPDATE_RUN_ACTIVITY, RunUpdate, RunUpdateResult
+from perdure.queries import TIMEOUT, answer_of
+from perdure.runs.claim_check import PAYLOADS_QUERY, PayloadKind
 from perdure.values import limits
 
 _LASTING: Final = {
@@ -55,6 +48,16 @@ def client() -> Client:
     return OWN_CLIENT.get(None) or activity.client()
 
 
+async def ask_other(run_id: str, query: str, result_type: Any, *arguments: Any) -> Any:
+    """Query another run, whether it still runs or not."""
+    return await answer_of(other_run(run_id), query, *arguments, result_type=result_type)
+
+
+def other_run(run_id: str) -> _Run:
+    """Return another run, by its id."""
+    return client().get_workflow_handle(run_id)
+
+
 async def fetch(kind: PayloadKind[V], name: str, run: _Run | None = None) -> V:
     """Return a value that was too large to be sent, from the activity's own run, or from `run`.
 
@@ -68,60 +71,6 @@ async def fetch(kind: PayloadKind[V], name: str, run: _Run | None = None) -> V:
     if found is None:
         raise ApplicationError(f"{run.id} does not need {kind.name} {name} any more", type=GONE, non_retryable=True)
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptState:
-    """The state of an attempt, as the server reports it."""
-
-    wanted: bool = False
-    """Whether the attempt still counts: not cancelled or paused, and its run open. `False` too without an answer."""
-    events: int = 0
-    """Events of its run's history."""
-
-
-async def look() -> AttemptState:
-    """Look at the server's state of this attempt, without a billed Action. Simultaneous looks of one run share one
-    request.
-    """
-    info = activity.info()
-    key = (info.workflow_id or "", info.workflow_run_id or "")
-    try:
-        if (looking := _looks.get(key)) is None:
-            looking = _looks[key] = asyncio.create_task(_look(own_run()))
-            looking.add_done_callback(functools.partial(_looked, key))
-        working, events = await asyncio.shield(looking)
-    except (RPCError, RuntimeError):
-        return AttemptState()
-    return AttemptState(working.get(info.activity_id) == info.attempt, events)
-
-
-def _looked(key: tuple[str, str], looking: asyncio.Task[tuple[dict[str, int], int]]) -> None:
-    """End a look, also where it has failed and nobody waits for it any more."""
-    _looks.pop(key, None)
-    if not looking.cancelled():
-        looking.exception()
-
-
-async def _look(run: _Run) -> tuple[dict[str, int], int]:
-    """Return the active attempts by the ids of their activities, and the events of the run's history."""
-    described = await run.describe(rpc_timeout=TIMEOUT)
-    working = {
-        each.activity_id: each.attempt
-        for each in described.raw_description.pending_activities
-        if each.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
-    }
-    return working, described.history_length
-
-
-async def ask_other(run_id: str, query: str, result_type: Any, *arguments: Any) -> Any:
-    """Query another run, whether it still runs or not."""
-    return await answer_of(other_run(run_id), query, *arguments, result_type=result_type)
-
-
-def other_run(run_id: str) -> _Run:
-    """Return another run, by its id."""
-    return client().get_workflow_handle(run_id)
 
 
 class _Fetcher:
@@ -172,85 +121,51 @@ class _Fetcher:
         raise AssertionError
 
 
-_looks: dict[tuple[str, str], asyncio.Task[tuple[dict[str, int], int]]] = {}
 _fetchers: dict[tuple[str, str | None, str], _Fetcher] = {}
 
 
-@activity.defn(name=GIVEN_ACTIVITY)
-async def given(wanted: GivenInput) -> Any:
-    """Return a child run's input from its parent; the child's history records it."""
+@dataclass(frozen=True, slots=True)
+class AttemptState:
+    """The state of an attempt, as the server reports it."""
+
+    wanted: bool = False
+    """Whether the attempt still counts: not cancelled or paused, and its run open. `False` too without an answer."""
+    events: int = 0
+    """Events of its run's history."""
+
+
+async def look() -> AttemptState:
+    """Look at the server's state of this attempt, without a billed Action. Simultaneous looks of one run share one
+    request.
+    """
+    info = activity.info()
+    key = (info.workflow_id or "", info.workflow_run_id or "")
     try:
-        # This process sends such queries one after the other: inputs may be large.
-        return await fetch(CHILD, wanted.name, client().get_workflow_handle(wanted.above, run_id=wanted.execution))
-    except RPCError as error:
-        raise ApplicationError(str(error), type=GONE, non_retryable=error.status is RPCStatusCode.NOT_FOUND) from None
+        if (looking := _looks.get(key)) is None:
+            looking = _looks[key] = asyncio.create_task(_look(own_run()))
+            looking.add_done_callback(functools.partial(_looked, key))
+        working, events = await asyncio.shield(looking)
+    except (RPCError, RuntimeError):
+        return AttemptState()
+    return AttemptState(working.get(info.activity_id) == info.attempt, events)
 
 
-@activity.defn(name=SPENT_ACTIVITY)
-async def spent(run_id: str) -> SpentBudget:
-    """Return the usage of a run whose end did not hold it: it was cancelled or terminated, or has timed out."""
-    try:
-        return await fetch(USAGE, "", other_run(run_id))
-    except (RPCError, WorkflowQueryFailedError) as error:
-        lasting = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
-        raise ApplicationError(str(error), type=GONE, non_retryable=lasting) from None
+def _looked(key: tuple[str, str], looking: asyncio.Task[tuple[dict[str, int], int]]) -> None:
+    """End a look, also where it has failed and nobody waits for it any more."""
+    _looks.pop(key, None)
+    if not looking.cancelled():
+        looking.exception()
 
 
-_TIMEOUT: Final = timedelta(seconds=5)
-_LOOK: Final = 10.0
-"""Seconds between two heartbeats of a turn: a session's cancellation is noticed no sooner."""
-UNANSWERED: Final = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.UNAVAILABLE})
+async def _look(run: _Run) -> tuple[dict[str, int], int]:
+    """Return the active attempts by the ids of their activities, and the events of the run's history."""
+    described = await run.describe(rpc_timeout=TIMEOUT)
+    working = {
+        each.activity_id: each.attempt
+        for each in described.raw_description.pending_activities
+        if each.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+    }
+    return working, described.history_length
 
 
-@activity.defn(name=AFTER_ACTIVITY)
-async def after(run_id: str) -> RunResult:
-    """Return the result of a run that was cancelled or terminated, or has timed out: it knows that after its end too."""
-    try:
-        view: RunView = await ask_other(run_id, RUN_QUERY, RunView)
-        closed = (await other_run(run_id).describe()).close_time
-    except (RPCError, WorkflowQueryFailedError) as error:
-        lasting = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
-        raise ApplicationError(str(error), type=GONE, non_retryable=lasting) from None
-    result = view.result()
-    result.ended_at = None if closed is None else closed.isoformat(timespec="milliseconds")
-    return result
-
-
-@activity.defn(name=TURN_ACTIVITY)
-async def turn(run_id: str) -> None:
-    """Signal the session that there is room for its run, and hold the place until the run has ended (R10.3)."""
-    await own_run().signal(TURN, run_id)
-    run, pause = other_run(run_id), 0.05
-    while True:
-        activity.heartbeat()
-        try:
-            await asyncio.wait_for(run.result(), _LOOK)
-        except TimeoutError:
-            continue
-        except WorkflowFailureError:
-            return
-        except RPCError as error:  # it has not been started yet, or the server is away
-            if error.status is not RPCStatusCode.NOT_FOUND and error.status not in UNANSWERED:
-                raise
-            await asyncio.sleep(pause)
-            pause = min(1.0, 2 * pause)
-        else:
-            return
-
-
-@activity.defn(name=UPDATE_RUN_ACTIVITY)
-async def say(saying: RunUpdate) -> RunUpdateResult:
-    """Send an update to a run of this session, and return its answer."""
-    try:
-        with cancellable():
-            answer: Any = await other_run(saying.run_id).execute_update(
-                saying.update, saying.argument, rpc_timeout=_TIMEOUT
-            )
-    except WorkflowUpdateFailedError as error:
-        cause = error.cause
-        return RunUpdateResult(refused=cause.message if isinstance(cause, ApplicationError) else str(cause))
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return RunUpdateResult(refused=f"the run {saying.run_id} has ended")
-        raise
-    return RunUpdateResult(answer=answer)
+_looks: dict[tuple[str, str], asyncio.Task[tuple[dict[str, int], int]]] = {}

@@ -10,8 +10,7 @@ from openai import AsyncOpenAI
 from temporalio.client import Client
 from temporalio.worker import Interceptor, PatchActivationInput, Worker
 
-from perdure.activities import queries, transcripts
-from perdure.activities import queries as session_runs
+from perdure.activities import other_runs, transcripts
 from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.calls import ToolActivity
 from perdure.activities.endpoints import Endpoints
@@ -137,14 +136,14 @@ class WorkerParts:
                 execution,
                 end_former,
                 end_left_behind,
-                queries.given,
-                queries.spent,
+                other_runs.read_child_input,
+                other_runs.read_usage,
                 next_task,
                 SummaryActivity(asked, models, underway).summarize,
                 transcripts.archive,
                 transcripts.find,
-                session_runs.after,
-                session_runs.say,
+                other_runs.read_result,
+                other_runs.update_run,
                 DeliverActivity(registry.routes, underway).deliver,
                 NotifyActivity(routes, underway).notify,
             ]
@@ -163,4 +162,4 @@ class WorkerParts:
 
     def limited(self, client: Client, task_queue: str, options: Mapping[str, Any]) -> Iterator[Worker]:
         """Workers for what is limited of a worker on this queue."""
-        return limited_workers(client, self.settings, task_queue, self._request, self._tool, session_runs.turn, options)
+        return limited_workers(client, self.settings, task_queue, self._request, self._tool, other_runs.hold_turn, options)
