@@ -96,7 +96,7 @@ class _Fetcher:
                 found = await self._query()
                 for name, value in found.items():
                     self._wanted.pop(name).set_result(value)
-                pause = limits.after_answer(pause, told=bool(found))
+                pause = limits.after_answer(pause, found=bool(found))
                 if self._wanted and not found:
                     await asyncio.sleep(pause)
         except Exception as error:

@@ -306,7 +306,7 @@ class Play:
 
     def _hidden(self, value: Any) -> bool:
         """Whether a model that sees shapes alone could not have written it: it stands in what is hidden."""
-        return self.run.provenance.tells_shapes and any(
+        return self.run.provenance.shows_shapes and any(
             in_text(value, str(write.value))
             for write in self.run.state.writes
             if self.run.provenance.hides(write.sources)

@@ -45,7 +45,7 @@ with workflow.unsafe.imports_passed_through():
         judge_context,
     )
     from perdure.sessions.replies import ATTEMPTS, ReplyAuthor, ReplyDelivery, deliveries
-    from perdure.sessions.transcript import SESSION_FORM, MessageFilter, SessionSnapshot, Transcript, is_said
+    from perdure.sessions.transcript import SESSION_FORM, MessageFilter, SessionSnapshot, Transcript, is_sent
     from perdure.sessions.views import details, fate
     from perdure.sessions.wire import (
         UNKNOWN_AGENT,
@@ -106,7 +106,7 @@ class SessionState:
     def _by_sender(self, lane: QueueState) -> dict[str, KnownMessage]:
         """Return the known messages by `message_key`: Perdure 0.1.0 kept them by their ids."""
         entries: list[MessageEntry | CommandEntry | Queued] = [
-            each for each in self.transcript.entries if is_said(each)
+            each for each in self.transcript.entries if is_sent(each)
         ]
         senders = {each.message_id: each.sender for each in [*entries, *lane.queue]}
         return {
@@ -229,14 +229,14 @@ class SessionState:
 
     def put_away(self, entries: Iterable[Entry]) -> None:
         """Add to entries that are archived the data to answer for them."""
-        for entry in filter(is_said, entries):
+        for entry in filter(is_sent, entries):
             if (known := self.lane.state.known.get(entry.key)) is not None:
                 entry.known = known.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
     def gone(self, entries: Iterable[Entry]) -> None:
         """Drop entries that a segment holds now. A command that still waits for its turn stays known here."""
         waiting = {queued.key for queued in self.lane.state.queue}
-        for entry in filter(is_said, entries):
+        for entry in filter(is_sent, entries):
             if entry.key in waiting:
                 continue
             self.lane.state.known.pop(entry.key, None)

@@ -236,7 +236,7 @@ def _walk(run_id: str | None, by: str) -> None:
     skipped: set[tuple[str, str]] = set()
     quiet = False
     while True:
-        one = connected(lambda perdure: commands.next_offer(perdure, run_id, skipped))
+        one = connected(lambda perdure: commands.next_pending(perdure, run_id, skipped))
         if one is None:
             if not quiet:
                 console.print("nothing waits for a person; Ctrl-C ends this", style="dim")

@@ -86,7 +86,7 @@ class Chat:
             self._watch(view.run_id)
             for one in await self._session.waiting_below(view):
                 of = one.offer
-                self._offer(PendingApproval(one.run_id, of.call, of.tool, of.reason, of.question, of))
+                self._add_pending(PendingApproval(one.run_id, of.call, of.tool, of.reason, of.question, of))
 
     async def listen(self) -> None:
         """Show what happens, until the session has ended; where nobody tells, ask again where it was left off."""
@@ -103,7 +103,7 @@ class Chat:
                         if event.topic == "lifecycle" and event.phase == "start" and event.run_id:
                             self._watch(event.run_id)
                         for key in self.picture.waits.keys() - before:
-                            await self._show_offer(self.picture.waits[key])
+                            await self._show_pending(self.picture.waits[key])
                         self._changed()
                 self.over.set()
                 self.print_line(Text("the session has ended", style="yellow"))
@@ -178,7 +178,7 @@ class Chat:
             await how(self._perdure.get_run(waits.run_id), waits.view or waits.call)
         except PerdureError as error:
             self.print_line(Text(f"  {harmless(str(error))}", style="red"))
-            await self._show_offer(waits)  # as it waits now, if it does
+            await self._show_pending(waits)  # as it waits now, if it does
             if waits.view is None:
                 self.picture.decided(waits)
         else:
@@ -186,13 +186,13 @@ class Chat:
                 self.picture.decided(waits)
         self._changed()
 
-    def _offer(self, waits: PendingApproval) -> None:
+    def _add_pending(self, waits: PendingApproval) -> None:
         self.picture.waits.setdefault((waits.run_id, waits.call), waits)
         for line in approval_lines(waits):
             self.print_line(line)
         self._changed()
 
-    async def _show_offer(self, waits: PendingApproval) -> None:
+    async def _show_pending(self, waits: PendingApproval) -> None:
         try:
             views = await self._perdure.get_run(waits.run_id).waiting(waits.call)
         except PerdureError:
@@ -214,7 +214,7 @@ class Chat:
                     one.run_id, one.entry.call, one.entry.tool, one.entry.reason, one.entry.question
                 )
                 self.picture.waits[waits.run_id, waits.call] = waits
-                await self._show_offer(waits)
+                await self._show_pending(waits)
                 self._changed()
 
     def close(self) -> None:

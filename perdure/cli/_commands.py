@@ -55,7 +55,7 @@ async def watch(run: Run, *, verbose: bool = False) -> RunView:
     return view
 
 
-async def next_offer(perdure: Perdure, run_id: str | None, skipped: set[tuple[str, str]]) -> WaitingRequest | None:
+async def next_pending(perdure: Perdure, run_id: str | None, skipped: set[tuple[str, str]]) -> WaitingRequest | None:
     """The oldest that waits, of this run or of all, but for those skipped."""
     if run_id is not None:
         found, _ = await perdure.get_run(run_id).waiting_below()

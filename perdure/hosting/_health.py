@@ -81,7 +81,7 @@ class Health:
         self._client = client
         self._worker = worker
         kind = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY if tools_only else TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
-        self._asked = DescribeTaskQueueRequest(
+        self._request = DescribeTaskQueueRequest(
             namespace=client.namespace, task_queue=TaskQueue(name=worker.task_queue), task_queue_type=kind
         )
         self._problem: str | None = "does not poll yet"
@@ -104,7 +104,7 @@ class Health:
         """Ask the server once, whether it answers and, until then, whether it has seen this worker poll."""
         service = self._client.workflow_service
         try:
-            answer = await service.describe_task_queue(self._asked, retry=False, timeout=_TIMEOUT)
+            answer = await service.describe_task_queue(self._request, retry=False, timeout=_TIMEOUT)
             polls = any(poller.identity == self._client.identity for poller in answer.pollers)
         except RPCError as error:
             if error.status not in _MAY_NOT_ASK:

@@ -116,8 +116,8 @@ class WorkerParts:
             registry.add_missing([function for function in found if function is not None])
         more = settings.endpoints if endpoints is None else endpoints
         self._tool = ToolActivity(registry, max_payload, settings.approval_floor, underway).run
-        asked = more if isinstance(more, Endpoints) else Endpoints(model, more)
-        self._request = RequestActivity(asked, underway).request
+        endpoints_in_use = more if isinstance(more, Endpoints) else Endpoints(model, more)
+        self._request = RequestActivity(endpoints_in_use, underway).request
         ours = [VERSIONED[each] if versioned else each for each in WORKFLOWS]
         self._session_hooks = bool(registry.hooks.recorded("session"))
         self.workflows = [] if settings.tools_only else ours
@@ -139,7 +139,7 @@ class WorkerParts:
                 other_runs.read_child_input,
                 other_runs.read_usage,
                 next_task,
-                SummaryActivity(asked, models, underway).summarize,
+                SummaryActivity(endpoints_in_use, models, underway).summarize,
                 transcripts.archive,
                 transcripts.find,
                 other_runs.read_result,
@@ -162,4 +162,6 @@ class WorkerParts:
 
     def limited(self, client: Client, task_queue: str, options: Mapping[str, Any]) -> Iterator[Worker]:
         """Workers for what is limited of a worker on this queue."""
-        return limited_workers(client, self.settings, task_queue, self._request, self._tool, other_runs.hold_turn, options)
+        return limited_workers(
+            client, self.settings, task_queue, self._request, self._tool, other_runs.hold_turn, options
+        )

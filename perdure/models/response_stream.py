@@ -174,7 +174,7 @@ class ResponseStream:
         text = content if isinstance(content, str) else "".join(map(self._part, _list(content)))
         if isinstance(refusal := piece.get("refusal"), str):
             self._refusal.append(refusal)
-        closed = self._say(text) if text else []
+        closed = self._push_text(text) if text else []
         for call in _list(piece.get("tool_calls")):
             if isinstance(call, dict):
                 closed += self._call(call)
@@ -200,7 +200,7 @@ class ResponseStream:
         text = part.get("text")
         return text if isinstance(text, str) and part.get("type", "text") in ("text", "output_text") else ""
 
-    def _say(self, text: str) -> list[Json]:
+    def _push_text(self, text: str) -> list[Json]:
         if self._half or not text.isascii():
             text = self._half + text
             # A character beyond the 16-bit plane, written as two escapes, may be cut between them.

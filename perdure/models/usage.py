@@ -21,7 +21,7 @@ class Price(WireModel):
     """For prompt tokens from the server's cache; `None`, which is not printed: they cost as much as the others."""
 
     @model_serializer(mode="wrap")
-    def _as_said(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
         plain: JsonObject = handler(self)
         return {key: value for key, value in plain.items() if key != "cached" or value is not None}
 

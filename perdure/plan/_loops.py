@@ -148,7 +148,7 @@ class RunningLoop:
         count = len(self._items)
         self._results: list[Json] = [None] * count
         self._lists: dict[Path, list[Json]] = {path: [None] * count for path in form.writes}
-        self._told: list[CallError] = []
+        self._errors: list[CallError] = []
         self._failed: list[Json] = []
         """The failures to report, as data, for a part of a longer list."""
         self._ends: dict[str, int] = {}
@@ -214,7 +214,7 @@ class RunningLoop:
 
     def outcome(self) -> Outcome:
         """Return the loop's outcome; further notes for the model stand with the call."""
-        notes, count = self._told, len(self._results)
+        notes, count = self._errors, len(self._results)
         if isinstance(self._over, CallError):
             return Failed(self._over, self._sources)
         if len(notes) > SHOWN_FAILURES:
@@ -352,14 +352,14 @@ class RunningLoop:
         if bad and call.state.error is not None:
             self._ends["error"] = self._ends.get("error", 0) + 1
             who = "" if self.form.single else f"{call.title}: "
-            self._tell(number, call.state.error, who)
+            self._add_error(number, call.state.error, who)
         elif call.state.status == "rejected":
             self._rejected = self._rejected or call.state.reason
-        self._told += call.state.notes
+        self._errors += call.state.notes
 
-    def _tell(self, number: int, error: CallError, who: str = "") -> None:
+    def _add_error(self, number: int, error: CallError, who: str = "") -> None:
         words = f"iteration {number} failed: {who}{error.code}: {error.message}"
-        self._told.append(CallError("iteration_failed", words))
+        self._errors.append(CallError("iteration_failed", words))
         self._failed.append({"index": number, "code": error.code, "message": clipped(who + error.message, _MESSAGE)})
 
     def _end_turn(self, number: int, plan: Iteration) -> None:
@@ -418,7 +418,7 @@ class RunningLoop:
         size = self._sizes.of(value)
         if size > self._room:
             message = f"its result has {bytes_text(size)}, and the loop's results have room for {self._room:,} more"
-            self._tell(number, CallError(RESULT_TOO_LARGE, message))
+            self._add_error(number, CallError(RESULT_TOO_LARGE, message))
             return _error(number, RESULT_TOO_LARGE, message)
         self._room -= size if self.form.kind == "each" else 0
         return value

@@ -127,7 +127,7 @@ class Plan:
             structural_errors.refuse_surplus(call, self.max_calls, first=number == self.max_calls)
         call.inputs.origins = Origins(written)
         self._scheduler.add(call)
-        self._keep_what_is_asked()
+        self._carry_out_keeps()
 
     def extend(self, raws: Sequence[Json]) -> None:
         """Add the next calls of the list. Of those beyond `max_calls` the first is kept, with their number (R6.8)."""
@@ -192,7 +192,7 @@ class Plan:
             self._scheduler.end(call, "deferred", reason="step mode: other calls of this plan go first")
         self._scheduler.go_on()
         self._loops.go_on()
-        self._keep_what_is_asked()
+        self._carry_out_keeps()
 
     def take_ready(self, time: str = "", *, only_safe: bool = False) -> list[Call]:
         """Return the calls that are ready and have room beside the running ones, now running, with their parameters
@@ -297,7 +297,7 @@ class Plan:
             self._writer.write(call, outcome, time)
         self._scheduler.note_end(call)
         self._scheduler.go_on()
-        self._keep_what_is_asked()
+        self._carry_out_keeps()
 
     def hold(self, call: Call) -> None:
         """Let a call that was taken wait for a person. Others run meanwhile (R7.5)."""
@@ -389,7 +389,7 @@ class Plan:
         self.closed = self.drained = False
         self._scheduler.reopen(known)
 
-    def _keep_what_is_asked(self) -> None:
+    def _carry_out_keeps(self) -> None:
         """Carry out calls of `keep` as soon as they are ready: they have no effect but on the plan."""
         ready = self._scheduler.ready if self._joined else ()
         for call in [call for call in ready if call.spec.tool is not None and call.spec.tool.activity == KEEP]:

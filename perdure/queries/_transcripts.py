@@ -20,7 +20,7 @@ from perdure.sessions.transcript import (
     SEGMENT_FIND_QUERY,
     EntryList,
     Span,
-    is_said,
+    is_sent,
     segments_to_query,
 )
 from perdure.sessions.wire import Fate, several_senders
@@ -70,7 +70,7 @@ class SessionReader:
                 held: Any = await self._ask(span.id(number), SEGMENT_FIND_QUERY, None, message_id)
                 for each in held if isinstance(held, list) else [held] if held else []:
                     for entry in (await self.segment(span.id(each))).entries:
-                        if not is_said(entry) or entry.message_id != message_id or entry.n > span.last:
+                        if not is_sent(entry) or entry.message_id != message_id or entry.n > span.last:
                             continue
                         if entry.sender == sender:
                             return entry

@@ -41,25 +41,25 @@ class SearchAttributes:
         self.known: list[str] = []
         """Those that can be used, once `ensure` was asked."""
         self._problem: str | None = None
-        self._asked = False
+        self._requested = False
         self._lock = asyncio.Lock()
 
     async def ensure(self, client: Client) -> str | None:
         """Register those that are not there; why some cannot be used, or `None`. A refusal for good is not asked for again."""
         async with self._lock:
-            if not self._asked:
+            if not self._requested:
                 try:
                     refused = await self._register(client)
-                    self._asked = True
+                    self._requested = True
                 except RPCError as error:  # it cannot even say what it knows
                     refused = f"({error.message})"
-                    self._asked = error.status in _REFUSALS
+                    self._requested = error.status in _REFUSALS
                 self._problem = None if refused is None else self._words(client, refused)
             return self._problem
 
     def forget(self) -> None:
         """Ask again before the next run: the server that is there now may know others."""
-        self._asked = False
+        self._requested = False
 
     def _words(self, client: Client, refused: str) -> str:
         missing = [name for name in ATTRIBUTES if name not in self.known]

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from perdure.approvals.requests import IncomingMessage, MessageFate
 from perdure.errors import CallError, DecisionError, clip
 from perdure.models.dialects.common import DialectRequest
-from perdure.models.dialects.output_text import said_by
+from perdure.models.dialects.output_text import output_form
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.provider_extras import server_of
 from perdure.models.requests import RequestContext, RequestResult, RequestView
@@ -44,7 +44,7 @@ class Contexts:
         self._max_payload = prepared.max_payload
         self._sizes = sizes
         self._provenance = provenance
-        self._said = said_by(agent.output_schema)
+        self._output_form = output_form(agent.output_schema)
         taught = agent.config.control_taught
         self._control = _lists_occur(context, prepared.tools, agent.output_schema) if taught == "auto" else taught
         self._names_control = taught == "auto" and not self._control
@@ -120,7 +120,7 @@ class Contexts:
             parts=summed([*prompt.parts, *self._beside[kind]]),
             left_out=self._parts.left_out,
             dialect=self._agent.config.dialect,
-            vocabulary=self._dialect.vocabulary(ask.tools, kinds).model_copy(update={"said": self._said}),
+            vocabulary=self._dialect.vocabulary(ask.tools, kinds).model_copy(update={"said": self._output_form}),
         )
 
     def _size_of(self, context: RequestContext) -> int:
@@ -177,19 +177,21 @@ def not_well(calls: Iterable[Call], plan: Plan) -> str | None:
 
 
 def request_problems(
-    calls: Sequence[Call], result: RequestResult, told: Callable[[Call, CallError], JsonObject]
+    calls: Sequence[Call], result: RequestResult, to_message: Callable[[Call, CallError], JsonObject]
 ) -> list[JsonObject]:
     """Return the error messages of a Request: of its calls in the plan's order, their notes, and the answer's own
     (R6.6).
 
-    `told` returns what the model may know of an error.
+    `to_message` returns what the model may know of an error.
     """
     problems = [
-        error_message(call.as_plan_entry(), told(call, call.state.error))
+        error_message(call.as_plan_entry(), to_message(call, call.state.error))
         for call in errors_of(calls)
         if call.state.error
     ]
-    problems += [error_message(call.as_plan_entry(), told(call, note)) for call in calls for note in call.state.notes]
+    problems += [
+        error_message(call.as_plan_entry(), to_message(call, note)) for call in calls for note in call.state.notes
+    ]
     return [*problems, *([error_message(None, result.problem)] if result.problem is not None else [])]
 
 
@@ -262,8 +264,8 @@ def turn_message(
         return None
     turn: JsonObject = {"type": "turn", "text": result.text, "calls": calls}
     if result.beside is not None:
-        for said, beside in zip(calls, result.beside.calls, strict=False):
-            said |= {"beside": beside} if beside else {}
+        for entry, beside in zip(calls, result.beside.calls, strict=False):
+            entry |= {"beside": beside} if beside else {}
         turn |= {"server": server, "beside": result.beside.message}
     return turn
 
@@ -274,10 +276,10 @@ def complete_turns(
     """Put the results of calls that have ended since into the turns that made them."""
     by_id = {call.id: call for call in ended}
     for message in messages if by_id else ():
-        for said in message["calls"] if message["type"] == "turn" else ():
-            if (call := by_id.get(said.get("call"))) is not None:
-                said["result"] = _result_text(call, sizes, provenance)
-                del said["call"]
+        for entry in message["calls"] if message["type"] == "turn" else ():
+            if (call := by_id.get(entry.get("call"))) is not None:
+                entry["result"] = _result_text(call, sizes, provenance)
+                del entry["call"]
 
 
 def _result_text(call: Call, sizes: Sizes, provenance: RunProvenance) -> str:
@@ -325,21 +327,21 @@ def accept(progress: RunProgress, raw: Json) -> IncomingMessage | None:
     many.
     """
     try:
-        said = IncomingMessage.model_validate(raw)
+        message = IncomingMessage.model_validate(raw)
     except ValidationError as error:
         raise DecisionError(f"the message is not valid: {first_problem(error)}") from None
-    if any(each.names(said.id, said.sender) for each in message_fates(progress)):
+    if any(each.names(message.id, message.sender) for each in message_fates(progress)):
         return None
-    size = len(said.text.encode())
+    size = len(message.text.encode())
     if size > MAX_SESSION_MESSAGE:
-        raise DecisionError(f"the message {said.id} has {size:,} bytes, and {MAX_SESSION_MESSAGE:,} is the most")
+        raise DecisionError(f"the message {message.id} has {size:,} bytes, and {MAX_SESSION_MESSAGE:,} is the most")
     waiting = sum(len(each.text.encode()) for each in progress.inbox)
     if len(progress.inbox) >= MAX_INBOX or size + waiting > MAX_UNHEARD:
         raise DecisionError(
-            f"the message {said.id} was not taken: {MAX_INBOX:,} messages of {MAX_UNHEARD:,} bytes together may wait for a Request"
+            f"the message {message.id} was not taken: {MAX_INBOX:,} messages of {MAX_UNHEARD:,} bytes together may wait for a Request"
         )
-    progress.inbox.append(said)
-    return said
+    progress.inbox.append(message)
+    return message
 
 
 def check_withdrawal(progress: RunProgress, id: Json) -> None:
@@ -375,15 +377,15 @@ def withdraw(progress: RunProgress, id: Json) -> JsonObject:
 
 def hold(progress: RunProgress) -> None:
     """Put all waiting messages into the Request that begins."""
-    for said in progress.inbox:
-        progress.messages.append({"type": "message", "text": said.text})
-        progress.heard.append(MessageFate(id=said.id, sender=said.sender, request=progress.number))
+    for message in progress.inbox:
+        progress.messages.append({"type": "message", "text": message.text})
+        progress.heard.append(MessageFate(id=message.id, sender=message.sender, request=progress.number))
     progress.inbox = []
 
 
 def message_fates(progress: RunProgress) -> list[MessageFate]:
     """Return which Request held each message; messages that none held come last."""
-    return [*progress.heard, *(MessageFate(id=said.id, sender=said.sender) for said in progress.inbox)]
+    return [*progress.heard, *(MessageFate(id=message.id, sender=message.sender) for message in progress.inbox)]
 
 
 def heed(progress: RunProgress) -> None:
@@ -401,7 +403,7 @@ class ModelTurns:
         self._sizes, self._provenance, self._given, self._turns = sizes, provenance, given, turns
         self._told: set[str] = set()
         self._turned = -1
-        self._asked = -1
+        self._request = -1
         self._since = 0  # how many messages were told before the running Request
         self._keep: Tool | None = None
 
@@ -409,8 +411,8 @@ class ModelTurns:
         """Put all messages that have come into Request `number`. Return the plan that goes on under the Request
         (R10.5).
         """
-        if self._asked != number:
-            self._asked, self._since = number, len(progress.messages)
+        if self._request != number:
+            self._request, self._since = number, len(progress.messages)
         hold(progress)
         self._keep = keep_tool(tools) if plan is not None and plan.held_calls.held else None
         if plan is None:

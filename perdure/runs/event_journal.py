@@ -222,9 +222,9 @@ def _small(data: JsonObject, most: int, *, values: bool = False) -> tuple[JsonOb
     for number, key in enumerate(long):
         parts[key] = clipped(data[key], room // (len(long) - number) - len(key) - 4, media=values)
         room -= parts[key][1] + len(key) + 4
-    said = {key: part for key, (part, _, _) in parts.items()}
+    small = {key: part for key, (part, _, _) in parts.items()}
     cut = [key for key, (_, _, whole) in parts.items() if not whole]
-    return {**said, "cut": cut}, most - room
+    return {**small, "cut": cut}, most - room
 
 
 NOT_YET: Final[Mapping[str, str]] = {
@@ -245,9 +245,9 @@ class RunJournal:
         self._now, self._run_id = now, run_id
         self.sizes = Sizes()
         """Sizes of the run's values."""
-        self._asked = 0
+        self._last_request = 0
         self._over = False
-        self._saying: tuple[int, int, bool] | None = None
+        self._unfinished_text: tuple[int, int, bool] | None = None
         """The Request, its attempt, and whether its text is new, while the text's outcome is not known yet."""
         self._known = ""
         """The part of that text that readers have while its outcome is not known."""
@@ -290,7 +290,7 @@ class RunJournal:
 
     def request_began(self, view: RequestView) -> None:
         """Note that a model receives a Request, or receives it again."""
-        again, self._asked = view.number == self._asked, view.number
+        again, self._last_request = view.number == self._last_request, view.number
         self.events.note(
             "request",
             "update" if again else "start",
@@ -300,12 +300,12 @@ class RunJournal:
             reason=view.reason,
         )
 
-    def request_ended(self, view: RequestView, result: RequestResult, *, says: bool, cut: bool = False) -> None:
+    def request_ended(self, view: RequestView, result: RequestResult, *, has_text: bool, cut: bool = False) -> None:
         """Note that the answer is complete.
 
         With `says` it has a text, and `text_ended` follows for the text. With `cut` a message ended it early.
         """
-        self._saying, self._known = (view.number, result.attempt, result.anew) if says else None, ""
+        self._unfinished_text, self._known = (view.number, result.attempt, result.anew) if has_text else None, ""
         if result.reasoned:
             self.events.note(
                 "reasoning",
@@ -328,7 +328,7 @@ class RunJournal:
             usage=view.usage.as_json(),
             cost=view.cost,
             problem=problem,
-            says=says or None,
+            says=has_text or None,
         )
 
     def model_is_away(self, view: RequestView, wait: ModelWait) -> None:
@@ -351,9 +351,9 @@ class RunJournal:
 
     def text_known(self, text: str) -> None:
         """Show readers what is known of the last answer's text: its beginning, longer each time (R19.4)."""
-        if self._saying is None or len(text) <= len(self._known) or may_be_silence(text):
+        if self._unfinished_text is None or len(text) <= len(self._known) or may_be_silence(text):
             return
-        request, attempt, _ = self._saying
+        request, attempt, _ = self._unfinished_text
         self._known = text
         self.events.show(WrittenText(request=request, attempt=attempt, assistant=TextPiece(text=text)))
 
@@ -362,11 +362,11 @@ class RunJournal:
 
         `refused` is the reason why the text does not count. With `output` the text is the run's output.
         """
-        if self._saying is None:
+        if self._unfinished_text is None:
             return
-        request, attempt, anew = self._saying
+        request, attempt, anew = self._unfinished_text
         anew = anew or (refused is None and not text.startswith(self._known))
-        self._saying, self._known = None, ""
+        self._unfinished_text, self._known = None, ""
         self.events.show(None)
         self.events.note(
             "assistant",
@@ -457,47 +457,47 @@ class RunJournal:
             reason=outcome.why,
         )
 
-    def waits(self, offer: ApprovalRequest) -> None:
+    def waits(self, request: ApprovalRequest) -> None:
         """Note that a request waits for a person, or for a client that executes the call."""
-        call = offer.call
+        call = request.call
         self.events.note(
             "approval",
             "start",
             self._now(),
-            call=offer.id,
+            call=request.id,
             tool="" if call is None else call.spec.tool_name,
             params={} if call is None else call.inputs.params,
-            calls=[each.spec.raw for each in offer.calls] if call is None else None,
+            calls=[each.spec.raw for each in request.calls] if call is None else None,
             of=self.sizes,
-            reason=offer.reason,
-            ask=("" if offer.question else tool_question(call)) or None,
-            question=offer.question or None,
-            client=offer.is_with_client or None,
+            reason=request.reason,
+            ask=("" if request.question else tool_question(call)) or None,
+            question=request.question or None,
+            client=request.is_with_client or None,
         )
 
-    def waits_no_more(self, offer: ApprovalRequest) -> None:
+    def waits_no_more(self, request: ApprovalRequest) -> None:
         """Note that a request was decided, or needs no decision any more."""
-        approval = offer.approval
+        approval = request.approval
         decided = approval.decision is not None
         self.events.note(
             "approval",
             "end",
             self._now(),
-            call=offer.id,
-            tool="" if offer.call is None else offer.call.spec.tool_name,
+            call=request.id,
+            tool="" if request.call is None else request.call.spec.tool_name,
             decision=approval.decision,
             by=(approval.by or None) if decided else None,
             reason=(approval.reason or None) if decided else None,
         )
 
-    def message_accepted(self, said: IncomingMessage) -> None:
+    def message_accepted(self, message: IncomingMessage) -> None:
         """Note that a message came while the run works."""
-        self.events.note("message", "accepted", self._now(), messageId=said.id, sender=said.sender, text=said.text)
+        self.events.note("message", "accepted", self._now(), messageId=message.id, sender=message.sender, text=message.text)
 
     def taken(self, messages: Sequence[IncomingMessage], request: int) -> None:
         """Note that the Request that begins holds these messages."""
-        for said in messages:
-            self.events.note("message", "taken", self._now(), messageId=said.id, request=request)
+        for message in messages:
+            self.events.note("message", "taken", self._now(), messageId=message.id, request=request)
 
     def withdrawn(self, message_id: str) -> None:
         self.events.note("message", "withdrawn", self._now(), messageId=message_id)

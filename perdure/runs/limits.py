@@ -140,16 +140,16 @@ def is_stuck(answers: Sequence[str], after: int) -> bool:
 
 
 def request_limit(
-    config: Config, answers: Sequence[str], *, coming: int, told: bool, last_counts: bool
+    config: Config, answers: Sequence[str], *, coming: int, warned: bool, last_counts: bool
 ) -> Limit | None:
     """Return the limit that Request `coming` reaches: it is the last of `max_requests`, or the agent repeats itself.
 
-    An agent repeats itself where it was `told` to vary and did not. With `max_requests: 1` the only Request has tools,
+    An agent repeats itself where it was `warned` to vary and did not. With `max_requests: 1` the only Request has tools,
     and none follows it. `last_counts`: whether the last Request counts toward `max_requests`, or follows them, as in runs of 0.1.0.
     """
     if coming > config.max_requests or (coming == config.max_requests > 1 and last_counts):
         return Limit("max_requests", f"the run may ask {config.max_requests} times")
-    if told and is_stuck(answers, config.stuck_after):
+    if warned and is_stuck(answers, config.stuck_after):
         return Limit("stuck", f"the last {config.stuck_after} answers asked for the same")
     return None
 

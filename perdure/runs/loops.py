@@ -335,26 +335,26 @@ class LoopInput(WireModel):
         """Return the outcome of a loop's call that came to its end, and the errors that the model sees beside it (R8.5,
         R8.6).
         """
-        told = [
+        errors = [
             CallError("iteration_failed", f"iteration {e.index} failed: {e.code}: {e.message}") for e in state.failed
         ]
         if self.kind == "until":
-            if told:
-                return Failed(told[0], frozenset(state.sources)), []
+            if errors:
+                return Failed(errors[0], frozenset(state.sources)), []
             if not state.satisfied:
                 last = shorten(state.results[-1] if state.results else None, 200)
                 message = f"{self.until} did not come true in {state.next} iterations; the last output was {last}"
                 return Failed(CallError("max_iterations", message), frozenset(state.sources)), []
             return Returned(state.results[-1], sources=frozenset(state.sources)), []
         count = state.failures
-        if told and (count == len(self.items) if self.call is None else not state.well):
-            message = f"all {count} iterations failed; the first: {told[0].message}"
+        if errors and (count == len(self.items) if self.call is None else not state.well):
+            message = f"all {count} iterations failed; the first: {errors[0].message}"
             return Failed(CallError("iterations_failed", message), frozenset(state.sources)), []
         if count > SHOWN_FAILURES:
             more = f"{count - SHOWN_FAILURES} more iterations failed; see the results"
-            told[SHOWN_FAILURES:] = [CallError("iteration_failed", more)]
+            errors[SHOWN_FAILURES:] = [CallError("iteration_failed", more)]
         parts = dict(zip(map(_path, self.lists), state.lists, strict=True)) if self.call is not None else None
-        return Returned(state.results, parts=parts, sources=frozenset(state.sources)), told
+        return Returned(state.results, parts=parts, sources=frozenset(state.sources)), errors
 
 
 def _path(text: str) -> Path:

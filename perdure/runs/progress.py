@@ -123,7 +123,7 @@ class RunLimits:
         self.reached = (
             self.reached
             or request_limit(
-                self._config, progress.answers, coming=coming - progress.cut, told=varied, last_counts=last_counts
+                self._config, progress.answers, coming=coming - progress.cut, warned=varied, last_counts=last_counts
             )
             or self.pool.budget.late(worked)
             or self.pool.limit(progress.usage)

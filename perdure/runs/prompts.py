@@ -166,7 +166,7 @@ class Prompt:
             yield "base", INSTANCES.format(names=", ".join(self._context.instances))
         if ask.known and ask.parallel == 1:
             yield "base", ONE_AT_A_TIME
-        if self._provenance.tells_shapes:
+        if self._provenance.shows_shapes:
             yield "base", SHAPES
         yield "tools", dialect.tools_text(replace(ask, tools=ask.known))
         yield "skills", skills_text(self._recorded, self._provenance.hides, tight=self._progress.tight)
@@ -216,8 +216,8 @@ class Prompt:
             elif not (turns and message["type"] == "error" and message["call"] is not None):
                 history.append(message)  # a turn shows its calls' errors itself
         if progress.tight:
-            said = [message for message in history[:-TIGHT_HISTORY] if message["type"] in ("message", "results")]
-            history = [tightened(message) for message in [*said, *history[-TIGHT_HISTORY:]]]
+            spoken = [message for message in history[:-TIGHT_HISTORY] if message["type"] in ("message", "results")]
+            history = [tightened(message) for message in [*spoken, *history[-TIGHT_HISTORY:]]]
         # Once for all turns: a run may have hundreds of them, and of tools.
         names = written_names(function_names(self._ask.known)) if turns else {}
         for message in history:
@@ -234,28 +234,28 @@ class Prompt:
         if not turns:
             yield from (("state", message) for message in _state_messages(self._states))
         if revision is not None:
-            told = self._revision(revision, progress.messages[revision.since :])
+            parts = self._revision(revision, progress.messages[revision.since :])
         elif progress.plan_message is not None:
-            told = [progress.plan_message]
+            parts = [progress.plan_message]
         else:
             given = [] if turns or context.starts_with_plan else context.items
-            told = [item.as_json() for item in given if isinstance(item, PlanMessage)]
-        yield from (("plan", as_chat(message, self._dialect, self._ask)) for message in told)
+            parts = [item.as_json() for item in given if isinstance(item, PlanMessage)]
+        yield from (("plan", as_chat(message, self._dialect, self._ask)) for message in parts)
 
     def _revision(self, revision: RevisedPlan, news: list[JsonObject]) -> list[JsonObject]:
         """Return the plan as it stands, the choices that the model has, and the new messages last."""
         pressed = ", ".join(revision.pressed)
-        told = [PRESSED.format(calls=pressed)] if pressed else []
+        parts = [PRESSED.format(calls=pressed)] if pressed else []
         if any(message["type"] == "message" for message in news):
-            told.insert(0, REVISED)
-        elif not told:
-            told.append(UNANSWERED)
+            parts.insert(0, REVISED)
+        elif not parts:
+            parts.append(UNANSWERED)
         if revision.keep is not None:
             held = [str(call["_id"]) for call in revision.plan if call["_status"] == HELD]
             example = {"calls": held[:1]} | ({"drop": held[1:2]} if len(held) > 1 else {})
             keeping = self._dialect.plan([{"_tool": revision.keep, **example}], self._ask)
-            told.append(KEEP.format(held=HELD, call=keeping))
-        return [{"type": "plan", "plan": revision.plan}, {"type": "note", "text": " ".join(told)}, *news]
+            parts.append(KEEP.format(held=HELD, call=keeping))
+        return [{"type": "plan", "plan": revision.plan}, {"type": "note", "text": " ".join(parts)}, *news]
 
     def _last_words(self, limit: Limit | None) -> str | None:
         """Return the last words of a Request that only wants an output (R9.5)."""

@@ -39,7 +39,7 @@ _PLACED: Final = frozenset({"_id", "_after", "_outputPath", "_outputMethod"})
 """Keys that place a call in its plan. They do not change what the call does."""
 
 
-def says_values(call: Call) -> bool:
+def shows_values(call: Call) -> bool:
     """Whether its error, or a person's change to it, may hold values that the call was called with."""
     return call.state.error is not None or bool(call.state.notes) or call.approval is not None
 
@@ -138,17 +138,17 @@ class RunProvenance:
         return [*writes, *(Write(path=(key,), value=state[key], sources=names) for key, names in given.items())]
 
     def left(
-        self, state: State, progress: RunProgress, said: Iterable[Sources], answer: Sources
+        self, state: State, progress: RunProgress, reported: Iterable[Sources], answer: Sources
     ) -> dict[str, list[str]]:
         """Return the sources of what a session goes on with, by reference.
 
-        `said` are the sources of what the session tells of the run's calls. `answer` are the sources of the run's
-        output, which the session tells as it is.
+        `reported` are the sources of what the session reports of the run's calls. `answer` are the sources of the run's
+        output, which the session passes on unchanged.
         """
         keys = {str(Reference("state", (key,))): state.labels.at((key,)) for key in state.snapshot()}
-        seen = (untrusted(each) for each in said if not self.hides(each))
-        told = join_all([frozenset(progress.told), self.read_by_model, untrusted(answer), *seen])
-        return {text: sorted(each) for text, each in {**keys, f"†{CONVERSATION}": told}.items() if each}
+        seen = (untrusted(each) for each in reported if not self.hides(each))
+        shown = join_all([frozenset(progress.told), self.read_by_model, untrusted(answer), *seen])
+        return {text: sorted(each) for text, each in {**keys, f"†{CONVERSATION}": shown}.items() if each}
 
     def untrusted_read(self, progress: RunProgress, called: Iterable[Sources]) -> list[str]:
         """Return the untrusted sources that the model or its calls have read. The words of the run's failure may hold
@@ -194,18 +194,18 @@ class RunProvenance:
 
     def note(self, plan: Plan, progress: RunProgress, *, turns: bool) -> None:
         """End a Request: record which of its sources stand in later prompts. With `turns`, all results stand there."""
-        told = set(progress.told)
+        shown_sources = set(progress.told)
         for call in plan.every_call():
             if call.spec.tool is not None and call.state.writes and self.hides(call.state.sources):
                 self.note_type(call.id, call.spec.tool)
-            told |= untrusted(call.inputs.origins.written)
+            shown_sources |= untrusted(call.inputs.origins.written)
             shown = (turns and call.state.status == "done") or not call.state.writes
             for sources in (
                 call.state.sources if shown else NOWHERE,
-                call.inputs.origins.all if says_values(call) else NOWHERE,
+                call.inputs.origins.all if shows_values(call) else NOWHERE,
             ):
-                told |= NOWHERE if self.hides(sources) else untrusted(sources)
-        progress.told = sorted(told)
+                shown_sources |= NOWHERE if self.hides(sources) else untrusted(sources)
+        progress.told = sorted(shown_sources)
         clean = [
             print_of(call.spec.raw)
             for call in plan.calls
@@ -235,10 +235,10 @@ class RunProvenance:
     def restore(self, state: State, calls: Iterable[CallView], tools: Mapping[str, Tool]) -> None:
         """Continue from the state and the calls of an earlier execution."""
         self.state = state
-        for call in calls if self.tells_shapes else ():
+        for call in calls if self.shows_shapes else ():
             self.note_type(call.id, tools.get(call.tool))
 
-    def tell(self, sources: Sources, progress: RunProgress) -> None:
+    def note_shown(self, sources: Sources, progress: RunProgress) -> None:
         """Record that a message to the model holds a value of these sources."""
         if not self.hides(sources):
             progress.told = sorted({*progress.told, *untrusted(sources)})
@@ -299,7 +299,7 @@ class RunProvenance:
     # What is shown by its shape (R15.4).
 
     @property
-    def tells_shapes(self) -> bool:
+    def shows_shapes(self) -> bool:
         """Whether the model may be shown the shape of any value."""
         return self._show == "shape" or (not isinstance(self._show, str) and "shape" in self._show.values())
 
@@ -310,11 +310,11 @@ class RunProvenance:
     def readable_state(self, state: State) -> JsonObject:
         """Return the whole state, with the shape of each value that the model may not read."""
         value = state.snapshot()
-        return self._shaped(state)(value) if self.tells_shapes and untrusted(state.labels.whole) else value
+        return self._shaped(state)(value) if self.shows_shapes and untrusted(state.labels.whole) else value
 
     def shown_state(self, state: State, *, tight: bool) -> JsonObject:
         """Return the state as the model sees it."""
-        if not (self.tells_shapes and untrusted(state.labels.whole)):
+        if not (self.shows_shapes and untrusted(state.labels.whole)):
             return state.shown(tight=tight)
         return state.shown(tight=tight, shaped=self._shaped(state))
 
@@ -346,7 +346,7 @@ class RunProvenance:
     def shown_error(self, call: Call, error: CallError) -> JsonObject:
         """Return an error as the model sees it. Its words may hold the call's parameters, or what others have answered."""
         known = join(call.state.sources, call.inputs.origins.all)
-        if self.hides(known) or (self.tells_shapes and self.hides(join(known, self._touched(call)))):
+        if self.hides(known) or (self.shows_shapes and self.hides(join(known, self._touched(call)))):
             named = shown_key(error.code, 0) == error.code  # a tool may give any text as its code
             return {"code": error.code if named else "error", "message": HIDDEN}
         return error.as_json()
@@ -369,16 +369,16 @@ class RunProvenance:
     def recorded(self, call: Call) -> tuple[Json, JsonObject]:
         """Return a call's result for a session's transcript, and the shapes that replace its hidden values."""
         hidden, result = self.shown_result(call)
-        told: JsonObject = {"shown": preview(result, 160)} if hidden else {}
+        preview_of: JsonObject = {"shown": preview(result, 160)} if hidden else {}
         origins = call.inputs.origins.params
         if any(map(self.hides, origins.values())):
-            told["params"] = {
+            preview_of["params"] = {
                 name: shape(value) if self.hides(origins.get(name, NOWHERE)) else value
                 for name, value in call.inputs.params.items()
             }
         if call.state.error is not None and (error := self.shown_error(call, call.state.error))["message"] == HIDDEN:
-            told["error"] = error
-        return result, told
+            preview_of["error"] = error
+        return result, preview_of
 
     def shown_problems(self, problems: list[str], sources: Sources) -> list[str]:
         """Return the problems of an output of these sources as the model sees them. Their words may hold the output's
@@ -398,7 +398,7 @@ class RunProvenance:
         call = next(
             (call for call in plan.every_call() if call.approval is not None and call.inputs.params is after), None
         )
-        if not (self.tells_shapes and isinstance(before, dict) and isinstance(after, dict)) or call is None:
+        if not (self.shows_shapes and isinstance(before, dict) and isinstance(after, dict)) or call is None:
             return message
         origins = call.inputs.origins.params
         kept = {

@@ -65,11 +65,11 @@ def _numbered(call: Call, table: SourceTable) -> dict[str, int]:
 
 
 def record(
-    views: Sequence[CallView], calls: Sequence[Call], sizes: Sizes, told: Callable[[Call], tuple[Json, JsonObject]]
+    views: Sequence[CallView], calls: Sequence[Call], sizes: Sizes, visible: Callable[[Call], tuple[Json, JsonObject]]
 ) -> None:
     """Add to the last of the `views`, those of `calls`, what a session's transcript keeps of them (R10.10).
 
-    `told` returns what a model may see. Of the results of all views the newest `MAX_RECORDED` characters stay; the
+    `visible` returns what a model may see. Of the results of all views the newest `MAX_RECORDED` characters stay; the
     others are only `shown`.
     """
     left = MAX_RECORDED
@@ -78,7 +78,7 @@ def record(
         if call.state.kept is not None and call.state.status == "done":
             call = replace(call, state=replace(call.state, result=call.state.kept[0]))
             view.shown = _one_line(call.state.result)
-        result, view.told = told(call)
+        result, view.told = visible(call)
         if call.state.status == "done" and left > 0:
             view.result = result_text(result, sizes.of(result))
             left -= len(view.result)

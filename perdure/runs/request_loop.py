@@ -134,7 +134,7 @@ class RequestLoop:
         self._stage = RequestStage.STREAMING
         self._shows_plan = run.approval_queue.guard.policy.scope == "plan"
         self._left: deque[Event] = deque()
-        self._plan_offer: ApprovalRequest | None = None
+        self._plan_request: ApprovalRequest | None = None
         self.intake = Intake(self.plan.request)
         self.result = RequestResult()
         """The answer as it stands."""
@@ -254,9 +254,9 @@ class RequestLoop:
         `PlanDecided`.
         """
         starts: list[StartCall] = []
-        if self._plan_offer is not None:
-            starts.append(StartCall(None, self._plan_offer))
-            self._plan_offer = None
+        if self._plan_request is not None:
+            starts.append(StartCall(None, self._plan_request))
+            self._plan_request = None
         approval_queue = self._run.approval_queue
         while self._may_start and (ready := self.plan.take_ready(now, only_safe=self.steered)):
             self._note_news()
@@ -268,7 +268,7 @@ class RequestLoop:
                 assert call.spec.tool is not None
                 # Of a loop its calls are asked about; what hooks are to see is asked about when they have (`let_pass`).
                 hooked = call.spec.loop is None and bool(self.hooks.of(BEFORE, known_as(call.spec.tool)))
-                offer = None if call.spec.loop is not None or hooked else self._offer(call, now)
+                offer = None if call.spec.loop is not None or hooked else self._request_approval(call, now)
                 if call.spec.tool.activity == KEEP:
                     home.end(call, Failed(CallError("not_here", "what is kept is said outside of loops")), now)
                 elif call.spec.loop is None and offer is None and call.spec.tool.latent and not self._is_hooked(call):
@@ -325,11 +325,11 @@ class RequestLoop:
                 approval_queue.feedback.append(hook_feedback(call, by))
             if (refused := approval_queue.refuse_flow(call)) is not None:
                 return refused
-        return None if decided and not call.inputs.changed else self._offer(call, now)
+        return None if decided and not call.inputs.changed else self._request_approval(call, now)
 
-    def _offer(self, call: Call, now: str) -> ApprovalRequest | None:
-        offer_it = self._run.approval_queue.add_question if is_answered(call) else self._run.approval_queue.add_call
-        return offer_it(self.plan.home(call), call, now)
+    def _request_approval(self, call: Call, now: str) -> ApprovalRequest | None:
+        add_request = self._run.approval_queue.add_question if is_answered(call) else self._run.approval_queue.add_call
+        return add_request(self.plan.home(call), call, now)
 
     def _is_hooked(self, call: Call) -> bool:
         assert call.spec.tool is not None
@@ -441,8 +441,8 @@ class RequestLoop:
             self.forsaken.append(REQUEST)
         elif self._stage is RequestStage.ANSWERED:
             self.forsaken.append(PLAN)
-            self._plan_offer = None
-        self._with_people, self._left_to_people = self._asked_about(), set()
+            self._plan_request = None
+        self._with_people, self._left_to_people = self._calls_waiting(), set()
         self.plan.held_calls.hold_back()
         if self.plan.closed or any(not call.state.ended for call in self.plan.calls):
             self._stage = RequestStage.REVISED
@@ -462,7 +462,7 @@ class RequestLoop:
         if silent and not self._is_patched(HELD_CALLS_STAY):
             gone, silent = held, []
         self._drop(f"dropped by Request {request}", now, gone)
-        self._with_people |= self._asked_about()
+        self._with_people |= self._calls_waiting()
         pressed = {call.index for call in silent if call.hold.pressed}
         self._left_to_people = {
             id for id, call in self._with_people.items() if not call.state.ended and call.place[0] in pressed
@@ -471,7 +471,7 @@ class RequestLoop:
             call.hold.pressed = True
         return len(pressed) < len(silent)
 
-    def _asked_about(self) -> dict[str, Call]:
+    def _calls_waiting(self) -> dict[str, Call]:
         return {id: offer.call for id, offer in self._run.approval_queue.waiting.items() if offer.call is not None}
 
     def _end_with_held(self, now: str) -> None:
@@ -498,10 +498,10 @@ class RequestLoop:
         if self._shows_plan and self.result.problem:
             self.plan.end_all("rejected", "the answer was not complete, so nothing of its plan was run", now)
         elif self._shows_plan:
-            self._plan_offer = self._run.approval_queue.add_plan(
+            self._plan_request = self._run.approval_queue.add_plan(
                 self.plan, now, lambda: self._run.new_plan(self.plan.request)
             )
-        return RequestStage.ANSWERED if self._plan_offer is not None else RequestStage.DRAINING
+        return RequestStage.ANSWERED if self._plan_request is not None else RequestStage.DRAINING
 
 
 def is_answered(call: Call) -> bool:

@@ -286,7 +286,7 @@ class Run:
         shown = self.provenance.shown_problems([*judged.problems], self.output.sources)
         problems += [error_message(None, {"code": "invalid_output", "message": each}) for each in shown]
         if judged.problems or judged.counts:
-            self.provenance.tell(self.output.sources, progress)  # in an error's words, or as a draft
+            self.provenance.note_shown(self.output.sources, progress)  # in an error's words, or as a draft
         over = judged.counts and not self._is_to_refine(wanted)
         if over:
             self._end(judged.value, judged.reason, result.thought)
@@ -337,7 +337,7 @@ class Run:
         if view.status != "done":
             text_answers = self.output.text_answers
             count_answer(view, result, self.progress, self.prepared.prices, text_answers=text_answers)
-            self.journal.request_ended(view, result, says=self.output.text(result) is not None, cut=cut)
+            self.journal.request_ended(view, result, has_text=self.output.text(result) is not None, cut=cut)
 
     def read_text(self, plan: Plan, result: RequestResult) -> None:
         """Show readers what is known of the text of an answer, while its calls run to their end (R19.4)."""

@@ -325,7 +325,7 @@ class LiveView:
         self.asks = False
         """Whether that news is a request for a person's decision, or the run's end."""
         self._texts: dict[int, str] = {}
-        self._said: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
 
     def renew(self, view: RunView) -> None:
         """Replace the view by the whole run as it stands. It holds neither text that is being written, nor updates of
@@ -337,7 +337,7 @@ class LiveView:
                 request.text = self._texts.get(request.number, request.text)
         for call in view.calls:
             if call.status == "running":
-                call.reason = self._said.get(call.id, call.reason)
+                call.reason = self._reasons.get(call.id, call.reason)
 
     def apply(self, event: Event) -> None:
         """Apply an event."""
@@ -350,7 +350,7 @@ class LiveView:
         elif event.phase == "reset":
             self.view = self.view.model_copy(update={"calls": [], "log": [], "waiting": []})
             self._texts.clear()
-            self._said.clear()
+            self._reasons.clear()
             self.lacks = self.asks = True
         elif event.topic in ("approval", "lifecycle"):
             waits = {offer.call for offer in self.view.waiting}
@@ -395,9 +395,9 @@ class LiveView:
             found.status, found.started_at = "running", found.started_at or at
         elif phase == "update":
             words = data.get("reason") or data.get("progress")
-            found.reason = self._said[id] = str(words)
+            found.reason = self._reasons[id] = str(words)
         else:
-            self._said.pop(id, None)
+            self._reasons.pop(id, None)
             error, reason = data.get("error"), data.get("reason")
             found.status, found.ended_at = str(data.get("status", "done")), at
             found.error = error if isinstance(error, dict) else None
@@ -520,8 +520,8 @@ def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, call
     room = limit - len(frame.model_dump_json(by_alias=True, warnings=False).encode())
     left_out = max(0, calls - len(result.calls))
     if sum(needed) <= room - 200 * (left_out > 0):
-        said_of_calls = f"calls: the last {len(result.calls):,} of {calls:,} are shown; whole: perdure show {result.run_id} --value calls"
-        return result.model_copy(update={"cut": [*result.cut, said_of_calls]}) if left_out else result
+        calls_line = f"calls: the last {len(result.calls):,} of {calls:,} are shown; whole: perdure show {result.run_id} --value calls"
+        return result.model_copy(update={"cut": [*result.cut, calls_line]}) if left_out else result
     # First what repeats what is elsewhere.
     result = result.model_copy(update={"calls": [_slim(call, sizes) for call in result.calls]})
     needed[names.index("calls")] = _size(result.calls, sizes)
@@ -534,7 +534,7 @@ def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, call
             update[name] = _cut(name, whole, share, sizes)
             if name == "output":
                 update["output_size"] = size
-            cut.append(_said(result.run_id, name, whole, update[name], size, left_out if name == "calls" else 0))
+            cut.append(_cut_line(result.run_id, name, whole, update[name], size, left_out if name == "calls" else 0))
     return result.model_copy(update=update | {"cut": cut})
 
 
@@ -546,8 +546,8 @@ def result_for_parent(result: RunResult, sizes: Sizes) -> RunResult:
     beside = sum(_size(getattr(result, name), sizes) for name in ("errors", "calls", "state"))
     if beside <= _BESIDE:
         return result
-    said = [f"errors, calls and state are not told to the run above; whole: perdure show {result.run_id}"]
-    return result.model_copy(update={"errors": [], "calls": [], "state": {}, "cut": said})
+    cut = [f"errors, calls and state are not told to the run above; whole: perdure show {result.run_id}"]
+    return result.model_copy(update={"errors": [], "calls": [], "state": {}, "cut": cut})
 
 
 def fit_waiting(
@@ -564,7 +564,7 @@ def fit_waiting(
         return list(waiting)
     share = max(limit // len(waiting), _NAMED)
     shown = [
-        view if size <= share else _cut_offer(view, share, sizes)
+        view if size <= share else _cut_request(view, share, sizes)
         for view, size in zip(waiting[: limit // share], needed, strict=False)
     ]
     if shown and (more := len(waiting) - len(shown)):
@@ -613,7 +613,7 @@ def approval_size(view: WaitingView, sizes: Sizes) -> int:
     return 500 + names + sum(sizes.of(getattr(view, name)) for name in _LARGE_OF_OFFER)
 
 
-def _cut_offer(view: WaitingView, share: int, sizes: Sizes) -> WaitingView:
+def _cut_request(view: WaitingView, share: int, sizes: Sizes) -> WaitingView:
     """Return a request that is cut to its share: first without its schema, which the tool's definition repeats."""
     update: dict[str, Any] = {"cut": True, "parameters": {}, "simulation": None}
     update |= {name: clipped(getattr(view, name), _NAME) for name in ("tool", "agent")}
@@ -672,7 +672,7 @@ def _newest(items: Sequence[Any], room: int, size: Any) -> list[Any]:
     return kept[::-1]
 
 
-def _said(run_id: str, name: str, whole: Any, shown: Any, size: int, left_out: int) -> str:
+def _cut_line(run_id: str, name: str, whole: Any, shown: Any, size: int, left_out: int) -> str:
     """Return how much of a part was cut, and how to read all of it; `left_out` items were missing before."""
     counts = isinstance(whole, list) and isinstance(shown, list) and len(shown) < len(whole)
     end = "first" if name == "waiting" else "last"

@@ -16,9 +16,9 @@ from perdure.values.state import MARK
 
 
 def document(
-    agent: JsonObject, conversation: Sequence[JsonObject], state: JsonObject | None, said: Sequence[str]
+    agent: JsonObject, conversation: Sequence[JsonObject], state: JsonObject | None, messages: Sequence[str]
 ) -> JsonObject:
-    """Return the agent file of a run that answers `said`. `state` is the session's state; `None` keeps the file's."""
+    """Return the agent file of a run that answers the `messages`. `state` is the session's state; `None` keeps the file's."""
     context = agent.get("context") or []
     made = [_schema_only(message) if state is not None and _is_state(message) else message for message in context]
     made += conversation
@@ -26,9 +26,9 @@ def document(
         made.append({"type": "tool", "tool": RECALL})
     name = input_name(agent)
     if name is None:
-        made += [{"role": "user", "content": text} for text in said]
+        made += [{"role": "user", "content": text} for text in messages]
     else:
-        made.append({"type": "input", "input": {name: "\n\n".join(said)}})
+        made.append({"type": "input", "input": {name: "\n\n".join(messages)}})
     if state is not None:  # behind what the next run's conversation begins with too, for prompt caches (R10.19)
         made += _state_messages(state)
     return agent | {"context": made}

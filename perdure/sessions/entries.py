@@ -250,16 +250,16 @@ _WHY: Final = {
 
 def _call_entry(call: CallView) -> CallEntry:
     status = _OPEN.get(call.status, call.status)
-    told = call.told
+    shown = call.told
     return CallEntry(
         id=call.id,
         tool=call.tool,
-        params=told.get("params", call.params),
+        params=shown.get("params", call.params),
         status=status,
-        result=call.result if call.result is not None else told.get("shown", call.shown),
+        result=call.result if call.result is not None else shown.get("shown", call.shown),
         wrote=call.wrote,
         reason=call.reason if status == call.status else _WHY[status],
-        error=told.get("error", call.error),
+        error=shown.get("error", call.error),
     )
 
 

@@ -97,20 +97,20 @@ class ActiveRun(WireModel):
         """Whether it, or a run below it, waits for a person."""
         return self.waits or bool(self.waiting_below)
 
-    def forget(self, told: RunWaits) -> None:
+    def forget(self, report: RunWaits) -> None:
         """Forget the runs below the reporting one that have ended with it, or that a reset has left behind."""
-        gone = [run_id for run_id, kept in self.below.items() if told.forgets(run_id) and kept.count < told.count]
+        gone = [run_id for run_id, kept in self.below.items() if report.forgets(run_id) and kept.count < report.count]
         for run_id in gone:
             del self.below[run_id]
 
-    def report(self, told: RunWaits) -> None:
+    def report(self, waits: RunWaits) -> None:
         """Record the report of a run below it. An ended run leaves nothing that waits below it."""
-        before = self.below.pop(told.run_id, None)
-        self.below[told.run_id] = told if before is None or told.count > before.count else before
-        self.forget(told)
+        before = self.below.pop(waits.run_id, None)
+        self.below[waits.run_id] = waits if before is None or waits.count > before.count else before
+        self.forget(waits)
         if len(self.below) > MAX_REPORTS:  # the oldest report of one that waits no more goes first
             done = (run_id for run_id, report in self.below.items() if not report.waits)
-            del self.below[next(done, told.run_id)]
+            del self.below[next(done, waits.run_id)]
 
 
 class KnownMessage(WireModel):
@@ -278,8 +278,8 @@ class MessageQueue:
 
     def number_of(self, run_id: str) -> int | None:
         """Return the number of a run of this session."""
-        said = run_id.removeprefix(f"{self.session}/{self.state.born}")
-        return int(said) if said != run_id and said.isdecimal() and len(said) < 10 else None
+        number = run_id.removeprefix(f"{self.session}/{self.state.born}")
+        return int(number) if number != run_id and number.isdecimal() and len(number) < 10 else None
 
     @property
     def cap(self) -> int:
@@ -514,17 +514,17 @@ class MessageQueue:
         assert self.state.running is not None
         self.state.running.begun = True
 
-    def waits(self, told: RunWaits) -> None:
+    def waits(self, report: RunWaits) -> None:
         """Record the report of the run, or of a run below it, on whether it waits for a person."""
         running = self.state.running
         if running is None:
             return
         own = self.run_id(running.number)
-        if told.run_id.startswith(f"{own}/"):
-            running.report(told)
-        elif told.run_id == own and told.count > running.told:
-            running.waits, running.told = told.waits, told.count
-            running.forget(told)
+        if report.run_id.startswith(f"{own}/"):
+            running.report(report)
+        elif report.run_id == own and report.count > running.told:
+            running.waits, running.told = report.waits, report.count
+            running.forget(report)
 
     def deciding(self) -> list[str]:
         """Return the ids of the runs that wait for a person: the active run's own first."""
@@ -608,27 +608,27 @@ class MessageQueue:
             raise MessageRefusedError(several_senders(message_id, [key.partition("\n")[0] for key in found]))
         return found[0] if found else None
 
-    def judge_withdrawal(self, asked: MessageWithdrawal) -> str:
+    def judge_withdrawal(self, withdrawal: MessageWithdrawal) -> str:
         """Return the key of a message that can be withdrawn, as far as the queue knows.
 
         Raise `MessageRefusedError` with the run or Request that holds it (R10.7).
         """
-        key = self.resolve(asked.message_id, asked.of or asked.sender)
-        if key is None and not asked.of:
-            key = self.resolve(asked.message_id)
+        key = self.resolve(withdrawal.message_id, withdrawal.of or withdrawal.sender)
+        if key is None and not withdrawal.of:
+            key = self.resolve(withdrawal.message_id)
         if key is None:
-            raise MessageRefusedError(f"there is no message {asked.message_id!r} that could be withdrawn")
+            raise MessageRefusedError(f"there is no message {withdrawal.message_id!r} that could be withdrawn")
         known = self.state.known[key]
         if known.withdrawn:
             return key
         where = self._where(key)
         if where is None:
             if known.number is None:
-                raise MessageRefusedError(f"{asked.message_id!r} is a command that was carried out")
+                raise MessageRefusedError(f"{withdrawal.message_id!r} is a command that was carried out")
             which = "a Request" if known.request is None else f"Request {known.request}"
-            raise MessageRefusedError(f"{which} of {self.run_id(known.number)} holds {asked.message_id!r} already")
-        if where.sender != asked.sender and not covers(asked.rights, ["withdraw"]):
-            raise MessageRefusedError(f"{asked.sender!r} may not withdraw a message of {where.sender!r}")
+            raise MessageRefusedError(f"{which} of {self.run_id(known.number)} holds {withdrawal.message_id!r} already")
+        if where.sender != withdrawal.sender and not covers(withdrawal.rights, ["withdraw"]):
+            raise MessageRefusedError(f"{withdrawal.sender!r} may not withdraw a message of {where.sender!r}")
         return key
 
     def _where(self, key: str) -> Queued | None:

@@ -94,13 +94,13 @@ class Segment(WireModel):
 def segment_of(number: int, entries: Sequence[Entry]) -> Segment:
     """Return a segment of these entries, which knows its own messages only."""
     packed = pack(EntryList(entries=list(entries)), _FORM)
-    ids = [entry.message_id for entry in entries if is_said(entry)]
+    ids = [entry.message_id for entry in entries if is_sent(entry)]
     return Segment(
         number=number, first=entries[0].n, last=entries[-1].n, entries=packed, index=Index.of(ids, number).text
     )
 
 
-def is_said(entry: Entry) -> TypeGuard[MessageEntry | CommandEntry]:
+def is_sent(entry: Entry) -> TypeGuard[MessageEntry | CommandEntry]:
     """Whether somebody has sent the entry under an id: a message, or a command that was one."""
     return isinstance(entry, MessageEntry) or (isinstance(entry, CommandEntry) and entry.command in SENT)
 
@@ -253,7 +253,7 @@ class Transcript:
         self._entries: dict[int, Entry] = {}
         self._sizes: dict[int, int] = {}
         self._messages: dict[str, MessageEntry] = {}
-        self._told: dict[str, list[MessageEntry]] = {}
+        self._messages_of_runs: dict[str, list[MessageEntry]] = {}
         """Messages by the run that they went to."""
         self._runs: dict[int, RunEntry] = {}
         self._replies: dict[str, ReplyEntry] = {}
@@ -290,7 +290,9 @@ class Transcript:
         elif isinstance(entry, MessageEntry):
             entry.branch = self.branch
         elif isinstance(entry, RunEntry):
-            entry.branch = next((message.branch for message in self._told.get(entry.run_id, ())), self.branch)
+            entry.branch = next(
+                (message.branch for message in self._messages_of_runs.get(entry.run_id, ())), self.branch
+            )
         self._keep(entry)
         if isinstance(entry, RunEntry) and entry.context_tokens and entry.branch == self.branch:
             self._reported, self._thought = entry.context_tokens, self._estimate()
@@ -316,7 +318,7 @@ class Transcript:
         self.bytes += self._sizes[entry.n]
         if isinstance(entry, MessageEntry):
             self._messages[entry.key] = entry
-            self._tell(entry)
+            self._assign_to_run(entry)
         elif isinstance(entry, RunEntry):
             self._runs[entry.n] = entry
             self.compactions_in_a_row = 0
@@ -339,9 +341,9 @@ class Transcript:
         if self._total is not None and run.branch == self.branch and (compaction is None or run.n > compaction.up_to):
             self._total += self._tokens[run.n] - before
 
-    def _tell(self, message: MessageEntry) -> None:
+    def _assign_to_run(self, message: MessageEntry) -> None:
         if message.run_id is not None:
-            self._told.setdefault(message.run_id, []).append(message)
+            self._messages_of_runs.setdefault(message.run_id, []).append(message)
 
     def message(self, key: str) -> MessageEntry | None:
         """Return a message at hand, by its `message_key`."""
@@ -363,10 +365,10 @@ class Transcript:
         Call it before the run's own entry is appended. It ignores a message that is not at hand.
         """
         if (entry := self._messages.get(key)) is not None:
-            if entry.run_id is not None and (told := self._told.get(entry.run_id)):
-                told.remove(entry)
+            if entry.run_id is not None and (messages := self._messages_of_runs.get(entry.run_id)):
+                messages.remove(entry)
             entry.run_id, entry.request = run_id, request
-            self._tell(entry)
+            self._assign_to_run(entry)
 
     def settle(self, key: str, why: str) -> None:
         """Set why a message has no answer."""
@@ -403,7 +405,7 @@ class Transcript:
                 yield from (step for step in self._steps_of(run) if step.place > after)
 
     def _steps_of(self, run: RunEntry) -> Iterator[ConversationStep]:
-        steps = steps_of(run, self._told.get(run.run_id, ()), self._replies.get(run.run_id))
+        steps = steps_of(run, self._messages_of_runs.get(run.run_id, ()), self._replies.get(run.run_id))
         return (step for step in steps if step.messages)
 
     @property
@@ -462,7 +464,7 @@ class Transcript:
             first = 0 if compaction is None else compaction.up_to
             for n, run in self._runs.items():
                 if run.branch == branch and n >= first:
-                    needed = min(needed, n, *(message.n for message in self._told.get(run.run_id, ())))
+                    needed = min(needed, n, *(message.n for message in self._messages_of_runs.get(run.run_id, ())))
             if compaction is not None:
                 needed = min(needed, compaction.n)
         return needed
@@ -485,10 +487,10 @@ class Transcript:
             self.bytes -= self._sizes.pop(n)
             if isinstance(entry, MessageEntry):
                 del self._messages[entry.key]
-                if entry.run_id is not None and (told := self._told.get(entry.run_id)):
-                    told.remove(entry)
-                    if not told:
-                        del self._told[entry.run_id]
+                if entry.run_id is not None and (messages := self._messages_of_runs.get(entry.run_id)):
+                    messages.remove(entry)
+                    if not messages:
+                        del self._messages_of_runs[entry.run_id]
             elif isinstance(entry, RunEntry):
                 del self._runs[n]
                 self._tokens.pop(n, None)

@@ -49,7 +49,7 @@ class AutoModel(ScriptedModel):
         self._definitions: Mapping[str, JsonObject] = {}
         self._delegates: Mapping[str, JsonObject] = {}
         self._called: dict[str, list[Tool]] = {}
-        self._asked: Counter[str] = Counter()
+        self._requests: Counter[str] = Counter()
         self._root: Agent[Any] | None = None
 
     def bind(self, agent: Agent[Any] | None, tools: Mapping[str, JsonObject]) -> None:
@@ -58,15 +58,15 @@ class AutoModel(ScriptedModel):
         self._root, self._definitions = agent, tools
         self._delegates = {} if agent is None else agent.delegates()
 
-    def _turn(self, asked: ChatRequest) -> Turn:
-        agent = self._agent_of(asked.run_id)
+    def _turn(self, request: ChatRequest) -> Turn:
+        agent = self._agent_of(request.run_id)
         dialect = None if agent is None else agent.parsed.config.dialect
-        self._asked[asked.run_id] += 1
+        self._requests[request.run_id] += 1
         tools = [] if agent is None else self._tools(agent)
-        if self._asked[asked.run_id] == 1 and tools:
-            self._called[asked.run_id] = tools
+        if self._requests[request.run_id] == 1 and tools:
+            self._called[request.run_id] = tools
             return Turn({"calls": [self._call(tool) for tool in tools], "output": None}, dialect=dialect)
-        return Turn({"calls": [], "output": self._output_of(agent, asked.run_id)}, dialect=dialect)
+        return Turn({"calls": [], "output": self._output_of(agent, request.run_id)}, dialect=dialect)
 
     def _agent_of(self, run_id: str) -> Agent[Any] | None:
         """The root's, or that of the delegate that a call of the run above is."""

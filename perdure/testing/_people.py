@@ -95,7 +95,7 @@ def approve(
     people = [approve("order", after="2h", by="ann")]
     ```
     """
-    more = _said(by) | ({"remember": True} if remember else {}) | ({"endorse": True} if endorse else {})
+    more = _by_person(by) | ({"remember": True} if remember else {}) | ({"endorse": True} if endorse else {})
     return Person(tool, "approve", seconds(after), more, every)
 
 
@@ -108,7 +108,7 @@ def reject(
     people = [reject("order", "Too expensive.")]
     ```
     """
-    return Person(tool, "reject", seconds(after), {"reason": reason, **_said(by)}, every)
+    return Person(tool, "reject", seconds(after), {"reason": reason, **_by_person(by)}, every)
 
 
 def edit(
@@ -129,7 +129,7 @@ def edit(
     """
     changed: JsonObject = {} if params is None else {"params": dict(params)}
     changed |= {} if calls is None else {"calls": [dict(call) for call in calls]}
-    return Person(tool, "edit", seconds(after), {**changed, **_said(by)}, every)
+    return Person(tool, "edit", seconds(after), {**changed, **_by_person(by)}, every)
 
 
 def replace(
@@ -141,7 +141,7 @@ def replace(
     people = [replace("order", {"_tool": "voucher", "euros": 20})]
     ```
     """
-    return Person(tool, "replace", seconds(after), {"with": dict(call), **_said(by)}, every)
+    return Person(tool, "replace", seconds(after), {"with": dict(call), **_by_person(by)}, every)
 
 
 def answer(value: Json, *, after: Duration = 0, by: str = "", every: bool = False) -> Person:
@@ -151,8 +151,8 @@ def answer(value: Json, *, after: Duration = 0, by: str = "", every: bool = Fals
     people = [answer("The blue one.")]
     ```
     """
-    return Person(None, "answer", seconds(after), {"answer": value, **_said(by)}, every)
+    return Person(None, "answer", seconds(after), {"answer": value, **_by_person(by)}, every)
 
 
-def _said(by: str) -> JsonObject:
+def _by_person(by: str) -> JsonObject:
     return {"by": by} if by else {}

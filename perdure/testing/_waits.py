@@ -599,7 +599,7 @@ class TestRuns:
     """Run, call, digest and time of a request → who decides about it. One that is asked once more is another."""
     _open: list[str] = field(default_factory=list)
     """Those that the last look found open, with all below the `runs`."""
-    _offers: dict[str, tuple[int, list[WaitingView]]] = field(default_factory=dict)
+    _waiting_views: dict[str, tuple[int, list[WaitingView]]] = field(default_factory=dict)
     """By run what waited in it when its history had so many events."""
     _waiters: list[_Waiter] = field(default_factory=list)
     _looking: asyncio.Task[None] | None = None
@@ -726,9 +726,9 @@ class TestRuns:
         self._leave(waiter)
         return True
 
-    async def _unless_dying(self, asked: Awaitable[T]) -> T | None:
+    async def _unless_dying(self, awaited: Awaitable[T]) -> T | None:
         """Return what is asked of workers; `None` where one dies meanwhile, which may have taken the question along."""
-        asking = asyncio.ensure_future(asked)
+        asking = asyncio.ensure_future(awaited)
         try:
             while not asking.done() and self.clock.deaths == self._deaths:
                 await asyncio.wait({asking}, timeout=_LOOK)
@@ -753,40 +753,40 @@ class TestRuns:
         for run_id, events in look.open.items():
             if _is_session(run_id) or run_id in look.deciding:  # what waits, waits in a session's runs
                 continue
-            for offer in await self._offers_of(run_id, events):
-                person = self._person(run_id, offer)
+            for waiting in await self._waiting_of(run_id, events):
+                person = self._person(run_id, waiting)
                 if person is None:
                     continue
-                due = datetime.fromisoformat(offer.requested_at) + timedelta(seconds=person.after)
+                due = datetime.fromisoformat(waiting.requested_at) + timedelta(seconds=person.after)
                 if due > now:
                     dues.append(due)
                     continue
                 try:
-                    await decide(self.client, run_id, person.decision(offer))
+                    await decide(self.client, run_id, person.decision(waiting))
                 except RunError as error:
                     raise AssertionError(f"{person} was refused: {error}") from None
                 person.decided += 1
         return min(dues, default=None)
 
-    async def _offers_of(self, run_id: str, events: int) -> list[WaitingView]:
+    async def _waiting_of(self, run_id: str, events: int) -> list[WaitingView]:
         """Return the approval requests of a run, queried once for each state of its history; none if the run cannot answer now."""
-        known = self._offers.get(run_id)
+        known = self._waiting_views.get(run_id)
         if known is None or known[0] != events:
             try:
-                found = await self._unless_dying(_ask_offers(self.client, run_id))
+                found = await self._unless_dying(_read_waiting(self.client, run_id))
                 if found is None:
                     return []
-                known = self._offers[run_id] = (events, found)
+                known = self._waiting_views[run_id] = (events, found)
             except (RPCError, WorkflowQueryFailedError):
                 return []
         return known[1]
 
-    def _person(self, run_id: str, offer: WaitingView) -> Person | None:
-        key = (run_id, offer.call, offer.digest, offer.requested_at)
+    def _person(self, run_id: str, waiting: WaitingView) -> Person | None:
+        key = (run_id, waiting.call, waiting.digest, waiting.requested_at)
         if key not in self._meant:
             taken = [id(person) for person in self._meant.values()]
             free = (each for each in self.people if each.every or (id(each) not in taken and not each.decided))
-            found = next((each for each in free if each.means(offer)), None)
+            found = next((each for each in free if each.means(waiting)), None)
             if found is None:
                 return None
             self._meant[key] = found
@@ -830,12 +830,12 @@ def _unlike_done(call: CallView) -> str:
 async def waiting_requests(client: Client, run_id: str) -> list[WaitingView]:
     """Return the approval requests of a run; none if the run cannot answer."""
     try:
-        return await _ask_offers(client, run_id)
+        return await _read_waiting(client, run_id)
     except (RPCError, WorkflowQueryFailedError):
         return []
 
 
-async def _ask_offers(client: Client, run_id: str) -> list[WaitingView]:
+async def _read_waiting(client: Client, run_id: str) -> list[WaitingView]:
     found: list[WaitingView] = await client.get_workflow_handle(run_id).query(
         WAITING_QUERY, None, result_type=list[WaitingView], rpc_timeout=timedelta(seconds=5)
     )

@@ -173,7 +173,7 @@ async def record_run(client: Client, run_id: str) -> Case:
     left = [(run_id, "")]
     while left:
         workflow_id, kind = left.pop(0)
-        taken = _Taken(client)
+        taken = _RecordedRun(client)
         async for history in executions(client, workflow_id):
             kind = kind or history.events[0].workflow_execution_started_event_attributes.workflow_type.name
             left += started_below(history)
@@ -249,7 +249,7 @@ def _given(run_input: RunInput | None) -> JsonObject:
     return given | ({"delegates": run_input.delegates} if run_input.delegates else {})
 
 
-def _written(view: RunView, exchanges: list[Exchange], taken: _Taken) -> JsonObject:
+def _written(view: RunView, exchanges: list[Exchange], taken: _RecordedRun) -> JsonObject:
     failed = {call.id: call for call in view.calls if call.status == "failed" and call.id in taken.called}
     for call_id, call in failed.items():
         taken.results[call_id] = {
@@ -292,7 +292,7 @@ def _answer(exchange: Exchange) -> JsonObject:
 
 
 @dataclass
-class _Taken:
+class _RecordedRun:
     """The data of one run's histories, beside its Requests."""
 
     client: Client
@@ -323,9 +323,9 @@ class _Taken:
         elif which == "activity_task_completed_event_attributes":
             await self._complete(self._scheduled.get(attributes.scheduled_event_id), attributes.result)
         elif which == "workflow_execution_signaled_event_attributes":
-            await self._say(attributes.signal_name, attributes.input)
+            await self._take_signal(attributes.signal_name, attributes.input)
         elif which == "workflow_execution_update_accepted_event_attributes":
-            await self._say(attributes.accepted_request.input.name, attributes.accepted_request.input.args)
+            await self._take_signal(attributes.accepted_request.input.name, attributes.accepted_request.input.args)
 
     async def _take_agent(self, given: RunInput, marker: Any) -> None:
         """Take the agent file that the worker read at the start of a schedule's run."""
@@ -345,22 +345,22 @@ class _Taken:
         elif scheduled is not None:
             self._decide(scheduled.call, await self._read(result, object))
 
-    def _decide(self, call: str, said: Json) -> None:
+    def _decide(self, call: str, written: Json) -> None:
         """Record a program's decision; a replay sends it as a person's."""
-        decision = {"decision": said} if isinstance(said, str) else said
+        decision = {"decision": written} if isinstance(written, str) else written
         if isinstance(decision, dict) and decision.get("decision") in KINDS:
             self.decisions.append({"call": call, **_without_digest(decision)})
 
-    async def _say(self, name: str, payloads: Payloads) -> None:
+    async def _take_signal(self, name: str, payloads: Payloads) -> None:
         if name not in (*KINDS, DECIDE, POLICY) or not payloads.payloads:
             return
         try:
-            said = await self._read(payloads, object)
+            decision = await self._read(payloads, object)
         except Exception:  # whatever anybody sends
             return
-        if isinstance(said, dict):
+        if isinstance(decision, dict):
             kind = {} if name in (DECIDE, POLICY) else {"decision": name}
-            self.decisions.append({"policy": said} if name == POLICY else {**_without_digest(said), **kind})
+            self.decisions.append({"policy": decision} if name == POLICY else {**_without_digest(decision), **kind})
 
     async def _read(self, payloads: Payloads, kind: Any) -> Any:
         (value,) = await self.client.data_converter.decode(payloads.payloads[:1], None if kind is object else [kind])
@@ -457,21 +457,21 @@ class _Record:
         self.runs: dict[str, JsonObject] = case["runs"]
         """By the way below the outermost run: `""`, `1.0`, `1.0/2.1`, …"""
         self.strange: list[str] = []
-        self._asked: Counter[str] = Counter()
+        self._requests: Counter[str] = Counter()
         self._results = {path: dict(run.get("results", {})) for path, run in self.runs.items()}
         self._decisions = {path: list(run.get("decisions", [])) for path, run in self.runs.items()}
 
     def _path(self, run_id: str) -> str:
         return run_id.removeprefix(self.run_id).removeprefix("/")
 
-    def answer(self, asked: ChatRequest) -> Turn:
+    def answer(self, request: ChatRequest) -> Turn:
         """The next recorded answer of the run that asks."""
-        path = self._path(asked.run_id)
+        path = self._path(request.run_id)
         answers = self.runs.get(path, {}).get("answers", [])
-        self._asked[path] += 1
-        if self._asked[path] > len(answers):
+        self._requests[path] += 1
+        if self._requests[path] > len(answers):
             return Turn("the record has no further answer", status=400)
-        one = answers[self._asked[path] - 1]
+        one = answers[self._requests[path] - 1]
         says = one["says"]
         cut = Fault("cut", len(says)) if one.get("cut") and isinstance(says, str) else None
         usage = one.get("usage")
@@ -489,9 +489,9 @@ class _Record:
         ]
         if not same:
             where = f"run {path}: " if path else ""
-            said = f"{context.tool_name} {shorten(params, 200)}"
-            self.strange.append(f"+ {where}{context.call_id} {said}: the record has no result for it")
-            raise ToolError("not_recorded", f"the record has no result of {said}")
+            call_text = f"{context.tool_name} {shorten(params, 200)}"
+            self.strange.append(f"+ {where}{context.call_id} {call_text}: the record has no result for it")
+            raise ToolError("not_recorded", f"the record has no result of {call_text}")
         found = results.pop(context.call_id if context.call_id in same else same[0])
         if "raises" in found:
             raise ToolError(found["raises"]["code"], found["raises"]["message"])

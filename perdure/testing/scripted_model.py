@@ -260,7 +260,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def segments(asked: ChatRequest, answer: ModelAnswer) -> list[tuple[str, Callable[[str], JsonObject]]]:
+def segments(chat_request: ChatRequest, answer: ModelAnswer) -> list[tuple[str, Callable[[str], JsonObject]]]:
     """The answer's pieces that are streamed bit by bit, each with the form of its bits; a call's name counts too."""
     segments: list[tuple[str, Callable[[str], JsonObject]]] = []
     if answer.reasoning:
@@ -270,12 +270,12 @@ def segments(asked: ChatRequest, answer: ModelAnswer) -> list[tuple[str, Callabl
     elif answer.text or not answer.tool_calls:
         segments.append((answer.text, lambda text: {"content": text}))
     for index, (name, arguments) in enumerate(answer.tool_calls):
-        segments.append((name, _opening(asked, index, name)))
+        segments.append((name, _opening(chat_request, index, name)))
         segments.append((arguments, _going_on(index)))
     return segments
 
 
-def _opening(asked: ChatRequest, index: int, name: str) -> Callable[[str], JsonObject]:
+def _opening(chat_request: ChatRequest, index: int, name: str) -> Callable[[str], JsonObject]:
     """A call's first bit has its id and its whole name; the time that a longer name takes passes in empty bits."""
     told = False
 
@@ -284,17 +284,21 @@ def _opening(asked: ChatRequest, index: int, name: str) -> Callable[[str], JsonO
         call = {"index": index, "function": {"arguments": ""}}
         if not told:
             told = True
-            call |= {"id": _call_id(asked, index), "type": "function", "function": {"name": name, "arguments": ""}}
+            call |= {
+                "id": _call_id(chat_request, index),
+                "type": "function",
+                "function": {"name": name, "arguments": ""},
+            }
         return {"tool_calls": [call]}
 
     return say
 
 
-def _call_id(asked: ChatRequest, index: int) -> str:
-    return f"call_{asked.number}_{index}"
+def _call_id(chat_request: ChatRequest, index: int) -> str:
+    return f"call_{chat_request.number}_{index}"
 
 
-def completion(asked: ChatRequest, answer: ModelAnswer, finish: str) -> JsonObject:
+def completion(chat_request: ChatRequest, answer: ModelAnswer, finish: str) -> JsonObject:
     message: JsonObject = {"role": "assistant", "content": answer.text or None}
     if answer.refusal:
         message["refusal"] = answer.refusal
@@ -302,17 +306,26 @@ def completion(asked: ChatRequest, answer: ModelAnswer, finish: str) -> JsonObje
         message["reasoning_content"] = answer.reasoning
     if answer.tool_calls:
         message["tool_calls"] = [
-            {"id": _call_id(asked, index), "type": "function", "function": {"name": name, "arguments": arguments}}
+            {
+                "id": _call_id(chat_request, index),
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
             for index, (name, arguments) in enumerate(answer.tool_calls)
         ]
     choice = {"index": 0, "message": message, "finish_reason": finish}
-    frame = {"id": f"chatcmpl-{asked.number}", "object": "chat.completion", "created": 0, "model": asked.model}
+    frame = {
+        "id": f"chatcmpl-{chat_request.number}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": chat_request.model,
+    }
     return frame | {"choices": [choice]}
 
 
-def usage_of(asked: ChatRequest, answer: ModelAnswer, turn: Turn) -> JsonObject:
-    shown = len(json.dumps(asked.messages, ensure_ascii=False)) + sum(
-        len(json.dumps(asked.body[key])) for key in ("response_format", "tools") if key in asked.body
+def usage_of(chat_request: ChatRequest, answer: ModelAnswer, turn: Turn) -> JsonObject:
+    shown = len(json.dumps(chat_request.messages, ensure_ascii=False)) + sum(
+        len(json.dumps(chat_request.body[key])) for key in ("response_format", "tools") if key in chat_request.body
     )
     written = len(answer.text) + sum(len(name) + len(arguments) for name, arguments in answer.tool_calls)
     prompt, completion = math.ceil(shown / TOKEN), math.ceil(written / TOKEN)
@@ -549,15 +562,15 @@ class ScriptedModel:
         if self._api_key is not None and self._api_key not in given:
             return error(form, 401, "Incorrect API key provided", "invalid_api_key")
         body, path = await request.json(), dict(request.path_params)
-        asked = ChatRequest(len(self.requests) + 1, body, dict(request.headers), provider, path)
+        chat_request = ChatRequest(len(self.requests) + 1, body, dict(request.headers), provider, path)
         if not callable(self.script) and len(self.requests) >= len(self.script):
-            complaint = f"the script has {len(self.script)} turns, this is request {asked.number}"
+            complaint = f"the script has {len(self.script)} turns, this is request {chat_request.number}"
             self.complaints.append(complaint)
             return error(form, 400, complaint, "script_exhausted")
-        self.requests.append(asked)
+        self.requests.append(chat_request)
         self.arrivals.append([])
         await self._notify()
-        turn = self.script(asked) if callable(self.script) else self.script[asked.number - 1]
+        turn = self.script(chat_request) if callable(self.script) else self.script[chat_request.number - 1]
         turn = turn if isinstance(turn, Turn) else Turn(turn)
         if turn.fault is not None and turn.fault.kind == "silent":
             await self._closing.wait()
@@ -565,41 +578,41 @@ class ScriptedModel:
             return StreamingResponse(
                 _pieces(turn.raw), status_code=turn.status, headers=dict(turn.headers), media_type=turn.media_type
             )
-        content = turn.content(asked) if callable(turn.content) else turn.content
+        content = turn.content(chat_request) if callable(turn.content) else turn.content
         answer = write_answer(content, turn.dialect or self.dialect or "solution", self.kinds or ())
         answer = ModelAnswer(answer.text, (*answer.tool_calls, *turn.tool_calls), turn.refusal, turn.reasoning)
         if turn.status != 200:
             return error(form, turn.status, answer.text, "scripted", turn.headers)
-        usage = usage_of(asked, answer, turn)
+        usage = usage_of(chat_request, answer, turn)
         self.prompt_tokens += usage["prompt_tokens"]
         self.completion_tokens += usage["completion_tokens"]
         if not form.streamed(body, path):
-            made = completion(asked, answer, finish_of(answer, turn, provider))
-            text = json.dumps(form.whole(asked.number, asked.model, made, usage if turn.usage else None))
+            made = completion(chat_request, answer, finish_of(answer, turn, provider))
+            text = json.dumps(form.whole(chat_request.number, chat_request.model, made, usage if turn.usage else None))
             if turn.fault is not None:
                 return StreamingResponse(self._broken(text, turn.fault), media_type="application/json")
             return Response(text, media_type="application/json")
-        return StreamingResponse(self._watched(asked, answer, turn, usage), media_type=form.media_type)
+        return StreamingResponse(self._watched(chat_request, answer, turn, usage), media_type=form.media_type)
 
     async def _watched(
-        self, asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: JsonObject
+        self, chat_request: ChatRequest, answer: ModelAnswer, turn: Turn, usage: JsonObject
     ) -> AsyncIterator[bytes]:
         try:
-            async for event in self._stream(asked, answer, turn, usage):
+            async for event in self._stream(chat_request, answer, turn, usage):
                 yield event
         except (asyncio.CancelledError, GeneratorExit):
-            self.disconnected.add(asked.number)
+            self.disconnected.add(chat_request.number)
             asyncio.get_running_loop().create_task(self._notify())
             raise
 
     async def _stream(
-        self, asked: ChatRequest, answer: ModelAnswer, turn: Turn, usage: JsonObject
+        self, chat_request: ChatRequest, answer: ModelAnswer, turn: Turn, usage: JsonObject
     ) -> AsyncIterator[bytes]:
         start, sent = time.monotonic(), 0
-        writer: AnswerWriter = asked.form.writer(asked.number, asked.model, usage)
+        writer: AnswerWriter = chat_request.form.writer(chat_request.number, chat_request.model, usage)
         yield writer.begin()
         stops = {turn.fault.after if turn.fault else -1, turn.gate_after if turn.gate else -1}
-        parts = segments(asked, answer)
+        parts = segments(chat_request, answer)
         size = self._chunk or max(_CHUNK, sum(len(text) for text, _ in parts) // _PIECES)
         size = TOKEN if self.pace.per_token else size
         for text, delta in parts:
@@ -619,11 +632,15 @@ class ScriptedModel:
                 await self._due(start, upto)
                 yield writer.delta(delta(text[at : at + upto - sent]))
                 at, sent = at + upto - sent, upto
-                self.arrivals[asked.number - 1].append((time.monotonic(), sent))
+                self.arrivals[chat_request.number - 1].append((time.monotonic(), sent))
                 await self._notify()
-        options = {"include_usage": True} if asked.provider != "openai" else asked.body.get("stream_options") or {}
+        options = (
+            {"include_usage": True}
+            if chat_request.provider != "openai"
+            else chat_request.body.get("stream_options") or {}
+        )
         counted = usage if turn.usage and options.get("include_usage") else None
-        yield writer.end(finish_of(answer, turn, asked.provider), counted)
+        yield writer.end(finish_of(answer, turn, chat_request.provider), counted)
 
     async def _broken(self, body: str, fault: Fault) -> AsyncIterator[str]:
         """The beginning of a reply that is not streamed, and its fault."""

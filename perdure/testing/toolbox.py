@@ -289,7 +289,7 @@ class Toolbox:
                 self.executions.remove(execution)
                 await self._die()
                 return None
-            with self._telling():
+            with self._reporting():
                 result = await run(**given) if function.is_async else await asyncio.to_thread(run, **given)
             execution.ended = True
             if fault is not None and fault.moment == "during":
@@ -302,14 +302,14 @@ class Toolbox:
 
         async def in_loop(**params: Any) -> Any:
             execution, given = begin(params)
-            with self._telling():
+            with self._reporting():
                 result = await run(**given)
             execution.ended = True
             return result
 
         def in_thread(**params: Any) -> Any:
             execution, given = begin(params)
-            with self._telling():
+            with self._reporting():
                 result = run(**given)
             execution.ended = True
             return result
@@ -327,8 +327,8 @@ class Toolbox:
             context_parameter=own or _CONTEXT,
         )
 
-    def _telling(self) -> _Telling:
-        return _Telling(self.complaints)
+    def _reporting(self) -> _Reporting:
+        return _Reporting(self.complaints)
 
     def _fault(self, tool: str) -> Kill | None:
         """Return the fault that is to happen at this call."""
@@ -356,7 +356,7 @@ class Toolbox:
         await asyncio.gather(*self._dying, return_exceptions=True)
 
 
-class _Telling:
+class _Reporting:
     """An assertion that fails inside a tool fails the test, and is no failure that the model gets over."""
 
     def __init__(self, complaints: list[str]) -> None:

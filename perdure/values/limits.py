@@ -448,10 +448,10 @@ def after_failure(attempt: int) -> float | None:
     return None if attempt >= ATTEMPTS else min(2.0, 0.1 * 2**attempt)
 
 
-def after_answer(pause: float, *, told: bool) -> float:
+def after_answer(pause: float, *, found: bool) -> float:
     """Return the seconds to wait after an answer. One without news means that the reader's turn has not come, or that
     its claim was not received."""
-    return SHORTEST_PAUSE if told else min(2 * pause, LONGEST_PAUSE)
+    return SHORTEST_PAUSE if found else min(2 * pause, LONGEST_PAUSE)
 
 
 LONGEST: Final = 100 * 365 * 86_400.0

@@ -395,7 +395,7 @@ class HistoryBudget:
     def __init__(self, room: int = int(HISTORY_BYTES * OVER)) -> None:
         self._room = room
         self._held: dict[str, int] = {}
-        self._asked: dict[str, int] = {}
+        self._claims: dict[str, int] = {}
         """Undecided claims, in their order."""
         self.coming: dict[str, int] = {}
         """Granted results that are on their way."""
@@ -419,20 +419,20 @@ class HistoryBudget:
         if call in self._held and (call not in self._decided or size > self._held[call]):
             self._decided.pop(call, None)
             self.coming.pop(call, None)
-            self._asked[call] = max(size, self._asked.get(call, 0))
+            self._claims[call] = max(size, self._claims.get(call, 0))
 
     def decide(self, used: int) -> list[str]:
         """Decide claims, and return their calls: see `granted`. A decision depends on the history's room and on all
         granted results."""
         now: list[str] = []
-        for call, size in list(self._asked.items()):
+        for call, size in list(self._claims.items()):
             others = sum(self._held.values()) - self._held.get(call, 0)
             fits = used + others + size <= self._room
             if fits and self.coming and sum(self.coming.values()) + size > HELD_BACK:
                 break
             if fits:
                 self._held[call] = self.coming[call] = max(size, self._held.get(call, 0))
-            del self._asked[call]
+            del self._claims[call]
             self._decided[call] = fits
             now.append(call)
         return now
@@ -444,11 +444,11 @@ class HistoryBudget:
     @property
     def turns(self) -> bool:
         """Whether a claim waits for the arrival of others."""
-        return bool(self._asked)
+        return bool(self._claims)
 
     def settle(self, call: str) -> None:
         """Settle a claim: the result is in the history, or none will come."""
-        for each in (self._held, self._asked, self.coming, self._decided):
+        for each in (self._held, self._claims, self.coming, self._decided):
             each.pop(call, None)
 
 

@@ -339,10 +339,10 @@ class State:
         """Add a write. Raises `StateError`, and changes nothing, when the value there cannot take it."""
         value, containers = self._tree.preview(write)
         self._tree.put(write, value, containers)
-        self._say_made(write, containers)
+        self._note_created(write, containers)
         self._note(write)
 
-    def _say_made(self, write: Write, containers: list[Json | Missing]) -> None:
+    def _note_created(self, write: Write, containers: list[Json | Missing]) -> None:
         """Mark an index that is a key of an object, so that it stays one even after the object's creation is
         forgotten."""
         for depth, (part, container) in enumerate(zip(write.path, containers, strict=False)):
@@ -380,7 +380,7 @@ class State:
             looked_at.append(containers)
         self._tree = tree
         for write, containers in zip(writes, looked_at, strict=True):
-            self._say_made(write, containers)
+            self._note_created(write, containers)
             self._note(write)
 
     def snapshot(self) -> JsonObject:

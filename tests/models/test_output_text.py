@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.models.dialects.output_text import said_by, text_of
+from perdure.models.dialects.output_text import output_form, text_of
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import ReaderVocabulary
 from perdure.runs._output import resolve_output
@@ -31,7 +31,7 @@ OPEN = {**ONE, "additionalProperties": True}
 
 def told(dialect: str, text: str, cuts: list[int], schema: dict[str, Any] | bool = True) -> list[str]:
     """What is told after each piece of an answer."""
-    reading = DIALECTS[dialect].reader(ReaderVocabulary(said=said_by(schema)))
+    reading = DIALECTS[dialect].reader(ReaderVocabulary(said=output_form(schema)))
     at = 0
     pieces: list[str] = []
     while at < len(text):

@@ -16,6 +16,6 @@ def test_nobody_answers_for_about_two_minutes() -> None:
 def test_asking_in_vain_backs_off_and_an_answer_begins_anew() -> None:
     pause = SHORTEST_PAUSE
     for _ in range(10):
-        pause = after_answer(pause, told=False)
+        pause = after_answer(pause, found=False)
     assert pause == LONGEST_PAUSE
-    assert after_answer(pause, told=True) == SHORTEST_PAUSE
+    assert after_answer(pause, found=True) == SHORTEST_PAUSE

@@ -31,7 +31,7 @@ from perdure.sessions.transcript import (
     SessionSnapshot,
     Transcript,
     TranscriptSnapshot,
-    is_said,
+    is_sent,
     joined_below,
     segment_of,
     segments_to_query,
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 class Kept(SessionState):
     def put_away(self, entries: Iterable[Entry]) -> None:
-        for entry in filter(is_said, entries):
+        for entry in filter(is_sent, entries):
             entry.known = {"place": entry.n}
 
 

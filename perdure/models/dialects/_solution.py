@@ -92,14 +92,14 @@ class SolutionReader:
     lost, so none of its calls start before it has ended.
     """
 
-    def __init__(self, said: OutputForm | None = None) -> None:
+    def __init__(self, form: OutputForm | None = None) -> None:
         self._text: list[str] = []
         self._opening = DocumentFilter()
         self._comments = CommentFilter()
         self._calls = CallScanner()
         self._given: list[Json] = []
         self._native = False
-        self._output = OutputText(said or OutputForm())
+        self._output = OutputText(form or OutputForm())
 
     def push(self, text: str) -> list[Json]:
         self._text.append(text)

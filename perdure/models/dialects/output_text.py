@@ -28,7 +28,7 @@ def text_of(output: Json) -> str:
     return "" if output is None else output if isinstance(output, str) else dumps(output)
 
 
-def said_by(schema: JsonObject | bool) -> OutputForm:
+def output_form(schema: JsonObject | bool) -> OutputForm:
     """Return what a schema reveals about an output's text before the output is complete."""
     if not isinstance(schema, dict) or not isinstance(members := schema.get("properties"), dict):
         return OutputForm()
@@ -107,10 +107,10 @@ class OutputText:
     yet turn out to be one text, nothing is returned before that is known.
     """
 
-    def __init__(self, said: OutputForm) -> None:
+    def __init__(self, form: OutputForm) -> None:
         self.stopped = False
         """Whether no more text follows."""
-        self._expected = said
+        self._expected = form
         self._rest = ""
         """A token that has not ended."""
         self._begun = False
@@ -170,7 +170,7 @@ class OutputText:
             if closed:
                 self._end_key()
         else:
-            self._say(self._plain.push(piece, closed=closed), closed)
+            self._add_piece(self._plain.push(piece, closed=closed), closed)
         if closed:
             self.stopped |= self._string == "text"
             self._string = ""
@@ -179,7 +179,7 @@ class OutputText:
             self.stopped = True  # no JSON
         return end
 
-    def _say(self, piece: str, closed: bool) -> None:
+    def _add_piece(self, piece: str, closed: bool) -> None:
         reference = self._plain.stopped
         if self._string == "text" or self._shape == "text":
             self._out.append(piece)

@@ -47,8 +47,8 @@ class ScriptReader:
         self._lines = Lines()
         self._thoughts = ThoughtFilter()
         self._native = False
-        self._told = 0
-        self._said = ""
+        self._reported = 0
+        self._output_so_far = ""
         """The known text of the output so far."""
         self._forget()
 
@@ -65,8 +65,8 @@ class ScriptReader:
         self._take(self._lines.push(text))
         if self._held:
             return []
-        new = self._given[self._told :]
-        self._told = len(self._given)
+        new = self._given[self._reported :]
+        self._reported = len(self._given)
         return new
 
     def push_tool(self, delta: ToolDelta) -> list[Json]:
@@ -80,9 +80,9 @@ class ScriptReader:
             known = OutputText(self._vocabulary.said).push(f":{dumps(self._plan.output)}", closed=True)
         else:
             known = output_so_far(self._lines.under_way, self._vocabulary.said)
-        if not known.startswith(self._said):
+        if not known.startswith(self._output_so_far):
             return ""
-        new, self._said = known[len(self._said) :], known
+        new, self._output_so_far = known[len(self._output_so_far) :], known
         return new
 
     def thought(self) -> str:

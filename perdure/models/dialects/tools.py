@@ -76,18 +76,18 @@ class ToolsReader:
         self._by_index: dict[int, _Piece] = {}
         self._given: list[Json] = []
         self._text: list[str] = []
-        self._said = 0
-        """The number of pieces of the text that `said` has read."""
+        self._pieces_read = 0
+        """The number of pieces of the text that `output_text` has read."""
         self._prose = ProseText()
         self._known = ""
-        """The known text that `said` has not returned."""
+        """The known text that `output_text` has not returned."""
 
     def push(self, text: str) -> list[Json]:
         self._text.append(text)
         return []
 
     def output_text(self) -> str:
-        new, self._said = self._text[self._said :], len(self._text)
+        new, self._pieces_read = self._text[self._pieces_read :], len(self._text)
         known, self._known = self._known + self._prose.push("".join(new)), ""
         return known
 
@@ -259,13 +259,13 @@ def turn_messages(turn: JsonObject, names: Mapping[str, str], server: str = "") 
     own = turn.get("server") == server
     answer: JsonObject = {"role": "assistant", "content": turn["text"] or None}
     if turn["calls"]:
-        answer["tool_calls"] = [_said_call(call, names, own=own) for call in turn["calls"]]
+        answer["tool_calls"] = [_call_as_text(call, names, own=own) for call in turn["calls"]]
         answer |= turn["beside"] if own else {}
     results = [{"role": "tool", "tool_call_id": call["id"], "content": call["result"]} for call in turn["calls"]]
     return [answer, *results]
 
 
-def _said_call(call: JsonObject, names: Mapping[str, str], *, own: bool) -> JsonObject:
+def _call_as_text(call: JsonObject, names: Mapping[str, str], *, own: bool) -> JsonObject:
     name = names.get(call["tool"], _NAME.sub("_", call["tool"])[:_LONGEST_NAME])
     function = {"name": name, "arguments": dumps(call["arguments"])}
     beside: JsonObject = call.get("beside", {}) if own else {}
