@@ -44,7 +44,7 @@ def is_only_attempt() -> bool:
     return policy is not None and policy.maximum_attempts == 1
 
 
-async def say_begun() -> None:
+async def report_begun() -> None:
     """Return when an only attempt may begin: the server has its report (`BEGUN`). It costs an Action, and milliseconds.
 
     Raise an `ApplicationError` of type `NOT_BEGUN` where the server rejects it: the attempt counts as lost, or nobody
@@ -53,10 +53,10 @@ async def say_begun() -> None:
     if not is_only_attempt():
         return
     info = activity.info()
-    said: Json = {BEGUN: info.attempt}
-    _SAID.get().append(said)
+    details: Json = {BEGUN: info.attempt}
+    _SAID.get().append(details)
     try:
-        await activity.client().get_async_activity_handle(task_token=info.task_token).heartbeat(said)
+        await activity.client().get_async_activity_handle(task_token=info.task_token).heartbeat(details)
     except RPCError as error:
         words = f"it was not begun: its server did not take that it would ({error.message})"
         raise ApplicationError(words, info.attempt, type=NOT_BEGUN, non_retryable=True) from None

@@ -19,7 +19,7 @@ from perdure.activities.active_executions import (
     ActiveExecutions,
     in_thread,
     is_only_attempt,
-    say_begun,
+    report_begun,
 )
 from perdure.activities.failures import tellable, tool_failure
 from perdure.activities.heartbeats import supervised_heartbeat
@@ -77,10 +77,10 @@ class ToolActivity:
                 reads = await fetch(CALL, call.call_id) if call.reads is None else call.reads
                 if reads.owner is not None:
                     keep_secret_here(reads.owner.context)
-                if (told := TRACE.get()) is not None:
-                    told.tool, told.given = call.tool, reads.params if told.content else None
+                if (trace := TRACE.get()) is not None:
+                    trace.tool, trace.given = call.tool, reads.params if trace.content else None
                 self._check_floor(function, call, reads)
-                await say_begun()
+                await report_begun()
                 work.begun = True
                 value = await self._call(function, call, reads, heart.tell)
                 branch = value.path if isinstance(value, Branch) else None

@@ -112,8 +112,8 @@ def _failure(message: str, *details: Any, **options: Any) -> ApplicationError:
 
 def _refused(refusal: Refusal, headers: Mapping[str, str]) -> ApplicationError:
     status = refusal.status
-    said = "the model's server" + (" reported an error" if status is None else f" answered {status}")
-    message = f"{said}: {refusal.words}"
+    words = "the model's server" + (" reported an error" if status is None else f" answered {status}")
+    message = f"{words}: {refusal.words}"
     if refusal.kind == "too_long":
         return _failure(message, type=CONTEXT_TOO_LONG, non_retryable=True)
     if refusal.kind == "no_money":

@@ -52,7 +52,7 @@ class Heartbeat:
         self._timeout = timeout
         self._details: tuple[Any, ...] = ()
         self._news = asyncio.Event()
-        self._told = self._said = asyncio.get_running_loop().time()
+        self._beaten_at = self._sent_at = asyncio.get_running_loop().time()
         """When the last heartbeat went through the worker, and when one went past it."""
         self.renew: Callable[[], tuple[Any, ...]] | None = None
         """The details of a heartbeat that goes out anyway, if they change by themselves."""
@@ -76,7 +76,7 @@ class Heartbeat:
             if error.status is RPCStatusCode.NOT_FOUND:
                 self._beat()
         else:
-            self._said = asyncio.get_running_loop().time()
+            self._sent_at = asyncio.get_running_loop().time()
 
     def end(self) -> None:
         """The attempt has failed: its last details are there for the next one."""
@@ -88,13 +88,13 @@ class Heartbeat:
         if self.renew is not None:
             self._details = self.renew()
         activity.heartbeat(*self._details)
-        self._told = asyncio.get_running_loop().time()
+        self._beaten_at = asyncio.get_running_loop().time()
 
     def _due(self) -> float:
         """When a heartbeat is due for the timeout's sake. The server counts all; the worker itself, which is more patient, its own."""
         if self._timeout is None:
             return float("inf")
-        return min(max(self._told, self._said) + longest_silence(self._timeout), self._told + self._timeout)
+        return min(max(self._beaten_at, self._sent_at) + longest_silence(self._timeout), self._beaten_at + self._timeout)
 
     async def beat(self) -> None:
         """Look, and heartbeat where it is time for that, until cancelled."""

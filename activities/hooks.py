@@ -118,8 +118,8 @@ async def _call(function: HookFunction, hook: HookRef, hearing: HookedEvent) -> 
     if work.cancelled():
         return "was cancelled"
     if (error := work.exception()) is not None:
-        told = masked_error(error) if isinstance(error, Exception) else error
-        _LOG.error("the hook %s of %s failed", hook.name, hook.event, exc_info=told, extra=_place(given))
+        masked = masked_error(error) if isinstance(error, Exception) else error
+        _LOG.error("the hook %s of %s failed", hook.name, hook.event, exc_info=masked, extra=_place(given))
         return f"failed: {type(error.__cause__ or error).__name__} (the worker's log says more)"
     try:
         hearing.hear(hook, work.result())
@@ -138,8 +138,8 @@ async def _work(function: HookFunction, event: HookEvent) -> Any:
         if function.is_async:
             return await function.function(event)
         work = in_thread(lambda: function.function(event), function.ref.name, tell=lambda: None, counts=lambda: False)
-        said = await work
-        return await said if inspect.isawaitable(said) else said
+        answer = await work
+        return await answer if inspect.isawaitable(answer) else answer
     except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:  # which would end the worker
         raise RuntimeError(type(error).__name__) from error
 
@@ -178,8 +178,8 @@ class HookActivity:
     async def of_sessions(self) -> list[HookRef]:
         """Return the hooks that an execution of a session records. A worker without any leaves the first attempts to others."""
         found = self._registry.recorded("session")
-        told = activity.info()
-        if not found and not told.is_local and told.attempt < _ASKED_AROUND:
+        info = activity.info()
+        if not found and not info.is_local and info.attempt < _ASKED_AROUND:
             raise ApplicationError("this worker has no hooks of sessions", type=NO_SUCH_HOOK)
         return found
 

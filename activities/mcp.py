@@ -41,8 +41,8 @@ def value_of(tool: str, result: CallToolResult, schema: Schema | None) -> Json:
     texts = [without_media(block.text) for block in result.content if isinstance(block, TextContent)]
     others: list[Json] = [_block(block) for block in result.content if not isinstance(block, TextContent)]
     if result.is_error:
-        said = [*texts, *([] if result.structured_content is None else [result.structured_content]), *others]
-        raise ToolError("tool_failed", "\n".join(map(_words, said)) or f"{tool} failed without a message")
+        parts = [*texts, *([] if result.structured_content is None else [result.structured_content]), *others]
+        raise ToolError("tool_failed", "\n".join(map(_words, parts)) or f"{tool} failed without a message")
     structured: Json = result.structured_content
     if schema is not None and (errors := schema.errors(structured)):
         answer: Json = structured if structured is not None else [*texts]
@@ -81,12 +81,12 @@ def _news(texts: Iterable[Json], structured: Json) -> list[Json]:
     """Return the texts that do not repeat the structured content, its only member, or that one's items."""
     inner = next(iter(structured.values())) if isinstance(structured, dict) and len(structured) == 1 else structured
     known = [structured, inner, *(inner if isinstance(inner, list) else [])]
-    said = [str(value) for value in known]
+    values = [str(value) for value in known]
 
     def is_known(text: Json) -> bool:
         with suppress(JsonError):
-            return loads(str(text)) in known or text in said
-        return text in said
+            return loads(str(text)) in known or text in values
+        return text in values
 
     return [text for text in texts if not is_known(text)]
 
@@ -125,7 +125,7 @@ class _Server:
         self._server = server
         self._registry = registry
         self._tell: Callable[[str], None] = lambda line: tell(masked(line))
-        self._connection = Connection(name, server, self._offer)
+        self._connection = Connection(name, server, self._register)
         self._told: set[str] = set()
 
     async def start(self) -> None:
@@ -151,7 +151,7 @@ class _Server:
             await asyncio.gather(self.trying, return_exceptions=True)
         await self._connection.close()
 
-    def _offer(self, offered: list[Tool]) -> None:
+    def _register(self, offered: list[Tool]) -> None:
         """Put these tools of the server into the registry in place of its earlier ones."""
         found: dict[str, ToolFunction] = {}
         problems: list[str] = []

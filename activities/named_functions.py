@@ -67,7 +67,7 @@ class ApproveActivity:
         """Return the answer of `config.approval.approver` to an approval request. It is recorded: a replay never
         repeats the call.
         """
-        offer = wanted.offer if wanted.offer is not None else await _offer(wanted.call)
+        offer = wanted.offer if wanted.offer is not None else await _fetch_view(wanted.call)
         owner = wanted.owner or RunOwner()
         keep_secret_here(owner.context)
         asked = {**offer, **owner.model_dump(), "context": owner.context, "runId": activity.info().workflow_id or ""}
@@ -79,7 +79,7 @@ class ApproveActivity:
         return masked_value(answer)
 
 
-async def _offer(call: str) -> JsonObject:
+async def _fetch_view(call: str) -> JsonObject:
     """Query an approval request that is too large to be sent. A person decides on one that does not fit: a part could
     mislead.
     """

@@ -74,7 +74,7 @@ def walked(folder: Path, parts: list[str], path: str, *, make: bool = False) -> 
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for part in parts:
-            with saying(path):
+            with skill_errors(path):
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, dir_fd=handle)
@@ -90,7 +90,7 @@ def walked(folder: Path, parts: list[str], path: str, *, make: bool = False) -> 
 def opened(folder: Path, path: str, flags: int) -> Iterator[int]:
     *way, name = parts_of(path)
     with walked(folder, way, path) as parent:
-        with saying(path):
+        with skill_errors(path):
             # Not blocking: a pipe would wait for ever for somebody to write to it.
             handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
         try:
@@ -102,7 +102,7 @@ def opened(folder: Path, path: str, flags: int) -> Iterator[int]:
 
 
 @contextmanager
-def saying(path: str) -> Iterator[None]:
+def skill_errors(path: str) -> Iterator[None]:
     """The system's errors in words, without the folder's own place."""
     try:
         yield
@@ -212,11 +212,11 @@ def skill_tools(folder: Path) -> list[Callable[..., Any]]:
         text = read_text(folder, f"{name}/{path}", MAX_SKILL_FILE)
         if path == SKILL_FILE:
             text = _split(text)[1].strip()
-        told = [cut(text, SKILL_CHARACTERS)]
+        parts = [cut(text, SKILL_CHARACTERS)]
         if others := [each for each in files if each != SKILL_FILE]:
             more = f" and {len(others) - _LISTED:,} more" if len(others) > _LISTED else ""
-            told.append(f"Files of this skill: {', '.join(others[:_LISTED])}{more}")
-        return "\n\n".join(told)
+            parts.append(f"Files of this skill: {', '.join(others[:_LISTED])}{more}")
+        return "\n\n".join(parts)
 
     return [read_skill]
 
@@ -277,8 +277,8 @@ class PromptFolders:
             skills, problems = {name: skills[name] for name in dict.fromkeys(wanted)}, []
         if len(skills) > MAX_SKILLS:
             problems.append(f"{len(skills) - MAX_SKILLS} more skills: {MAX_SKILLS} is the most")
-        told = list(skills.values())[:MAX_SKILLS]
-        return [self._declared(each, SKILL) for each in told], problems
+        shown = list(skills.values())[:MAX_SKILLS]
+        return [self._declared(each, SKILL) for each in shown], problems
 
     def _read_files(self, wanted: PromptConfig, left_out: list[str]) -> Iterable[BootstrapFile]:
         if wanted.workspace is False:

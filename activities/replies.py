@@ -34,9 +34,9 @@ class DeliverActivity:
                 raise ApplicationError(words, type=NO_SUCH_ROUTE)
             return Delivered(status="refused", why=words)
         async with self._underway.working(f"reply {delivery.key}"), supervised_heartbeat():
-            said = await self._call(route, delivery)
-        if isinstance(said, Refused):
-            return Delivered(status="refused", why=masked(said.reason))
+            result = await self._call(route, delivery)
+        if isinstance(result, Refused):
+            return Delivered(status="refused", why=masked(result.reason))
         return Delivered()
 
     async def _call(self, route: RouteFunction, delivery: ReplyDelivery) -> Any:

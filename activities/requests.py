@@ -255,7 +255,7 @@ _SHARE_UNWATCHED: Final = 0.25
 """Part without watchers, from `_LONGEST` on: a new watcher sees the text so far, and is noticed."""
 
 
-def next_telling(written: float, *, watched: bool) -> float:
+def next_report(written: float, *, watched: bool) -> float:
     """Return the seconds until the next report, `written` seconds after the first one."""
     if watched:
         return min(_LONGEST, max(_SHORTEST, written * _SHARE))
@@ -277,8 +277,8 @@ class WritingReporter:
         self._answer: ResponseStream | None = None
         self._news = asyncio.Event()
         self._woken = asyncio.Event()
-        self._told = 0.0
-        self._asking = False
+        self._reported_at = 0.0
+        self._looking = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.told = False
         """Whether anything was reported."""
@@ -297,7 +297,7 @@ class WritingReporter:
         """Report the answer while the context lasts."""
         self._answer = answer
         self._heart.on_look, self._heart.renew = self._looked, self._renewed
-        self._start(self._tell())
+        self._start(self._report())
         try:
             yield
         finally:
@@ -315,7 +315,7 @@ class WritingReporter:
     def _watched(self) -> bool:
         return time.time() < self._watched_until
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         clock = asyncio.get_running_loop().time
         await self._more(_NOTHING_YET)
         begun = clock()
@@ -324,7 +324,7 @@ class WritingReporter:
         while True:
             self._take()
             await self._heart.say(self._written())
-            await self._wait(lambda: self._told + next_telling(clock() - begun, watched=self._watched), clock())
+            await self._wait(lambda: self._reported_at + next_report(clock() - begun, watched=self._watched), clock())
             await self._more(_SHORTEST)
 
     async def _more(self, pause: float) -> None:
@@ -341,7 +341,7 @@ class WritingReporter:
         return self._answer is not None and self._writing.add(self._answer.output_text(), self._answer.thought())
 
     def _written(self) -> WrittenText:
-        self.told, self._told = True, asyncio.get_running_loop().time()
+        self.told, self._reported_at = True, asyncio.get_running_loop().time()
         return self._writing.written()
 
     async def _wait(self, due: Callable[[], float], now: float) -> None:
@@ -361,18 +361,18 @@ class WritingReporter:
     def _looked(self, look: AttemptState) -> None:
         if self._events is None and self._seen.done():
             self._events = self._seen.result().events
-        if look.events and look.events != self._events and not self._watched and not self._asking:
+        if look.events and look.events != self._events and not self._watched and not self._looking:
             self._start(self._find_out(look))
 
     async def _find_out(self, look: AttemptState) -> None:
         """Query the watchers after an event in the run: somebody may have begun to watch it."""
-        self._asking = True
+        self._looking = True
         with contextlib.suppress(RPCError, WorkflowQueryFailedError):
             self._watched_until = max(self._watched_until, await answer_of(own_run(), WATCHED, result_type=float))
             self._events = look.events
             if self._watched:
                 self._woken.set()
-        self._asking = False
+        self._looking = False
 
 
 class RequestActivity:
@@ -409,14 +409,14 @@ class RequestActivity:
             if context.released:
                 return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
             body = _body(context, request)
-            told = TRACE.get()
-            if told is not None and told.content:
-                told.given = context.messages
-            telling = WritingReporter(
+            trace = TRACE.get()
+            if trace is not None and trace.content:
+                trace.given = context.messages
+            reporter = WritingReporter(
                 heart, TextWriter(request.number, attempt, known_secrets(), MASK), looking, context.watched_until
             )
             if activity.info().heartbeat_details:
-                await telling.supersede()
+                await reporter.supersede()
             while True:
                 sent = self._endpoints.fitted(request.model, body)
                 answer = ResponseStream(request.model, attempt, DIALECTS[context.dialect].reader(context.vocabulary))
@@ -424,12 +424,12 @@ class RequestActivity:
                     asking = self._endpoints.ask(request.model, body, context.stable)
                     async with Deliverer(send) as deliverer, asking as response:
                         if request.stream:
-                            async with telling.of(answer):
-                                await read_answer(response, answer, deliverer, telling)
+                            async with reporter.of(answer):
+                                await read_answer(response, answer, deliverer, reporter)
                         else:
                             await read_answer(response, answer)
-                    if told is not None:
-                        told.finish_reason = answer.finish_reason
+                    if trace is not None:
+                        trace.finish_reason = answer.finish_reason
                     return _masked(answer.result())
                 except ApplicationError:
                     raise
@@ -441,7 +441,7 @@ class RequestActivity:
                         return _masked(answer.refused(refusal.words))
                     failure = model_failure(error, setting=self._endpoints.setting(request.model))
                     learnt = refusal is not None and self._endpoints.learn(request.model, body, sent, refusal)
-                    if learnt and not telling.told:  # else another attempt says that its text is another
+                    if learnt and not reporter.told:  # else another attempt says that its text is another
                         continue
                     raise within_patience(failure, request) from None
 
@@ -449,9 +449,9 @@ class RequestActivity:
 def _masked(result: RequestResult) -> RequestResult:
     """Return the result without secrets that a server repeats; each call stays as it was delivered."""
     names = ("calls", "output", "text", "reasoning", "problem", "refusal")
-    said = {name: getattr(result, name) for name in names} | {"beside": result.beside and result.beside.as_json()}
-    clean = masked_value(said)
-    if clean is said:
+    fields = {name: getattr(result, name) for name in names} | {"beside": result.beside and result.beside.as_json()}
+    clean = masked_value(fields)
+    if clean is fields:
         return result
     return result.model_copy(
         update={**clean, "beside": clean["beside"] and ProviderExtras.model_validate(clean["beside"])}
@@ -475,7 +475,7 @@ async def read_answer(
     response: httpx2.Response,
     answer: ResponseStream,
     deliverer: Deliverer | None = None,
-    telling: WritingReporter | None = None,
+    reporter: WritingReporter | None = None,
 ) -> None:
     """Read the answer as it arrives. Raise an error that `model_failure` accepts without an answer, or where it breaks
     off.
@@ -485,8 +485,8 @@ async def read_answer(
     try:
         async for piece in response.aiter_bytes():
             ended = _take(events.push(piece), answer, deliverer)
-            if telling is not None:
-                telling.note()
+            if reporter is not None:
+                reporter.note()
             if ended:
                 return
     except EventTooLongError as error:

@@ -112,7 +112,7 @@ class _Outbound(worker.ActivityOutboundInterceptor):
 def masked_error(error: Exception) -> Exception:
     """Return the error if it holds no secret; else an equivalent one, without its causes and traceback."""
     story = "".join(traceback.format_exception(error))
-    if masked(story) == story and not any(map(_tells, causes_of(error))):
+    if masked(story) == story and not any(map(_holds_secret, causes_of(error))):
         return error
     message, type_name = str(error), type(error).__name__
     if isinstance(error, CancelledError):
@@ -129,7 +129,7 @@ def masked_error(error: Exception) -> Exception:
     )
 
 
-def _tells(error: BaseException) -> bool:
+def _holds_secret(error: BaseException) -> bool:
     """Whether attributes that a traceback does not show hold a secret."""
     details = [*error.details] if isinstance(error, ApplicationError | CancelledError) else []
     kind = error.type or "" if isinstance(error, ApplicationError) else ""

@@ -99,12 +99,12 @@ class SummaryActivity:
         return summary
 
     async def _write(self, summary: SummaryResult, source: SummarySource) -> None:
-        said: list[JsonObject] = [
+        messages: list[JsonObject] = [
             {"role": "system", "content": _HOW.format(words=max(20, source.most // 2))},
             {"role": "user", "content": source.text},
         ]
         for _ in range(_TRIES):
-            answer = await self._ask(summary.model, said)
+            answer = await self._ask(summary.model, messages)
             summary.usage = summary.usage.plus(answer.usage)
             text = answer.text.strip()
             refused = None if answer.problem is None else str(answer.problem.get("message"))
@@ -112,13 +112,13 @@ class SummaryActivity:
             if summary.problem is None:
                 summary.text = text
                 return
-            said += [
+            messages += [
                 {"role": "assistant", "content": text[:4000] or "…"},
                 {"role": "user", "content": _AGAIN.format(problem=summary.problem)},
             ]
 
-    async def _ask(self, model: str, said: list[JsonObject]) -> RequestResult:
-        body = {"messages": said, "stream": True, "stream_options": {"include_usage": True}}
+    async def _ask(self, model: str, messages: list[JsonObject]) -> RequestResult:
+        body = {"messages": messages, "stream": True, "stream_options": {"include_usage": True}}
         answer = ResponseStream(model, activity.info().attempt, DIALECTS["tools"].reader(ReaderVocabulary()))
         try:
             async with self._endpoints.ask(model, body) as response:

@@ -332,7 +332,7 @@ class Play:
         while starts := loop.starts(NOW):
             for one in starts:
                 assert one.call is not None
-                if one.offer is not None and not self._approved(one.call, loop):
+                if one.approval_request is not None and not self._approved(one.call, loop):
                     continue
                 self.ended.seconds += time.process_time() - start
                 outcome = self._call(one.call)

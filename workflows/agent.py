@@ -19,10 +19,10 @@ from perdure.workflows.claim_check import ParentRun, payloads_query, whole
 from perdure.workflows.dispatch import Dispatcher, Routing, full
 from perdure.workflows.display import RunDisplay
 from perdure.workflows.failures import message_of
-from perdure.workflows.hooks import ExecutionHooks, tell_end
+from perdure.workflows.hooks import ExecutionHooks, call_end_hooks
 from perdure.workflows.messages import Mailbox
 from perdure.workflows.notifications import RunNotifications
-from perdure.workflows.observability import Watchers, end, list_agent, page_of, run_journal, tell_request
+from perdure.workflows.observability import Watchers, end, list_agent, observe_request, page_of, run_journal
 from perdure.workflows.preparation import ContinueAsNew, prepare, should_continue_as_new
 from perdure.workflows.requests import ask, choose
 from perdure.workflows.resets import LeftBehind
@@ -224,7 +224,7 @@ class RunDriver:
         result = await self.calls.run(answer)
         loop = self.calls.loop
         over = run.close_request(loop.plan, result, cut=loop.cut, is_patched=run.prepared.follows)
-        tell_request(run, number, result, self.calls.first_call)
+        observe_request(run, number, result, self.calls.first_call)
         self._display.show()
         if not over:
             self.notifications.check_budget()
@@ -376,11 +376,11 @@ class AgentWorkflow:
             try:
                 result = await driver.to_result()
             except (FailureError, PerdureError, ValidationError, asyncio.CancelledError) as error:
-                await tell_end(self._hooks, run, sender, error=error)
+                await call_end_hooks(self._hooks, run, sender, error=error)
                 await driver.notifications.end(error=error)
                 await self._display.settle()
                 raise
-            await tell_end(self._hooks, run, sender, result)
+            await call_end_hooks(self._hooks, run, sender, result)
             await driver.notifications.end(result)
             await self._display.settle()
             return result

@@ -18,7 +18,7 @@ from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.display import RunDisplay
 from perdure.workflows.failures import message_of
 from perdure.workflows.notifications import RunNotifications
-from perdure.workflows.observability import tell
+from perdure.workflows.observability import observe
 from perdure.workflows.resets import Resets
 
 with workflow.unsafe.imports_passed_through():
@@ -78,38 +78,38 @@ class RunApprovals:
         self.approval_queue.guard, self._rules = guard, rules
         self.resets.begin(follows(rules, RESETS_COUNT))
 
-    def verdict_of(self, offer: ApprovalRequest) -> asyncio.Future[ApprovalVerdict]:
+    def verdict_of(self, approval_request: ApprovalRequest) -> asyncio.Future[ApprovalVerdict]:
         """Return the future on which a request waits; a decision may come before anybody waits."""
-        if offer.id not in self._verdicts:
-            self._verdicts[offer.id] = asyncio.get_running_loop().create_future()
-        return self._verdicts[offer.id]
+        if approval_request.id not in self._verdicts:
+            self._verdicts[approval_request.id] = asyncio.get_running_loop().create_future()
+        return self._verdicts[approval_request.id]
 
-    def close(self, offer: ApprovalRequest) -> None:
+    def close(self, approval_request: ApprovalRequest) -> None:
         """Take the request out of the queue: nothing waits for a verdict on it any more."""
-        del self._verdicts[offer.id]
-        self.approval_queue.withdraw([offer])
+        del self._verdicts[approval_request.id]
+        self.approval_queue.withdraw([approval_request])
 
-    def check(self, said: Sequence[Json]) -> None:
+    def check(self, sent: Sequence[Json]) -> None:
         """Refuse, before it is taken, what cannot be followed. Raises `DecisionError`.
 
         After a reset the server would bring a refused one again and again: only one that was sent to this execution is judged so early.
         """
         try:
-            raw, update = only(said), workflow.current_update_info()
+            raw, update = only(sent), workflow.current_update_info()
             if update is not None and self.resets.is_own(update.id):
                 self.judge(raw)
             else:
                 parse_decision(raw)
         except DecisionError:
-            tell(metrics.refused())
+            observe(metrics.refused())
             raise
 
-    def check_policy(self, said: Sequence[Json]) -> None:
+    def check_policy(self, sent: Sequence[Json]) -> None:
         """Check a change of policy as `check` does a decision."""
         try:
-            parse_policy(only(said))
+            parse_policy(only(sent))
         except DecisionError:
-            tell(metrics.refused())
+            observe(metrics.refused())
             raise
 
     def judge(self, raw: Json, kind: Kind | None = None) -> JudgedDecision:
@@ -133,24 +133,24 @@ class RunApprovals:
         What a client has carried out is its result after a reset, too: it would be carried out twice.
         """
         call = raw.get("call") if isinstance(raw, dict) else None
-        offer = self.approval_queue.waiting.get(call) if isinstance(call, str) else None
-        if offer is None or not offer.is_with_client:
+        approval_request = self.approval_queue.waiting.get(call) if isinstance(call, str) else None
+        if approval_request is None or not approval_request.is_with_client:
             await self.resets.check(update_id)
         return raw
 
-    async def note(self, said: Sequence[Json], kind: Kind | None = None) -> None:
+    async def note(self, sent: Sequence[Json], kind: Kind | None = None) -> None:
         """Follow a decision that came by signal: nobody waits for an answer, so a refusal is kept for `show`."""
         try:
-            self.decide(await self.counted(only(said)), kind)
+            self.decide(await self.counted(only(sent)), kind)
         except DecisionError as error:
-            self.refuse(said, error)
+            self.refuse(sent, error)
 
-    async def decide_now(self, said: Sequence[Json]) -> JsonObject:
+    async def decide_now(self, sent: Sequence[Json]) -> JsonObject:
         """Follow a decision that came by update. Raises `DecisionError`; where it came before a reset, nobody may wait for it any more."""
         try:
-            raw = await self.counted(only(said), _update_id())
+            raw = await self.counted(only(sent), _update_id())
         except DecisionError as error:
-            self.refuse(said, error)
+            self.refuse(sent, error)
             raise
         return self.decide(raw)
 
@@ -158,11 +158,11 @@ class RunApprovals:
         """Change the run's policy, and judge anew what waits (R7.7); the policy as it stands then."""
         before = self.approval_queue.guard.policy.timeout
         self.approval_queue.change_policy(change)
-        self._children.tell(change.as_change())
+        self._children.signal_change(change.as_change())
         self._release()
         if self.approval_queue.guard.policy.timeout != before:
-            told, self.timeout_changed = self.timeout_changed, asyncio.get_running_loop().create_future()
-            told.set_result(None)
+            changed, self.timeout_changed = self.timeout_changed, asyncio.get_running_loop().create_future()
+            changed.set_result(None)
         policy: JsonObject = self.approval_queue.guard.policy.model_dump(mode="json")
         return policy
 
@@ -173,44 +173,44 @@ class RunApprovals:
             await self.resets.check(update_id)
         return change
 
-    async def change_policy_now(self, said: Sequence[Json]) -> JsonObject:
+    async def change_policy_now(self, sent: Sequence[Json]) -> JsonObject:
         """Change it by update, as `decide_now`."""
         try:
-            change = await self.counted_policy(only(said), _update_id())
+            change = await self.counted_policy(only(sent), _update_id())
         except DecisionError as error:
-            self.refuse(said, error)
+            self.refuse(sent, error)
             raise
         return self.change_policy(change)
 
-    async def note_policy(self, said: Sequence[Json]) -> None:
+    async def note_policy(self, sent: Sequence[Json]) -> None:
         """Change the policy by signal."""
         try:
-            self.change_policy(await self.counted_policy(only(said)))
+            self.change_policy(await self.counted_policy(only(sent)))
         except DecisionError as error:
-            self.refuse(said, error)
+            self.refuse(sent, error)
 
-    def refuse(self, said: Sequence[Json], error: DecisionError) -> None:
+    def refuse(self, sent: Sequence[Json], error: DecisionError) -> None:
         """Keep for `show` what changed nothing, and why."""
-        tell(metrics.refused())
-        shown = said[0] if len(said) == 1 else list(said)
+        observe(metrics.refused())
+        shown = sent[0] if len(sent) == 1 else list(sent)
         self.approval_queue.refuse(shown, str(error), workflow.now().isoformat(timespec="seconds"))
 
     def _ask_again(self) -> None:
         """The run was reset: what waits is asked once more, and watchers get an event."""
         self._notes.was_reset()
-        tell(metrics.run_reset())
+        observe(metrics.run_reset())
         self._display.report_reset()
         if not self.resets.counted:
             return
-        for offer in self.approval_queue.waiting.values():
-            if not offer.is_with_client:
-                offer.renew(workflow.now().isoformat(timespec="milliseconds"))
-                self._notes.waits(offer)
+        for approval_request in self.approval_queue.waiting.values():
+            if not approval_request.is_with_client:
+                approval_request.renew(workflow.now().isoformat(timespec="milliseconds"))
+                self._notes.waits(approval_request)
         self._display.renew()
 
     def _release(self) -> None:
-        for offer in self.approval_queue.released():
-            self.verdict_of(offer).set_result(ApprovalVerdict())
+        for approval_request in self.approval_queue.released():
+            self.verdict_of(approval_request).set_result(ApprovalVerdict())
 
 
 class ApprovalWaits:
@@ -232,22 +232,22 @@ class ApprovalWaits:
         self._notifications = notifications
         self._programs = asyncio.Semaphore(PROGRAMS_AT_ONCE)
 
-    async def verdict(self, offer: ApprovalRequest) -> ApprovalVerdict:
+    async def verdict(self, approval_request: ApprovalRequest) -> ApprovalVerdict:
         """Wait until somebody decides, or until the policy's timeout, counted from the offer; a changed one counts at once."""
-        decided, since = self._approvals.verdict_of(offer), workflow.time()
-        self._tell_waits(offer)
-        program = asyncio.create_task(self._ask_program(offer, decided))
-        informing = self._notifications.watch(offer, program)
+        decided, since = self._approvals.verdict_of(approval_request), workflow.time()
+        self._observe_wait(approval_request)
+        program = asyncio.create_task(self._ask_program(approval_request, decided))
+        informing = self._notifications.watch(approval_request, program)
         client_timeout = self._agent_run.agent.config.client_timeout
         try:
             while not decided.done():
-                for_client = offer.is_with_client and client_timeout is not None
+                for_client = approval_request.is_with_client and client_timeout is not None
                 seconds = client_timeout if for_client else self._approval_queue.guard.policy.timeout
                 events: list[asyncio.Future[Any]] = [decided, self._approvals.timeout_changed]
                 if seconds is not None and since + seconds <= workflow.time():
                     if for_client:
                         self._client_gone(seconds)
-                    return self._approval_queue.time_out(offer, seconds)
+                    return self._approval_queue.time_out(approval_request, seconds)
                 ring = None if seconds is None else self._sender.alarm.at(since + seconds, "nobody has decided by then")
                 await workflow.wait([*events, ring] if ring else events, return_when=asyncio.FIRST_COMPLETED)
                 if ring is not None:
@@ -257,11 +257,11 @@ class ApprovalWaits:
             program.cancel()
             if informing is not None:
                 informing.cancel()
-            self._approvals.close(offer)
+            self._approvals.close(approval_request)
             if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
-                self._agent_run.journal.waits_no_more(offer)
-            if offer.approval.decision is not None:
-                self._tell_decided(offer, workflow.time() - since)
+                self._agent_run.journal.waits_no_more(approval_request)
+            if approval_request.approval.decision is not None:
+                self._observe_decision(approval_request, workflow.time() - since)
 
     def _client_gone(self, seconds: float) -> None:
         """Note that the program has not come back that carries out what the model calls: the run fails once its calls
@@ -270,62 +270,70 @@ class ApprovalWaits:
         words = f"its client has not sent the results of its functions within {seconds:g} s"
         self._agent_run.limits.reached = self._agent_run.limits.reached or Limit("client_gone", words)
 
-    def _tell_waits(self, offer: ApprovalRequest) -> None:
-        self._agent_run.journal.waits(offer)
-        tool = "" if offer.call is None else metrics.tool_of(offer.call)
-        tell(metrics.waits(offer.id, tool, question=offer.question, client=offer.is_with_client))
+    def _observe_wait(self, approval_request: ApprovalRequest) -> None:
+        self._agent_run.journal.waits(approval_request)
+        tool = "" if approval_request.call is None else metrics.tool_of(approval_request.call)
+        observe(
+            metrics.waits(
+                approval_request.id, tool, question=approval_request.question, client=approval_request.is_with_client
+            )
+        )
 
-    def _tell_decided(self, offer: ApprovalRequest, seconds: float) -> None:
-        approval = offer.approval
+    def _observe_decision(self, approval_request: ApprovalRequest, seconds: float) -> None:
+        approval = approval_request.approval
         by = "program" if approval.by == self._approval_queue.guard.policy.approver else "person"
         by = approval.by if approval.decision == "dropped" else _NOBODY.get(approval.by, by)
-        tell(metrics.decided(offer.id, approval.decision, by, seconds))
+        observe(metrics.decided(approval_request.id, approval.decision, by, seconds))
 
-    async def _ask_program(self, offer: ApprovalRequest, decided: asyncio.Future[ApprovalVerdict]) -> None:
+    async def _ask_program(self, approval_request: ApprovalRequest, decided: asyncio.Future[ApprovalVerdict]) -> None:
         """Let the policy's program decide first (R7.9). What fails, takes too long or is no decision is left to a person."""
         approver = self._approval_queue.guard.policy.approver
-        if approver is None or offer.question:
+        if approver is None or approval_request.question:
             return
-        self._display.hide(offer)
+        self._display.hide(approval_request)
         try:
             async with self._programs:
-                said = await workflow.execute_activity(
+                sent = await workflow.execute_activity(
                     APPROVE_ACTIVITY,
-                    await self._asked(approver, offer),
+                    await self._approve_input(approver, approval_request),
                     schedule_to_close_timeout=PROGRAM_TIMEOUT,
                     retry_policy=RetryPolicy(maximum_attempts=1),
-                    summary=line(f"{approver} on {offer.title}"),
+                    summary=line(f"{approver} on {approval_request.title}"),
                 )
-            judged = None if decided.done() else self._approval_queue.judge_program(offer, said, approver)
+            judged = None if decided.done() else self._approval_queue.judge_program(approval_request, sent, approver)
             if judged is not None:
                 decided.set_result(self._approval_queue.apply(judged))
         except ActivityError as error:
             if is_cancelled_exception(error):
                 return  # somebody else has decided, or the run is cancelled: nobody waits for this
             problem = f"{approver} gave no answer, so a person is asked: {message_of(error)}"
-            self._approval_queue.refuse({"call": offer.id}, problem, workflow.now().isoformat(timespec="seconds"))
+            self._approval_queue.refuse(
+                {"call": approval_request.id}, problem, workflow.now().isoformat(timespec="seconds")
+            )
         except DecisionError as error:
-            self._approval_queue.refuse({"call": offer.id}, str(error), workflow.now().isoformat(timespec="seconds"))
+            self._approval_queue.refuse(
+                {"call": approval_request.id}, str(error), workflow.now().isoformat(timespec="seconds")
+            )
         finally:
-            self._display.unhide(offer)
+            self._display.unhide(approval_request)
         self._display.report()
 
-    async def _asked(self, approver: str, offer: ApprovalRequest) -> ApproveInput:
+    async def _approve_input(self, approver: str, approval_request: ApprovalRequest) -> ApproveInput:
         """Return the input of the approver, when its turn has come; the approver queries a large request itself
         (R18.2).
         """
         owner = self._agent_run.identity.owner
-        sizes, asked = self._sender.sizes, ApproveInput(approver=approver, call=offer.id)
-        asked.owner = None if owner == NOBODY else owner
-        if sizes.of(offer.shown) <= INLINE:  # else it need not even be built
+        sizes, approve_input = self._sender.sizes, ApproveInput(approver=approver, call=approval_request.id)
+        approve_input.owner = None if owner == NOBODY else owner
+        if sizes.of(approval_request.shown) <= INLINE:  # else it need not even be built
             run = self._agent_run
-            view = request_view(offer, run)
+            view = request_view(approval_request, run)
             if (size := approval_size(view, sizes)) <= INLINE:
                 await self._sender.room(size)
-                asked.offer = view.as_json()
-                return asked
+                approve_input.offer = view.as_json()
+                return approve_input
         await self._sender.room(0)
-        return asked
+        return approve_input
 
 
 def _update_id() -> str:

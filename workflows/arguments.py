@@ -75,17 +75,17 @@ def query_arguments(handler: Callable[..., R]) -> Callable[..., R]:
     return call
 
 
-def only(said: Sequence[Json]) -> Json:
+def only(sent: Sequence[Json]) -> Json:
     """Return the one argument of a signal or an update. Raise `DecisionError` for none, or more than one."""
-    if len(said) != 1:
-        raise DecisionError(f"one JSON object is expected, not {len(said) or 'no'} arguments")
-    return said[0]
+    if len(sent) != 1:
+        raise DecisionError(f"one JSON object is expected, not {len(sent) or 'no'} arguments")
+    return sent[0]
 
 
-def read_one(kind: type[W], said: Sent[W]) -> W | None:
+def read_one(kind: type[W], sent: Sent[W]) -> W | None:
     """Return the one argument of a handler that only the engine calls; `None` for one that the engine cannot have sent."""
     try:
-        return kind.model_validate(said[0]) if len(said) == 1 else None
+        return kind.model_validate(sent[0]) if len(sent) == 1 else None
     except ValidationError:
         return None
 

@@ -31,7 +31,7 @@ from perdure.workflows.children import BudgetShare
 from perdure.workflows.delegates import run_delegate
 from perdure.workflows.dispatch import Dispatcher, full, next_task, task_number, tool_reads
 from perdure.workflows.hooks import CallHooks, ExecutionHooks
-from perdure.workflows.observability import tell
+from perdure.workflows.observability import observe
 from perdure.workflows.resets import end_former
 from perdure.workflows.timers import Alarm
 
@@ -228,7 +228,7 @@ class CallLoop:
         self._began = workflow.time()
         self.first_call: float | None = None
         """Seconds until the first call started; `None` while none has."""
-        self._told: set[str] = set()  # calls of whose end operators know
+        self._observed: set[str] = set()  # calls of whose end operators know
         self._forsaken: set[str] = set()
         """Cancelled tasks whose end is no fault."""
         self._purse = BudgetShare(
@@ -300,7 +300,7 @@ class CallLoop:
                 self._clock.work(workflow.time())
             revised = sys.exception() is None and loop.stage is RequestStage.REVISED
             if not revised and isinstance(sys.exception(), NoneType | FailureError | asyncio.CancelledError):
-                self._tell(list(loop.plan.every_call()))  # no fault of ours
+                self._observe_ends(list(loop.plan.every_call()))  # no fault of ours
             if not revised:
                 await self._cancel_all()
 
@@ -343,7 +343,7 @@ class CallLoop:
         if streaming and self.loop.stage is not RequestStage.STREAMING:  # now it is known how many share
             for name, budget in self._purse.level().items():
                 self._sender.children.raise_budget(name, budget)
-        self._tell(self.loop.ended)
+        self._observe_ends(self.loop.ended)
         self.loop.ended = []
 
     def _why_stop(self) -> Limit | None:
@@ -379,12 +379,12 @@ class CallLoop:
         else:
             self._clock.work(workflow.time())
 
-    def _tell(self, calls: list[Call]) -> None:
+    def _observe_ends(self, calls: list[Call]) -> None:
         """Record metrics and log lines of ended calls, whether they ran or not."""
         for call in calls:
-            if call.id not in self._told:
-                self._told.add(call.id)
-                tell(metrics.call_ended(call))
+            if call.id not in self._observed:
+                self._observed.add(call.id)
+                observe(metrics.call_ended(call))
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Start a task whose fault becomes the Request's, so that nobody waits for ever."""
@@ -405,11 +405,11 @@ class CallLoop:
 
     def _carry_out(self, start: StartCall) -> None:
         if start.call is None:
-            assert start.offer is not None
-            self._start(PLAN, self._decide_plan(start.offer))
+            assert start.approval_request is not None
+            self._start(PLAN, self._decide_plan(start.approval_request))
         else:
             self.first_call = workflow.time() - self._began if self.first_call is None else self.first_call
-            self._start(start.call.id, self._run(start.call, start.offer))
+            self._start(start.call.id, self._run(start.call, start.approval_request))
 
     async def _ask(self, answer: Coroutine[Any, Any, RequestResult]) -> None:
         try:
@@ -420,24 +420,24 @@ class CallLoop:
             result = self.loop.intake.interrupted(error.message)
         self.loop.answer(result)
 
-    async def _decide_plan(self, offer: ApprovalRequest) -> None:
-        self.loop.report(PlanDecided(await self._waits.verdict(offer)))
+    async def _decide_plan(self, approval_request: ApprovalRequest) -> None:
+        self.loop.report(PlanDecided(await self._waits.verdict(approval_request)))
 
-    async def _run(self, call: Call, offer: ApprovalRequest | None) -> None:
-        outcome, was_offered = await self._hooks.passed(call, offer, self._asked)
-        ran = outcome or await self._outcome(call, was_offered)
+    async def _run(self, call: Call, approval_request: ApprovalRequest | None) -> None:
+        outcome, was_requested = await self._hooks.passed(call, approval_request, self._decided)
+        ran = outcome or await self._outcome(call, was_requested)
         self.loop.report(CallEnded(call, ran if isinstance(outcome, Failed) else await self._hooks.after(call, ran)))
 
-    async def _asked(self, call: Call, offer: ApprovalRequest | None) -> Outcome | None:
+    async def _decided(self, call: Call, approval_request: ApprovalRequest | None) -> Outcome | None:
         """Ask a person, where one has to decide; return the outcome, if there is one now."""
-        verdict = None if offer is None else await self._waits.verdict(offer)
+        verdict = None if approval_request is None else await self._waits.verdict(approval_request)
         if verdict is not None and verdict.outcome is None and is_answered(call):  # a question was put in its place
             question = self._agent_run.approval_queue.add_question(self.loop.plan.home(call), call, _now())
             self._on_change()
             verdict = await self._waits.verdict(question)
         return None if verdict is None else verdict.outcome
 
-    async def _outcome(self, call: Call, was_offered: bool) -> Outcome:
+    async def _outcome(self, call: Call, was_requested: bool) -> Outcome:
         """Run the call, as it stands by now."""
         assert call.spec.tool is not None
         plan = self.loop.plan.home(call)
@@ -446,7 +446,7 @@ class CallLoop:
             with self._resting(call):
                 await held.enter_async_context(self._slots)
             await self._gate(call)
-            if was_offered:
+            if was_requested:
                 self._agent_run.journal.call_began(call)
                 self._on_change()
             if call.spec.loop is not None:
@@ -493,11 +493,11 @@ class CallLoop:
         started = self._clock.worked(workflow.time())
         used: RunUsage | None = None
 
-        def spent(told: SpentBudget) -> None:
+        def spent(spent_budget: SpentBudget) -> None:
             nonlocal used
-            used = told.usage
-            run.progress.include(told.usage, told.sent)
-            self._clock.at_least(started + told.worked, workflow.time())
+            used = spent_budget.usage
+            run.progress.include(spent_budget.usage, spent_budget.sent)
+            self._clock.at_least(started + spent_budget.worked, workflow.time())
 
         try:
             return await self._rest(

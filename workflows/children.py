@@ -31,18 +31,18 @@ class ChildRuns:
         self._changes: list[JsonObject] = []
         self._raised: dict[str, Budget] = {}
         """Shares that were raised before their child runs were active."""
-        self._telling: set[asyncio.Task[None]] = set()
+        self._signalling: set[asyncio.Task[None]] = set()
 
     @property
-    def told(self) -> int:
+    def changes(self) -> int:
         """The number of changes: a child starts with those, and receives later ones by signal."""
         return len(self._changes)
 
     @contextmanager
-    def running(self, child: ChildWorkflowHandle[Any, Any], told: int) -> Iterator[None]:
-        """Signal every change from the `told`-th on to this child, until it has ended."""
+    def running(self, child: ChildWorkflowHandle[Any, Any], changes: int) -> Iterator[None]:
+        """Signal every change from the `changes`-th on to this child, until it has ended."""
         self._running[child.id] = child
-        for change in self._changes[told:]:
+        for change in self._changes[changes:]:
             self._start(child, POLICY, change)
         if (budget := self._raised.pop(child.id, None)) is not None:
             self._start(child, BUDGET, budget)
@@ -51,7 +51,7 @@ class ChildRuns:
         finally:
             del self._running[child.id]
 
-    def tell(self, change: JsonObject) -> None:
+    def signal_change(self, change: JsonObject) -> None:
         """Pass on a change of policy."""
         self._changes.append(change)
         for child in self._running.values():
@@ -61,19 +61,19 @@ class ChildRuns:
         """Signal the run `<this run>/<name>` that its share of the budget is larger now (R18.7)."""
         id = f"{workflow.info().workflow_id}/{name}"
         if id in self._running:
-            self.tell_one(id, BUDGET, budget)
+            self.signal_one(id, BUDGET, budget)
         else:
             self._raised[id] = budget
 
-    def tell_one(self, id: str, signal: str, what: Any = None) -> None:
+    def signal_one(self, id: str, signal: str, what: Any = None) -> None:
         """Signal one of them, if it is an active child."""
         if (child := self._running.get(id)) is not None:
             self._start(child, signal, what)
 
     def _start(self, child: ChildWorkflowHandle[Any, Any], signal: str, what: Any) -> None:
         task = asyncio.create_task(_signal(child, signal, what))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._signalling.add(task)
+        task.add_done_callback(self._signalling.discard)
 
 
 async def _signal(child: ChildWorkflowHandle[Any, Any], signal: str, what: Any) -> None:
@@ -102,14 +102,14 @@ class BudgetShare:
         self._usage = usage
         self._rivals = rivals
         self._worked = worked
-        self._asking: deque[tuple[str, asyncio.Future[Share]]] = deque()
+        self._waiting: deque[tuple[str, asyncio.Future[Share]]] = deque()
 
     async def take(self, name: str) -> Share:
         """Return a share, once there is one, for the caller to `settle`; a `Limit`, without settling, when the budget
         is spent.
         """
         given: asyncio.Future[Share] = asyncio.get_running_loop().create_future()
-        self._asking.append((name, given))
+        self._waiting.append((name, given))
         self.hand_out()
         return await given
 
@@ -131,9 +131,9 @@ class BudgetShare:
 
     def hand_out(self) -> None:
         """Give out what is left, in the order of requests."""
-        rivals = self._rivals() if self._asking and self._shares.limited else 1
-        while self._asking:
-            name, given = self._asking[0]
+        rivals = self._rivals() if self._waiting and self._shares.limited else 1
+        while self._waiting:
+            name, given = self._waiting[0]
             if not given.cancelled():
                 share = self._shares.take(
                     name, self._usage(), beside=rivals or 1, writing=rivals is None, worked=self._worked()
@@ -143,4 +143,4 @@ class BudgetShare:
                 given.set_result(share)
                 if rivals is not None and self._shares.limited and isinstance(share, Budget):
                     rivals = max(1, rivals - 1)
-            self._asking.popleft()
+            self._waiting.popleft()

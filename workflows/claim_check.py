@@ -48,11 +48,13 @@ async def whole(argument: I) -> I:
     info = workflow.info()
     if info.parent is None:
         raise ApplicationError("no run above has what this one asks for", type=REFUSED, non_retryable=True)
-    asked = GivenInput(above=info.parent.workflow_id, execution=info.parent.run_id, name=_name(info.parent.workflow_id))
+    wanted = GivenInput(
+        above=info.parent.workflow_id, execution=info.parent.run_id, name=_name(info.parent.workflow_id)
+    )
     try:
         given: I = await workflow.execute_activity(
             GIVEN_ACTIVITY,
-            asked,
+            wanted,
             result_type=type(argument),
             schedule_to_close_timeout=_PATIENCE,
             start_to_close_timeout=_ONE_ATTEMPT,
@@ -62,7 +64,7 @@ async def whole(argument: I) -> I:
     except ActivityError as error:
         if is_cancelled_exception(error):
             raise
-        why = f"the run above did not say what this one was given: {message_of(error)}"
+        why = f"the run above did not send the input of this one: {message_of(error)}"
         raise ApplicationError(why, type=REFUSED, non_retryable=True) from None
     update: dict[str, Any] = {"free": argument.free}
     return given.model_copy(update=update | ({"clocked": argument.clocked} if isinstance(argument, RunInput) else {}))

@@ -165,7 +165,7 @@ async def _result(
             why = f"{child.who} cannot be run: its context and parameters have {size:,} bytes, and {sender.max_payload:,} is the most"
             raise NotStartedError("params_too_large", why)
         asks = size > INLINE_INPUT and sender.max_payload <= MAX_PAYLOAD  # else it travels outside
-        told = sender.children.told
+        changes = sender.children.changes
         await sender.take(0 if asks else size)
     if child.begin is not None:
         await child.begin()
@@ -201,8 +201,8 @@ async def _result(
                 raise
             sender.report_closed(child.id)
             handle = await start()
-        with sender.children.running(handle, told):
-            sender.tell(child.name)
+        with sender.children.running(handle, changes):
+            sender.answer_claim(child.name)
             keeping = asyncio.create_task(_keep_time(child, deadline, sender)) if deadline is not None else None
             try:
                 return await _end_of(child, handle, sender, on_spent)
@@ -226,7 +226,7 @@ async def _keep_time(child: ChildHandle, deadline: float, sender: Dispatcher) ->
         await ring
     finally:
         ring.cancel()
-    sender.children.tell_one(child.id, LATE)
+    sender.children.signal_one(child.id, LATE)
 
 
 async def _end_of(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, on_spent: OnSpent) -> Any:
@@ -236,17 +236,17 @@ async def _end_of(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatc
     except asyncio.CancelledError:
         handle.cancel()
         await workflow.wait([handle], timeout=ENDS_WITHIN.total_seconds())
-        await _tell(child, handle, sender, on_spent)
+        await _report_usage(child, handle, sender, on_spent)
         raise
-    await _tell(child, handle, sender, on_spent)
+    await _report_usage(child, handle, sender, on_spent)
     return handle.result()
 
 
-async def _tell(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, on_spent: OnSpent) -> None:
+async def _report_usage(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatcher, on_spent: OnSpent) -> None:
     """Report the child's usage, from its result or its failure. Otherwise query the child, which knows it after its end
     too.
     """
-    spent = _said(handle) if handle.done() else None
+    spent = _usage_of(handle) if handle.done() else None
     if spent is None:
         await sender.room(0)
         try:
@@ -265,7 +265,7 @@ async def _tell(child: ChildHandle, handle: asyncio.Task[Any], sender: Dispatche
     on_spent(spent)
 
 
-def _said(handle: asyncio.Task[Any]) -> SpentBudget | None:
+def _usage_of(handle: asyncio.Task[Any]) -> SpentBudget | None:
     """Return the usage that a child's result or failure holds."""
     failure = handle.exception()
     if failure is None:
@@ -283,8 +283,8 @@ def _said(handle: asyncio.Task[Any]) -> SpentBudget | None:
 def _met(failure: ChildWorkflowError) -> frozenset[str]:
     """Return the sources that the words of the child's failure may hold, as the failure names them (R15.1)."""
     details = failure.cause.details if isinstance(failure.cause, ApplicationError) else ()
-    said = details[0].get("sources") if details and isinstance(details[0], dict) else None
-    return frozenset(str(each) for each in said) if isinstance(said, list) else frozenset()
+    sources = details[0].get("sources") if details and isinstance(details[0], dict) else None
+    return frozenset(str(each) for each in sources) if isinstance(sources, list) else frozenset()
 
 
 def _error(child: ChildHandle, failure: ChildWorkflowError) -> CallError:

@@ -52,5 +52,5 @@ async def deliver(activity: str, delivery: D, retry: RetryPolicy, title: str) ->
 
 def _attempts(error: ActivityError) -> int:
     """Return the number of attempts, as the worker that was shut down reports it."""
-    said = error.cause.details[:1] if isinstance(error.cause, ApplicationError) else ()
-    return said[0] if said and isinstance(said[0], int) else 1
+    details = error.cause.details[:1] if isinstance(error.cause, ApplicationError) else ()
+    return details[0] if details and isinstance(details[0], int) else 1

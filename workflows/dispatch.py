@@ -233,12 +233,12 @@ class Dispatcher:
 
     def _take_turns(self) -> None:
         for call_id in self._history.decide(_history_size()):
-            self.tell(call_id)
+            self.answer_claim(call_id)
 
-    def tell(self, call_id: str) -> None:
+    def answer_claim(self, call_id: str) -> None:
         """Signal the decision on its claim to the call's delegate, if it runs. Its claim may arrive before its start."""
         if (granted := self._history.granted(call_id)) is not None:
-            self.children.tell_one(f"{workflow.info().workflow_id}/{call_id}", GRANTED, SpaceGrant(granted=granted))
+            self.children.signal_one(f"{workflow.info().workflow_id}/{call_id}", GRANTED, SpaceGrant(granted=granted))
 
     async def run_tool(
         self,

@@ -64,13 +64,13 @@ class RunDisplay:
             workflow.set_current_details(details(self._run, workflow.info().workflow_id))
             self._list(self._run)
 
-    def hide(self, offer: ApprovalRequest) -> None:
+    def hide(self, approval_request: ApprovalRequest) -> None:
         """List the request no more: a program decides on it."""
-        self._with_program.add(offer.id)
+        self._with_program.add(approval_request.id)
 
-    def unhide(self, offer: ApprovalRequest) -> None:
+    def unhide(self, approval_request: ApprovalRequest) -> None:
         """List the request again, from the next change on."""
-        self._with_program.discard(offer.id)
+        self._with_program.discard(approval_request.id)
 
     def renew(self) -> None:
         """List what waits anew: its requests have changed."""
@@ -85,11 +85,22 @@ class RunDisplay:
         refused, because no request waits yet.
         """
         known = {entry.call: entry for entry in self._listed[1]}
-        waiting = [offer for offer in self._approval_queue.waiting.values() if offer.id not in self._with_program]
-        if any(offer.is_with_client for offer in waiting) and run.prepared.follows(CLIENT_CALLS_UNLISTED):
-            waiting = [offer for offer in waiting if not offer.is_with_client]  # no person is asked
+        waiting = [
+            approval_request
+            for approval_request in self._approval_queue.waiting.values()
+            if approval_request.id not in self._with_program
+        ]
+        if any(approval_request.is_with_client for approval_request in waiting) and run.prepared.follows(
+            CLIENT_CALLS_UNLISTED
+        ):
+            waiting = [
+                approval_request for approval_request in waiting if not approval_request.is_with_client
+            ]  # no person is asked
         oldest = islice(waiting, WAITING_NAMED)
-        listed = (len(waiting), [known.get(offer.id) or waiting_entry(offer) for offer in oldest])
+        listed = (
+            len(waiting),
+            [known.get(approval_request.id) or waiting_entry(approval_request) for approval_request in oldest],
+        )
         if listed == self._listed:
             return
         before, self._listed = self._listed[0], listed

@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.failures import kind_of, message_of
-from perdure.workflows.observability import tell
+from perdure.workflows.observability import observe
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import ApprovalRequest
@@ -94,24 +94,24 @@ class ExecutionHooks:
         if not (wanted := self.hooks.of(name, tools)):
             return None
         async with self._slots:
-            asked = event()
+            hook_event = event()
             size = 0 if sender is None else sum(map(sender.sizes.of, holds))
-            answer = await self._ask(wanted, asked, size, sender)
-        call = getattr(asked, "call", "")
+            answer = await self._ask(wanted, hook_event, size, sender)
+        call = getattr(hook_event, "call", "")
         for problem in answer.failed:
-            self.tell_failed(name, problem, call)
+            self.observe_failure(name, problem, call)
         if answer.refused is not None:
             hook = answer.by[-1] if answer.by else ""
-            tell(metrics.hook_refused(name, hook))
-            self._tell("refused", name, hook, call, answer.refused)
+            observe(metrics.hook_refused(name, hook))
+            self._observe("refused", name, hook, call, answer.refused)
         return answer
 
-    def tell_failed(self, name: str, problem: HookProblem, call: str) -> None:
+    def observe_failure(self, name: str, problem: HookProblem, call: str) -> None:
         """Record that a hook has failed and was ignored."""
-        tell(metrics.hook_failed(name, problem.hook))
-        self._tell("failed", name, problem.hook, call, problem.problem)
+        observe(metrics.hook_failed(name, problem.hook))
+        self._observe("failed", name, problem.hook, call, problem.problem)
 
-    def _tell(self, what: str, name: str, hook: str, call: str, why: str) -> None:
+    def _observe(self, what: str, name: str, hook: str, call: str, why: str) -> None:
         if self._note is not None and name != END:  # nothing is noted of a run behind its end
             self._note(what, name, hook, call, why)
 
@@ -221,7 +221,7 @@ async def bootstrap(
     return prepared.model_copy(update={"prompt": prepared.prompt.with_files(answer.changed["files"])})
 
 
-async def tell_end(
+async def call_end_hooks(
     hooking: ExecutionHooks,
     run: Run,
     sender: Dispatcher,
@@ -293,26 +293,28 @@ class CallHooks:
             and bool(self._hooking.hooks.of(BEFORE, known_as(call.spec.tool)))
         )
 
-    async def passed(self, call: Call, offer: ApprovalRequest | None, ask: Ask) -> tuple[Outcome | None, bool]:
+    async def passed(
+        self, call: Call, approval_request: ApprovalRequest | None, ask: Ask
+    ) -> tuple[Outcome | None, bool]:
         """Show the call to hooks, then `ask` where a person decides. Hooks see a person's edit again.
 
         Return its outcome, if there is one now, and whether the call waited for a person.
         """
         seen: JsonObject | None = None
-        was_offered = False
+        was_requested = False
         while True:
             if self.look_before(call) and seen is not call.inputs.params:
-                said = await self._before(call, decided=was_offered)
-                if said is not None and not isinstance(said, ApprovalRequest):
-                    return said, True
-                offer, seen = said, call.inputs.params
+                answer = await self._before(call, decided=was_requested)
+                if answer is not None and not isinstance(answer, ApprovalRequest):
+                    return answer, True
+                approval_request, seen = answer, call.inputs.params
                 self._on_change()
-            if offer is None:
-                return None, was_offered or seen is not None
-            was_offered = True
-            if (outcome := await ask(call, offer)) is not None:
+            if approval_request is None:
+                return None, was_requested or seen is not None
+            was_requested = True
+            if (outcome := await ask(call, approval_request)) is not None:
                 return outcome, True
-            offer = None
+            approval_request = None
 
     async def _before(self, call: Call, *, decided: bool) -> Outcome | ApprovalRequest | None:
         """Return the hooks' decision on a call; with `decided`, a person has decided on it, and perhaps edited it."""
@@ -351,7 +353,7 @@ class CallHooks:
     def unheard(self, call: Call, problems: Sequence[HookProblem]) -> None:
         """Record failures of hooks that the call's worker has ignored."""
         for problem in problems:
-            self._hooking.tell_failed(AFTER, problem, call.id)
+            self._hooking.observe_failure(AFTER, problem, call.id)
 
     async def after(self, call: Call, outcome: Outcome) -> Outcome:
         """Return the outcome of a call after hooks saw its result; on a worker, that worker called them for a

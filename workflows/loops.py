@@ -123,14 +123,14 @@ class PolicyChanges:
         self._children = children
         self._change = Policy()
 
-    def note(self, said: Sequence[Any]) -> None:
+    def note(self, sent: Sequence[Any]) -> None:
         """Change the policy of later iterations, and of those that run. An invalid change has no effect."""
         try:
-            change = parse_policy(only(said))
+            change = parse_policy(only(sent))
         except DecisionError:
             return
         self._change = self._change.changed(change)
-        self._children.tell(change.as_change())
+        self._children.signal_change(change.as_change())
 
     def over(self, approval: JsonObject) -> JsonObject:
         """Return a change of policy with these changes over it."""
@@ -261,11 +261,11 @@ class LoopDriver:
             return self._note(index, Failed(CallError(share.reason, f"not run: {share.words}")))
         used: RunUsage | None = None
 
-        def spent(told: SpentBudget) -> None:
+        def spent(spent_budget: SpentBudget) -> None:
             nonlocal used
-            used = told.usage
-            state.usage.include(told.usage)
-            state.sent = added(state.sent, told.sent)
+            used = spent_budget.usage
+            state.usage.include(spent_budget.usage)
+            state.sent = added(state.sent, spent_budget.sent)
 
         child = ChildHandle(str(index), str(agent.get("name")), f"{loop.title} [{index}]")
         try:

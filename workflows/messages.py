@@ -35,23 +35,23 @@ class Mailbox:
     def open(self, run: Run) -> None:
         """Open the mailbox of a run."""
         self._run = run
-        for said in self._early:
-            self.take(said, None)
+        for sent in self._early:
+            self.take(sent, None)
 
-    def take(self, said: tuple[Json, ...], calls: CallLoop | None) -> None:
+    def take(self, sent: tuple[Json, ...], calls: CallLoop | None) -> None:
         """Accept `{"id", "text", "sender"?, "at"?}` (R10.5). It ends the running Request, which has these calls, unless
         that is the last: nothing would follow it.
         """
         if self._run is None:
-            self._early.append(said)
+            self._early.append(sent)
             return
         try:
-            message = context.accept(self._run.progress, only(said))
+            message = context.accept(self._run.progress, only(sent))
             if message is None:
                 return
             self._run.journal.message_accepted(message)
         except DecisionError as error:
-            self._refuse(said, error)
+            self._refuse(sent, error)
             return
         self._came = workflow.time()
         if self._run.limits.reached is None and self._run.plan is not None and calls is not None:
@@ -68,13 +68,13 @@ class Mailbox:
             await workflow.sleep(left, summary="more messages may come")
         self._revised = workflow.time()
 
-    def check_withdrawal(self, said: Sequence[Json]) -> None:
+    def check_withdrawal(self, sent: Sequence[Json]) -> None:
         """Raise `DecisionError` where no message can be withdrawn by this id."""
-        context.check_withdrawal(self._progress, only(said))
+        context.check_withdrawal(self._progress, only(sent))
 
-    def withdraw(self, said: Sequence[Json]) -> JsonObject:
+    def withdraw(self, sent: Sequence[Json]) -> JsonObject:
         """Withdraw the message of this id; return `{"id", "withdrawn": true}` (R10.7). Raise `DecisionError`."""
-        taken = context.withdraw(self._progress, only(said))
+        taken = context.withdraw(self._progress, only(sent))
         if self._run is not None:
             self._run.journal.withdrawn(str(taken["id"]))
         return taken

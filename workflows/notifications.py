@@ -225,29 +225,29 @@ class RunNotifications:
         self._sender = NotificationSender(run.notifications, run.journal)
         self._run_id = workflow.info().workflow_id
 
-    def watch(self, offer: ApprovalRequest, program: asyncio.Task[None]) -> asyncio.Task[None] | None:
+    def watch(self, approval_request: ApprovalRequest, program: asyncio.Task[None]) -> asyncio.Task[None] | None:
         """Inform people of a request, once no program decides about it, and again while it waits. Cancel the task when
         it waits no more.
         """
-        if self._routes is None or offer.is_with_client:
+        if self._routes is None or approval_request.is_with_client:
             return None
-        return asyncio.create_task(self._watch(offer, program, workflow.time()))
+        return asyncio.create_task(self._watch(approval_request, program, workflow.time()))
 
-    async def _watch(self, offer: ApprovalRequest, program: asyncio.Task[None], since: float) -> None:
+    async def _watch(self, approval_request: ApprovalRequest, program: asyncio.Task[None], since: float) -> None:
         assert self._routes is not None
         await workflow.wait([program])
-        self._inform(offer, "approval_requested", self._routes.approval_requested)
+        self._inform(approval_request, "approval_requested", self._routes.approval_requested)
         for number, step in enumerate(self._routes.approval_waiting, 1):
             ring = self._alarm.at(since + step.after, "people are informed again")
             try:
                 await ring
             finally:
                 ring.cancel()
-            self._inform(offer, "approval_waiting", step.routes, number, step.after)
+            self._inform(approval_request, "approval_waiting", step.routes, number, step.after)
 
     def _inform(
         self,
-        offer: ApprovalRequest,
+        approval_request: ApprovalRequest,
         kind: Kind,
         routes: list[str],
         number: int = 1,
@@ -257,28 +257,30 @@ class RunNotifications:
         waiting = self._agent_run.approval_queue.waiting
         if routes:
             self._sender.send_while(
-                lambda: waiting.get(offer.id) is offer,
-                lambda: self._about(offer, kind, routes, number, waited),
+                lambda: waiting.get(approval_request.id) is approval_request,
+                lambda: self._about(approval_request, kind, routes, number, waited),
                 self._routes.queue,
             )
 
     def _about(
-        self, offer: ApprovalRequest, kind: Kind, routes: list[str], number: int, waited: float | None
+        self, approval_request: ApprovalRequest, kind: Kind, routes: list[str], number: int, waited: float | None
     ) -> NotificationInput:
-        run, entry = self._agent_run, waiting_entry(offer)
+        run, entry = self._agent_run, waiting_entry(approval_request)
         sender = run.identity.owner.sender
-        text = approval_text(run.agent.name, sender, routes, entry.sentence, question=offer.question, waited=waited)
+        text = approval_text(
+            run.agent.name, sender, routes, entry.sentence, question=approval_request.question, waited=waited
+        )
         notification = Notification(
             **_frame(run, self._run_id),
-            key=notification_key(self._run_id, kind, number, call=offer.id, digest=offer.digest),
+            key=notification_key(self._run_id, kind, number, call=approval_request.id, digest=approval_request.digest),
             kind=kind,
             text=text,
-            link=approval_link(run.prepared.pages, self._run_id, offer.id),
-            command=decide_command(self._run_id, offer.id, question=offer.question),
-            call=offer.id,
+            link=approval_link(run.prepared.pages, self._run_id, approval_request.id),
+            command=decide_command(self._run_id, approval_request.id, question=approval_request.question),
+            call=approval_request.id,
             tool=entry.tool,
-            question=offer.question,
-            reason=offer.reason,
+            question=approval_request.question,
+            reason=approval_request.reason,
             number=number,
         )
         return NotificationInput(notification=notification, routes=routes)

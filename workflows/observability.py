@@ -41,24 +41,28 @@ _LOG.workflow_info_on_message = _LOG.workflow_info_on_extra = False
 _seen: dict[str, set[str]] = {}
 
 
-def tell(told: Observation) -> None:
+def observe(observation: Observation) -> None:
     """Count an observation and log it; meter and logger leave out replays. A task that is repeated counts again."""
     meter = workflow.metric_meter()
-    for name, value, labels in told.counts:
+    for name, value, labels in observation.counts:
         metric = METRICS[name]
         bounded = _bounded(labels)
         if metric.kind == "counter":
             meter.create_counter(name, metric.help).add(int(value), bounded)
         else:
             meter.create_histogram_float(name, metric.help).record(value, bounded)
-    if _LOG.isEnabledFor(told.level):
-        _LOG.log(told.level, told.event, extra={"perdure": {"run": workflow.info().workflow_id, **told.fields}})
+    if _LOG.isEnabledFor(observation.level):
+        _LOG.log(
+            observation.level,
+            observation.event,
+            extra={"perdure": {"run": workflow.info().workflow_id, **observation.fields}},
+        )
 
 
-def tell_request(run: Run, number: int, result: RequestResult, first_call: float | None) -> None:
+def observe_request(run: Run, number: int, result: RequestResult, first_call: float | None) -> None:
     """Count a closed Request; number 0 called no model. `first_call`: seconds until its first call started."""
     if number:
-        tell(request_ended(run.agent.name, run.records.past.log[-1], result, first_call))
+        observe(request_ended(run.agent.name, run.records.past.log[-1], result, first_call))
 
 
 def _bounded(labels: Labels) -> Labels:
@@ -77,12 +81,12 @@ def now() -> str:
     return workflow.now().isoformat(timespec="milliseconds")
 
 
-def page_of(journal: EventJournal, said: Sequence[Json]) -> EventsPage:
+def page_of(journal: EventJournal, sent: Sequence[Json]) -> EventsPage:
     """Return the page from a number on, with at most so many events; both are optional. Raise `ValueError` for other
     arguments.
     """
-    numbers = [each for each in said if isinstance(each, int) and not isinstance(each, bool)]
-    if len(said) > 2 or len(numbers) < len(said):
+    numbers = [each for each in sent if isinstance(each, int) and not isinstance(each, bool)]
+    if len(sent) > 2 or len(numbers) < len(sent):
         raise ValueError("events are asked for by the number of the first, and how many at most: 0, 1000")
     return journal.page(*numbers)
 
@@ -150,7 +154,7 @@ def end(run: Run, error: BaseException | None, *, below: bool) -> None:
         run.journal.run_failed(status, None)
     else:
         return  # it goes on as new, or has met a bug that a fixed worker gets past
-    tell(run_ended(run.agent.name, status, reason))
+    observe(run_ended(run.agent.name, status, reason))
     if not below:
         _list(run, reason)
 

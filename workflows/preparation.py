@@ -14,7 +14,7 @@ from perdure.workflows.approvals import RunApprovals
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, begin, bootstrap
 from perdure.workflows.notifications import notify_refused
-from perdure.workflows.observability import tell
+from perdure.workflows.observability import observe
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.policy import Guard, Policy, parse_policy, stricter
@@ -106,11 +106,11 @@ async def prepare(
         run_input = await with_agent(run_input)
         run_input, run = await _prepare(run_input, people, journal, hooking)
     except ApplicationError as error:
-        tell(metrics.run_ended("", "failed", error.type))
+        observe(metrics.run_ended("", "failed", error.type))
         await notify_refused(run_input, error)
         raise
     if run_input.snapshot is None:
-        tell(metrics.run_started(run.agent.name))
+        observe(metrics.run_started(run.agent.name))
         journal.run_began(run.agent.name)
     return run_input, run
 

@@ -13,7 +13,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.dispatch import WAIT, Routing, ask_worker
 from perdure.workflows.failures import attempts_of, away_of, kind_of, message_of
-from perdure.workflows.observability import tell
+from perdure.workflows.observability import observe
 
 with workflow.unsafe.imports_passed_through():
     from perdure.models.requests import (
@@ -70,8 +70,8 @@ class Provider:
     def __init__(self, run: Run, resting: Callable[[bool], None]) -> None:
         self._agent_run = run
         self._resting = resting
-        said = run.agent.config.model_patience
-        self._patience = run.prepared.model_patience if said is None else said
+        patience = run.agent.config.model_patience
+        self._patience = run.prepared.model_patience if patience is None else patience
         self._began = workflow.time()
         self._first: tuple[str, ProviderAway] | None = None
         self.waits = False
@@ -97,7 +97,7 @@ class Provider:
         self.waits = True
         run.wait = ModelWait(model=model, reason=away.reason, since=workflow.now().isoformat(timespec="seconds"))
         run.journal.model_is_away(run.records.past.log[-1], run.wait)
-        tell(metrics.waits_for_model(run.agent.name, run.records.past.log[-1], away.reason))
+        observe(metrics.waits_for_model(run.agent.name, run.records.past.log[-1], away.reason))
         workflow.upsert_memo({MODEL_MEMO: run.wait.as_json()})
         self._resting(True)
         if away.pause:
@@ -122,19 +122,19 @@ async def ask(
     Once calls were `released` no other model is used: those calls stay (R6.7). `resting`: see `Provider`.
     """
     fallbacks = [model for model in run.prepared.models.fallback if model != request.model]
-    asked, before, routing, provider = 0, 0, Routing(run), Provider(run, resting)
-    tell(metrics.request_started(run.agent.name, run.records.past.log[-1]))
+    executions, before, routing, provider = 0, 0, Routing(run), Provider(run, resting)
+    observe(metrics.request_started(run.agent.name, run.records.past.log[-1]))
     try:
         while True:
             limited = routing.model(request.model)
             attempts = 0 if provider.waits else ATTEMPTS_BEFORE_FALLBACK if fallbacks else ATTEMPTS
             try:
-                return await _ask_one(run, request, asked, before, attempts, provider, limited)
+                return await _ask_one(run, request, executions, before, attempts, provider, limited)
             except ActivityError as error:
                 kind = kind_of(error)
                 if is_cancelled_exception(error) or released():
                     raise
-                asked, before = asked + 1, before + attempts_of(error, attempts)
+                executions, before = executions + 1, before + attempts_of(error, attempts)
                 provider.note(request.model, error)
                 if limited is not None and await routing.lifted(
                     error
@@ -148,14 +148,14 @@ async def ask(
                     )
                 elif fallbacks and kind not in _SAME_EVERYWHERE:
                     reason = f"fallback: {request.model} is down ({message_of(error)[:100]})"
-                    tell(metrics.fell_back(request.number, request.model, fallbacks[0], kind))
+                    observe(metrics.fell_back(request.number, request.model, fallbacks[0], kind))
                     request = run.ask_again(ModelChoice(fallbacks.pop(0), reason))
                 elif (model := await provider.wait()) is not None:
                     if model != request.model:
                         request = run.ask_again(ModelChoice(model, "the first that may come back: no fallback answers"))
                 else:
                     if run.progress.draft is None:  # else the run goes on without it
-                        tell(metrics.request_failed(run.agent.name, run.records.past.log[-1], kind))
+                        observe(metrics.request_failed(run.agent.name, run.records.past.log[-1], kind))
                     run.journal.unanswered(run.records.past.log[-1], message_of(error))
                     raise
     finally:
@@ -164,7 +164,13 @@ async def ask(
 
 
 async def _ask_one(
-    run: Run, request: RequestInput, asked: int, before: int, attempts: int, provider: Provider, limited: str | None
+    run: Run,
+    request: RequestInput,
+    executions: int,
+    before: int,
+    attempts: int,
+    provider: Provider,
+    limited: str | None,
 ) -> RequestResult:
     """Return the answer of one activity.
 
@@ -183,7 +189,7 @@ async def _ask_one(
         REQUEST_ACTIVITY,
         request.model_copy(update=about),
         result_type=RequestResult,
-        activity_id=f"request-{request.number}" + (f"-{asked}" if asked else ""),
+        activity_id=f"request-{request.number}" + (f"-{executions}" if executions else ""),
         task_queue=limited,
         schedule_to_start_timeout=WAIT if limited else None,
         start_to_close_timeout=TIMEOUT,

@@ -129,7 +129,7 @@ class SessionHooks:
             return None, ""
         return answer.refused, str((answer.changed or {}).get("addition", ""))[:MAX_ADDITION]
 
-    async def tell_compacted(self, entry: CompactionEntry) -> None:
+    async def call_compaction_hooks(self, entry: CompactionEntry) -> None:
         if self.has_hooks():
             of = {"kind": entry.kind, "text": entry.text, "before": entry.before, "after": entry.after}
             await self._ask("after_compaction", AfterCompaction, self._time(), lambda: of)

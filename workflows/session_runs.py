@@ -81,14 +81,14 @@ class ChildRun:
         self._priority = Priority(priority_key=priority)
         """That of the session where it has none."""
         self._handle: ChildWorkflowHandle[Any, RunResult] | None = None
-        self._to_say: list[Queued] = []
-        self._saying: asyncio.Task[None] | None = None
+        self._to_send: list[Queued] = []
+        self._sending: asyncio.Task[None] | None = None
         self._ends = False
 
     def steer(self, message: Queued) -> None:
         """Send it a message, in the order of acceptance; a run that has not started receives it afterwards."""
-        self._to_say.append(message)
-        self._say()
+        self._to_send.append(message)
+        self._send_waiting()
 
     def end(self) -> None:
         """Cancel it; finished calls stay finished (R10.6)."""
@@ -117,13 +117,13 @@ class ChildRun:
             return self._without("failed", f"it could not be started: {error}")
         if self._ends:
             self._handle.cancel()
-        self._say()
+        self._send_waiting()
         try:
             await workflow.wait([self._handle])
             return await self._ended(self._handle)
         finally:
-            if self._saying is not None:
-                self._saying.cancel()
+            if self._sending is not None:
+                self._sending.cancel()
 
     async def _start(self, title: str, *, asks: bool) -> ChildWorkflowHandle[Any, RunResult]:
         return await workflow.start_child_workflow(
@@ -155,16 +155,16 @@ class ChildRun:
             ]
         )
 
-    def _say(self) -> None:
-        if self._handle is not None and self._to_say and (self._saying is None or self._saying.done()):
-            self._saying = asyncio.create_task(self._say_all(self._handle))
+    def _send_waiting(self) -> None:
+        if self._handle is not None and self._to_send and (self._sending is None or self._sending.done()):
+            self._sending = asyncio.create_task(self._send_all(self._handle))
 
-    async def _say_all(self, handle: ChildWorkflowHandle[Any, RunResult]) -> None:
-        while self._to_say:
-            message = self._to_say.pop(0)
-            said = {"id": message.message_id, "text": message.text, "sender": message.sender}
+    async def _send_all(self, handle: ChildWorkflowHandle[Any, RunResult]) -> None:
+        while self._to_send:
+            message = self._to_send.pop(0)
+            sent = {"id": message.message_id, "text": message.text, "sender": message.sender}
             try:
-                await handle.signal(STEER, said)
+                await handle.signal(STEER, sent)
             except FailureError:
                 return  # it has just ended: what it was not given begins the next run
 
@@ -216,21 +216,21 @@ class ChildRun:
         return RunResult(run_id=self.id, status=status, error=error)
 
 
-async def say(saying: RunUpdate) -> RunUpdateResult:
+async def update_run(update: RunUpdate) -> RunUpdateResult:
     """Send an update to a run and return its answer, through an activity: a workflow cannot send an update itself."""
     try:
         answered: RunUpdateResult = await workflow.execute_activity(
             UPDATE_RUN_ACTIVITY,
-            saying,
+            update,
             result_type=RunUpdateResult,
             schedule_to_close_timeout=_ANSWERS_WITHIN,
             retry_policy=RetryPolicy(maximum_attempts=3),
-            summary=f"{saying.update} → {saying.run_id}"[:200],
+            summary=f"{update.update} → {update.run_id}"[:200],
         )
     except ActivityError as error:
         if is_cancelled_exception(error):
             raise
-        return RunUpdateResult(refused=f"the run {saying.run_id} does not answer")
+        return RunUpdateResult(refused=f"the run {update.run_id} does not answer")
     return answered
 
 
@@ -240,15 +240,15 @@ def run_input(
     sources: dict[str, list[str]],
     whose: RunOwner,
     *,
-    said: str = "",
+    last_message: str = "",
     reasons: bool = False,
 ) -> RunInput:
-    """Return the input of a run; `said`: the last message that it answers. With `reasons` its model's reasoning is recorded.
+    """Return the input of a run; `last_message`: the one that it answers. With `reasons` its model's reasoning is recorded.
 
     Its result may have any size that the workflow can receive: there is one at a time.
     """
     given = {"agent": agent, "delegates": delegates, "sources": sources, "whose": whose}
-    given |= {"said": clip(said, MAX_SHOWN_MESSAGE)}
+    given |= {"said": clip(last_message, MAX_SHOWN_MESSAGE)}
     return RunInput(**given, records=True, reasons=reasons, free=MAX_STORED)
 
 

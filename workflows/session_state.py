@@ -67,7 +67,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.values.sizes import Sizes
 
 
-_SAID: Final = f"†{CONVERSATION}"
+_CONVERSATION: Final = f"†{CONVERSATION}"
 
 
 class SessionState:
@@ -151,7 +151,7 @@ class SessionState:
         return self._input.delegates
 
     @property
-    def tells_reasoning(self) -> bool:
+    def shows_reasoning(self) -> bool:
         """Whether replies include the model's reasoning."""
         return "reasoning" in (self.lane.rules.verbose or ())
 
@@ -263,20 +263,20 @@ class SessionState:
             )
         )
 
-    def withdraw(self, asked: MessageWithdrawal, at: str) -> None:
+    def withdraw(self, withdrawal: MessageWithdrawal, at: str) -> None:
         """Record that a message was withdrawn; it stays in the transcript with that mark."""
-        key = self.lane.judge_withdrawal(asked)
+        key = self.lane.judge_withdrawal(withdrawal)
         if self.lane.withdraw(key) is not None:
-            self.transcript.settle(key, reason := f"taken back by {asked.sender!r}")
-            self.notes.withdrawn([asked.message_id], reason, at)
+            self.transcript.settle(key, reason := f"taken back by {withdrawal.sender!r}")
+            self.notes.withdrawn([withdrawal.message_id], reason, at)
             self.transcript.append(
-                CommandEntry(at=at, command="withdraw", message_id=asked.message_id, sender=asked.sender)
+                CommandEntry(at=at, command="withdraw", message_id=withdrawal.message_id, sender=withdrawal.sender)
             )
 
     def carry_out(self, command: Queued, at: str) -> None:
         """Execute a command. Its branch began when it was accepted; `/reset` forgets the state as well."""
         self.notes.carried_out(command, at)
-        self.sources.pop(_SAID, None)
+        self.sources.pop(_CONVERSATION, None)
         if command.text == "/reset":
             self.state, self.sources = None, {}
 
@@ -316,8 +316,8 @@ class SessionState:
         entry = run_entry(result, at)
         entry.run_id, entry.started_at = run_id, started
         self._keep_state(result, entry)
-        said = {*self.sources.get(_SAID, ()), *result.left.get(_SAID, ())}
-        self.sources |= {_SAID: sorted(said)} if said else {}
+        said = {*self.sources.get(_CONVERSATION, ()), *result.left.get(_CONVERSATION, ())}
+        self.sources |= {_CONVERSATION: sorted(said)} if said else {}
         self.transcript.append(entry)
         completed = result.status == "completed"
         why = None if completed else running.ending or result.error or f"the run was {result.status}"
@@ -380,8 +380,8 @@ class SessionState:
             entry.error = f"{entry.error}; {words}" if entry.error else words
             return
         self.state = result.state
-        said = self.sources.get(_SAID, [])
-        self.sources = {**result.left, **({_SAID: said} if said else {})}
+        said = self.sources.get(_CONVERSATION, [])
+        self.sources = {**result.left, **({_CONVERSATION: said} if said else {})}
 
     # Views of the session.
 
@@ -444,10 +444,10 @@ def now() -> str:
     return datetime.fromtimestamp(workflow.time(), UTC).isoformat(timespec="milliseconds")
 
 
-def read(kind: type[W], said: Sequence[Json]) -> W:
+def read(kind: type[W], sent: Sequence[Json]) -> W:
     """Parse the one argument as this type. Raise `MessageRefusedError` for anything else."""
     try:
-        return kind.model_validate(only(said))
+        return kind.model_validate(only(sent))
     except ValidationError as error:
         raise MessageRefusedError(f"this is not a valid {kind.__name__}: {first_problem(error)}") from None
     except (DecisionError, ProtocolError) as error:

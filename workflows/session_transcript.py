@@ -144,7 +144,7 @@ class TranscriptTasks:
             return None
         entry.model, entry.usage = summary.model, summary.usage
         transcript.append(entry)
-        await self._hooks.tell_compacted(entry)
+        await self._hooks.call_compaction_hooks(entry)
         return entry
 
     async def _archive(self, transcript: Transcript) -> None:

@@ -9,7 +9,7 @@ from temporalio import workflow
 
 from perdure.workflows.dispatch import full
 from perdure.workflows.session_driver import SessionDriver
-from perdure.workflows.session_runs import say
+from perdure.workflows.session_runs import update_run
 from perdure.workflows.session_state import judge_agent, now, read
 
 with workflow.unsafe.imports_passed_through():
@@ -46,22 +46,22 @@ class SessionUpdates:
         self._kept = session.kept
         self._hooks = session.hooks
 
-    def _read(self, kind: type[W], said: Sequence[Json]) -> W:
+    def _read(self, kind: type[W], sent: Sequence[Json]) -> W:
         self._session.check_open()
-        return read(kind, said)
+        return read(kind, sent)
 
-    def check_message(self, said: Sequence[Json]) -> None:
+    def check_message(self, sent: Sequence[Json]) -> None:
         """Judge a `Message`."""
-        message = self._read(Message, said)
+        message = self._read(Message, sent)
         says(message)
         if not self._kept.forgot(message):  # else it is judged when that is known
             self._judge(message)
 
-    async def send(self, said: Sequence[Json]) -> JsonObject:
+    async def send(self, sent: Sequence[Json]) -> JsonObject:
         """Accept a `Message`; return its receipt, the same for the same message (R10.1)."""
         # Also where it is known or refused below: the history that it wrote is not to be idled with.
         self._session.arrived()
-        kept, message = self._kept, self._read(Message, said)
+        kept, message = self._kept, self._read(Message, sent)
         if kept.forgot(message):
             if known := await self._session.transcripts.find(message.message_id, message.sender):
                 return kept.answer(message, known).as_json()
@@ -123,89 +123,91 @@ class SessionUpdates:
         self._session.arrived()
         self._session.show()
 
-    def check_withdrawal(self, said: Sequence[Json]) -> None:
+    def check_withdrawal(self, sent: Sequence[Json]) -> None:
         """Judge a `MessageWithdrawal`."""
-        self._kept.lane.judge_withdrawal(self._read(MessageWithdrawal, said))
+        self._kept.lane.judge_withdrawal(self._read(MessageWithdrawal, sent))
 
-    async def withdraw(self, said: Sequence[Json]) -> JsonObject:
+    async def withdraw(self, sent: Sequence[Json]) -> JsonObject:
         """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
         self._session.arrived()
-        kept, asked = self._kept, self._read(MessageWithdrawal, said)
-        key = kept.lane.judge_withdrawal(asked)
+        kept, withdrawal = self._kept, self._read(MessageWithdrawal, sent)
+        key = kept.lane.judge_withdrawal(withdrawal)
         number = kept.lane.steered_into(key)
         if number is not None:
-            which = {"id": asked.message_id, "sender": key.partition("\n")[0]}
-            answered = await say(RunUpdate(run_id=kept.lane.run_id(number), update=WITHDRAW_FROM_RUN, argument=which))
+            which = {"id": withdrawal.message_id, "sender": key.partition("\n")[0]}
+            answered = await update_run(
+                RunUpdate(run_id=kept.lane.run_id(number), update=WITHDRAW_FROM_RUN, argument=which)
+            )
             if answered.refused is not None and kept.lane.steered_into(key) == number:
                 raise MessageRefusedError(answered.refused)
-        kept.lane.judge_withdrawal(asked)  # it may have been taken meanwhile
-        kept.withdraw(asked, now())
+        kept.lane.judge_withdrawal(withdrawal)  # it may have been taken meanwhile
+        kept.withdraw(withdrawal, now())
         self._session.arrived()
         self._session.show()
-        return {"messageId": asked.message_id, "withdrawn": True}
+        return {"messageId": withdrawal.message_id, "withdrawn": True}
 
-    def check_decision(self, said: Sequence[Json]) -> None:
+    def check_decision(self, sent: Sequence[Json]) -> None:
         """Judge a `SessionDecision`."""
-        asked = self._read(SessionDecision, said)
-        check_right(asked.sender, asked.rights, "approve", "decide here")
-        self._kept.lane.decided_run(asked.run)
+        decision = self._read(SessionDecision, sent)
+        check_right(decision.sender, decision.rights, "approve", "decide here")
+        self._kept.lane.decided_run(decision.run)
 
-    async def decide(self, said: Sequence[Json]) -> JsonObject:
+    async def decide(self, sent: Sequence[Json]) -> JsonObject:
         """Decide with a `SessionDecision` of a sender with the right `approve`; return the run's answer, or its refusal
         (R10.9).
         """
         self._session.arrived()
-        kept, asked = self._kept, self._read(SessionDecision, said)
-        run_id = kept.lane.decided_run(asked.run)
-        decision = {**asked.decision, "by": asked.sender}
-        answered = await say(RunUpdate(run_id=run_id, update=DECIDE, argument=decision))
+        kept, session_decision = self._kept, self._read(SessionDecision, sent)
+        run_id = kept.lane.decided_run(session_decision.run)
+        decision = {**session_decision.decision, "by": session_decision.sender}
+        answered = await update_run(RunUpdate(run_id=run_id, update=DECIDE, argument=decision))
         if answered.refused is not None:
             raise MessageRefusedError(answered.refused)
         answer: JsonObject = answered.answer
         return answer
 
-    def check_compact(self, said: Sequence[Json]) -> None:
+    def check_compact(self, sent: Sequence[Json]) -> None:
         """Judge a request to compact the conversation: the sender and rights of a `SessionDeletion`."""
-        asked = self._read(SessionDeletion, said)
-        check_right(asked.sender, asked.rights, "compact", "compact the session")
+        wish = self._read(SessionDeletion, sent)
+        check_right(wish.sender, wish.rights, "compact", "compact the session")
 
-    async def compact(self, said: Sequence[Json]) -> JsonObject:
+    async def compact(self, sent: Sequence[Json]) -> JsonObject:
         """Compact: from now on a summary replaces all but the newest part (R10.11). Return the action in words."""
         self._session.arrived()  # it is not to go on as new meanwhile
-        asked = self._read(SessionDeletion, said)
+        wish = self._read(SessionDeletion, sent)
         words = await self._session.transcripts.tend("asked")
-        entry = CommandEntry(at=now(), command="compact", sender=asked.sender, text=words or "")
+        entry = CommandEntry(at=now(), command="compact", sender=wish.sender, text=words or "")
         self._kept.transcript.append(entry)
         self._session.arrived()
         return {"compacted": words}
 
-    def check_redelivery(self, said: Sequence[Json]) -> None:
+    def check_redelivery(self, sent: Sequence[Json]) -> None:
         """Judge a `Redelivery`."""
-        asked = self._read(Redelivery, said)
-        check_right(asked.sender, asked.rights, "redeliver", "have a reply delivered again")
-        self._kept.redelivery(asked.delivery)
+        redelivery = self._read(Redelivery, sent)
+        check_right(redelivery.sender, redelivery.rights, "redeliver", "have a reply delivered again")
+        self._kept.redelivery(redelivery.delivery)
 
-    def redeliver(self, said: Sequence[Json]) -> JsonObject:
+    def redeliver(self, sent: Sequence[Json]) -> JsonObject:
         """Deliver a reply whose arrival is unknown once more, under its key (R24.2). The argument is a `Redelivery`."""
-        asked = self._read(Redelivery, said)
-        self._session.replies.add([self._kept.redelivery(asked.delivery)])
+        redelivery = self._read(Redelivery, sent)
+        self._session.replies.add([self._kept.redelivery(redelivery.delivery)])
         self._session.arrived()
-        return {"delivery": asked.delivery}
+        return {"delivery": redelivery.delivery}
 
-    def check_description(self, said: Sequence[Json]) -> None:
+    def check_description(self, sent: Sequence[Json]) -> None:
         """Judge a `Description`."""
-        self._read(Description, said)
+        self._read(Description, sent)
 
-    def describe(self, said: Sequence[Json]) -> JsonObject:
+    def describe(self, sent: Sequence[Json]) -> JsonObject:
         """Replace the session's metadata by a `Description`; return its `SessionInfo`."""
-        self._kept.describe(self._read(Description, said))
+        self._kept.describe(self._read(Description, sent))
         self._session.arrived()
         return self._kept.about.as_json()
 
-    def check_end(self, said: Sequence[Json]) -> None:
+    def check_end(self, sent: Sequence[Json]) -> None:
         """Judge a `SessionDeletion`."""
-        asked = read(SessionDeletion, said)
-        check_right(asked.sender, asked.rights, "delete", "delete the session")
+        deletion = read(SessionDeletion, sent)
+        check_right(deletion.sender, deletion.rights, "delete", "delete the session")
 
     def end(self) -> JsonObject:
         """Cancel the active run, and end the session."""

@@ -82,16 +82,16 @@ def watch(
     clock: WorkClock,
     waits: Callable[[], bool],
     on_reached: Callable[[Limit], None],
-    told: Awaitable[None] | None,
+    late: Awaitable[None] | None,
 ) -> asyncio.Task[None]:
     """Start the clock, and call `on_reached` at the run's deadline of work. Cancel the task at the run's end.
 
     The clock follows `waits`: it stops while none of the run's own work is under way. There is one timer, which waits
     as long as the run waits for people (R9.5). Where the parent run keeps the time, one timer serves all its child
-    runs. Then no timer starts here before the parent has `told` that the time has passed.
+    runs. Then no timer starts here before the parent has reported by `late` that the time has passed.
     """
     clock.work(workflow.time())
-    return asyncio.create_task(_watch(run, clock, waits, on_reached, told))
+    return asyncio.create_task(_watch(run, clock, waits, on_reached, late))
 
 
 async def _watch(
@@ -99,11 +99,11 @@ async def _watch(
     clock: WorkClock,
     waits: Callable[[], bool],
     on_reached: Callable[[Limit], None],
-    told: Awaitable[None] | None,
+    late: Awaitable[None] | None,
 ) -> None:
     following = asyncio.create_task(_follow(clock, waits)) if run.prepared.follows(CLOCK_FOLLOWS) else None
     try:
-        await _until_late(run, clock, on_reached, told)
+        await _until_late(run, clock, on_reached, late)
         if following is not None:
             await following
     finally:
@@ -122,13 +122,13 @@ async def _follow(clock: WorkClock, waits: Callable[[], bool]) -> None:
 
 
 async def _until_late(
-    run: Run, clock: WorkClock, on_reached: Callable[[Limit], None], told: Awaitable[None] | None
+    run: Run, clock: WorkClock, on_reached: Callable[[Limit], None], late: Awaitable[None] | None
 ) -> None:
     deadline = run.limits.pool.budget.deadline
     if deadline is None:
         return
-    if told is not None:
-        await told
+    if late is not None:
+        await late
     while (limit := run.limits.pool.budget.late(clock.worked(workflow.time()))) is None:
         await workflow.sleep(max(deadline - clock.worked(workflow.time()), SHORTEST), summary="deadline")
         # The wait may take days: one timer then, not one after another.

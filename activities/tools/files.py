@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from typing_extensions import TypedDict
 
-from perdure.activities.prompt_files import parts_of, read_text, saying, walked
+from perdure.activities.prompt_files import parts_of, read_text, skill_errors, walked
 from perdure.errors import ToolDefinitionError, ToolError
 from perdure.tools.decorator import tool
 
@@ -63,7 +63,7 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
         *way, name = parts_of(path)
         with walked(folder, way, path, make=True) as parent:
             _refuse_odd(parent, name, path)
-            with saying(path):
+            with skill_errors(path):
                 _put(parent, name, data)
         return {"path": path, "bytes": len(data)}
 

@@ -296,7 +296,7 @@ def _below(
         "sources": sources,
         "whose": run.identity.owner,
         "routes_above": run.approval_routes,
-        "said": run.identity.said,
+        "said": run.identity.last_message,
     }
 
 

@@ -303,7 +303,7 @@ class RunJournal:
     def request_ended(self, view: RequestView, result: RequestResult, *, has_text: bool, cut: bool = False) -> None:
         """Note that the answer is complete.
 
-        With `says` it has a text, and `text_ended` follows for the text. With `cut` a message ended it early.
+        With `has_text` it has a text, and `text_ended` follows for the text. With `cut` a message ended it early.
         """
         self._unfinished_text, self._known = (view.number, result.attempt, result.anew) if has_text else None, ""
         if result.reasoned:

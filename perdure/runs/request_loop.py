@@ -101,7 +101,7 @@ class StartCall:
     """
 
     call: Call | None
-    offer: ApprovalRequest | None
+    approval_request: ApprovalRequest | None
 
 
 def edited(plan: Plan, other: Plan, time: str) -> Plan:
@@ -268,10 +268,15 @@ class RequestLoop:
                 assert call.spec.tool is not None
                 # Of a loop its calls are asked about; what hooks are to see is asked about when they have (`let_pass`).
                 hooked = call.spec.loop is None and bool(self.hooks.of(BEFORE, known_as(call.spec.tool)))
-                offer = None if call.spec.loop is not None or hooked else self._request_approval(call, now)
+                approval_request = None if call.spec.loop is not None or hooked else self._request_approval(call, now)
                 if call.spec.tool.activity == KEEP:
                     home.end(call, Failed(CallError("not_here", "what is kept is said outside of loops")), now)
-                elif call.spec.loop is None and offer is None and call.spec.tool.latent and not self._is_hooked(call):
+                elif (
+                    call.spec.loop is None
+                    and approval_request is None
+                    and call.spec.tool.latent
+                    and not self._is_hooked(call)
+                ):
                     # the model has written the result itself: nothing runs
                     home.end(call, Returned(call.state.result), now)
                 else:
@@ -279,8 +284,8 @@ class RequestLoop:
                         hooked  # it has not begun: a new message, or the run's end, may keep it from that
                     )
                     self.running[call.id] = call
-                    starts.append(StartCall(call, offer))
-                    if offer is None and not hooked:
+                    starts.append(StartCall(call, approval_request))
+                    if approval_request is None and not hooked:
                         self._run.journal.call_began(call)
         if not starts:
             self._end_with_held(now)
@@ -472,7 +477,11 @@ class RequestLoop:
         return len(pressed) < len(silent)
 
     def _calls_waiting(self) -> dict[str, Call]:
-        return {id: offer.call for id, offer in self._run.approval_queue.waiting.items() if offer.call is not None}
+        return {
+            id: approval_request.call
+            for id, approval_request in self._run.approval_queue.waiting.items()
+            if approval_request.call is not None
+        }
 
     def _end_with_held(self, now: str) -> None:
         """End a plan of which only held calls are left. The next Request may still keep them; without one they do not
@@ -488,8 +497,8 @@ class RequestLoop:
 
     def _drop(self, reason: str, now: str, calls: Iterable[Call] | None = None, by: str = "model") -> None:
         for call in self.plan.held_calls.drop(reason, now, calls):
-            if (offer := self._run.approval_queue.waiting.get(call.id)) is not None:
-                self._run.approval_queue.drop(offer, reason, by)
+            if (approval_request := self._run.approval_queue.waiting.get(call.id)) is not None:
+                self._run.approval_queue.drop(approval_request, reason, by)
             if self.running.pop(call.id, None) is not None:
                 self.forsaken.append(call.id)
 

@@ -63,7 +63,7 @@ class RunIdentity:
     """Routes of the run above, for approval requests (R19.5)."""
     reasoning: bool = False
     """Whether the result holds the model's reasoning, for a session's readers (R10.16)."""
-    said: str = ""
+    last_message: str = ""
     """The last message of the person in its session, for people who decide."""
 
     @classmethod
@@ -75,7 +75,7 @@ class RunIdentity:
             queue=queue,
             routes_above=run_input.routes_above,
             reasoning=run_input.reasons,
-            said=run_input.said,
+            last_message=run_input.said,
         )
 
 

@@ -142,7 +142,7 @@ def request_view(offer: ApprovalRequest, run: Run) -> WaitingView:
     view = waiting_view(offer, run.agent.name, run.approval_queue.guard, run.dry_plan)
     owner = run.identity.owner
     view.sender, view.tenant, view.session = owner.sender, owner.tenant, owner.session
-    newest = run.progress.inbox[-1].text if run.progress.inbox else run.identity.said
+    newest = run.progress.inbox[-1].text if run.progress.inbox else run.identity.last_message
     view.said = clip(newest, MAX_SHOWN_MESSAGE)
     view.informed = [
         InformedRoute(route=each.route, at=notification.at, status=each.status)

@@ -14,7 +14,7 @@ from temporalio.testing import ActivityEnvironment
 
 from perdure.activities.heartbeats import longest_silence, next_heartbeat, supervised_heartbeat
 from perdure.activities.queries import AttemptState
-from perdure.activities.requests import next_telling
+from perdure.activities.requests import next_report
 from tests.timeouts import HANG
 
 
@@ -127,7 +127,7 @@ async def test_who_is_wanted_says_nothing_but_for_its_heartbeat_timeout(monkeypa
 def test_who_watches_is_told_four_times_a_second_and_later_once() -> None:
     def count(seconds: float, *, watched: bool) -> int:
         at, told = 0.0, 1
-        while (at := at + next_telling(at, watched=watched)) < seconds:
+        while (at := at + next_report(at, watched=watched)) < seconds:
             told += 1
         return told
 

@@ -25,7 +25,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
 from perdure import ToolContext, ToolError, tool
-from perdure.activities.active_executions import ActiveExecutions, say_begun
+from perdure.activities.active_executions import ActiveExecutions, report_begun
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
 from perdure.client.approvals import decide
@@ -271,7 +271,7 @@ async def test_what_its_server_does_not_take_any_more_does_not_begin(dev_server:
 
     async def begin() -> None:
         async with supervised_heartbeat():
-            await say_begun()
+            await report_begun()
 
     with pytest.raises(ApplicationError, match="it was not begun") as refused:
         await here.run(begin)

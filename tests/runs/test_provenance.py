@@ -64,8 +64,8 @@ class Played:
         while starts := self.loop.starts(NOW):
             for start in starts:
                 assert start.call is not None
-                if start.offer is not None:
-                    self.waiting.append((start.call, start.offer))
+                if start.approval_request is not None:
+                    self.waiting.append((start.call, start.approval_request))
                 else:
                     self.loop.report(CallEnded(start.call, Returned(RESULTS[start.call.spec.tool_name])))
             self.loop.work(1, NOW)
