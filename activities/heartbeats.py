@@ -94,7 +94,9 @@ class Heartbeat:
         """When a heartbeat is due for the timeout's sake. The server counts all; the worker itself, which is more patient, its own."""
         if self._timeout is None:
             return float("inf")
-        return min(max(self._beaten_at, self._sent_at) + longest_silence(self._timeout), self._beaten_at + self._timeout)
+        return min(
+            max(self._beaten_at, self._sent_at) + longest_silence(self._timeout), self._beaten_at + self._timeout
+        )
 
     async def beat(self) -> None:
         """Look, and heartbeat where it is time for that, until cancelled."""

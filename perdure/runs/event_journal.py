@@ -492,7 +492,9 @@ class RunJournal:
 
     def message_accepted(self, message: IncomingMessage) -> None:
         """Note that a message came while the run works."""
-        self.events.note("message", "accepted", self._now(), messageId=message.id, sender=message.sender, text=message.text)
+        self.events.note(
+            "message", "accepted", self._now(), messageId=message.id, sender=message.sender, text=message.text
+        )
 
     def taken(self, messages: Sequence[IncomingMessage], request: int) -> None:
         """Note that the Request that begins holds these messages."""
