@@ -17,6 +17,7 @@ from perdure.runs.routes import RouteFunctions
 from perdure.sessions.replies import routes_of
 from perdure.tools.decorator import ToolFunction, tool_function
 from perdure.tools.engine import ENGINE_TOOLS
+from perdure.tools.frameworks import framework_tools
 from perdure.values.json import JsonObject
 
 
@@ -145,5 +146,4 @@ def _place_of(module: ModuleType) -> str:
 def _tools_of(module: ModuleType) -> Iterator[ToolFunction]:
     for value in vars(module).values():
         function = tool_function(value)
-        if function is not None:
-            yield function
+        yield from framework_tools(value) if function is None else [function]

@@ -145,5 +145,5 @@ def test_every_type_that_a_docstring_names_exists() -> None:
     assert not unknown, "\n".join(unknown)
 
 
-OTHERS = {"Payments", "Forwarded", "NaN"}
-"""Of a user's code in an example, of a header, of a number: no names of the engine's."""
+OTHERS = {"Payments", "Forwarded", "NaN", "FunctionTool", "FunctionToolset", "BaseTool"}
+"""Of a user's code in an example, of a header, of a number, of other frameworks: no names of the engine's."""

@@ -18,7 +18,8 @@ from perdure.agents.options import AgentOptions
 from perdure.approvals.policy import policy_problems
 from perdure.errors import AgentError, InputError, OutputError, ProtocolError, clip
 from perdure.runs.agent import Context, agent_document, check_task, parse_agent
-from perdure.tools.decorator import ToolFunction, plain_schema, tool_function
+from perdure.tools.decorator import ToolFunction, plain_schema
+from perdure.tools.frameworks import tool_functions, with_context_type
 from perdure.tools.tool import parse_tool
 from perdure.values.caller_context import read_context
 from perdure.values.json import Json, JsonObject, check, dumps
@@ -37,15 +38,16 @@ class JsonType(Generic[ValueT]):
     """
 
     def __init__(self, wanted: Any, where: str) -> None:
-        self._adapter: TypeAdapter[ValueT] | None = None
+        self.adapter: TypeAdapter[ValueT] | None = None
+        """Reader of its values; `None`: any JSON is one."""
         self.schema: JsonObject | bool = {}
         """JSON Schema; `{}` accepts any value."""
         if isinstance(wanted, dict | bool):
             self.schema = wanted
         elif wanted is not None:
             try:
-                self._adapter = TypeAdapter(wanted)
-                self.schema = plain_schema(self._adapter.json_schema())
+                self.adapter = TypeAdapter(wanted)
+                self.schema = plain_schema(self.adapter.json_schema())
             except (PydanticSchemaGenerationError, PydanticUserError, NameError, SyntaxError) as error:
                 problem = str(error).splitlines()[0].partition(". Set `")[0]
                 raise AgentError(
@@ -54,12 +56,12 @@ class JsonType(Generic[ValueT]):
 
     def read(self, value: Json) -> ValueT:
         """Return the value as the type reads it; without a type, unchanged. Raise `OutputError`."""
-        if self._adapter is None:
+        if self.adapter is None:
             unread: Any = value  # without a type, a `ValueT` is any value
             found: ValueT = unread
             return found
         try:
-            return self._adapter.validate_json(dumps(value))
+            return self.adapter.validate_json(dumps(value))
         except ValidationError as error:
             raise OutputError(f"the output is not of its type: {first_problem(error)}") from None
 
@@ -67,9 +69,9 @@ class JsonType(Generic[ValueT]):
 OutputT = TypeVar("OutputT", default=Any, covariant=True)
 T = TypeVar("T")
 
-AgentTool: TypeAlias = "str | Mapping[str, Any] | Callable[..., Any] | ToolFunction | Agent[Any]"
-"""A tool of the worker's by name, a definition, a function decorated with `@tool`, what `activity_tool` and the like make, or an agent that
-is delegated to."""
+AgentTool: TypeAlias = "str | Mapping[str, Any] | Callable[..., Any] | ToolFunction | Agent[Any] | Any"
+"""A tool of the worker's by name, a definition, a function (decorated with `@tool`, or plain), what `activity_tool` and the like make, an
+agent that is delegated to, or a tool of the OpenAI Agents SDK, Pydantic AI or LangChain."""
 
 _REQUEST: JsonObject = {
     "properties": {"request": {"type": "string", "description": "What to do."}},
@@ -153,7 +155,7 @@ class Agent(Generic[OutputT]):
             raise AgentError(f"{where}: tools must be a list, not {clip(repr(tools), 80)}")
         named = list(tools)
         own: list[Any] = [{"type": "system", "text": instructions}] if instructions else []
-        own += [{"type": "tool", "tool": _named(tool, where)} for tool in named]
+        own += [{"type": "tool", "tool": each} for tool in named for each in _named(tool, where)]
         own += [] if input is None else [{"type": "input", "schema": given.schema}]
         document: JsonObject = {"name": name, "context": [*own, *messages]}
         document |= {"description": description} if description else {}
@@ -162,7 +164,7 @@ class Agent(Generic[OutputT]):
         document |= {} if context is None else {"caller_context": asks.schema}
         self._set(document, wanted, where)
         for tool in named:
-            self._add(tool, where)
+            self._add(tool, where, asks)
 
     def _set(self, document: Json, output: JsonType[OutputT], where: str) -> None:
         try:
@@ -175,13 +177,13 @@ class Agent(Generic[OutputT]):
         self._functions: dict[str, ToolFunction] = {}
         self._delegates: dict[str, JsonObject] = {}
 
-    def _add(self, tool: AgentTool, where: str) -> None:
+    def _add(self, tool: AgentTool, where: str, context: JsonType[Any]) -> None:
         """Add the functions and delegates that a document only names."""
         agent = tool if isinstance(tool, Agent) else None
-        function = tool_function(tool)
-        functions = agent._functions if agent else {function.name: function} if function else {}
+        own = (with_context_type(each, context.adapter) for each in ([] if agent else tool_functions(tool)))
+        functions = agent._functions if agent else {each.name: each for each in own}
         for name, found in functions.items():
-            if self._functions.setdefault(name, found).function is not found.function:
+            if self._functions.setdefault(name, found).function != found.function:
                 raise AgentError(f"{where} has two tools called {name!r}: rename one of them")
         for name, document in ({agent.name: agent._document} | agent._delegates if agent else {}).items():
             if self._delegates.setdefault(name, document) != document:
@@ -354,20 +356,20 @@ class Agent(Generic[OutputT]):
         return f"Agent({self.name!r})"
 
 
-def _named(tool: AgentTool, where: str) -> str | JsonObject:
-    """Return a tool as an agent file names it."""
+def _named(tool: AgentTool, where: str) -> list[str] | list[JsonObject]:
+    """Return a tool, or the tools of a toolset, as an agent file names them."""
     if isinstance(tool, str):
-        return tool
+        return [tool]
     if isinstance(tool, Mapping):
-        return dict(tool)
+        return [dict(tool)]
     if isinstance(tool, Agent):
-        return _delegation(tool, where)
-    function = tool_function(tool)
-    if function is None:
+        return [_delegation(tool, where)]
+    functions = tool_functions(tool)
+    if not functions:
         raise AgentError(
-            f"{where}: {clip(repr(tool), 80)} is not a tool: decorate the function with @tool, or name a tool of the worker's"
+            f"{where}: {clip(repr(tool), 80)} is not a tool: give a function, or the name of a tool of the worker's"
         )
-    return function.name
+    return [function.name for function in functions]
 
 
 def _delegation(agent: Agent[Any], where: str) -> JsonObject:

@@ -41,7 +41,7 @@ from perdure.hosting.sdk_internals import Unsandboxed, activity_name
 from perdure.hosting.settings import Settings, changed, in_force, using
 from perdure.models.requests import Endpoint
 from perdure.sessions.wire import SESSION_WORKFLOW
-from perdure.tools.decorator import tool_function
+from perdure.tools.frameworks import tool_functions
 from perdure.tools.invocation import model_queue, tool_queue
 from perdure.tools.tool import resolve_tools
 from perdure.values.messages import ToolMessage
@@ -216,10 +216,10 @@ def _registry(settings: Settings, tools: Iterable[AgentTool], agents: list[Agent
     for tool in tools:
         if isinstance(tool, str):
             continue
-        found = [tool_function(tool)] if not isinstance(tool, Agent) else tool.functions
+        found = tool.functions if isinstance(tool, Agent) else tool_functions(tool)
+        if not found and not isinstance(tool, Agent):
+            raise ToolDefinitionError(f"{tool!r} is not a tool: give a function, or decorate one with @tool")
         for function in found:
-            if function is None:
-                raise ToolDefinitionError(f"{tool!r} is not a tool: decorate the function with @tool")
             registry.add(function)
     for agent in agents:
         for function in agent.functions:

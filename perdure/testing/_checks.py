@@ -16,7 +16,8 @@ from perdure.errors import ToolDefinitionError
 from perdure.plan import Call, Plan, Simulation, simulate
 from perdure.runs.diagrams import draw_plan, to_mermaid
 from perdure.runs.views import plan_ways
-from perdure.tools.decorator import ToolFunction, open_tool, tool_function
+from perdure.tools.decorator import ToolFunction, open_tool
+from perdure.tools.frameworks import tool_functions
 from perdure.values.json import Json, JsonObject
 from perdure.values.messages import ToolMessage
 from perdure.values.references import MISSING
@@ -44,10 +45,10 @@ def functions_of(agent: Agent[Any] | None, tools: Iterable[ToolLike]) -> Registr
     for each in given:
         if isinstance(each, str):
             continue
-        function = _without_code(dict(each)) if isinstance(each, Mapping) else tool_function(each)
-        if function is None:
-            raise ToolDefinitionError(f"{each!r} is not a tool: decorate the function with @tool, or fake it by name")
-        found.append(function)
+        functions = [_without_code(dict(each))] if isinstance(each, Mapping) else tool_functions(each)
+        if not functions:
+            raise ToolDefinitionError(f"{each!r} is not a tool: give a function, or fake it by name")
+        found += functions
     for function in found:
         registry.add(function)
     return registry

@@ -248,7 +248,7 @@ def tool(function: Any = None, /, **options: Any) -> Any:
         if not inspect.isroutine(target):
             kind = type(target).__name__
             raise ToolDefinitionError(f"tool takes a function, not {kind}: decorate the function itself with @tool")
-        setattr(target, REGISTERED, _describe(target, options))
+        setattr(target, REGISTERED, describe(target, **options))
         return target
 
     return decorate if function is None else decorate(function)
@@ -260,7 +260,8 @@ def tool_function(target: object) -> ToolFunction | None:
     return found if isinstance(found, ToolFunction) else None
 
 
-def _describe(function: Callable[..., Any], options: JsonObject) -> ToolFunction:
+def describe(function: Callable[..., Any], **options: Any) -> ToolFunction:
+    """Return the tool of a function, with the options of `@tool`. Raises `ToolDefinitionError`."""
     name = options.pop("name", None) or getattr(function, "__name__", "")
     arguments, result, context_parameter = read_signature(function, name)
     definition = {

@@ -195,8 +195,8 @@ async def test_activities_that_would_be_taken_for_tools_are_refused(
 
 
 async def test_what_the_plugin_cannot_use_is_one_line(dev_server: WorkflowEnvironment) -> None:
-    with pytest.raises(ToolDefinitionError, match="is not a tool: decorate the function with @tool"):
-        PerdurePlugin([print])
+    with pytest.raises(ToolDefinitionError, match="is not a tool: give a function, or decorate one with @tool"):
+        PerdurePlugin([object()])
     with pytest.raises(ToolDefinitionError, match="the worker has no tool 'gone'"):
         PerdurePlugin(agents=[Agent("lost", tools=["gone"])])
     limited = PerdurePlugin([activity_tool(ship)], tool_limits={"ship": 60.0})

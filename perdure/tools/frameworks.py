@@ -1,0 +1,223 @@
+"""Tools of other frameworks, as they are: the OpenAI Agents SDK, Pydantic AI and LangChain.
+
+No framework is imported here before one of its tools is called: its objects are known by the names of their classes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, NoReturn, get_args, get_type_hints
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+
+from perdure.errors import ToolDefinitionError, ToolError
+from perdure.tools.decorator import ToolContext, ToolFunction, describe, open_tool, plain_schema, tool_function
+from perdure.values.json import Json, JsonObject, dumps
+
+CONTEXT: Final = "perdure_context"
+"""The parameter through which a framework's tool gets the context of its call."""
+_OPENAI: Final = "agents.tool.FunctionTool"
+_PYDANTIC_AI: Final = "pydantic_ai.tools.Tool"
+_PYDANTIC_AI_TOOLSET: Final = "pydantic_ai.toolsets.abstract.AbstractToolset"
+_LANGCHAIN: Final = "langchain_core.tools.base.BaseTool"
+
+
+def framework_tools(target: object) -> list[ToolFunction]:
+    """Return the tools of another framework's object, without a change to it; none for any other object.
+
+    `target`: a `FunctionTool` of the OpenAI Agents SDK, a `Tool` or a `FunctionToolset` of Pydantic AI, or a `BaseTool` of
+    LangChain. Names, descriptions, schemas, time limits and approval marks carry over. A call is attempted once, as
+    there (`_retries` 0). Raises `ToolDefinitionError` for what cannot carry over.
+
+    ```python
+    for function in framework_tools(lookup_order):
+        print(function.name, function.definition["_retries"])
+    ```
+    """
+    names = {f"{each.__module__}.{each.__qualname__}" for each in type(target).__mro__}
+    if _OPENAI in names:
+        return [_of_openai(target)]
+    if _PYDANTIC_AI in names:
+        return [_of_pydantic_ai(target)]
+    if _PYDANTIC_AI_TOOLSET in names:
+        tools = getattr(target, "tools", None)
+        if not isinstance(tools, dict):
+            raise ToolDefinitionError(
+                f"the toolset {type(target).__name__} finds its tools while it runs: name an MCP server in the settings, or give its tools"
+            )
+        return [_of_pydantic_ai(each) for each in tools.values()]
+    return [_of_langchain(target)] if _LANGCHAIN in names else []
+
+
+def tool_functions(target: object) -> list[ToolFunction]:
+    """Return the tools of what somebody gives as a tool: a function, decorated with `@tool` or plain, or another
+    framework's tool; none if it is no tool. Raises `ToolDefinitionError`.
+
+    ```python
+    for function in tool_functions(lookup_order):
+        print(function.name)
+    ```
+    """
+    found = tool_function(target)
+    if found is not None:
+        return [found]
+    # A function with another decorator of Perdure's is a hook or a route.
+    marked = any(name.startswith("__perdure_") for name in getattr(target, "__dict__", ()))
+    if inspect.isroutine(target) and not marked:
+        return [describe(target)]
+    return framework_tools(target)
+
+
+def with_context_type(function: ToolFunction, reader: TypeAdapter[Any] | None) -> ToolFunction:
+    """Return a framework's tool whose code gets the run's context as the agent's type of it, unless it names its own."""
+    foreign = function.context_parameter == CONTEXT and function.context_type is None
+    return replace(function, context_type=reader) if foreign and reader is not None else function
+
+
+@dataclass(frozen=True)
+class _Invocation:
+    """The code of a framework's tool. Two of one tool are equal."""
+
+    tool: Any
+    call: Callable[[Any, ToolContext[Any], JsonObject], Any]
+
+    async def __call__(self, **params: Any) -> Any:
+        context = params.pop(CONTEXT)
+        return await self.call(self.tool, context, params)
+
+
+def _tool(
+    tool: Any,
+    call: Callable[[Any, ToolContext[Any], JsonObject], Any],
+    schema: JsonObject,
+    *,
+    asks: object = False,
+    context_of: object = None,
+    **properties: Json,
+) -> ToolFunction:
+    """Return the tool. `asks`: its approval mark. `context_of`: the function whose annotations name the context's type."""
+    definition: JsonObject = {"name": tool.name, "description": tool.description or "", **plain_schema(schema)}
+    definition.pop("title", None)
+    definition |= {"_retries": 0, **({"_approval": "always"} if asks else {})}
+    definition |= {f"_{key}": value for key, value in properties.items() if value}
+    return replace(
+        open_tool(definition, _Invocation(tool, call), context_parameter=CONTEXT),
+        context_type=_context_type(context_of),
+    )
+
+
+def _context_type(function: object) -> TypeAdapter[Any] | None:
+    """Return a reader of the type that `RunContext[…]` or `RunContextWrapper[…]` names in a function's parameters."""
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError):
+        return None
+    for hint in hints.values():
+        origin = getattr(hint, "__origin__", None)
+        if getattr(origin, "__name__", "") in ("RunContext", "RunContextWrapper", "ToolContext") and get_args(hint):
+            try:
+                return None if get_args(hint)[0] in (dict, Any) else TypeAdapter(get_args(hint)[0])
+            except (PydanticSchemaGenerationError, PydanticUserError):
+                return None
+    return None
+
+
+def _refuse(tool: Any, what: str, instead: str) -> NoReturn:
+    raise ToolDefinitionError(f"tool {tool.name!r}: {what} cannot carry over: {instead}")
+
+
+# The OpenAI Agents SDK
+
+
+def _of_openai(tool: Any) -> ToolFunction:
+    if tool.is_enabled is not True:
+        _refuse(tool, "is_enabled", "leave the tool out, or decide in a before_tool_call hook")
+    if tool.tool_input_guardrails or tool.tool_output_guardrails:
+        _refuse(tool, "a tool guardrail", "write a before_tool_call or an after_tool_call hook")
+    # A condition in Python is decided in the SDK's own loop, so that each call is asked about here.
+    asks = tool.needs_approval is not False
+    function = getattr(tool.on_invoke_tool, "_get_wrapped_callable", lambda: None)()
+    schema = tool.params_json_schema
+    return _tool(tool, _call_openai, schema, asks=asks, context_of=function, timeout=tool.timeout_seconds)
+
+
+async def _call_openai(tool: Any, context: ToolContext[Any], params: JsonObject) -> Json:
+    contexts = importlib.import_module("agents.tool_context")
+    text = dumps(params)
+    wrapper = contexts.ToolContext(
+        context.context, tool_name=tool.name, tool_call_id=context.call_id, tool_arguments=text
+    )
+    invoke = tool.on_invoke_tool
+    if getattr(tool, "_use_default_failure_error_function", False):
+        # The SDK's default writes an error into the result. Here an error is an error, which a plan can branch on.
+        invoke = getattr(invoke, "_invoke_tool_impl", invoke)
+    result: Json = await invoke(wrapper, text)
+    return result
+
+
+# Pydantic AI
+
+
+def _of_pydantic_ai(tool: Any) -> ToolFunction:
+    if tool.prepare is not None:
+        _refuse(tool, "prepare", "give the tool to the agents that need it, or decide in a before_tool_call hook")
+    if tool.args_validator is not None:
+        _refuse(tool, "args_validator", "check the arguments in the function, or in a before_tool_call hook")
+    declared = tool.tool_def
+    return _tool(
+        tool,
+        _call_pydantic_ai,
+        declared.parameters_json_schema,
+        asks=tool.requires_approval,
+        context_of=tool.function if tool.takes_ctx else None,
+        timeout=tool.timeout,
+        exclusive=tool.sequential,
+        output=plain_schema(declared.return_schema or {}),
+    )
+
+
+async def _call_pydantic_ai(tool: Any, context: ToolContext[Any], params: JsonObject) -> Json:
+    framework, exceptions = (importlib.import_module(f"pydantic_ai{each}") for each in ("", ".exceptions"))
+    models, usage = (importlib.import_module(f"pydantic_ai.{each}") for each in ("models.test", "usage"))
+    run = framework.RunContext(
+        deps=context.context,
+        model=models.TestModel(),  # the tool runs apart from any model
+        usage=usage.RunUsage(),
+        tool_name=tool.name,
+        tool_call_id=context.call_id,
+        run_id=context.run_id,
+        tool_call_approved=bool(tool.requires_approval),
+    )
+    schema = tool.function_schema
+    try:
+        result: Any = await schema.call(schema.validator.validate_python(params), run)
+    except exceptions.ModelRetry as error:
+        raise ToolError("retry", error.message) from None
+    except (exceptions.ApprovalRequired, exceptions.CallDeferred) as error:
+        raise ToolError(
+            "not_supported", f"{tool.name} raised {type(error).__name__}: mark it with requires_approval=True"
+        ) from None
+    returned: Json = result.return_value if isinstance(result, framework.ToolReturn) else result
+    return returned
+
+
+# LangChain
+
+
+def _of_langchain(tool: Any) -> ToolFunction:
+    wanted = tool.tool_call_schema
+    return _tool(tool, _call_langchain, wanted if isinstance(wanted, dict) else wanted.model_json_schema())
+
+
+async def _call_langchain(tool: Any, context: ToolContext[Any], params: JsonObject) -> Json:
+    tools = importlib.import_module("langchain_core.tools")
+    known = {"context": context.context, "sender": context.sender, "tenant": context.tenant, "run_id": context.run_id}
+    try:
+        result: Json = await tool.ainvoke(params, config={"configurable": known})
+    except tools.ToolException as error:
+        raise ToolError("tool_error", str(error)) from None
+    return result

@@ -1,0 +1,166 @@
+"""Tools of other frameworks (R21.1): the OpenAI Agents SDK, Pydantic AI and LangChain, as they are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import agents
+import pydantic_ai
+import pytest
+from langchain_core import tools as langchain
+from pydantic_ai.toolsets import FunctionToolset
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Agent
+from perdure.errors import AgentError, ToolDefinitionError, ToolError
+from perdure.testing import approve, run_locally
+from perdure.tools.decorator import ToolContext
+from perdure.tools.frameworks import framework_tools, tool_functions
+
+asynchronous = pytest.mark.asyncio(loop_scope="session")
+
+
+@dataclass
+class Customer:
+    id: str
+
+
+@agents.function_tool(needs_approval=True, timeout=7.0)
+async def refund(ctx: agents.RunContextWrapper[Customer], euros: float) -> str:
+    """Pay money back.
+
+    Args:
+        euros: How much.
+    """
+    if euros < 0:
+        raise ValueError("euros must be positive")
+    return f"{ctx.context.id} gets {euros}"
+
+
+def orders(ctx: pydantic_ai.RunContext[Customer], limit: int = 3) -> list[str]:
+    """List the orders of a customer."""
+    if limit > 5:
+        raise pydantic_ai.ModelRetry("at most 5")
+    return [f"{ctx.deps.id}-{n}" for n in range(limit)]
+
+
+@langchain.tool
+def price(fruit: str) -> float:
+    """Return the price of a fruit."""
+    if fruit == "stone":
+        raise langchain.ToolException("no fruit")
+    return 1.5
+
+
+def greet(name: str) -> str:
+    """Greet somebody."""
+    return f"hello {name}"
+
+
+ORDERS: Any = pydantic_ai.Tool(orders, requires_approval=True, sequential=True)
+CONTEXT = ToolContext[Any](
+    tool_name="t", tool={}, call={}, call_id="1.0", idempotency_key="k", run_id="r", context={"id": "ann"}
+)
+
+
+async def call(tool: Any, **params: Any) -> Any:
+    [function] = tool_functions(tool)
+    return function.dump(await function.function(**function.bind(params, CONTEXT)))
+
+
+def test_r21_1_names_schemas_and_approval_marks_carry_over() -> None:
+    [[first], [second], [third]] = [framework_tools(each) for each in (refund, ORDERS, price)]
+    assert first.definition["properties"] == {"euros": {"description": "How much.", "type": "number"}}
+    assert {key: value for key, value in first.definition.items() if key.startswith("_")} == {
+        "_retries": 0,
+        "_approval": "always",
+        "_timeout": 7.0,
+    }
+    assert (first.definition["description"], first.definition["required"]) == ("Pay money back.", ["euros"])
+    assert second.definition["_approval"] == "always"
+    assert second.definition["_exclusive"] is True
+    assert second.definition["_output"] == {"type": "array", "items": {"type": "string"}}
+    assert second.definition["properties"] == {"limit": {"type": "integer", "default": 3}}
+    assert "_approval" not in third.definition
+    assert third.definition["properties"] == {"fruit": {"type": "string"}}
+
+
+@asynchronous
+async def test_r21_1_their_context_objects_have_the_runs_context() -> None:
+    assert await call(refund, euros=2) == "ann gets 2.0"
+    assert await call(ORDERS, limit=2) == ["ann-0", "ann-1"]
+    assert await call(ORDERS) == ["ann-0", "ann-1", "ann-2"]
+    assert await call(price, fruit="fig") == 1.5
+
+
+@pytest.mark.parametrize(
+    ("tool", "params", "words"),
+    [(refund, {"euros": -1}, "positive"), (ORDERS, {"limit": 6}, "at most 5"), (price, {"fruit": "stone"}, "no fruit")],
+)
+@asynchronous
+async def test_r21_1_an_error_of_a_tool_is_an_error_of_its_call(tool: Any, params: Any, words: str) -> None:
+    with pytest.raises((ValueError, ToolError), match=words):
+        await call(tool, **params)
+
+
+def _prepare(_: Any, definition: Any) -> Any:
+    return definition
+
+
+@pytest.mark.parametrize(
+    ("tool", "line"),
+    [
+        (
+            agents.function_tool(greet, is_enabled=False),
+            "tool 'greet': is_enabled cannot carry over: leave the tool out",
+        ),
+        (
+            pydantic_ai.Tool(greet, prepare=_prepare),
+            "tool 'greet': prepare cannot carry over: give the tool to the agents",
+        ),
+        (
+            FunctionToolset([greet]).filtered(lambda *_: True),
+            "the toolset FilteredToolset finds its tools while it runs",
+        ),
+    ],
+)
+def test_r21_1_what_cannot_carry_over_is_one_line(tool: Any, line: str) -> None:
+    with pytest.raises(ToolDefinitionError, match=line):
+        tool_functions(tool)
+
+
+def test_what_is_no_tool_is_one_line() -> None:
+    with pytest.raises(AgentError, match="is not a tool: give a function, or the name of a tool of the worker's"):
+        Agent("a", tools=[agents.WebSearchTool()])
+
+
+@asynchronous
+async def test_r21_1_a_run_calls_tools_of_three_frameworks(dev_server: WorkflowEnvironment) -> None:
+    toolset = FunctionToolset([pydantic_ai.Tool(orders)])
+    shop = Agent("shop", tools=[refund, toolset, price, greet], output=Any, context=Customer)
+    plan: list[Any] = [
+        {"_tool": "orders", "limit": 1, "_outputPath": "†state.orders"},
+        {"_tool": "price", "fruit": "fig", "_outputPath": "†state.price"},
+        {"_tool": "refund", "euros": "†state.price", "_outputPath": "†state.refund"},
+        {"_tool": "greet", "name": "†state.refund", "_outputPath": "†state.text"},
+    ]
+    boss = Agent("boss", tools=[shop, refund], output=Any)
+    assert {each.name for each in boss.functions} == {"refund", "orders", "price", "greet"}
+    turns = [{"calls": plan}, {"calls": [], "output": "done"}]
+    async with run_locally(shop, model=turns, people=[approve("refund")], server=dev_server) as local:
+        view = await local.run(context={"id": "ann"})
+    assert view.state == {
+        "orders": ["ann-0"],
+        "price": 1.5,
+        "refund": "ann gets 1.5",
+        "text": "hello ann gets 1.5",
+    }
+
+
+def test_r21_1_no_framework_is_imported_before_its_tool_is_given() -> None:
+    code = "import sys, perdure, perdure.tools.frameworks; print({'agents', 'pydantic_ai', 'langchain_core'} & {*sys.modules})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "set()\n"
