@@ -33,7 +33,7 @@ from perdure.models.provider_extras import ProviderExtras
 from perdure.models.requests import CallDelivery, RequestContext, RequestInput, RequestResult
 from perdure.models.response_stream import ResponseStream, interruption
 from perdure.queries import answer_of
-from perdure.runs.claim_check import CONTEXT
+from perdure.runs.claim_check import CONTEXT, NEIGHBOURS
 from perdure.runs.event_stream import TextWriter
 from perdure.runs.events import WATCHED, WrittenText
 from perdure.runs.wire import CALLS_SIGNAL, REQUEST_ACTIVITY
@@ -179,12 +179,17 @@ Send = Callable[[int, list[Json]], Awaitable[None]]
 
 
 GATHERED: Final = 0.1
-"""Seconds between two deliveries at most: each is a signal, and billed. With 0.4 the tasks of `benchmarks/latency.py` took 5 to 10 % longer."""
+"""Seconds between two deliveries while calls are written slowly: each is a signal, and billed. With 0.4 the tasks of `benchmarks/latency.py`
+took 5 to 10 % longer."""
+_SHARE_OF_ANSWER: Final = 0.1
+"""Part of the time since the Request by which a call may wait for others, or for the answer's end, which needs no delivery."""
+_LONGEST_GATHERED: Final = 1.0
 
 
 class Deliverer:
-    """A sender of calls as they arrive: the first at once, later ones together, after the time in which two calls are
-    written.
+    """A sender of calls as they arrive, those together that close within a tenth of the time since the Request.
+
+    What arrives with the answer's end is not sent: an answer of one call is no delivery.
 
     Leaving the context waits for a delivery under way. The activity's result carries calls that were not sent by then,
     so a failed delivery is not retried.
@@ -194,12 +199,11 @@ class Deliverer:
         self._send = send
         self._calls: list[Json] = []
         self._sent = 0
+        self._asked = asyncio.get_running_loop().time()
         self._begun: float | None = None
         self._sending: asyncio.Task[None] | None = None
         self._left = asyncio.Event()
         """Set when nothing more is to be sent."""
-        self.attempted = 0
-        """Calls of which a delivery was at least begun: the run may have them."""
 
     def add(self, calls: list[Json]) -> None:
         self._calls.extend(calls)
@@ -209,22 +213,31 @@ class Deliverer:
             self._sending = asyncio.create_task(self._deliver())
 
     async def _deliver(self) -> None:
+        clock = asyncio.get_running_loop().time
+        if not self._sent:
+            await self._wait_until(clock() + min(GATHERED, self._share()))
         while self._sent < len(self._calls) and not self._left.is_set():
             first, batch = self._sent, self._calls[self._sent :]
-            self._sent = self.attempted = len(self._calls)
-            again = asyncio.get_running_loop().time() + self._pause()
+            self._sent = len(self._calls)
+            again = clock() + self._pause()
             await self._send(first, batch)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(again):
-                    await self._left.wait()
+            await self._wait_until(again)
         self._sending = None
 
+    async def _wait_until(self, time: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(time):
+                await self._left.wait()
+
+    def _share(self) -> float:
+        return min(_LONGEST_GATHERED, _SHARE_OF_ANSWER * (asyncio.get_running_loop().time() - self._asked))
+
     def _pause(self) -> float:
-        """Return the seconds between deliveries: a call waits no longer than two others take to be written."""
+        """Return the seconds until the next delivery: at least those in which two calls are written, or a tenth of the answer's time."""
         if self._begun is None or len(self._calls) < 2:
-            return GATHERED
+            return max(GATHERED, self._share())
         each = (asyncio.get_running_loop().time() - self._begun) / (len(self._calls) - 1)
-        return min(GATHERED, 2 * each)
+        return max(min(GATHERED, 2 * each), self._share())
 
     async def __aenter__(self) -> Deliverer:
         return self
@@ -266,19 +279,20 @@ class WritingReporter:
     """A reporter of one attempt's text, by heartbeats."""
 
     def __init__(
-        self, heart: Heartbeat, writing: TextWriter, seen: asyncio.Task[AttemptState], watched_until: float
+        self, heart: Heartbeat, writing: TextWriter, seen: asyncio.Task[AttemptState], context: RequestContext
     ) -> None:
-        """Create the reporter; the `seen` history holds until when somebody watches, as `time.time()` counts."""
+        """Create the reporter; the `context` knows until when somebody watches, as of the `seen` history or later."""
         self._heart = heart
         self._writing = writing
         self._seen = seen
         self._events: int | None = None
-        self._watched_until = watched_until
+        self._watched_until = 0.0
+        self._context = context
         self._answer: ResponseStream | None = None
         self._news = asyncio.Event()
         self._woken = asyncio.Event()
         self._reported_at = 0.0
-        self._looking = False
+        self._looking = self._knows = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.told = False
         """Whether anything was reported."""
@@ -313,13 +327,14 @@ class WritingReporter:
 
     @property
     def _watched(self) -> bool:
-        return time.time() < self._watched_until
+        return time.time() < max(self._watched_until, self._context.watched_until)
 
     async def _report(self) -> None:
         clock = asyncio.get_running_loop().time
         await self._more(_NOTHING_YET)
         begun = clock()
-        if not self._watched:
+        self._knows = self._watched
+        if not self._knows:
             await self._wait(lambda: begun + UNWATCHED, begun)
         while True:
             self._take()
@@ -361,7 +376,11 @@ class WritingReporter:
     def _looked(self, look: AttemptState) -> None:
         if self._events is None and self._seen.done():
             self._events = self._seen.result().events
-        if look.events and look.events != self._events and not self._watched and not self._looking:
+        if self._watched:  # by the run in this process
+            if not self._knows:
+                self._knows = True
+                self._woken.set()
+        elif look.events and look.events != self._events and not self._looking:
             self._start(self._find_out(look))
 
     async def _find_out(self, look: AttemptState) -> None:
@@ -371,6 +390,7 @@ class WritingReporter:
             self._watched_until = max(self._watched_until, await answer_of(own_run(), WATCHED, result_type=float))
             self._events = look.events
             if self._watched:
+                self._knows = True
                 self._woken.set()
         self._looking = False
 
@@ -401,9 +421,9 @@ class RequestActivity:
         async with self._underway.working(title), supervised_heartbeat() as heart:
             looking = asyncio.create_task(look())
             # The context comes by a query: a history does not hold queries, so it does not grow with every context
-            # (R6.8).
+            # (R6.8). Where the run is in this process, its context is too.
             try:
-                context = await fetch(CONTEXT, str(request.number))
+                context = _near(request) or await fetch(CONTEXT, str(request.number))
             except (RPCError, WorkflowQueryFailedError) as error:
                 raise context_failure(error) from None
             if context.released:
@@ -413,7 +433,7 @@ class RequestActivity:
             if trace is not None and trace.content:
                 trace.given = context.messages
             reporter = WritingReporter(
-                heart, TextWriter(request.number, attempt, known_secrets(), MASK), looking, context.watched_until
+                heart, TextWriter(request.number, attempt, known_secrets(), MASK), looking, context
             )
             if activity.info().heartbeat_details:
                 await reporter.supersede()
@@ -434,7 +454,7 @@ class RequestActivity:
                 except ApplicationError:
                     raise
                 except Exception as error:
-                    if deliverer.attempted:  # whatever it was, a fault of ours too: the calls stand
+                    if deliverer.calls:  # whatever it was, a fault of ours too: the calls stand
                         return _masked(answer.interrupted(deliverer.calls, _words(error)))
                     refusal = refusal_in(error)
                     if refusal is not None and refusal.kind == "filtered":
@@ -444,6 +464,14 @@ class RequestActivity:
                     if learnt and not reporter.told:  # else another attempt says that its text is another
                         continue
                     raise within_patience(failure, request) from None
+
+
+def _near(request: RequestInput) -> RequestContext | None:
+    """Return the context from the run in this process. A later attempt asks the run what was released before it."""
+    info = activity.info()
+    if request.earlier_attempts or info.attempt > 1:
+        return None
+    return NEIGHBOURS.find(info.workflow_id or "", info.workflow_run_id or "", request.number)
 
 
 def _masked(result: RequestResult) -> RequestResult:
@@ -471,6 +499,21 @@ def _body(context: RequestContext, request: RequestInput) -> JsonObject:
     return {"messages": context.messages, **context.parameters, **streaming}
 
 
+_SHARE_OF_READS: Final = 0.03
+_LONGEST_READ: Final = 0.05
+_WAITED: Final = 0.001
+"""Seconds. A piece that took no longer had arrived before."""
+
+
+def next_read(streamed: float) -> float:
+    """Return the seconds until the next read of an answer that has been streamed for so long.
+
+    To wake up for each token costs as much as to read it. So tokens are read together: of an answer that has taken a
+    second, the next ones may be noticed 0.03 s later.
+    """
+    return min(_LONGEST_READ, streamed * _SHARE_OF_READS)
+
+
 async def read_answer(
     response: httpx2.Response,
     answer: ResponseStream,
@@ -482,13 +525,19 @@ async def read_answer(
     """
     kind = response.headers.get("content-type", "")
     events = AwsEvents() if "amazon.eventstream" in kind else Events(document="json" in kind)
+    clock = asyncio.get_running_loop().time
+    began = asked = clock()
     try:
         async for piece in response.aiter_bytes():
+            waited = clock() - asked > _WAITED
             ended = _take(events.push(piece), answer, deliverer)
             if reporter is not None:
                 reporter.note()
             if ended:
                 return
+            if waited and deliverer is not None and not answer.whole:  # else more has arrived already
+                await asyncio.sleep(next_read(clock() - began))
+            asked = clock()
     except EventTooLongError as error:
         raise RefusalError(Refusal(str(error))) from None
     except httpx2.HTTPError:

@@ -5,6 +5,7 @@ A server may repeat what it received ("incorrect API key: sk-…"). Its words re
 
 from __future__ import annotations
 
+import functools
 import os
 import traceback
 from contextvars import ContextVar
@@ -49,7 +50,7 @@ def masked_value(value: T) -> T:
     """Return the value with every secret in its texts replaced; the same object if it holds none."""
     plain: Any = value  # JSON, and its form stays
     text = dumps(plain)
-    if not any(dumps(secret)[1:-1] in text for secret in known_secrets()):
+    if len(text) < _SHORTEST or not any(escaped in text for _, escaped in _forms()):
         return value
     masked: T = _walk(plain)
     return masked
@@ -79,9 +80,25 @@ def _walk(value: Json) -> Any:
 
 def known_secrets() -> list[str]:
     """Return the secrets, plain and as JSON escapes them, longest first: one may contain another."""
-    ours = {value for name, value in os.environ.items() if looks_secret(name) and len(value) >= _SHORTEST}
-    secrets = _known | ours | _OF_ACTIVITY.get()
-    return sorted(secrets | {dumps(secret)[1:-1] for secret in secrets}, key=len, reverse=True)
+    return [plain for plain, _ in _forms()]
+
+
+def _forms() -> list[tuple[str, str]]:
+    """Return each of `known_secrets` with its form in JSON."""
+    values = (os.environ.get(name, "") for name in _secret_names(tuple(os.environ)))
+    return _forms_of(frozenset(value for value in values if len(value) >= _SHORTEST) | _known | _OF_ACTIVITY.get())
+
+
+@functools.lru_cache(maxsize=4)
+def _secret_names(names: tuple[str, ...]) -> list[str]:
+    """Return the variables of these names that hold secrets. Each value that leaves asks for them."""
+    return [name for name in names if looks_secret(name)]
+
+
+@functools.lru_cache(maxsize=64)
+def _forms_of(secrets: frozenset[str]) -> list[tuple[str, str]]:
+    plain = sorted(secrets | {dumps(secret)[1:-1] for secret in secrets}, key=len, reverse=True)
+    return [(each, dumps(each)[1:-1]) for each in plain]
 
 
 class Masking(worker.Interceptor):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import statistics
@@ -47,13 +48,16 @@ def tangled(n: int) -> list[dict[str, Any]]:
 def play(calls: list[dict[str, Any]]) -> float:
     """CPU seconds from the first call's arrival to the last one's end."""
     start = time.process_time()
-    plan = Plan(1, tools={"t": TOOL}, state=State(), max_calls=len(calls))
+    plan, tasks = Plan(1, tools={"t": TOOL}, state=State(), max_calls=len(calls)), itertools.count(1)
+    plan.checks.begin(next(tasks))
     for raw in calls:
         plan.add(raw)
     plan.close()
-    while ready := plan.take_ready():
+    while (ready := plan.take_ready()) or plan.held_back:
         for call in ready:
             plan.end(call, Returned(1))
+        plan.checks.begin(next(tasks))
+        plan.go_on()
     seconds = time.process_time() - start
     assert plan.settled
     assert plan.done == len(calls)

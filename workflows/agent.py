@@ -100,6 +100,7 @@ class RunDriver:
         parent: ParentRun,
         display: RunDisplay,
         sender: Dispatcher,
+        watchers: Watchers,
     ) -> None:
         if parent.raised is not None:
             run.limits.pool.raise_to(parent.raised)
@@ -118,6 +119,7 @@ class RunDriver:
         self._hooks = hooks
         self._parent = parent
         self._display = display
+        self._watchers = watchers
         self._continuing = ContinueAsNew()
         self._left = LeftBehind(self._may_leave)
 
@@ -248,8 +250,11 @@ class RunDriver:
         def has_released() -> bool:
             return self.calls is not None and self.calls.loop.intake.received > 0
 
+        def lend(number: int) -> None:
+            self._watchers.lend(number, run.request_context(number))
+
         try:
-            return await ask(run, request, has_released, self._rest)
+            return await ask(run, request, has_released, self._rest, lend)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -371,7 +376,15 @@ class AgentWorkflow:
                 self._display.report_closed,
             )
             driver = self._driver = RunDriver(
-                run, run_input, self._approvals, self._mailbox, self._hooks, self._parent, self._display, sender
+                run,
+                run_input,
+                self._approvals,
+                self._mailbox,
+                self._hooks,
+                self._parent,
+                self._display,
+                sender,
+                self._watchers,
             )
             try:
                 result = await driver.to_result()
@@ -389,6 +402,10 @@ class AgentWorkflow:
     def tools(self) -> list[Tool]:
         """Return the tools that the run recorded at its start, for replays."""
         return [] if self._driver is None else list(self._driver.run.prepared.tools)
+
+    def details(self) -> str:
+        """Return the run's details for the Web UI (R12.8)."""
+        return self._display.details()
 
     def context(self, number: int) -> RequestContext:
         """Return the context of Request `number`, for replays."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from itertools import islice
-from typing import Final
+from typing import Any, Final, Protocol, runtime_checkable
 
-from temporalio import workflow
+from temporalio import worker, workflow
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.common import SearchAttributeKey
 
 from perdure.workflows.children import ChildRuns
@@ -23,6 +24,14 @@ with workflow.unsafe.imports_passed_through():
 
 
 _WAITING: Final = SearchAttributeKey.for_int(WAITING_ATTRIBUTE)
+
+
+@runtime_checkable
+class HasDetails(Protocol):
+    """A workflow whose details are made when they are read."""
+
+    def details(self) -> str:
+        """Return the details as Markdown."""
 
 
 class RunDisplay:
@@ -58,11 +67,14 @@ class RunDisplay:
             asyncio.get_running_loop().call_soon(self.show)
 
     def show(self) -> None:
-        """Show the run as it stands."""
+        """Keep lists up to date with the run as it stands. Its details are made when they are read."""
         self._reporting = False
         if self._run is not None:
-            workflow.set_current_details(details(self._run, workflow.info().workflow_id))
             self._list(self._run)
+
+    def details(self) -> str:
+        """Return the run's progress as Markdown, or nothing before the run is prepared."""
+        return "" if self._run is None else details(self._run, workflow.info().workflow_id)
 
     def hide(self, approval_request: ApprovalRequest) -> None:
         """List the request no more: a program decides on it."""
@@ -154,3 +166,18 @@ class RunDisplay:
         """Signal the session that this run, or its outermost parent, belongs to. Where there is none, do nothing."""
         if workflow.info().parent is not None and (run.identity.in_session or run.identity.owner.session):
             self._reports.send(run_id, waits=waits, closed=closed, left=left)
+
+
+class DetailsInterceptor(worker.Interceptor):
+    """An interceptor that makes a run's details when the Web UI asks for them: most runs are never looked at."""
+
+    def workflow_interceptor_class(self, _: worker.WorkflowInterceptorClassInput) -> type[_Inbound]:
+        return _Inbound
+
+
+class _Inbound(worker.WorkflowInboundInterceptor):
+    async def handle_query(self, input: worker.HandleQueryInput) -> Any:
+        answer = await super().handle_query(input)
+        if isinstance(answer, WorkflowMetadata) and isinstance(of := workflow.instance(), HasDetails):
+            answer.current_details = of.details()
+        return answer

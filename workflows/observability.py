@@ -13,7 +13,8 @@ from temporalio.exceptions import ApplicationError, is_cancelled_exception
 from perdure.workflows.resets import was_reset_to_start
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.models.requests import RequestResult
+    from perdure.models.requests import RequestContext, RequestResult
+    from perdure.runs.claim_check import NEIGHBOURS
     from perdure.runs.event_journal import EventJournal, RunJournal
     from perdure.runs.events import WATCH_LASTS, EventsPage
     from perdure.runs.metrics import METRICS, Labels, Observation, request_ended, run_ended
@@ -177,7 +178,16 @@ class Watchers:
     def __init__(self) -> None:
         self.until = 0.0
         """Until when, in seconds since 1970; 0 for nobody."""
+        self._context: RequestContext | None = None
 
     def note(self) -> None:
         """Record that there are readers. They repeat this once a minute."""
         self.until = workflow.time() + WATCH_LASTS
+        if self._context is not None:
+            self._context.watched_until = self.until
+
+    def lend(self, number: int, context: RequestContext) -> None:
+        """Lend the context of Request `number` to activities of this process; it holds until when somebody watches."""
+        self._context, context.watched_until = context, self.until
+        info = workflow.info()
+        NEIGHBOURS.keep(info.workflow_id, info.run_id, number, context)

@@ -114,12 +114,17 @@ class Provider:
 
 
 async def ask(
-    run: Run, request: RequestInput, released: Callable[[], bool], resting: Callable[[bool], None]
+    run: Run,
+    request: RequestInput,
+    released: Callable[[], bool],
+    resting: Callable[[bool], None],
+    lend: Callable[[int], None],
 ) -> RequestResult:
     """Return the model's answer, or a fallback's where the model is down. Raise `ActivityError` without an answer in
     time.
 
-    Once calls were `released` no other model is used: those calls stay (R6.7). `resting`: see `Provider`.
+    Once calls were `released` no other model is used: those calls stay (R6.7). `resting`: see `Provider`. `lend` gives
+    the Request's context to activities of this process.
     """
     fallbacks = [model for model in run.prepared.models.fallback if model != request.model]
     executions, before, routing, provider = 0, 0, Routing(run), Provider(run, resting)
@@ -128,6 +133,7 @@ async def ask(
         while True:
             limited = routing.model(request.model)
             attempts = 0 if provider.waits else ATTEMPTS_BEFORE_FALLBACK if fallbacks else ATTEMPTS
+            lend(request.number)
             try:
                 return await _ask_one(run, request, executions, before, attempts, provider, limited)
             except ActivityError as error:

@@ -37,6 +37,7 @@ from perdure.tools.decorator import tool_function
 from perdure.tools.invocation import limited
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.workflows.dispatch import EagerStartInterceptor
+from perdure.workflows.display import DetailsInterceptor
 from perdure.workflows.versioning import VERSIONED, WORKFLOWS
 
 PURE: Final = (
@@ -54,7 +55,7 @@ PURE: Final = (
 """Loaded once for all workflows: they are deterministic, and loading them anew for each run would cost seconds."""
 
 
-INTERCEPTORS: Final[tuple[Interceptor, ...]] = (Masking(), EagerStartInterceptor())
+INTERCEPTORS: Final[tuple[Interceptor, ...]] = (Masking(), EagerStartInterceptor(), DetailsInterceptor())
 """Round all that such a worker carries out."""
 
 

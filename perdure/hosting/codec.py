@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import zip_longest
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from temporalio import activity, workflow
 from temporalio.api.common.v1 import Payload
@@ -242,10 +242,12 @@ class GuardedConverter(BasePayloadConverter, WithSerializationContext):
 
 
 class PayloadConverter(GuardedConverter):
-    """Pydantic's, guarded."""
+    """Pydantic's, guarded. All share one, for the SDK makes a converter for each task of a workflow."""
+
+    _pydantic: ClassVar = PydanticPayloadConverter()
 
     def __init__(self) -> None:
-        super().__init__(PydanticPayloadConverter())
+        super().__init__(self._pydantic)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Generic, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from perdure.approvals.requests import WaitingView
 from perdure.models.requests import RequestContext
@@ -62,6 +63,28 @@ class Payload(NamedTuple):
 
 
 GONE: Final = Payload(None)
+
+
+class Neighbours:
+    """The contexts of Requests whose runs this process holds in memory: an activity beside its run needs no query.
+
+    A context is here for as long as its run keeps it. What is not here, the run is queried for.
+    """
+
+    def __init__(self) -> None:
+        self._contexts: WeakValueDictionary[tuple[str, str, int], RequestContext] = WeakValueDictionary()
+
+    def keep(self, run_id: str, execution: str, number: int, context: RequestContext) -> None:
+        """Keep the context of Request `number`, of this execution of a run. Nobody changes it any more."""
+        self._contexts[run_id, execution, number] = context
+
+    def find(self, run_id: str, execution: str, number: int) -> RequestContext | None:
+        """Return the context that `keep` has kept, while the run holds it."""
+        return self._contexts.get((run_id, execution, number))
+
+
+NEIGHBOURS: Final = Neighbours()
+"""Those of this process."""
 
 
 def read_payloads(find: Callable[[str], Payload | None], names: Iterable[str], most: int = MAX_PAYLOAD) -> JsonObject:

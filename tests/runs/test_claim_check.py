@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.runs.claim_check import GONE, Payload, read_payloads
+from perdure.models.requests import RequestContext
+from perdure.runs.claim_check import GONE, Neighbours, Payload, read_payloads
 from perdure.values.json import JsonObject
 
 MOST = 10_000
@@ -24,3 +25,14 @@ def test_r18_2_a_reader_that_repeats_its_query_gets_each_value_that_is_decided(
         got |= answer
         wanted = [name for name in wanted if name not in answer]
     assert got == {name: payload.value for name, payload in held.items() if payload is not None}
+
+
+def test_r6_8_a_context_is_found_beside_its_run_for_as_long_as_the_run_holds_it() -> None:
+    neighbours = Neighbours()
+    held = RequestContext(messages=[{"role": "user", "content": "hello"}])
+    neighbours.keep("run", "first", 1, held)
+    assert neighbours.find("run", "first", 1) is held
+    assert neighbours.find("run", "reset", 1) is None
+    assert neighbours.find("run", "first", 2) is None
+    del held
+    assert neighbours.find("run", "first", 1) is None

@@ -8,9 +8,11 @@ import random
 from typing import Any
 
 import pytest
+from temporalio.client import Client, Interceptor, OutboundInterceptor, QueryWorkflowInput
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolContext, tool
+from perdure.hosting.connection import data_converter
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import CallDelivery
 from perdure.runs.wire import CALLS_SIGNAL
@@ -188,3 +190,31 @@ async def chaos_round(server: WorkflowEnvironment, chance: random.Random) -> lis
     if sorted(book.effects) != sorted(ran) or len(set(ran)) != len(ran):
         problems.append(f"effects {book.effects}, calls {ran}")
     return problems
+
+
+class Queries(Interceptor):
+    """A client's interceptor that counts the queries which it sends, by name."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        sent = self.sent
+
+        class Counted(OutboundInterceptor):
+            async def query_workflow(self, input: QueryWorkflowInput) -> Any:
+                sent.append(input.query)
+                return await super().query_workflow(input)
+
+        return Counted(next)
+
+
+async def test_r6_8_a_request_beside_its_run_asks_for_no_context(dev_server: WorkflowEnvironment) -> None:
+    queries, notebook = Queries(), Notebook()
+    host = dev_server.client.service_client.config.target_host
+    client = await Client.connect(host, data_converter=data_converter(), interceptors=[queries])
+    looks = {"calls": [{"_tool": "note", "text": "first"}], "output": None}
+    async with harness(client, [notebook.tool], [looks, DONE], cached_workflows=1000) as it:
+        await (await it.start(agent("note"))).result()
+        assert [len(asked.messages) > 0 for asked in it.model.requests] == [True, True]
+    assert queries.sent == []

@@ -135,6 +135,16 @@ def note(text: str) -> str:
     return text
 
 
+async def test_r12_8_the_details_of_a_run_are_there_when_somebody_looks(dev_server: WorkflowEnvironment) -> None:
+    looks = {"calls": [{"_tool": "note", "text": "an apple"}], "output": None}
+    async with harness(dev_server.client, [note], [looks, DONE]) as it:
+        handle = await it.start(agent("note"))
+        await handle.result()
+        details = (await metadata(it.client.get_workflow_handle(handle.id))).current_details
+    assert "2 Requests, 1 of 1 calls done" in details
+    assert "| 1.0 | done | note |" in details
+
+
 async def test_r18_6_a_session_is_sent_anything_by_each_of_its_handlers(dev_server: WorkflowEnvironment) -> None:
     async with harness(dev_server.client, [note], [DONE, DONE]) as it:
         perdure = Perdure(it.client, task_queue=it.task_queue)
