@@ -47,7 +47,9 @@ class ChatServer:
     @asynccontextmanager
     async def send(self, body: JsonObject) -> AsyncIterator[httpx2.Response]:
         """Send a Request; yield the response."""
-        async with self._client.chat.completions.with_streaming_response.create(**body) as answered:
+        # `extra_body` goes as it is, and replaces the others; the client walks through each of its own parameters.
+        sending = self._client.chat.completions.with_streaming_response
+        async with sending.create(model=str(body["model"]), messages=[], extra_body=body) as answered:
             yield answered.http_response
 
 

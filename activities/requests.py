@@ -423,7 +423,8 @@ class RequestActivity:
             # The context comes by a query: a history does not hold queries, so it does not grow with every context
             # (R6.8). Where the run is in this process, its context is too.
             try:
-                context = _near(request) or await fetch(CONTEXT, str(request.number))
+                near = _near(request)
+                context = await fetch(CONTEXT, str(request.number)) if near is None else near
             except (RPCError, WorkflowQueryFailedError) as error:
                 raise context_failure(error) from None
             if context.released:
