@@ -179,5 +179,5 @@ class _Inbound(worker.WorkflowInboundInterceptor):
     async def handle_query(self, input: worker.HandleQueryInput) -> Any:
         answer = await super().handle_query(input)
         if isinstance(answer, WorkflowMetadata) and isinstance(of := workflow.instance(), HasDetails):
-            answer.current_details = of.details()
+            answer.MergeFrom(WorkflowMetadata(current_details=of.details()))
         return answer
