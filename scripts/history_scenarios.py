@@ -905,6 +905,32 @@ async def record_notifications(to: Recorder) -> None:
         await to.write(it.client, name, most=3)
 
 
+async def record_notification_slots(to: Recorder) -> None:
+    """A run whose eleventh request waits until a delivery that is tried for long makes room for it."""
+    functions = registry([remove])
+    informed: list[str] = []
+
+    async def page(notification: Notification) -> None:
+        if notification.call != "1.10":
+            raise ApplicationError("down")
+        informed.append(notification.call)
+
+    functions.notification_routes.add(RouteFunction("ops", page, is_async=True))
+    config = {"notify": {"approval_requested": ["ops"]}}
+    script = [calls(*({"_tool": "remove", "path": f"/{n}"} for n in range(11))), DONE]
+    async with harness(to.client, [], script, registry=functions, sandboxed=False) as it:
+        handle = await it.start(agent("remove", config=config), run_id="notified-later")
+
+        async def is_informed() -> bool:
+            return bool(informed)
+
+        await until(is_informed)
+        for number in range(11):
+            await it.client.get_workflow_handle(handle.id).signal("approve", {"call": f"1.{number}"})
+        await handle.result()
+    await to.write(it.client, "notified-later", most=1)
+
+
 async def record_held_back(to: Recorder) -> None:
     """A compaction that a hook does not allow, and calls whose results a hook keeps from the transcript."""
 

@@ -691,6 +691,7 @@ async def main() -> int:
         "talks": scenarios.record_talks,
         "asking": scenarios.record_asking,
         "notifications": scenarios.record_notifications,
+        "notification_slots": scenarios.record_notification_slots,
     }
     parser = argparse.ArgumentParser(description=f"Record the histories of {current}.")
     parser.add_argument("part", nargs="*", help=f"all, or some of: {', '.join(parts)}")

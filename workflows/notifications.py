@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -64,6 +65,7 @@ with workflow.unsafe.imports_passed_through():
         MAX_NOTIFICATIONS,
         MAX_NOTIFIED_AT_ONCE,
         MAX_NOTIFIED_OUTPUT,
+        NOTIFIED_SLOT,
         NOTIFIED_WITHIN,
         NOTIFY_ATTEMPTS,
     )
@@ -100,16 +102,26 @@ def _targets(wanted: NotificationInput) -> list[RouteOutcome]:
     return [RouteOutcome(route=name) for name in names]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slot:
+    """A slot that a delivery has taken, and the time of that."""
+
+    since: float
+
+
 class NotificationSender:
     """The notifications of one execution: which are under way, and what became of them.
 
     `views` are the run's own list, in which the newest stay.
     """
 
-    def __init__(self, views: list[NotificationView], journal: RunJournal | None) -> None:
+    def __init__(self, views: list[NotificationView], journal: RunJournal | None, alarm: Alarm | None = None) -> None:
         self._views = views
         self._journal = journal
+        self._alarm = alarm
         self._slots = asyncio.Semaphore(MAX_NOTIFIED_AT_ONCE)
+        self._held: list[_Slot] = []
+        """The slots that are taken, the first one first."""
         self._queued: set[asyncio.Task[None]] = set()
         """Those that wait for room."""
         self._starting: set[asyncio.Task[None]] = set()
@@ -123,12 +135,47 @@ class NotificationSender:
         """Send a notification when there is room, if it is wanted then: many requests may begin to wait at once."""
 
         async def in_turn() -> None:
-            async with self._slots:
+            await self._take_slot()
+            self._held.append(slot := _Slot(workflow.time()))
+            try:
                 self._queued.discard(task)
                 if is_wanted():
                     await self._send(make(), queue)
+            finally:
+                self._free(slot)
 
         self._queued.add(task := self._start(in_turn()))
+
+    async def _take_slot(self) -> None:
+        """Wait for a slot. One that a delivery has held for long is free, for it may be tried for 20 minutes more."""
+        if self._alarm is None or not self._slots.locked():
+            await self._slots.acquire()
+            return
+        taken = asyncio.create_task(self._slots.acquire())
+        ring: asyncio.Future[None] | None = None
+        try:
+            while not taken.done():
+                first = self._held[0].since if self._held else workflow.time()
+                ring = self._alarm.at(first + NOTIFIED_SLOT, "a delivery makes room for others")
+                either: list[asyncio.Future[Any]] = [taken, ring]
+                await workflow.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                ring.cancel()
+                for slot in [each for each in self._held if each.since + NOTIFIED_SLOT <= workflow.time()]:
+                    self._free(slot)
+        except asyncio.CancelledError:
+            if taken.done() and not taken.cancelled():
+                self._slots.release()
+            taken.cancel()
+            raise
+        finally:
+            if ring is not None:
+                ring.cancel()
+
+    def _free(self, slot: _Slot) -> None:
+        """Free a slot, unless it is free already."""
+        if slot in self._held:
+            self._held.remove(slot)
+            self._slots.release()
 
     async def settle(self, *, ends: bool = True) -> None:
         """Return when the server has all notifications, and for a moment wait for their outcomes: they are delivered
@@ -222,7 +269,7 @@ class RunNotifications:
         self._routes = run.approval_routes if follows else None
         self._callback = callback if follows else ""
         self._alarm = alarm
-        self._sender = NotificationSender(run.notifications, run.journal)
+        self._sender = NotificationSender(run.notifications, run.journal, alarm)
         self._run_id = workflow.info().workflow_id
 
     def watch(self, approval_request: ApprovalRequest, program: asyncio.Task[None]) -> asyncio.Task[None] | None:

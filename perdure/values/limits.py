@@ -316,6 +316,8 @@ MAX_WAITING_STEPS: Final = 10
 """Times after which an agent file may have people informed again of a request that waits."""
 MAX_NOTIFIED_AT_ONCE: Final = 10
 """Notifications of requests under way at a time in a run: a plan may ask about 500 calls at once."""
+NOTIFIED_SLOT: Final = 30.0
+"""Seconds after which a delivery that still goes on makes room for another request's: its route may be away for long."""
 MAX_NOTIFICATION_TEXT: Final = 600
 """Characters of the text of a notification: pagers and chats cut longer ones."""
 MAX_NOTIFIED_OUTPUT: Final = 64_000

@@ -473,7 +473,7 @@ async def test_a_program_that_decides_goes_first(run_locally: Callable[..., Any]
     agent = Agent("shop", tools=[refund], approval=approver, notify={"approval_requested": ["ops"]})
     small = ASKED["calls"][0] | {"euros": 1}
     turns = [{"calls": [small, *ASKED["calls"]]}, DONE]
-    options: dict[str, Any] = {"routes": [pager.route], "functions": [__name__], "people": [approve()]}
+    options: dict[str, Any] = {"routes": [pager.route], "functions": [__name__], "people": [approve(after=60)]}
     async with run_locally(agent, model=turns, **options) as local:
         await local.run()
     assert [each.call for each in pager.taken] == ["1.1"]
@@ -495,6 +495,25 @@ async def test_many_requests_at_a_time_take_turns_and_those_decided_meanwhile_in
         view = await local.run()
     assert view.status == "completed"
     assert len(view.notifications) == len(set(pager.tried)) == 10
+
+
+async def test_deliveries_that_go_on_for_long_hold_up_no_other(run_locally: Callable[..., Any]) -> None:
+    """The first ten find nobody for twenty minutes; people are informed of the others long before."""
+    taken: list[str] = []
+
+    @notification_route("ops")
+    async def page(notification: Notification) -> None:
+        if int(str(notification.call).partition(".")[2]) < 10:
+            raise ConnectionError("down")
+        taken.append(str(notification.call))
+
+    agent = shop(approval_requested=["ops"])
+    calls = [ASKED["calls"][0] | {"euros": n} for n in range(1, 31)]
+    options: dict[str, Any] = {"people": [approve(every=True, after="5m")], "routes": [page]}
+    async with run_locally(agent, model=[{"calls": calls}, DONE], **options) as local:
+        view = await local.run()
+    assert view.status == "completed"
+    assert sorted(taken, key=lambda call: int(call[2:])) == [f"1.{n}" for n in range(10, 30)]
 
 
 async def test_a_cancelled_run_informs_of_its_end(run_locally: Callable[..., Any]) -> None:
