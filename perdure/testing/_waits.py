@@ -753,7 +753,10 @@ class TestRuns:
         for run_id, events in look.open.items():
             if _is_session(run_id) or run_id in look.deciding:  # what waits, waits in a session's runs
                 continue
-            for waiting in await self._waiting_of(run_id, events):
+            if (requests := await self._waiting_of(run_id, events)) is None:
+                continue
+            self._free_people(run_id, requests)
+            for waiting in requests:
                 person = self._person(run_id, waiting)
                 if person is None:
                     continue
@@ -768,21 +771,29 @@ class TestRuns:
                 person.decided += 1
         return min(dues, default=None)
 
-    async def _waiting_of(self, run_id: str, events: int) -> list[WaitingView]:
-        """Return the approval requests of a run, queried once for each state of its history; none if the run cannot answer now."""
+    async def _waiting_of(self, run_id: str, events: int) -> list[WaitingView] | None:
+        """Return the approval requests of a run, queried once for each state of its history; `None` if the run cannot
+        answer now."""
         known = self._waiting_views.get(run_id)
         if known is None or known[0] != events:
             try:
                 found = await self._unless_dying(_read_waiting(self.client, run_id))
                 if found is None:
-                    return []
+                    return None
                 known = self._waiting_views[run_id] = (events, found)
             except (RPCError, WorkflowQueryFailedError):
-                return []
+                return None
         return known[1]
 
+    def _free_people(self, run_id: str, requests: list[WaitingView]) -> None:
+        """Free those who would have decided a request that waits no longer: a program has, or a message has dropped it."""
+        waiting = {_key(run_id, each) for each in requests}
+        for key in [key for key, person in self._meant.items() if key[0] == run_id and not person.decided]:
+            if key not in waiting:
+                del self._meant[key]
+
     def _person(self, run_id: str, waiting: WaitingView) -> Person | None:
-        key = (run_id, waiting.call, waiting.digest, waiting.requested_at)
+        key = _key(run_id, waiting)
         if key not in self._meant:
             taken = [id(person) for person in self._meant.values()]
             free = (each for each in self.people if each.every or (id(each) not in taken and not each.decided))
@@ -815,6 +826,10 @@ class TestRuns:
             trouble = [each.trouble for each in view.log if each.trouble]
             lines.append(f"{run_id} is {view.status}{': ' if calls or trouble else ''}{', '.join([*calls, *trouble])}")
         return "; ".join(lines) or "no run is under way"
+
+
+def _key(run_id: str, waiting: WaitingView) -> tuple[str, str, str, str]:
+    return run_id, waiting.call, waiting.digest, waiting.requested_at
 
 
 def _is_session(workflow_id: str) -> bool:

@@ -523,6 +523,22 @@ async def test_r19_3_what_waits_below_a_run_is_found_without_lists() -> None:
         assert problems == []
 
 
+async def test_a_person_whose_request_somebody_else_decided_decides_another() -> None:
+    both = [PAY, PAY | {"amount": 41, "_outputPath": "†state.second"}]
+    async with run_locally(payer, model=[{"calls": both}, DONE], people=[approve("pay", after="1h")]) as local:
+        run = await local.start()
+        await run.until_waiting("1.0", "1.1")
+        looks = iter([None, True])
+
+        async def seen(_: Any) -> bool | None:
+            return next(looks)
+
+        await local.following.until(seen)  # the person has seen both requests, and means to decide the first
+        await run.approve("1.0")
+        view = await run.wait()
+    assert [call.status for call in view.calls] == ["done", "done"]
+
+
 async def test_r19_3_what_a_dead_worker_has_costs_no_real_time() -> None:
     """Its workflow task times out after two minutes, the server's longest, its activity after another hour."""
     async with run_locally(payer) as local:
