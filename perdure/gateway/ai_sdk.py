@@ -236,13 +236,17 @@ class _Texts:
     def _about(self, **more: Any) -> JsonObject:
         return {"providerMetadata": {"perdure": {"text": f"{self._run}:{self._name}", **more}}}
 
+    def _shown_of(self, name: str) -> str:
+        return self._shown.get(f"{self._run}:{name}", "")
+
     def is_shown(self, name: str, text: str) -> bool:
         """Whether the page has the text already."""
-        return self._shown.get(f"{self._run}:{name}") == text
+        return self._shown_of(name) == text
 
     def write(self, name: str, start: int, text: str) -> Iterator[JsonObject]:
-        """Yield a piece behind so many characters. Of a text whose beginning is not there the rest waits for the end."""
-        if f"{self._run}:{name}" in self._shown:
+        """Yield a piece behind so many characters. Of a text whose beginning is not there, or was shown by an earlier answer, the rest
+        waits for the end."""
+        if self._shown_of(name):
             return
         if self._name not in ("", name):
             yield from self.close(superseded=True)
@@ -253,7 +257,10 @@ class _Texts:
         """Yield what is missing of the whole text, and close it."""
         if self._name and (self._name != name or not text.startswith(self._written)):
             yield from self.close(superseded=True)
-        if not self.is_shown(name, text):
+        shown = self._shown_of(name)
+        if shown and text.startswith(shown):  # the answer before this one ended within the text
+            yield from self._write(name, text[len(shown) :], start=len(shown))
+        else:
             yield from self._write(name, text[len(self._written) :])
         yield from self.close()
 
@@ -269,12 +276,12 @@ class _Texts:
         if number == str(request) and (attempt is None or int(of) <= attempt):
             yield from self.close(superseded=True)
 
-    def _write(self, name: str, text: str) -> Iterator[JsonObject]:
+    def _write(self, name: str, text: str, start: int = 0) -> Iterator[JsonObject]:
         if not text:
             return
         if not self._name:
             self._name, self._number = name, self._number + 1
-            yield self._chunk("start", **self._about())
+            yield self._chunk("start", **self._about(**({"start": start} if start else {})))
         self._written += text
         yield self._chunk("delta", delta=text)
 
@@ -289,7 +296,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         self._run, self._run_id, self._before = run, run_id, before
         self._continues = continued is not None
         self._message = str(continued["id"]) if continued is not None else _new_id(chat_request, run, run_id)
-        shown = dict(_shown_texts(chat_request.messages))
+        shown = _shown_texts(chat_request.messages)
         self._text, self._thought = _Texts("text", run, shown), _Texts("reasoning", run, shown)
         own = [part for part in (continued or {"parts": []})["parts"] if _is_tool(part)]
         self._calls = {str(part.get("toolCallId")) for part in own}
@@ -461,13 +468,17 @@ def _name(data: Mapping[str, Any]) -> str:
     return f"{data['request']}.{data.get('attempt') or 1}"
 
 
-def _shown_texts(messages: Iterable[UiMessage]) -> Iterator[tuple[str, str]]:
-    """Yield the names and the texts that a page shows of runs."""
+def _shown_texts(messages: Iterable[UiMessage]) -> dict[str, str]:
+    """Return the texts that a page shows of runs, by name. A part may hold the rest of an earlier one, from its `start`."""
+    shown: dict[str, str] = {}
     for part in (part for message in messages for part in message["parts"]):
         metadata: Json = part.get("providerMetadata")
         about = metadata.get("perdure") if isinstance(metadata, dict) else None
         if part.get("type") in ("text", "reasoning") and isinstance(about, dict) and not about.get("superseded"):
-            yield str(about.get("text")), str(part.get("text"))
+            name, start = str(about.get("text")), about.get("start")
+            before = shown.get(name, "")[:start] if isinstance(start, int) and start > 0 else ""
+            shown[name] = before + str(part.get("text"))
+    return shown
 
 
 def _new_id(chat_request: ChatRequest, run: str, run_id: str) -> str:
