@@ -202,7 +202,9 @@ async def play(of: JsonObject, client: Client, queue: str) -> tuple[JsonObject, 
     state: LoopState = await asyncio.wait_for(handle.result(), HANG)
     described = await handle.describe()
     found = state.model_dump()
-    found["failed"] = sorted(found["failed"], key=lambda each: int(each["index"]))  # those at once fail in any order
+    # Iterations that run at once end in any order.
+    found["failed"] = sorted(found["failed"], key=lambda each: int(each["index"]))
+    found["sent"] = sorted(found["sent"])
     del found["expected"]["one_tokens"], found["expected"]["one_cost"]
     return found, script, described.raw_info.first_run_id != described.run_id
 
