@@ -46,8 +46,10 @@ ITERATION = st.fixed_dictionaries(
         "raises": st.sampled_from([None, None, 40_000]),
     }
 )
-CALM = ITERATION.map(lambda iteration: iteration | {"policy": None, "raises": None})
-"""An iteration that changes nothing for the others: these run at once, in any order."""
+CALM = ITERATION.filter(lambda iteration: iteration["ends"] != "is too large").map(
+    lambda iteration: iteration | {"policy": None, "raises": None}
+)
+"""An iteration that changes nothing for the others: these run at once, in any order. A large result takes their room."""
 BUDGET_OF_LOOP = st.sampled_from([{}, {}, {"tokens": 20_000}, {"tokens": 20_000, "cost": 1.0}])
 
 
