@@ -11,7 +11,7 @@ from perdure.activities.registry import load_tools
 from perdure.client.perdure import Perdure
 from perdure.gateway.adapter import AdapterMaker
 from perdure.gateway.agui.adapter import agui_adapter
-from perdure.gateway.ai_sdk import ai_sdk_adapter
+from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.api.adapter import api
 from perdure.gateway.app import check_reachable, create_app
 from perdure.gateway.health import health

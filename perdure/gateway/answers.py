@@ -13,12 +13,16 @@ from perdure.client.run import Run
 from perdure.client.run_tree import RunTree, RunTreeReader
 from perdure.client.session import Session
 from perdure.errors import DecisionRefusedError, RunEndedError, RunNotFoundError
+from perdure.gateway._keys import Key
+from perdure.gateway.callers import APPROVE, Caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import poll, stream_problem, with_pauses
+from perdure.models.dialects.output_text import text_of
 from perdure.runs.event_adapter import EventAdapter, Form
-from perdure.runs.events import Event
+from perdure.runs.events import Event, is_silence
 from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject, loads
+from perdure.values.messages import Mode
 
 _INTERRUPT: Final = re.compile(r"([0-9a-f]{6}-[0-9]{1,9})((?:/[0-9.\[\]]{1,60}){1,40})/([0-9a-f]{8,64})")
 
@@ -105,8 +109,90 @@ async def _decide(run: Run[Any], view: RunView, answers: Iterable[InterruptAnswe
     return late
 
 
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The outcome of a client's input."""
+
+    run_id: str | None
+    """The run that answers; `None`: no run does, because the message was a command."""
+    before: int = 0
+    """Requests of that run up to this number came before the input, so its client has them."""
+    late: Sequence[str] = ()
+    """Interrupts that did not wait any more."""
+
+
+async def deliver(
+    session: Session,
+    caller: Caller,
+    find_run: FindRun,
+    *,
+    message: tuple[str, str] | None,
+    answers: Sequence[InterruptAnswer],
+    settings: JsonObject | None = None,
+    key: Key | None = None,
+) -> Delivery:
+    """Decide what the answers decide, and then send the message to the session.
+
+    `message`: its id and its text. `answers`: to interrupts of one run. `settings`: keys of the agent file that differ in the message's
+    run. `key`: taken once nothing more can refuse the input. Raises `HttpError` (403) for a caller who may not decide for people, and as `decide`.
+    """
+    run_id, before = None, 0
+    late: list[str] = []
+    if answers:
+        run_id = f"{session.id}/{answers[0].run}"
+        view = await (await find_run(run_id)).view()
+        of_people = {request.call for request in view.waiting if not request.client}
+        if any(answer.path or answer.call in of_people for answer in answers):
+            caller.check(APPROVE, "decide what waits for a person")
+    if key is not None:
+        await key.take()
+    if run_id is not None:
+        late = await decide(find_run, run_id, view, answers, caller.sender)
+        before = max((each.number for each in view.log), default=0)
+    if message is not None:
+        id, text = message
+        mode: Mode | None = "steer" if answers else None
+        receipt = await session.send(
+            text,
+            sender=caller.sender,
+            rights=caller.rights,
+            id=id,
+            mode=mode,
+            settings=settings,
+            context=caller.context,  # never that of the body, which a client writes
+        )
+        before = before if receipt.run_id in (run_id, None) else 0
+        run_id = receipt.run_id or run_id
+    return Delivery(run_id, before, late)
+
+
+def text_name(data: Mapping[str, Any]) -> str:
+    """Return the name of a text within its run: `REQUEST.ATTEMPT`. `data`: of the text's event."""
+    return f"{data['request']}.{data.get('attempt') or 1}"
+
+
+def output_text(view: RunView) -> str:
+    """Return the output of a completed run as a text; empty: there is nothing to read."""
+    text = "" if view.output is None or view.status != "completed" else text_of(view.output)
+    return "" if is_silence(text) else text
+
+
+def failure_of(view: RunView) -> str:
+    """Return why a run has ended without an output."""
+    return view.error or f"the run was {view.status.replace('_', ' ')}"
+
+
 class AnswerEvents(EventAdapter[Form, RunView]):
     """One answer in the form of a protocol; `begin`, then `fold` for each event, then `interrupt` or `end`."""
+
+    def __init__(self, run: str, calls: Iterable[str] = (), results: Iterable[str] = ()) -> None:
+        """`run`: the end of the run's id. `calls`, `results`: ids of calls that the client has, and of those whose results it has."""
+        self._run = run
+        self._calls, self._results = set(calls), set(results)
+
+    def _call_id(self, call: str, path: str = "") -> str:
+        """Return the id by which the client knows a call of the run at this path."""
+        return f"{below(self._run, path)}:{call}"
 
     shows_state: ClassVar[bool] = False
     """Whether the run's state is a part of the answer."""
@@ -126,11 +212,11 @@ class AnswerEvents(EventAdapter[Form, RunView]):
     @property
     def lacks_below(self) -> bool:
         """Whether the client knows a call of a delegate's run, and not its end."""
-        raise NotImplementedError
+        return any(id.startswith(f"{self._run}/") for id in self._calls - self._results)
 
     def lacks(self, call: str) -> bool:
         """Whether the client knows a call of the run, and not its end."""
-        raise NotImplementedError
+        return self._call_id(call) in self._calls - self._results
 
     def below(self, runs: Mapping[str, RunView]) -> Iterator[Form]:
         """Yield the results of calls that the client has seen wait in delegates' runs. `runs`: these, by their paths."""
@@ -138,10 +224,10 @@ class AnswerEvents(EventAdapter[Form, RunView]):
             for call in view.calls:
                 if call.status not in _OPEN:
                     data = {"result": call.shown or ""} if call.status == "done" else {}
-                    yield from self.result_below(path, call.as_json() | data)
+                    yield from self._result(self._call_id(call.id, path), call.as_json() | data)
 
-    def result_below(self, path: str, call: JsonObject) -> Iterator[Form]:
-        """Yield the result of a call of the run at this path. `call`: as its view has it."""
+    def _result(self, id: str, data: Mapping[str, Any]) -> Iterator[Form]:
+        """Yield the result of a call that the client knows by this id. `data`: as the view or the event has it."""
         raise NotImplementedError
 
     def interrupt(self, waiting: Sequence[tuple[str, WaitingView]]) -> Iterator[Form]:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 
 from perdure.approvals.requests import WaitingView
-from perdure.gateway.ai_sdk import ChatRequest, UiMessageEvents, read
+from perdure.gateway.ai_sdk._events import UiMessageEvents
+from perdure.gateway.ai_sdk._requests import ChatRequest, read
 from perdure.gateway.errors import HttpError
 from perdure.runs.events import Event
 from perdure.runs.wire import RunView

@@ -14,7 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure
 from perdure.errors import ServerError
-from perdure.gateway.ai_sdk import ai_sdk_adapter
+from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.api.adapter import api
 from perdure.gateway.health import health
 from perdure.hosting.connection import data_converter

@@ -37,10 +37,9 @@ from ag_ui.core import (
 
 from perdure.approvals.requests import WaitingView
 from perdure.gateway.agui._requests import AguiRequest
-from perdure.gateway.answers import AnswerEvents, below, interrupt_id
+from perdure.gateway.answers import AnswerEvents, below, failure_of, interrupt_id, output_text, text_name
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import frame
-from perdure.models.dialects.output_text import text_of
 from perdure.runs.events import Event, is_silence
 from perdure.runs.wire import RunView
 from perdure.values.json import Json, JsonObject, dumps
@@ -230,18 +229,16 @@ class AguiEvents(AnswerEvents[BaseEvent]):
     shows_state = True
 
     def __init__(self, request: AguiRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
+        self._messages = [dict(message) for message in request.messages]
+        results = (str(message.get("toolCallId")) for message in self._messages if message.get("role") == "tool")
+        super().__init__(run, (str(call["id"]) for call in _calls_of(self._messages)), results)
         self._request = request
-        self._run = run
         self._run_id = run_id
         self._before = before
         self._about: JsonObject = {"perdure": {"runId": run_id}} if run_id else {}
-        self._messages = [dict(message) for message in request.messages]
         self._text = MessageTexts(f"{run}:msg", self._messages)
         self._thought = MessageTexts(f"{run}:reasoning", self._messages, reasoning=True)
         self._steps: dict[int, str] = {}
-        self._calls = {str(call["id"]) for call in _calls_of(self._messages)}
-        """Ids of calls that the client knows."""
-        self._results = {str(message.get("toolCallId")) for message in self._messages if message.get("role") == "tool"}
         self._state: JsonObject | None = None
         self._answered = False
         """Whether the run's output was sent as a message."""
@@ -272,31 +269,18 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         """The run waits for a person. `waiting`: each request with the path of the delegate's run that asks."""
         for path, offer in waiting:
             if offer.calls is None:
-                yield from self._announce(self._call(offer.call, path), offer.tool, offer.params)
+                yield from self._announce(self._call_id(offer.call, path), offer.tool, offer.params)
         yield from self._close()
         interrupts = [
-            interrupt_of(offer, below(self._run, path), below(self._run_id, path), self._call(offer.call, path))
+            interrupt_of(offer, below(self._run, path), below(self._run_id, path), self._call_id(offer.call, path))
             for path, offer in waiting
         ]
         yield self._finished(outcome=RunFinishedInterruptOutcome(interrupts=interrupts))
 
-    @property
-    def lacks_below(self) -> bool:
-        """Whether the client knows a call of a delegate's run, and not its end."""
-        return any(id.startswith(f"{self._run}/") for id in self._calls - self._results)
-
-    def lacks(self, call: str) -> bool:
-        """Whether the client knows a call of the run, and not its end."""
-        return self._call(call) in self._calls - self._results
-
-    def result_below(self, path: str, call: JsonObject) -> Iterator[BaseEvent]:
-        """Yield the result of a call of a delegate's run."""
-        yield from self._result(self._call(str(call["id"]), path), call)
-
     def end(self, ended: RunView) -> Iterator[BaseEvent]:
         """Yield the last events. `ended`: the run with its whole output."""
-        view, text = ended, "" if ended.output is None else text_of(ended.output)
-        if view.status == "completed" and not self._answered and text and not is_silence(text):
+        view, text = ended, output_text(ended)
+        if text and not self._answered:
             yield from self._text.whole("answer", text)
         yield from self._close()
         if view.status == "completed":
@@ -304,8 +288,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         elif view.status == "cancelled":
             yield self._finished(outcome=RunFinishedCancelledOutcome())
         else:
-            words = view.error or f"the run was {view.status.replace('_', ' ')}"
-            yield RunErrorEvent(message=words, code=str(view.stop_reason or view.status))
+            yield RunErrorEvent(message=failure_of(view), code=str(view.stop_reason or view.status))
 
     def problem(self, problem: HttpError) -> Iterator[BaseEvent]:
         """Yield the error that ends the answer."""
@@ -326,9 +309,6 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         for name in self._steps.values():
             yield StepFinishedEvent(step_name=name)
         self._steps.clear()
-
-    def _call(self, call: str, path: str = "") -> str:
-        return f"{below(self._run, path)}:{call}"
 
     def on_request(self, event: Event) -> Iterator[BaseEvent]:
         phase, data, number = event.phase, event.data, int(event.data["number"])
@@ -360,14 +340,14 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         if phase != "delta":
             yield from self._drop(texts, data["request"], attempt + 1 if phase == "superseded" else None)
             return
-        name = _name(data)
+        name = text_name(data)
         if texts.is_other(name):
             yield from self._drop(texts, data["request"], attempt)
         yield from texts.write(name, int(data["start"]), str(data["text"]))
 
     def _on_text(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
         """A text that counts."""
-        name, text = _name(data), str(data["text"])
+        name, text = text_name(data), str(data["text"])
         if "text" in (data.get("cut") or ()):  # then what was written is more of it
             yield from self._text.close()
             return
@@ -392,14 +372,14 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         if event.phase == "start":
             yield from self._started(event.data)
         elif event.phase == "end":
-            yield from self._result(self._call(str(event.data["call"])), event.data)
+            yield from self._result(self._call_id(str(event.data["call"])), event.data)
 
     def on_approval(self, event: Event) -> Iterator[BaseEvent]:
         if event.phase == "start" and event.data.get("tool"):
             yield from self._started(event.data)
 
     def _started(self, data: Mapping[str, Any]) -> Iterator[BaseEvent]:
-        yield from self._announce(self._call(str(data["call"])), str(data["tool"]), data.get("params"))
+        yield from self._announce(self._call_id(str(data["call"])), str(data["tool"]), data.get("params"))
 
     def _announce(self, id: str, tool: str, params: Json) -> Iterator[BaseEvent]:
         if id in self._calls:
@@ -425,10 +405,6 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         message: JsonObject = {"id": f"{id}:result", "toolCallId": id, "content": content, "role": "tool"}
         self._messages.append(message)
         yield ToolCallResultEvent(message_id=f"{id}:result", tool_call_id=id, content=content, role="tool")
-
-
-def _name(data: Mapping[str, Any]) -> str:
-    return f"{data['request']}.{data.get('attempt') or 1}"
 
 
 def _calls_of(messages: Iterable[JsonObject]) -> Iterator[JsonObject]:

@@ -14,17 +14,15 @@ from perdure.client.run_tree import RunTreeReader
 from perdure.client.session import Session
 from perdure.gateway._keys import Key
 from perdure.gateway.adapter import Adapter, Gateway
-from perdure.gateway.answers import AnswerStream, decide
+from perdure.gateway.answers import AnswerStream, Delivery, deliver
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import EventStream
-from perdure.sessions.wire import session_id
 from perdure.values.json import JsonObject
 
 if TYPE_CHECKING:
     from perdure.gateway.agui._requests import AguiRequest
-    from perdure.values.messages import Mode
 
 
 def agui_adapter(gateway: Gateway) -> Adapter:
@@ -60,47 +58,34 @@ async def _answer(
     """Send messages and decisions, and then stream what follows. A refusal is a status, before anything is streamed."""
     from perdure.gateway.agui._events import AguiEvents, as_frame
 
-    run_id: str | None = None
-    late: list[str] = []
-    before = 0
-    if agui_request.message is not None:
+    message, answers = agui_request.message, agui_request.answers
+    if message is not None:
         caller.check(SEND, "say something in threads")
-    if agui_request.answers:
+    if answers:
         caller.check(APPROVE, "decide what waits for a person")
-    if key is not None and (agui_request.message is not None or agui_request.answers):
-        await key.take()
-    if agui_request.answers:
-        run_id = f"{session_id(caller.tenant, agui_request.thread)}/{agui_request.answers[0].run}"
-        view = await (await gateway.own_run(caller, run_id)).view()
-        late = await decide(lambda id: gateway.own_run(caller, id), run_id, view, agui_request.answers, caller.sender)
-        before = max((each.number for each in view.log), default=0)
-    if agui_request.message is not None:
-        id, text = agui_request.message
-        mode: Mode | None = "steer" if agui_request.answers else None
-        receipt = await session.send(
-            text,
-            sender=caller.sender,
-            rights=caller.rights,
-            id=id,
-            mode=mode,
-            settings=settings,
-            context=caller.context,  # never that of the body, which a client writes
-        )
-        before = before if receipt.run_id in (run_id, None) else 0
-        run_id = receipt.run_id or run_id
-    elif not agui_request.answers:
+    if message is None and not answers:
         caller.check(READ, "follow what runs in a thread")
         if (running := await session.run()) is None:
             raise HttpError(409, "nothing runs in this thread: send a message first", kind="nothing-runs")
-        run_id = running.id
-    if run_id is None:  # a command
+        delivery = Delivery(running.id)
+    else:
+        delivery = await deliver(
+            session,
+            caller,
+            lambda id: gateway.own_run(caller, id),
+            message=message,
+            answers=answers,
+            settings=settings,
+            key=key,
+        )
+    if (run_id := delivery.run_id) is None:  # a command
         agui_events = AguiEvents(agui_request)
         return EventStream(
             gateway, caller, only(*map(as_frame, (*agui_events.begin(), agui_events.done()))), retry=False
         )
-    agui_events = AguiEvents(agui_request, run_id.rpartition("/")[2], run_id, before)
+    agui_events = AguiEvents(agui_request, run_id.rpartition("/")[2], run_id, delivery.before)
     run = gateway.perdure.get_run(run_id)
-    following = AnswerStream(run, session, trees, agui_events, as_frame, caller.may(APPROVE), late)
+    following = AnswerStream(run, session, trees, agui_events, as_frame, caller.may(APPROVE), delivery.late)
     return EventStream(gateway, caller, following.frames(), retry=False)
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.errors import AgentError, JsonError, ToolDefinitionError
+from perdure.gateway.client_tools import MOST_TOOLS, client_tool, is_function_name
 from perdure.gateway.openai._errors import invalid, refused, unsupported
 from perdure.sessions.wire import digest
-from perdure.tools.tool import CLIENT, parse_tool
 from perdure.values.json import Json, JsonObject, ReadOnlyJson, dumps, loads, shorten
 from perdure.values.messages import parse_messages
 from perdure.values.problems import close_names
@@ -89,8 +89,6 @@ class RequestBody:
         return value
 
 
-MOST_TOOLS: Final = 128
-"""Tools that a client runs itself, in one request."""
 APPROVAL_TOOL: Final = "perdure_approval"
 """The function that a client declares to be asked for approvals by its calls: chat completions have no item for them."""
 
@@ -179,19 +177,15 @@ def read_tools(body: RequestBody, of: str) -> list[JsonObject]:
             )
         function = tool.get("function") if of == "chat" else tool
         name = function.get("name") if isinstance(function, dict) else None
-        if not isinstance(name, str) or not 0 < len(name) <= 64 or not name.replace("_", "").replace("-", "").isalnum():
+        if not is_function_name(name):
             raise invalid(f"tools[{at}].name", "1 to 64 letters, digits, '_' and '-'")
         if name in found:
             raise refused(f"two tools are called {name!r}", f"tools[{at}].name", "invalid_value")
-        parameters = function.get("parameters") or {"type": "object", "properties": {}}
-        if not isinstance(parameters, dict):
+        parameters = function.get("parameters")
+        if parameters and not isinstance(parameters, dict):
             raise invalid(f"tools[{at}].parameters", "a JSON Schema of an object")
-        about = {"name": name, "parameters": parameters}
-        if isinstance(function.get("description"), str):
-            about["description"] = function["description"]
-        found[name] = {**about, "_activity": CLIENT}
         try:
-            parse_tool(found[name])
+            found[name] = client_tool(name, parameters, function.get("description"))
         except ToolDefinitionError as error:
             raise invalid(f"tools[{at}]", f"a function: {error}") from None
     return list(found.values())

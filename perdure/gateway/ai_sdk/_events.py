@@ -1,0 +1,284 @@
+"""A run as the chunks of a UI message stream. Ids come from the run, so every gateway returns the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from perdure.approvals.requests import WaitingView
+from perdure.gateway.ai_sdk._requests import ChatRequest, UiMessage, is_tool
+from perdure.gateway.answers import AnswerEvents, below, failure_of, interrupt_id, output_text, text_name
+from perdure.gateway.errors import HttpError
+from perdure.gateway.streams import frame
+from perdure.runs.events import Event, is_silence
+from perdure.runs.wire import RunView
+from perdure.values.json import Json, JsonObject, dumps
+
+PLAN: Final = "plan"
+"""The name of the tool part that asks about a whole plan."""
+
+
+class _Texts:
+    """The texts of one kind, of which one is open at most: `text` or `reasoning`."""
+
+    def __init__(self, kind: str, run: str, shown: Mapping[str, str]) -> None:
+        self._kind, self._run, self._shown = kind, run, shown
+        self._number = 0
+        self._name = ""
+        """Of the one that is being written: `REQUEST.ATTEMPT`; empty, none is."""
+        self._written = ""
+
+    @property
+    def _id(self) -> str:
+        return f"{self._kind}-{self._number}"
+
+    def _chunk(self, event: str, **more: Any) -> JsonObject:
+        return {"type": f"{self._kind}-{event}", "id": self._id, **more}
+
+    def _about(self, **more: Any) -> JsonObject:
+        return {"providerMetadata": {"perdure": {"text": f"{self._run}:{self._name}", **more}}}
+
+    def _shown_of(self, name: str) -> str:
+        return self._shown.get(f"{self._run}:{name}", "")
+
+    def is_shown(self, name: str, text: str) -> bool:
+        """Whether the page has the text already."""
+        return self._shown_of(name) == text
+
+    def write(self, name: str, start: int, text: str) -> Iterator[JsonObject]:
+        """Yield a piece behind so many characters. Of a text whose beginning is not there, or was shown by an earlier answer, the rest
+        waits for the end."""
+        if self._shown_of(name):
+            return
+        if self._name not in ("", name):
+            yield from self.close(superseded=True)
+        if start <= len(self._written):
+            yield from self._write(name, text[len(self._written) - start :])
+
+    def whole(self, name: str, text: str) -> Iterator[JsonObject]:
+        """Yield what is missing of the whole text, and close it."""
+        if self._name and (self._name != name or not text.startswith(self._written)):
+            yield from self.close(superseded=True)
+        shown = self._shown_of(name)
+        if shown and text.startswith(shown):  # the answer before this one ended within the text
+            yield from self._write(name, text[len(shown) :], start=len(shown))
+        else:
+            yield from self._write(name, text[len(self._written) :])
+        yield from self.close()
+
+    def close(self, *, superseded: bool = False) -> Iterator[JsonObject]:
+        """Close the open text; `superseded`: it does not count, and a page leaves it out."""
+        if self._name:
+            yield self._chunk("end", **(self._about(superseded=True) if superseded else {}))
+        self._name, self._written = "", ""
+
+    def drop(self, request: object, attempt: int | None = None) -> Iterator[JsonObject]:
+        """Close the open text as superseded if it is of this Request, and of an attempt up to this one."""
+        number, _, of = self._name.partition(".")
+        if number == str(request) and (attempt is None or int(of) <= attempt):
+            yield from self.close(superseded=True)
+
+    def _write(self, name: str, text: str, start: int = 0) -> Iterator[JsonObject]:
+        if not text:
+            return
+        if not self._name:
+            self._name, self._number = name, self._number + 1
+            yield self._chunk("start", **self._about(**({"start": start} if start else {})))
+        self._written += text
+        yield self._chunk("delta", delta=text)
+
+
+class UiMessageEvents(AnswerEvents[JsonObject]):
+    """The chunks of one answer. `run`: the end of the run's id. `before`: Requests up to this number were shown."""
+
+    runs_tools = True
+
+    def __init__(self, chat_request: ChatRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
+        continued = chat_request.continued
+        own = [part for part in (continued or {"parts": []})["parts"] if is_tool(part)]
+        ended = (part for part in own if str(part.get("state")).startswith("output-"))
+        # Only to calls of its own message can a result be added.
+        super().__init__(run, map(_call_of, own), map(_call_of, ended))
+        self._run_id, self._before = run_id, before
+        self._continues = continued is not None
+        self._message = str(continued["id"]) if continued is not None else _new_id(chat_request, run, run_id)
+        shown = _shown_texts(chat_request.messages)
+        self._text, self._thought = _Texts("text", run, shown), _Texts("reasoning", run, shown)
+        self._elsewhere = {
+            _call_of(part) for each in chat_request.messages for part in each["parts"] if is_tool(part)
+        } - self._calls
+        self._step = 0
+        self._answered = False
+        """Whether the run's output was sent as a text."""
+
+    def begin(self) -> Iterator[JsonObject]:
+        """Yield the first chunk."""
+        about = {"messageMetadata": {"perdure": {"runId": self._run_id}}} if self._run_id else {}
+        yield {"type": "start", "messageId": self._message, **about}
+
+    def interrupt(self, waiting: Sequence[tuple[str, WaitingView]]) -> Iterator[JsonObject]:
+        for path, request in waiting:
+            plan = request.calls is not None
+            id = self._call_id(f"{PLAN}-{request.call}" if plan else request.call, path)
+            interrupt = interrupt_id(below(self._run, path), request.call, request.digest)
+            params = {"calls": request.calls} if plan else dict(request.params)
+            params |= {} if request.items is None else {"_each": request.items}
+            about = {name: value for name in ("sender", "session", "said") if (value := getattr(request, name))}
+            about |= {"ways": list(request.ways)} if request.ways else {}
+            metadata = {"perdure": {"interrupt": interrupt, "message": request.sentence, **about}}
+            more = {"title": request.sentence, "providerMetadata": metadata}
+            yield from self._announce(id, PLAN if plan else request.tool, params, **more)
+            if not request.question and not request.client and id in self._calls:
+                yield {"type": "tool-approval-request", "approvalId": interrupt, "toolCallId": id}
+        yield from self._close()
+        yield from self._finish("tool-calls", "waiting")
+
+    def end(self, ended: RunView) -> Iterator[JsonObject]:
+        view, text = ended, output_text(ended)
+        yield from self._close()
+        if self._continues and not self._step:  # else a page may take the answers of its last step for new ones
+            yield from self._begin_step(max(1, self._before))
+        if text and not self._answered:
+            yield from self._begin_step()
+            yield from self._text.whole("answer", text)
+        yield from self._close()
+        if view.status == "completed":
+            output: JsonObject = {} if isinstance(view.output, str) else {"output": view.output}
+            yield from self._finish("stop", view.status, **output)
+        elif view.status == "cancelled":
+            yield {"type": "abort"}
+            yield from self._finish("other", view.status)
+        else:
+            yield {"type": "error", "errorText": failure_of(view)}
+
+    def problem(self, problem: HttpError) -> Iterator[JsonObject]:
+        yield {"type": "error", "errorText": problem.detail}
+
+    def done(self) -> Iterator[JsonObject]:
+        """Yield the answer to a command, which no run takes."""
+        yield from self.begin()
+        yield {"type": "finish"}
+
+    def on_request(self, event: Event) -> Iterator[JsonObject]:
+        number = int(event.data["number"])
+        if event.phase == "start" and number > max(self._before, self._step):
+            yield from self._close()
+            yield from self._begin_step(number)
+        elif event.phase == "end":
+            if not event.data.get("says"):
+                yield from self._text.drop(number)
+            yield from self._thought.close()
+
+    def on_assistant(self, event: Event) -> Iterator[JsonObject]:
+        if event.phase != "end":
+            yield from self._written(self._text, event)
+        elif not event.data.get("accepted"):
+            yield from self._text.drop(event.data["request"])
+        elif "text" in (event.data.get("cut") or ()):  # what was written is more of it
+            yield from self._text.close()
+        else:
+            name, text = text_name(event.data), str(event.data["text"])
+            self._answered = self._answered or bool(event.data.get("output"))
+            if is_silence(text):
+                yield from self._text.drop(event.data["request"])
+            elif text and not self._text.is_shown(name, text):
+                yield from self._begin_step()
+                yield from self._text.whole(name, text)
+
+    def on_reasoning(self, event: Event) -> Iterator[JsonObject]:
+        if event.phase == "end":
+            yield from self._thought.close()
+        else:
+            yield from self._written(self._thought, event)
+
+    def _written(self, texts: _Texts, event: Event) -> Iterator[JsonObject]:
+        if event.phase == "superseded":
+            yield from texts.drop(event.data["request"], int(event.data.get("attempt") or 1))
+        elif event.phase == "delta" and int(event.data["request"]) > self._before:
+            yield from self._begin_step()
+            yield from texts.write(text_name(event.data), int(event.data["start"]), str(event.data["text"]))
+
+    def on_tool(self, event: Event) -> Iterator[JsonObject]:
+        id = self._call_id(str(event.data["call"]))
+        if event.phase == "start":
+            yield from self._announce(
+                id, str(event.data["tool"]), event.data.get("params") or {}, providerExecuted=True
+            )
+        elif event.phase == "end":
+            yield from self._result(id, event.data)
+
+    def on_approval(self, event: Event) -> Iterator[JsonObject]:
+        if event.phase == "end" and not event.data.get("tool"):
+            decision = event.data.get("decision")
+            status = "rejected" if decision == "reject" else "done"
+            yield from self._result(
+                self._call_id(f"{PLAN}-{event.data['call']}"), {"status": status, "result": decision}
+            )
+
+    def _announce(self, id: str, tool: str, params: JsonObject, **more: Any) -> Iterator[JsonObject]:
+        if id not in self._calls and id not in self._elsewhere:
+            self._calls.add(id)
+            yield from self._begin_step()
+            yield {"type": "tool-input-available", "toolCallId": id, "toolName": tool, "input": params, **more}
+
+    def _result(self, id: str, data: Mapping[str, Any]) -> Iterator[JsonObject]:
+        if id not in self._calls or id in self._results:  # it never ran, or the page has its end
+            return
+        self._results.add(id)
+        status = data["status"]
+        if status == "done":
+            yield {"type": "tool-output-available", "toolCallId": id, "output": data.get("result")}
+        elif status == "rejected":
+            yield {"type": "tool-output-denied", "toolCallId": id}
+        else:
+            error = data.get("error") or {}
+            words = error.get("message") or data.get("reason") or f"the call was {status}"
+            yield {"type": "tool-output-error", "toolCallId": id, "errorText": str(words)}
+
+    def _begin_step(self, number: int = 0) -> Iterator[JsonObject]:
+        """Begin a step, where none is open. An answer that is continued begins in the step that the page shows."""
+        if number or not (self._step or self._continues):
+            if self._step:
+                yield {"type": "finish-step"}
+            self._step = number or max(1, self._before)
+            yield {"type": "start-step"}
+
+    def _close(self) -> Iterator[JsonObject]:
+        yield from self._thought.close()
+        yield from self._text.close()
+
+    def _finish(self, reason: str, status: str, **more: Any) -> Iterator[JsonObject]:
+        if self._step:
+            yield {"type": "finish-step"}
+        about = {"perdure": {"runId": self._run_id, "status": status, **more}}
+        yield {"type": "finish", "finishReason": reason, "messageMetadata": about}
+
+
+def _call_of(part: Mapping[str, Any]) -> str:
+    return str(part.get("toolCallId"))
+
+
+def _shown_texts(messages: Iterable[UiMessage]) -> dict[str, str]:
+    """Return the texts that a page shows of runs, by name. A part may hold the rest of an earlier one, from its `start`."""
+    shown: dict[str, str] = {}
+    for part in (part for message in messages for part in message["parts"]):
+        metadata: Json = part.get("providerMetadata")
+        about = metadata.get("perdure") if isinstance(metadata, dict) else None
+        if part.get("type") in ("text", "reasoning") and isinstance(about, dict) and not about.get("superseded"):
+            name, start = str(about.get("text")), about.get("start")
+            before = shown.get(name, "")[:start] if isinstance(start, int) and start > 0 else ""
+            shown[name] = before + str(part.get("text"))
+    return shown
+
+
+def _new_id(chat_request: ChatRequest, run: str, run_id: str) -> str:
+    """Return the id of a new message: the run's, so that an answer that is resumed has the same one."""
+    shown = [each for each in chat_request.messages if each["role"] == "assistant" and each["id"] == run]
+    id = chat_request.message[0] if chat_request.message is not None else ""
+    return f"{run}:{id}" if shown and run_id else run or f"{id}:answer"
+
+
+def as_frame(chunk: JsonObject) -> str:
+    """Return a chunk as a frame of the stream; the last one ends it."""
+    ends = chunk["type"] in ("finish", "error")
+    return frame(dumps(chunk)) + (frame("[DONE]") if ends else "")

@@ -1,0 +1,169 @@
+"""Requests of `useChat`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from perdure.errors import ToolDefinitionError
+from perdure.gateway.answers import InterruptAnswer, interrupt_answer
+from perdure.gateway.client_tools import MOST_TOOLS, client_tool, is_function_name
+from perdure.gateway.errors import HttpError
+from perdure.values.json import Json, JsonObject
+
+MOST: Final = 200
+"""Characters of an id that a client may choose."""
+UiMessage: TypeAlias = dict[str, Any]
+"""A message as the page keeps it: `{id, role, parts}`. Its parts are the page's own, so nothing of them is trusted."""
+_TRIGGERS: Final = ("submit-message", "regenerate-message")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A request of `useChat`, read."""
+
+    chat: str
+    """The session's key."""
+    message: tuple[str, str] | None
+    """The id and the text of the user's message that is last; `None`: the request answers what waits."""
+    answers: list[InterruptAnswer]
+    messages: list[UiMessage]
+    """All that the page shows."""
+    tools: list[JsonObject]
+    """Tools that the page carries out, as an agent file defines them."""
+
+    @property
+    def continued(self) -> UiMessage | None:
+        """The assistant's message that the answer continues."""
+        return self.messages[-1] if self.message is None else None
+
+    def settings(self, document: JsonObject, source: str) -> JsonObject:
+        """Return the keys of the agent file that differ in the message's own run: it has the page's tools, too.
+
+        `source`: of their results (R15.2). Raises `HttpError` (422) for a tool that has the name of one of the agent's.
+        """
+        if not self.tools or self.answers:  # with answers, the message goes to the run that they answer
+            return {}
+        own = document.get("context") or []
+        names = {str(tool["name"]) for tool in self.tools}
+        if taken := sorted(names & {_tool_name(message) for message in own}):
+            raise _wrong("tools", f"has {taken[0]!r}, a tool of the agent's own: call yours another name")
+        untrusted: JsonObject = {"_untrusted": bool(source)}
+        return {"context": [*own, *({"type": "tool", "tool": tool | untrusted} for tool in self.tools)]}
+
+
+def read(body: JsonObject) -> ChatRequest:
+    """Raises `HttpError` (422), in one line, for a body that `useChat` does not send, and for what would be passed over."""
+    chat, messages, trigger = body.get("id"), body.get("messages"), body.get("trigger", _TRIGGERS[0])
+    if not isinstance(chat, str) or not 0 < len(chat) <= MOST:
+        raise _wrong("id", f"must be the chat's id, of 1 to {MOST} characters")
+    if trigger not in _TRIGGERS:
+        raise _wrong("trigger", f"must be one of: {', '.join(_TRIGGERS)}")
+    if not isinstance(messages, list) or not messages:
+        raise _wrong("messages", "must be a list of UI messages, the newest last")
+    read = [_message(each, at) for at, each in enumerate(messages)]
+    last = read[-1]
+    before = read[-2:-1] if last["role"] == "user" else read[-1:]
+    answers = [answer for message in before if message["role"] == "assistant" for answer in _answers(message)]
+    if len({answer.run for answer in answers}) > 1:
+        raise _wrong("messages", "answers requests of two runs: answer one of them")
+    if last["role"] != "user" and not answers:
+        raise _wrong(
+            "messages", "ends with nothing to answer: a user's message, a tool's output, or an approval's answer"
+        )
+    message = (last["id"], _text(last)) if last["role"] == "user" else None
+    return ChatRequest(chat, message, answers, read, _tools(body.get("tools")))
+
+
+def _message(message: Any, at: int) -> UiMessage:
+    role = message.get("role") if isinstance(message, dict) else None
+    id, parts = (message.get("id"), message.get("parts")) if isinstance(message, dict) else (None, None)
+    if role not in ("user", "assistant", "system"):
+        raise _wrong(f"messages[{at}].role", "must be 'user', 'assistant' or 'system'")
+    if not isinstance(id, str) or not 0 < len(id) <= MOST:
+        raise _wrong(f"messages[{at}].id", f"must have 1 to {MOST} characters")
+    if not isinstance(parts, list) or not all(isinstance(each, dict) for each in parts):
+        raise _wrong(f"messages[{at}].parts", "must be a list of parts")
+    return dict(message)
+
+
+def _text(message: UiMessage) -> str:
+    texts = []
+    for part in message["parts"]:
+        if part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise _wrong(
+                "messages", f"ends with a user's message that has a part {part.get('type')!r}: only text is taken"
+            )
+        texts.append(part["text"])
+    if not (text := "\n\n".join(texts)).strip():
+        raise _wrong("messages", "ends with a user's message without words")
+    return text
+
+
+def is_tool(part: dict[str, Any]) -> bool:
+    """Whether a part of a message is a call of a tool."""
+    kind = part.get("type")
+    return kind == "dynamic-tool" or (isinstance(kind, str) and kind.startswith("tool-"))
+
+
+def _answers(message: UiMessage) -> Iterator[InterruptAnswer]:
+    """Yield the page's answers in the last step of a message; a step before it was answered before."""
+    parts = message["parts"]
+    first = max((at for at, part in enumerate(parts) if part.get("type") == "step-start"), default=0)
+    for part in filter(is_tool, parts[first:]):
+        approval, state = part.get("approval"), part.get("state")
+        if state == "approval-responded":
+            about = approval if isinstance(approval, dict) else {}
+            reason, approved = about.get("reason"), about.get("approved")
+            if not isinstance(approved, bool) or not isinstance(reason, str | None):
+                raise _wrong("messages", "has an approval's answer that must be {id, approved, reason?}")
+            why: JsonObject = {"reason": reason} if reason else {}
+            yield _answer(about.get("id"), {"decision": "approve" if approved else "reject", **why})
+        elif state in ("output-available", "output-error") and not approval and not part.get("providerExecuted"):
+            if state == "output-available":
+                yield _answer(_interrupt_of(part), {"decision": "answer", "answer": part.get("output")})
+            else:
+                yield _answer(_interrupt_of(part), {"decision": "reject", "reason": str(part.get("errorText") or "")})
+
+
+def _interrupt_of(part: dict[str, Any]) -> Json:
+    found: Json = part.get("callProviderMetadata")
+    for key in ("perdure", "interrupt"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def _answer(interrupt: Json, decision: JsonObject) -> InterruptAnswer:
+    found = interrupt_answer(interrupt, decision) if isinstance(interrupt, str) else None
+    if found is None:
+        raise _wrong("messages", f"answers what did not wait in this chat: {str(interrupt)[:MOST]!r}")
+    return found
+
+
+def _tools(listed: Any) -> list[JsonObject]:
+    """Return the tools that the page carries out. A call of one of them ends the answer until its output comes."""
+    if listed is None:
+        return []
+    if not isinstance(listed, list) or len(listed) > MOST_TOOLS:
+        raise _wrong("tools", f"must be a list of at most {MOST_TOOLS} tools")
+    found: dict[str, JsonObject] = {}
+    for at, tool in enumerate(listed):
+        name = tool.get("name") if isinstance(tool, dict) else None
+        if not is_function_name(name) or name in found:
+            raise _wrong(f"tools[{at}].name", "must have 1 to 64 letters, digits, '_' and '-', and be the only one")
+        try:
+            found[name] = client_tool(name, tool.get("inputSchema"), tool.get("description"))
+        except ToolDefinitionError as error:
+            raise _wrong(f"tools[{at}]", f"must be {{name, description?, inputSchema?}}: {error}") from None
+    return list(found.values())
+
+
+def _tool_name(message: Json) -> str:
+    tool = message.get("tool") if isinstance(message, dict) and message.get("type") == "tool" else None
+    name = tool.get("name") if isinstance(tool, dict) else tool
+    return name if isinstance(name, str) else ""
+
+
+def _wrong(key: str, words: str) -> HttpError:
+    return HttpError(422, f"{key} {words}")

@@ -1,0 +1,186 @@
+"""The routes of `useChat`, in the gateway and for an application's own routes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from perdure.agents.agent import Agent
+from perdure.client.perdure import Perdure
+from perdure.client.run import Run
+from perdure.client.run_tree import RunTreeReader
+from perdure.client.session import Session
+from perdure.errors import PerdureError, RunNotFoundError
+from perdure.gateway._keys import Key
+from perdure.gateway.adapter import Adapter, Gateway
+from perdure.gateway.ai_sdk._events import UiMessageEvents, as_frame
+from perdure.gateway.ai_sdk._requests import ChatRequest, read
+from perdure.gateway.answers import AnswerStream, FindRun, deliver
+from perdure.gateway.bounds import read_json
+from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
+from perdure.gateway.errors import HttpError, as_problem_json, problem_of
+from perdure.gateway.streams import EventStream
+from perdure.values.caller_context import read_context
+from perdure.values.json import JsonObject
+
+HEADERS: Final = {"x-vercel-ai-ui-message-stream": "v1"}
+
+
+def ai_sdk_adapter(gateway: Gateway) -> Adapter:
+    """Return the adapter by which each agent answers in the chats of `useChat`."""
+
+    trees = RunTreeReader()
+
+    async def answer(request: Request) -> Response:
+        caller, body = caller_of(request), await read_json(request)
+        agent = gateway.agents.get(request.path_params["agent"])
+        chat_request = read(body)
+        settings = chat_request.settings(agent.document(), gateway.client_source(caller, agent))
+        chats = _Chats(gateway.perdure, caller, trees, lambda id: gateway.own_run(caller, id))
+        frames = await chats.answer(chat_request, agent, settings, Key.of(gateway, request, caller, body))
+        return EventStream(gateway, caller, frames, HEADERS, retry=False)
+
+    async def resume(request: Request) -> Response:
+        caller = caller_of(request)
+        gateway.agents.get(request.path_params["agent"])
+        frames = await _Chats(gateway.perdure, caller, trees).resume(request.path_params["chat"])
+        return (
+            Response(status_code=204) if frames is None else EventStream(gateway, caller, frames, HEADERS, retry=False)
+        )
+
+    routes = [
+        Route("/ai-sdk/{agent}", answer, methods=["POST"]),
+        Route("/ai-sdk/{agent}/{chat}/stream", resume, methods=["GET"]),
+    ]
+    return Adapter("ai-sdk", routes)
+
+
+@dataclass(frozen=True)
+class _Chats:
+    """The chats of one caller."""
+
+    perdure: Perdure
+    caller: Caller
+    trees: RunTreeReader = field(default_factory=RunTreeReader)
+    find_run: FindRun | None = None
+    """By default the API's own."""
+
+    async def answer(
+        self, chat_request: ChatRequest, agent: Agent[Any], settings: JsonObject, key: Key | None = None
+    ) -> AsyncGenerator[str, None]:
+        """Send the message and the decisions, and return the frames of what follows. Raises before anything is sent."""
+        caller = self.caller
+        session = self.perdure.session(chat_request.chat, tenant=caller.tenant, agent=agent)
+        if chat_request.message is not None or not caller.may(APPROVE):
+            caller.check(SEND, "say something in chats")
+        message, answers = chat_request.message, chat_request.answers
+        delivery = await deliver(
+            session, caller, self._own_run, message=message, answers=answers, settings=settings, key=key
+        )
+        if delivery.run_id is None:  # a command
+            return _only(UiMessageEvents(chat_request).done())
+        run = delivery.run_id.rpartition("/")[2]
+        events = UiMessageEvents(chat_request, run, delivery.run_id, delivery.before)
+        return self._stream(delivery.run_id, session, events, delivery.late)
+
+    async def resume(self, chat: str) -> AsyncGenerator[str, None] | None:
+        """Return the frames of the answer that is being given, from its beginning; `None`: nothing runs in the chat."""
+        self.caller.check(READ, "follow what runs in a chat")
+        session = self.perdure.session(chat, tenant=self.caller.tenant)
+        try:
+            running = await session.run()
+        except RunNotFoundError:
+            return None
+        if running is None:
+            return None
+        nothing = ChatRequest(chat, ("", ""), [], [], [])
+        events = UiMessageEvents(nothing, running.id.rpartition("/")[2], running.id)
+        return self._stream(running.id, session, events)
+
+    async def _own_run(self, id: str) -> Run[Any]:
+        if self.find_run is not None:
+            return await self.find_run(id)
+        return await self.perdure.find_run(id, tenant=self.caller.tenant)
+
+    def _stream(
+        self, run_id: str, session: Session, events: UiMessageEvents, late: Sequence[str] = ()
+    ) -> AsyncGenerator[str, None]:
+        run = self.perdure.get_run(run_id)
+        return AnswerStream(run, session, self.trees, events, as_frame, self.caller.may(APPROVE), late).frames()
+
+
+async def _only(chunks: Iterable[JsonObject]) -> AsyncGenerator[str, None]:
+    for chunk in chunks:
+        yield as_frame(chunk)
+
+
+async def chat_response(
+    perdure: Perdure,
+    agent: Agent[Any],
+    body: JsonObject,
+    *,
+    sender: str,
+    tenant: str = "",
+    context: object = None,
+    rights: Iterable[str] = (READ, SEND, APPROVE),
+    key: str | None = None,
+) -> Response:
+    """Return the response of an application's own route to a request of `useChat`.
+
+    `body`: the request's JSON. `sender`, `tenant` and `context`: the user as your application has verified them; they are never taken from
+    the body. `rights`: what the user may do; without `approve` a stream goes on when somebody else has decided. `key`: the session's
+    (default: the sender and the chat's id, so that nobody reads another's chat). A refusal is a response with its status.
+
+        @app.post("/api/chat")
+        async def chat(request: Request, who: Annotated[Customer, Depends(signed_in)]) -> Response:
+            return await chat_response(perdure, desk, await request.json(), sender=who.name, context=who)
+    """
+    try:
+        caller = replace(_caller(sender, tenant, rights), context=read_context(context))
+        if not isinstance(body, dict):
+            raise HttpError(422, "the body must be a JSON object")
+        chat_request = read(body)
+        chat_request = replace(chat_request, chat=_own_key(sender, chat_request.chat) if key is None else key)
+        frames = await _Chats(perdure, caller).answer(chat_request, agent, chat_request.settings(agent.document(), ""))
+    except (HttpError, PerdureError) as error:
+        return _refusal(error)
+    return StreamingResponse(frames, headers=HEADERS, media_type="text/event-stream")
+
+
+async def resume_response(
+    perdure: Perdure, chat: str, *, sender: str, tenant: str = "", key: str | None = None
+) -> Response:
+    """Return the response of an application's own route to `useChat({resume: true})`: the answer that is being given, or 204.
+
+    @app.get("/api/chat/{id}/stream")
+    async def resume(id: str, who: Annotated[Customer, Depends(signed_in)]) -> Response:
+        return await resume_response(perdure, id, sender=who.name)
+    """
+    try:
+        frames = await _Chats(perdure, _caller(sender, tenant, (READ, SEND, APPROVE))).resume(
+            _own_key(sender, chat) if key is None else key
+        )
+    except (HttpError, PerdureError) as error:
+        return _refusal(error)
+    if frames is None:
+        return Response(status_code=204)
+    return StreamingResponse(frames, headers=HEADERS, media_type="text/event-stream")
+
+
+def _own_key(sender: str, chat: str) -> str:
+    return f"{sender}/{chat}"
+
+
+def _caller(sender: str, tenant: str, rights: Iterable[str]) -> Caller:
+    return Caller(tenant, sender, frozenset(rights), "")
+
+
+def _refusal(error: Exception) -> Response:
+    problem = problem_of(error)
+    assert problem is not None
+    return as_problem_json(problem)
