@@ -18,7 +18,7 @@ from perdure.workflows.dispatch import Dispatcher
 from perdure.workflows.display import RunDisplay
 from perdure.workflows.failures import message_of
 from perdure.workflows.notifications import RunNotifications
-from perdure.workflows.observability import observe
+from perdure.workflows.observability import now, observe
 from perdure.workflows.resets import Resets
 
 with workflow.unsafe.imports_passed_through():
@@ -202,10 +202,8 @@ class RunApprovals:
         self._display.report_reset()
         if not self.resets.counted:
             return
-        for approval_request in self.approval_queue.waiting.values():
-            if not approval_request.is_with_client:
-                approval_request.renew(workflow.now().isoformat(timespec="milliseconds"))
-                self._notes.waits(approval_request)
+        for approval_request in self.approval_queue.renew(now()):
+            self._notes.waits(approval_request)
         self._display.renew()
 
     def _release(self) -> None:

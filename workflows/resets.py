@@ -149,21 +149,27 @@ async def end_former(child_id: str, *, forces: bool = True) -> bool:
     A workflow cannot tell whose its id is: an activity asks the server. With `forces` a child that does not end by its
     cancellation is terminated.
     """
+    args: list[str | bool] = [child_id] if forces else [child_id, False]
+    return await _end_children(END_FORMER_ACTIVITY, args, f"end {child_id} of before the reset"[:200])
+
+
+async def _end_children(activity: str, args: list[str | bool], summary: str) -> bool:
+    """Execute an activity that ends children of before a reset; return its answer, `False` where it fails."""
     try:
-        ended: bool = await workflow.execute_activity(
-            END_FORMER_ACTIVITY,
-            args=[child_id] if forces else [child_id, False],
-            result_type=bool,
-            schedule_to_close_timeout=_ENDS_WITHIN,
-            start_to_close_timeout=timedelta(minutes=1),
-            retry_policy=RetryPolicy(maximum_attempts=5),
-            summary=f"end {child_id} of before the reset"[:200],
+        return bool(
+            await workflow.execute_activity(
+                activity,
+                args=args,
+                schedule_to_close_timeout=_ENDS_WITHIN,
+                start_to_close_timeout=timedelta(minutes=1),
+                retry_policy=RetryPolicy(maximum_attempts=5),
+                summary=summary,
+            )
         )
     except ActivityError as error:
         if is_cancelled_exception(error):
             raise
         return False
-    return ended
 
 
 class LeftBehind:
@@ -193,17 +199,7 @@ class LeftBehind:
             task.add_done_callback(self._ending.discard)
 
     async def _end(self) -> None:
-        try:
-            await workflow.execute_activity(
-                END_LEFT_ACTIVITY,
-                schedule_to_close_timeout=_ENDS_WITHIN,
-                start_to_close_timeout=timedelta(minutes=1),
-                retry_policy=RetryPolicy(maximum_attempts=5),
-                summary="end what the reset has left behind",
-            )
-        except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise
+        await _end_children(END_LEFT_ACTIVITY, [], "end what the reset has left behind")
 
 
 def was_reset_to_start() -> bool:

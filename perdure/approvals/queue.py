@@ -50,6 +50,8 @@ class ApprovalQueue:
     """The values that people endorse in this run (R15.6)."""
     digests: Digests = field(default_factory=Digests)
     """Digests of large values that are shown, each made once; kept while any request waits."""
+    _reset_at: str = ""
+    """The time of the first task after the last reset."""
     _decided: dict[str, Approval] = field(default_factory=dict)
     _approved_plan: int | None = None
     _approved_by_person: bool = False
@@ -116,7 +118,24 @@ class ApprovalQueue:
 
     def _put_out(self, request: ApprovalRequest) -> ApprovalRequest:
         self.waiting[request.id] = request
+        if request.approval.requested_at == self._reset_at:
+            self._renew(request)
         return request
+
+    def renew(self, time: str) -> list[ApprovalRequest]:
+        """Renew what waits, because the run was reset; return the renewed requests.
+
+        `time` is the time of the first task after the reset, as `add_call` takes it. That task repeats one of before the
+        reset: requests that it adds later are asked again, too.
+        """
+        self._reset_at = time
+        return [request for request in self.waiting.values() if self._renew(request)]
+
+    def _renew(self, request: ApprovalRequest) -> bool:
+        """Renew a request, unless it waits for a client: no person is asked."""
+        if not request.is_with_client:
+            request.renew(self._reset_at)
+        return not request.is_with_client
 
     def judge(self, decision: Decision) -> JudgedDecision:
         """Return the decision with its revised call or plan, and change nothing.
