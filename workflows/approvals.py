@@ -51,7 +51,7 @@ PROGRAM_TIMEOUT: Final = timedelta(seconds=30)
 LEFT: Final = workflow.HandlerUnfinishedPolicy.ABANDON
 """A run that ends while a decision comes in does not wait for it."""
 PROGRAMS_AT_ONCE: Final = 50
-"""Offers of a run that programs decide on at a time: their activities count beside those of the calls (R18.2)."""
+"""Requests of a run that programs decide on at a time: their activities count beside those of the calls (R18.2)."""
 _NOBODY: Final = {"timeout": "timeout", "policy": "policy"}
 
 
@@ -74,7 +74,7 @@ class RunApprovals:
         """Done when another timeout counts than before, and another then."""
 
     def begin(self, guard: Guard, rules: int) -> None:
-        """Go by this guard and these rules of the run. Decisions that came before wait for this."""
+        """Set the guard and the rules of the run. Decisions that came before wait for this."""
         self.approval_queue.guard, self._rules = guard, rules
         self.resets.begin(follows(rules, RESETS_COUNT))
 
@@ -155,7 +155,7 @@ class RunApprovals:
         return self.decide(raw)
 
     def change_policy(self, change: Policy) -> JsonObject:
-        """Change the run's policy, and judge anew what waits (R7.7); the policy as it stands then."""
+        """Change the run's policy, judge waiting requests anew (R7.7), and return the policy."""
         before = self.approval_queue.guard.policy.timeout
         self.approval_queue.change_policy(change)
         self._children.signal_change(change.as_change())
@@ -190,13 +190,13 @@ class RunApprovals:
             self.refuse(sent, error)
 
     def refuse(self, sent: Sequence[Json], error: DecisionError) -> None:
-        """Keep for `show` what changed nothing, and why."""
+        """Keep a decision that changed nothing for `show`, with its error."""
         observe(metrics.refused())
         shown = sent[0] if len(sent) == 1 else list(sent)
         self.approval_queue.refuse(shown, str(error), workflow.now().isoformat(timespec="seconds"))
 
     def _ask_again(self) -> None:
-        """The run was reset: what waits is asked once more, and watchers get an event."""
+        """Ask again after a reset of the run, and note the reset for watchers."""
         self._notes.was_reset()
         observe(metrics.run_reset())
         self._display.report_reset()
@@ -231,7 +231,7 @@ class ApprovalWaits:
         self._programs = asyncio.Semaphore(PROGRAMS_AT_ONCE)
 
     async def verdict(self, approval_request: ApprovalRequest) -> ApprovalVerdict:
-        """Wait until somebody decides, or until the policy's timeout, counted from the offer; a changed one counts at once."""
+        """Wait until somebody decides, or until the policy's timeout, counted from the request; a changed one counts at once."""
         decided, since = self._approvals.verdict_of(approval_request), workflow.time()
         self._observe_wait(approval_request)
         program = asyncio.create_task(self._ask_program(approval_request, decided))

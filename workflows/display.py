@@ -97,22 +97,11 @@ class RunDisplay:
         refused, because no request waits yet.
         """
         known = {entry.call: entry for entry in self._listed[1]}
-        waiting = [
-            approval_request
-            for approval_request in self._approval_queue.waiting.values()
-            if approval_request.id not in self._with_program
-        ]
-        if any(approval_request.is_with_client for approval_request in waiting) and run.prepared.follows(
-            CLIENT_CALLS_UNLISTED
-        ):
-            waiting = [
-                approval_request for approval_request in waiting if not approval_request.is_with_client
-            ]  # no person is asked
+        waiting = [each for each in self._approval_queue.waiting.values() if each.id not in self._with_program]
+        if any(each.is_with_client for each in waiting) and run.prepared.follows(CLIENT_CALLS_UNLISTED):
+            waiting = [each for each in waiting if not each.is_with_client]  # no person is asked
         oldest = islice(waiting, WAITING_NAMED)
-        listed = (
-            len(waiting),
-            [known.get(approval_request.id) or waiting_entry(approval_request) for approval_request in oldest],
-        )
+        listed = (len(waiting), [known.get(each.id) or waiting_entry(each) for each in oldest])
         if listed == self._listed:
             return
         before, self._listed = self._listed[0], listed

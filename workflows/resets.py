@@ -47,7 +47,7 @@ class Resets:
         self._task: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         self._counted: asyncio.Future[bool] = loop.create_future()
-        """Whether the run goes by all this: one that began with 0.1.0 does not. Done when its start was read."""
+        """Whether resets count in the run: in one that began with 0.1.0 they do not. Done when its start was read."""
 
         def seeded(_: int) -> None:  # the workflow's own functions may not be used here
             loop.call_soon(self._note)
@@ -81,13 +81,13 @@ class Resets:
             raise DecisionError(RESET)
 
     def begin(self, counted: bool) -> None:
-        """The run's start was read."""
+        """Set whether resets count in the run, once its start was read."""
         if not self._counted.done():
             self._counted.set_result(counted)
 
     @property
     def counted(self) -> bool:
-        """Whether the run goes by all this."""
+        """Whether resets count in the run, as far as that is known."""
         return self._counted.done() and self._counted.result()
 
     def _note(self) -> None:

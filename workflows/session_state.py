@@ -380,8 +380,8 @@ class SessionState:
             entry.error = f"{entry.error}; {words}" if entry.error else words
             return
         self.state = result.state
-        said = self.sources.get(_CONVERSATION, [])
-        self.sources = {**result.left, **({_CONVERSATION: said} if said else {})}
+        conversation = self.sources.get(_CONVERSATION, [])
+        self.sources = {**result.left, **({_CONVERSATION: conversation} if conversation else {})}
 
     # Views of the session.
 

@@ -168,15 +168,15 @@ class SessionUpdates:
 
     def check_compact(self, sent: Sequence[Json]) -> None:
         """Judge a request to compact the conversation: the sender and rights of a `SessionDeletion`."""
-        wish = self._read(SessionDeletion, sent)
-        check_right(wish.sender, wish.rights, "compact", "compact the session")
+        compaction = self._read(SessionDeletion, sent)
+        check_right(compaction.sender, compaction.rights, "compact", "compact the session")
 
     async def compact(self, sent: Sequence[Json]) -> JsonObject:
         """Compact: from now on a summary replaces all but the newest part (R10.11). Return the action in words."""
         self._session.arrived()  # it is not to go on as new meanwhile
-        wish = self._read(SessionDeletion, sent)
+        compaction = self._read(SessionDeletion, sent)
         words = await self._session.transcripts.tend("asked")
-        entry = CommandEntry(at=now(), command="compact", sender=wish.sender, text=words or "")
+        entry = CommandEntry(at=now(), command="compact", sender=compaction.sender, text=words or "")
         self._kept.transcript.append(entry)
         self._session.arrived()
         return {"compacted": words}

@@ -203,14 +203,15 @@ def ask_words(tool: str, params: JsonObject | None, reason: str, *, question: bo
 
 def tool_question(call: Call | None) -> str:
     """Return the question that a call's tool asks, with the call's parameters as data; empty: it asks none of its own."""
-    ask = None if call is None or call.spec.tool is None else call.spec.tool.ask
-    if call is None or ask is None:
+    tool = None if call is None else call.spec.tool
+    if call is None or tool is None or tool.ask is None:
         return ""
-    properties = {} if call.spec.tool is None else call.spec.tool.parameters.get("properties", {})
-    given = {name: about["default"] for name, about in properties.items() if "default" in about} | call.inputs.params
+    properties = tool.parameters.get("properties", {})
+    defaults = {name: about["default"] for name, about in properties.items() if "default" in about}
+    values = defaults | call.inputs.params
     parts = (
-        _visible(words) + ("" if name is None else value_words(given[name]) if name in given else "…")
-        for words, name in question_parts(ask)
+        _visible(words) + ("" if name is None else value_words(values[name]) if name in values else "…")
+        for words, name in question_parts(tool.ask)
     )
     return clip("".join(parts), 2 * MAX_QUESTION)
 

@@ -68,7 +68,7 @@ GONE: Final = Payload(None)
 class Neighbours:
     """The contexts of Requests whose runs this process holds in memory: an activity beside its run needs no query.
 
-    A context is here for as long as its run keeps it. What is not here, the run is queried for.
+    A context is here for as long as its run keeps it. An activity queries the run for any other.
     """
 
     def __init__(self) -> None:

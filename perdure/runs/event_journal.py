@@ -111,8 +111,8 @@ class EventJournal:
     def reset(self, at: str, run_id: str | None = None) -> None:
         """Note that the run goes on from an earlier point. Events that followed that point do not count any more.
 
-        `at`: the time of the first task after the reset; `run_id`: the run with which a session goes on. A workflow may learn of the reset behind messages of that task,
-        whose events come after it all the same.
+        `at`: the time of the first task after the reset; `run_id`: the run with which a session goes on. A workflow may
+        learn of the reset behind messages of that task: their events come after the reset all the same.
         """
         self._written_at = self.count
         anew = sum(1 for _ in takewhile(lambda entry: entry.at == at, reversed(self._kept)))

@@ -434,10 +434,10 @@ class CarriedEvents(WireModel):
 class Cursor:
     """A cursor of a reader, in one of four forms of dotted numbers, short enough to write by hand:
 
-    `12`: the run's events before number 12 were seen. `12.3.1.400.0`: also 400 characters of the text of Request 3,
-    attempt
-    1. `5.2.12`: the session's events before number 5, and of its run 2 those before 12. `5.2.12.3.1.400.0`: both. Of a
-    run that was reset, `12r20261123090444167`; of a session that was, `5r20261123090444167.2.12`.
+    `12`: the run's events before number 12 were seen.
+    `12.3.1.400.0`: also 400 characters of the text of Request 3, attempt 1.
+    `5.2.12`: the session's events before number 5, and of its run 2 those before 12.
+    `5.2.12.3.1.400.0`: both. Of a run that was reset, `12r20261123090444167`; of a session, `5r20261123090444167.2.12`.
     """
 
     events: int = 0

@@ -238,9 +238,9 @@ def hook_refused(event: str, hook: str) -> Observation:
     return _hook("hook refused", event, hook, "refused")
 
 
-def _hook(hook_text: str, event: str, hook: str, outcome: str) -> Observation:
+def _hook(words: str, event: str, hook: str, outcome: str) -> Observation:
     labels = {"event": word(event), "hook": word(hook), "outcome": outcome}
-    return Observation(hook_text, WARNING, dict(labels), [("perdure_hooks_total", 1, labels)])
+    return Observation(words, WARNING, dict(labels), [("perdure_hooks_total", 1, labels)])
 
 
 def tool_of(call: Call) -> str:

@@ -369,16 +369,16 @@ class RunProvenance:
     def recorded(self, call: Call) -> tuple[Json, JsonObject]:
         """Return a call's result for a session's transcript, and the shapes that replace its hidden values."""
         hidden, result = self.shown_result(call)
-        preview_of: JsonObject = {"shown": preview(result, 160)} if hidden else {}
+        shapes: JsonObject = {"shown": preview(result, 160)} if hidden else {}
         origins = call.inputs.origins.params
         if any(map(self.hides, origins.values())):
-            preview_of["params"] = {
+            shapes["params"] = {
                 name: shape(value) if self.hides(origins.get(name, NOWHERE)) else value
                 for name, value in call.inputs.params.items()
             }
         if call.state.error is not None and (error := self.shown_error(call, call.state.error))["message"] == HIDDEN:
-            preview_of["error"] = error
-        return result, preview_of
+            shapes["error"] = error
+        return result, shapes
 
     def shown_problems(self, problems: list[str], sources: Sources) -> list[str]:
         """Return the problems of an output of these sources as the model sees them. Their words may hold the output's

@@ -256,9 +256,8 @@ class Template:
         """Yield the text of the resolved value in pieces: a text as it is, of an object with one text that text, else
         compact JSON.
 
-        `lookup` returns `UNKNOWN` for a reference that has no value yet. The iterator then yields `None`, and asks for
-        the value again when it is asked for the next piece. So it does for ever behind a missing value. Raises what
-        `resolve` raises.
+        `lookup` returns `UNKNOWN` for a reference that has no value yet. The iterator then yields `None`, and looks the
+        value up again for the next piece; a missing value is never found. Raises what `resolve` raises.
         """
         return _TextPieces(lookup, texts).of(self.node)
 
