@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from perdure.models.provider_extras import CONTENT_INDEX, THINKING_BLOCKS
+from perdure.models.provider_extras import THINKING_BLOCKS
 from perdure.models.providers.chat_messages import (
     CallPart,
+    CallPieces,
     ChatTurn,
     Part,
     TextPart,
-    call_piece,
     chunk,
     count,
     in_order,
@@ -23,7 +23,7 @@ from perdure.models.providers.chat_messages import (
     usage_chunk,
     written_arguments,
 )
-from perdure.models.providers.claude import Claude, claude_of
+from perdure.models.providers.claude import Claude, claude_of, signed_thoughts
 from perdure.values.json import Json, JsonObject
 
 _MARK: Final[JsonObject] = {"cache_control": {"type": "ephemeral"}}
@@ -42,7 +42,7 @@ def write_body(model: str, chat: JsonObject, stable: int) -> JsonObject:
     claude = claude_of(model) or Claude(model)
     conversation = read_conversation(chat["messages"])
     tools, callable_ = known_tools(chat, conversation)
-    thoughts = claude.thoughts(chat.get("reasoning_effort")) if _may_think(conversation.turns, claude) else {}
+    thoughts = claude.thoughts(chat.get("reasoning_effort"), conversation.turns)
     contents = [list(_blocks(turn)) for turn in conversation.turns]
     turns = zip(conversation.turns, contents, strict=True)
     body: JsonObject = {
@@ -76,32 +76,17 @@ def write_body(model: str, chat: JsonObject, stable: int) -> JsonObject:
     return body
 
 
-def _may_think(turns: list[ChatTurn], claude: Claude) -> bool:
-    """Whether the server accepts thinking: one with a budget demands the thoughts before the last calls."""
-    calling = [turn for turn in turns if turn.calls]
-    return claude.adaptive or not calling or any(_thoughts(calling[-1]))
-
-
 def _blocks(turn: ChatTurn) -> Iterator[JsonObject]:
     for call, parts in turn.results:
         content = [_part(part) for part in parts]
         yield {"type": "tool_result", "tool_use_id": call.id, "content": content}
-    thoughts = [(count(block.get("index")), _thought(block)) for block in _thoughts(turn)]
+    thoughts = [(count(block.get("index")), _thought(block)) for block in signed_thoughts(turn)]
     calls = [(place_of(call.beside), _call(call)) for call in turn.calls]
-    early, later = in_order(thoughts, calls)
-    yield from early
-    yield from map(_part, turn.parts)
-    yield from later
+    yield from in_order(thoughts, map(_part, turn.parts), calls)
 
 
 def _call(call: CallPart) -> JsonObject:
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
-
-
-def _thoughts(turn: ChatTurn) -> list[JsonObject]:
-    """Return the thoughts that have their signature: the server refuses others."""
-    blocks = objects(turn.extras.get(THINKING_BLOCKS))
-    return [block for block in blocks if block.get("signature") or block.get("data")]
 
 
 def _thought(block: JsonObject) -> JsonObject:
@@ -154,12 +139,7 @@ class AnthropicEvents:
     """A reader of the events of Messages, or of a whole message."""
 
     def __init__(self) -> None:
-        self._calls: dict[int, int] = {}
-        """Index of a block → index of its call."""
-        self._written: set[int] = set()
-        """Blocks of calls whose arguments have begun."""
-        self._thought = False
-        """Whether there were thoughts: then the place of each call among them counts."""
+        self._calls = CallPieces()
         self._usage: JsonObject = {}
 
     def take(self, event: Json) -> list[Json]:
@@ -177,8 +157,8 @@ class AnthropicEvents:
             return self._block(index, part_of(event, "content_block"))
         if kind == "content_block_delta":
             return self._delta(index, part_of(event, "delta"))
-        if kind == "content_block_stop" and index in self._calls and index not in self._written:
-            return [chunk(call_piece(self._calls[index], "{}"))]
+        if kind == "content_block_stop":
+            return self._calls.close(index)
         if kind == "message_delta":
             return [self._end(part_of(event, "delta"), event)]
         return []
@@ -186,9 +166,7 @@ class AnthropicEvents:
     def _whole(self, message: JsonObject) -> list[Json]:
         pieces: list[Json] = [chunk(model=message.get("model"))]
         for index, block in enumerate(objects(message.get("content"))):
-            pieces += self._block(index, block)
-            if index in self._calls and index not in self._written:
-                pieces.append(chunk(call_piece(self._calls[index], "{}")))
+            pieces += self._block(index, block) + self._calls.close(index)
         return [*pieces, self._end(message, message)]
 
     def _block(self, index: int, block: JsonObject) -> list[Json]:
@@ -196,31 +174,24 @@ class AnthropicEvents:
         if kind == "text" and block.get("text"):
             return [chunk({"content": block["text"]})]
         if kind in ("thinking", "redacted_thinking"):
-            self._thought = True
+            self._calls.placed = True
             return [chunk({THINKING_BLOCKS: [{**block, "index": index}]})]
         if kind != "tool_use":
             return []
-        number = self._calls[index] = len(self._calls)
-        place = {CONTENT_INDEX: index} if self._thought else {}
-        arguments = written_arguments(block["input"]) if block.get("input") else ""
-        if arguments:
-            self._written.add(index)
-        return [chunk(call_piece(number, arguments, id=block.get("id"), name=block.get("name"), **place))]
+        opened = self._calls.open(index, block.get("id"), block.get("name"))
+        return opened + (self._calls.write(index, written_arguments(block["input"])) if block.get("input") else [])
 
     def _delta(self, index: int, delta: JsonObject) -> list[Json]:
         kind = delta.get("type")
         if kind == "text_delta":
             return [chunk({"content": delta.get("text")})]
-        if kind == "input_json_delta" and index in self._calls:
-            if not delta.get("partial_json"):
-                return []
-            self._written.add(index)
-            return [chunk(call_piece(self._calls[index], str(delta["partial_json"])))]
+        if kind == "input_json_delta":
+            return self._calls.write(index, str(delta.get("partial_json") or ""))
         if kind == "thinking_delta":
             return [chunk({THINKING_BLOCKS: [{"index": index, "type": "thinking", "thinking": delta.get("thinking")}]})]
         if kind == "signature_delta":
-            said = {"index": index, "type": "thinking", "signature": delta.get("signature")}
-            return [chunk({THINKING_BLOCKS: [said]})]
+            signed = {"index": index, "type": "thinking", "signature": delta.get("signature")}
+            return [chunk({THINKING_BLOCKS: [signed]})]
         return []
 
     def _end(self, ended: JsonObject, event: JsonObject) -> JsonObject:

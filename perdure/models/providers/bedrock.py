@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from perdure.models.provider_extras import CONTENT_INDEX, THINKING_BLOCKS
+from perdure.models.provider_extras import THINKING_BLOCKS
 from perdure.models.providers.chat_messages import (
     CallPart,
+    CallPieces,
     ChatTurn,
     Part,
     TextPart,
-    call_piece,
     chunk,
     count,
     in_order,
@@ -24,7 +24,7 @@ from perdure.models.providers.chat_messages import (
     usage_chunk,
     written_arguments,
 )
-from perdure.models.providers.claude import claude_of
+from perdure.models.providers.claude import claude_of, signed_thoughts
 from perdure.values.json import Json, JsonObject
 
 _MARK: Final[JsonObject] = {"cachePoint": {"type": "default"}}
@@ -40,10 +40,7 @@ def write_body(model: str, chat: JsonObject, stable: int, *, marked: bool) -> Js
     claude = claude_of(model)
     conversation = read_conversation(chat["messages"])
     tools, _ = known_tools(chat, conversation)
-    calling = [turn for turn in conversation.turns if turn.calls]
-    thoughts: JsonObject = {}
-    if claude is not None and (claude.adaptive or not calling or any(_thoughts(calling[-1]))):
-        thoughts = claude.thoughts(chat.get("reasoning_effort"))
+    thoughts = {} if claude is None else claude.thoughts(chat.get("reasoning_effort"), conversation.turns)
     contents = [list(_blocks(turn)) for turn in conversation.turns]
     turns = zip(conversation.turns, contents, strict=True)
     system: list[JsonObject] = [{"text": text} for text in conversation.system]
@@ -80,21 +77,13 @@ def _blocks(turn: ChatTurn) -> Iterator[JsonObject]:
     for call, parts in turn.results:
         content = [_part(part) for part in parts] or [{"text": "(empty)"}]
         yield {"toolResult": {"toolUseId": call.id, "content": content}}
-    thoughts = [(count(block.get("index")), _thought(block)) for block in _thoughts(turn)]
-    early, later = in_order(thoughts, [(place_of(call.beside), _call(call)) for call in turn.calls])
-    yield from early
-    yield from map(_part, turn.parts)
-    yield from later
+    thoughts = [(count(block.get("index")), _thought(block)) for block in signed_thoughts(turn)]
+    calls = [(place_of(call.beside), _call(call)) for call in turn.calls]
+    yield from in_order(thoughts, map(_part, turn.parts), calls)
 
 
 def _call(call: CallPart) -> JsonObject:
     return {"toolUse": {"toolUseId": call.id, "name": call.name, "input": call.arguments}}
-
-
-def _thoughts(turn: ChatTurn) -> list[JsonObject]:
-    """Return the thoughts that have their signature."""
-    blocks = objects(turn.extras.get(THINKING_BLOCKS))
-    return [block for block in blocks if block.get("signature") or block.get("data")]
 
 
 def _thought(block: JsonObject) -> JsonObject:
@@ -133,12 +122,7 @@ class BedrockEvents:
     """A reader of the events of ConverseStream, each as `{"name": {…}}`, or of a whole answer."""
 
     def __init__(self) -> None:
-        self._calls: dict[int, int] = {}
-        """Index of a block → index of its call."""
-        self._written: set[int] = set()
-        """Blocks of calls whose arguments have begun."""
-        self._thought = False
-        """Whether there were thoughts: then the place of each call among them counts."""
+        self._calls = CallPieces()
 
     def take(self, event: Json) -> list[Json]:
         """Return the pieces that an event stands for; what is none of these events stays as it is."""
@@ -155,8 +139,8 @@ class BedrockEvents:
             return self._opened(index, part_of(data, "start"))
         if kind == "contentBlockDelta":
             return self._delta(index, part_of(data, "delta"))
-        if kind == "contentBlockStop" and index in self._calls and index not in self._written:
-            return [chunk(call_piece(self._calls[index], "{}"))]
+        if kind == "contentBlockStop":
+            return self._calls.close(index)
         if kind == "messageStop":
             return self._end(data)
         return [_counted(data)] if kind == "metadata" else []
@@ -170,32 +154,28 @@ class BedrockEvents:
                 flat = {"reasoningContent": {**thought, **part_of(thought, "reasoningText")}} if thought else block
                 pieces += self._delta(index, flat)
             else:
-                arguments = written_arguments(part_of(block, "toolUse").get("input"))
-                pieces.append(chunk(call_piece(self._calls[index], arguments)))
+                pieces += self._calls.write(index, written_arguments(part_of(block, "toolUse").get("input")))
         return [*pieces, *self._end(answer), _counted(answer)]
 
     def _opened(self, index: int, start: JsonObject) -> list[Json]:
         call = start.get("toolUse")
         if not isinstance(call, dict):
             return []
-        number = self._calls[index] = len(self._calls)
-        place = {CONTENT_INDEX: index} if self._thought else {}
-        return [chunk(call_piece(number, "", id=call.get("toolUseId"), name=call.get("name"), **place))]
+        return self._calls.open(index, call.get("toolUseId"), call.get("name"))
 
     def _delta(self, index: int, delta: JsonObject) -> list[Json]:
         if isinstance(text := delta.get("text"), str):
             return [chunk({"content": text})]
-        if isinstance(call := delta.get("toolUse"), dict) and index in self._calls and call.get("input"):
-            self._written.add(index)
-            return [chunk(call_piece(self._calls[index], str(call["input"])))]
+        if isinstance(call := delta.get("toolUse"), dict) and call.get("input"):
+            return self._calls.write(index, str(call["input"]))
         if not isinstance(thought := delta.get("reasoningContent"), dict):
             return []
-        self._thought = True
+        self._calls.placed = True
         if thought.get("redactedContent"):
             block = {"type": "redacted_thinking", "data": thought["redactedContent"]}
         else:
-            said = {"thinking": thought.get("text"), "signature": thought.get("signature")}
-            block = {"type": "thinking", **{key: value for key, value in said.items() if value is not None}}
+            pieces = {"thinking": thought.get("text"), "signature": thought.get("signature")}
+            block = {"type": "thinking", **{key: value for key, value in pieces.items() if value is not None}}
         return [chunk({THINKING_BLOCKS: [{"index": index, **block}]})]
 
     def _end(self, ended: JsonObject) -> list[Json]:

@@ -204,21 +204,23 @@ def known_tools(body: JsonObject, conversation: Conversation) -> tuple[list[Json
 
 
 def place_of(call: JsonObject) -> int | None:
-    """Return the place of a call among the parts of its answer, if its server has told it."""
+    """Return the place of a call among the parts of its answer, if its server has sent it."""
     place = call.get(CONTENT_INDEX)
     return place if isinstance(place, int) else None
 
 
 def in_order(
-    thoughts: Sequence[tuple[int, JsonObject]], calls: Sequence[tuple[int | None, JsonObject]]
-) -> tuple[list[JsonObject], list[JsonObject]]:
-    """Return the thoughts before the first call, and then calls with the thoughts between them, by their places."""
+    thoughts: Sequence[tuple[int, JsonObject]],
+    parts: Iterable[JsonObject],
+    calls: Sequence[tuple[int | None, JsonObject]],
+) -> list[JsonObject]:
+    """Return the blocks of an answer: the thoughts before the first call, the parts, then calls and thoughts by place."""
     places = [place for place, _ in calls if place is not None]
     first = min(places, default=None)
     early = [block for place, block in thoughts if first is None or place < first]
     later: list[tuple[float, JsonObject]] = [*thoughts[len(early) :]]
     later += [(float("inf") if place is None else place, call) for place, call in calls]
-    return early, [block for _, block in sorted(later, key=lambda each: each[0])]
+    return [*early, *parts, *(block for _, block in sorted(later, key=lambda each: each[0]))]
 
 
 def chunk(delta: JsonObject | None = None, finish: str | None = None, **more: Json) -> JsonObject:
@@ -233,6 +235,41 @@ def call_piece(index: int, arguments: str | None = None, **more: Json) -> JsonOb
     function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
     given = {key: value for key, value in more.items() if value is not None}
     return {"tool_calls": [{"index": index, "type": "function", "function": function, **given}]}
+
+
+class CallPieces:
+    """The native calls of one answer, numbered as they open; a server names the block of each piece."""
+
+    def __init__(self) -> None:
+        self.placed = False
+        """Whether the answer has thoughts: then the place of each call among them counts."""
+        self._numbers: dict[int, int] = {}
+        """Index of a block → number of its call."""
+        self._written: set[int] = set()
+        """Blocks whose arguments have begun."""
+
+    def __bool__(self) -> bool:
+        return bool(self._numbers)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._numbers
+
+    def open(self, block: int, id: Json, name: Json) -> list[Json]:
+        """Return the piece with which a call begins."""
+        number = self._numbers[block] = len(self._numbers)
+        place = {CONTENT_INDEX: block} if self.placed else {}
+        return [chunk(call_piece(number, "", id=id, name=name, **place))]
+
+    def write(self, block: int, arguments: str) -> list[Json]:
+        """Return the next piece of a call's arguments; none if the block is no call."""
+        if block not in self._numbers or not arguments:
+            return []
+        self._written.add(block)
+        return [chunk(call_piece(self._numbers[block], arguments))]
+
+    def close(self, block: int, arguments: str = "{}") -> list[Json]:
+        """Return the whole arguments of a call of which no piece came; by default it has none."""
+        return [] if block in self._written else self.write(block, arguments)
 
 
 def usage_chunk(prompt: int, completion: int, cached: int = 0, reasoning: int = 0) -> JsonObject:

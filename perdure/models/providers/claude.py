@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from perdure.models.provider_extras import THINKING_BLOCKS
+from perdure.models.providers.chat_messages import ChatTurn, objects
 from perdure.values.json import JsonObject
 
 _NAME: Final = re.compile(r"claude-[\w.-]+")
@@ -57,9 +60,9 @@ class Claude:
         """Whether it decides itself how long to think."""
         return _BUDGETS.match(self.name) is None
 
-    def thoughts(self, effort: str | None) -> JsonObject:
+    def thoughts(self, effort: str | None, turns: Sequence[ChatTurn]) -> JsonObject:
         """Return `thinking`, and `effort` where the model takes one; empty if the agent asks for no effort."""
-        if effort is None or effort in NO_THINKING or not self.thinking:
+        if effort is None or effort in NO_THINKING or not self.thinking or not self._may_think(turns):
             return {}
         if self.adaptive:
             return {
@@ -67,6 +70,11 @@ class Claude:
                 "effort": _EFFORT.get(effort, effort),
             }
         return {"thinking": {"type": "enabled", "budget_tokens": _BUDGET.get(effort, _BUDGET["medium"])}}
+
+    def _may_think(self, turns: Sequence[ChatTurn]) -> bool:
+        """Whether the server accepts thinking: one with a budget demands the thoughts before the last calls."""
+        calling = [turn for turn in turns if turn.calls]
+        return self.adaptive or not calling or bool(signed_thoughts(calling[-1]))
 
     def tokens(self, thoughts: JsonObject) -> int:
         """Return how long an answer may be if the agent says nothing, with the thoughts."""
@@ -77,6 +85,12 @@ class Claude:
             most = _TOKENS_4_5
         budget: int = thoughts.get("thinking", {}).get("budget_tokens", 0)
         return max(most, budget + _ROOM)
+
+
+def signed_thoughts(turn: ChatTurn) -> list[JsonObject]:
+    """Return the thoughts of a turn that have their signature: the servers refuse others."""
+    blocks = objects(turn.extras.get(THINKING_BLOCKS))
+    return [block for block in blocks if block.get("signature") or block.get("data")]
 
 
 def claude_of(model: str) -> Claude | None:

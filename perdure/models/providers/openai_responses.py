@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from perdure.models.provider_extras import CONTENT_INDEX, REASONING_ITEMS
+from perdure.models.provider_extras import REASONING_ITEMS
 from perdure.models.providers.chat_messages import (
+    CallPieces,
     FilePart,
     Part,
     TextPart,
-    call_piece,
     chat_tools,
     chunk,
     count,
@@ -71,11 +71,8 @@ def _answer(message: JsonObject, parts: list[Part]) -> Iterator[JsonObject]:
     """Yield an answer's items: reasoning before what follows from it, as the server had them."""
     thoughts = [(count(item.get("index")), _reasoning(item)) for item in objects(message.get(REASONING_ITEMS))]
     calls = [(place_of(call), _call(call)) for call in objects(message.get("tool_calls"))]
-    early, later = in_order(thoughts, calls)
-    yield from early
-    if text := text_of(parts):
-        yield {"role": "assistant", "content": text}
-    yield from later
+    text = text_of(parts)
+    yield from in_order(thoughts, [{"role": "assistant", "content": text}] if text else [], calls)
 
 
 def _reasoning(item: JsonObject) -> JsonObject:
@@ -111,19 +108,18 @@ class ResponsesEvents:
     """A reader of the events of Responses, or of a whole response."""
 
     def __init__(self) -> None:
-        self._calls: dict[int, int] = {}
-        """Index of an output item → index of its call."""
+        self._calls = CallPieces()
         self._begun: set[int] = set()
-        """Items of which text or arguments have come."""
-        self._reasoned = False
-        """Whether there was reasoning: then the place of each call among it counts."""
+        """Items of which text has come, or which are finished."""
         self._read: dict[str, Callable[[JsonObject], list[Json]]] = {
             "response.output_text.delta": self._text,
             "response.refusal.delta": lambda event: self._begin(event, {"refusal": event.get("delta")}),
             "response.reasoning_summary_text.delta": self._thought,
             "response.reasoning_text.delta": self._thought,
             "response.output_item.added": self._added,
-            "response.function_call_arguments.delta": self._arguments,
+            "response.function_call_arguments.delta": lambda event: self._calls.write(
+                count(event.get("output_index")), str(event.get("delta") or "")
+            ),
             "response.output_item.done": lambda event: self._done(count(event.get("output_index")), _item(event)),
             "response.created": lambda event: [chunk(model=part_of(event, "response").get("model"))],
             "response.completed": lambda event: self._end(part_of(event, "response")),
@@ -155,18 +151,10 @@ class ResponsesEvents:
 
     def _added(self, event: JsonObject) -> list[Json]:
         item, index = _item(event), count(event.get("output_index"))
-        return [chunk(self._opened(index, item))] if item.get("type") == "function_call" else []
+        return self._opened(index, item) if item.get("type") == "function_call" else []
 
-    def _opened(self, index: int, item: JsonObject) -> JsonObject:
-        number = self._calls[index] = len(self._calls)
-        place = {CONTENT_INDEX: index} if self._reasoned else {}
-        return call_piece(number, "", id=item.get("call_id") or item.get("id"), name=item.get("name"), **place)
-
-    def _arguments(self, event: JsonObject) -> list[Json]:
-        index = count(event.get("output_index"))
-        if index not in self._calls:
-            return []
-        return self._begin(event, call_piece(self._calls[index], str(event.get("delta") or "")))
+    def _opened(self, index: int, item: JsonObject) -> list[Json]:
+        return self._calls.open(index, item.get("call_id") or item.get("id"), item.get("name"))
 
     def _done(self, index: int, item: JsonObject) -> list[Json]:
         """Return what a finished item has beyond its pieces: all of it where none came."""
@@ -174,11 +162,10 @@ class ResponsesEvents:
         pieces: list[Json] = []
         if kind == "function_call":
             if index not in self._calls:
-                pieces.append(chunk(self._opened(index, item)))
-            if index not in self._begun:
-                pieces.append(chunk(call_piece(self._calls[index], written_arguments(item.get("arguments")) or "{}")))
+                pieces += self._opened(index, item)
+            pieces += self._calls.close(index, written_arguments(item.get("arguments")) or "{}")
         elif kind == "reasoning":
-            self._reasoned = True
+            self._calls.placed = True
             kept = {key: item[key] for key in ("type", "id", "summary", "encrypted_content") if key in item}
             if item.get("encrypted_content"):
                 pieces.append(chunk({REASONING_ITEMS: [{**kept, "index": index}]}))
@@ -188,7 +175,7 @@ class ResponsesEvents:
                     chunk({"content": [{"type": "reasoning_text", "text": each.get("text")}]}) for each in thoughts
                 ]
         elif kind == "message" and index not in self._begun:
-            pieces += [chunk(_said(part)) for part in objects(item.get("content"))]
+            pieces += [chunk(_delta_of(part)) for part in objects(item.get("content"))]
         self._begun.add(index)
         return pieces
 
@@ -221,5 +208,5 @@ def _item(event: JsonObject) -> JsonObject:
     return part_of(event, "item")
 
 
-def _said(part: JsonObject) -> JsonObject:
+def _delta_of(part: JsonObject) -> JsonObject:
     return {"refusal": part.get("refusal")} if part.get("type") == "refusal" else {"content": part.get("text")}
