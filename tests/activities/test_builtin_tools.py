@@ -168,8 +168,8 @@ async def test_a_command_that_takes_too_long_is_stopped_with_what_it_started(fol
 
 
 @contextmanager
-def gone_when_closed(folder: Path) -> Iterator[Callable[[], Awaitable[None]]]:
-    """Whoever opens `alive` for writing holds it until its end: the function waits until nobody does. `ready` says that it is open."""
+def gone_when_closed(folder: Path) -> Iterator[Callable[[], Awaitable[bool]]]:
+    """Yield a function that waits until no process holds `alive` open, and returns whether that came. `ready` tells that one has opened it."""
     os.mkfifo(folder / "alive")
     os.mkfifo(folder / "ready")
     handle = os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK)
@@ -181,12 +181,14 @@ def gone_when_closed(folder: Path) -> Iterator[Callable[[], Awaitable[None]]]:
             if os.read(handle, 100) == b"":
                 closed.set()
 
-    async def wait() -> None:
+    async def wait() -> bool:
         loop = asyncio.get_running_loop()
         loop.add_reader(handle, look)
         os.close(own)
         try:
-            await asyncio.wait_for(closed.wait(), HANG)
+            return await asyncio.wait_for(closed.wait(), HANG)
+        except TimeoutError:
+            return False
         finally:
             loop.remove_reader(handle)
 
@@ -222,7 +224,7 @@ async def test_nothing_that_a_command_starts_outlives_it(
     with gone_when_closed(folder) as gone:
         ended = await call(run, argv=ESCAPES[escape])  # which does not wait for who keeps the pipes
         assert (ended["exitCode"], ended["stdout"]) == (0, "done\n")
-        await gone()
+        assert await gone()
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancelled", "killed from inside"])
@@ -240,7 +242,7 @@ async def test_a_command_that_is_stopped_ends_with_all_it_started(how: str, fold
             await asyncio.gather(task, return_exceptions=True)
         else:
             assert await refusal(run, argv=["sh", "-c", script], timeout=1.5) == "timeout"
-        await gone()
+        assert await gone()
 
 
 @pytest.mark.parametrize("signal", ["KILL", "STOP"])
@@ -267,7 +269,7 @@ async def test_a_program_that_kills_its_jail_does_not_outlive_it(
             task.cancel()
             reader.close()
             await asyncio.gather(task, return_exceptions=True)
-        await gone()
+        assert await gone()
     gate = os.open(folder / "gate", os.O_WRONLY | os.O_NONBLOCK)  # fails where nobody reads any more
     os.write(gate, b"through")
     os.close(gate)
@@ -286,7 +288,7 @@ async def test_a_command_ends_when_its_worker_is_killed(folder: Path) -> None:
         worker.kill()
         await worker.wait()
         reader.close()
-        await gone()
+        assert await gone()
 
 
 async def test_a_command_cannot_read_the_worker(folder: Path) -> None:

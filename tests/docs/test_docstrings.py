@@ -156,7 +156,7 @@ def test_an_example_that_needs_no_server_runs(example: str, monkeypatch: pytest.
         (tmp_path / name).write_text(json.dumps(document), encoding="utf-8")
     space: dict[str, Any] = {"__name__": "example", "__builtins__": builtins}
     exec(compile(IMPORTS, "imports", "exec"), space)
-    exec(compile(example, "example", "exec"), space)
+    exec(compile(example, "example", "exec"), space)  # an error in it fails the test
 
 
 def test_enough_examples_run() -> None:

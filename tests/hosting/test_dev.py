@@ -183,3 +183,4 @@ async def test_dev_ends_with_its_worker(tmp_path: Path) -> None:
         run = await begun(await it.perdure())
         await run.approve("1.0", by="ann")
         await it.until("the worker has ended by itself, and dev with it")
+    assert it.process.returncode == 1

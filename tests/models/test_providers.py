@@ -13,7 +13,7 @@ from perdure.models.provider_errors import Reduction, Refusal, refusal_of, step_
 from perdure.models.provider_extras import server_of
 from perdure.models.providers.capabilities import capabilities_of
 from perdure.models.providers.registry import write_request
-from perdure.models.requests import ReaderVocabulary
+from perdure.models.requests import ReaderVocabulary, RequestResult
 from perdure.models.response_stream import ResponseStream
 
 SONNET = "anthropic:claude-sonnet-5"
@@ -377,5 +377,6 @@ def test_bedrocks_body() -> None:
      {"object": "response", "output": [None, {"type": "reasoning", "summary": "x"}, {"type": "message", "content": [1]}]}],
     ids=json.dumps,
 )  # fmt: skip
-def test_no_event_of_a_server_raises(model: str, event: Any) -> None:
-    answer(model, [event, event]).result()
+def test_any_event_of_a_server_gives_a_result_that_crosses_the_wire(model: str, event: Any) -> None:
+    result = answer(model, [event, event]).result()
+    assert RequestResult.model_validate_json(result.model_dump_json(by_alias=True)) == result

@@ -283,7 +283,8 @@ def test_r9_2_of_json_nothing_is_a_comment(document: Any, size: int) -> None:
 
 @given(text=st.lists(st.sampled_from(['{"calls":[', *'{}[],:"\\ x1/*\n'])).map("".join), size=st.integers(1, 9))
 def test_no_text_makes_the_solution_reader_raise_or_take_back(text: str, size: int) -> None:
-    read("solution", text, size)
+    solution, early = read("solution", text, size)
+    assert early == solution.calls[: len(early)]
 
 
 HEAVY = {

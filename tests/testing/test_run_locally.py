@@ -81,7 +81,7 @@ def block(first_words: str, tmp_path: Path) -> ModuleType:
 
 
 async def test_the_guides_refund_moves_the_money_once(tmp_path: Path) -> None:
-    guide = block("# test_refund.py", tmp_path)
+    guide = block("# test_refund.py", tmp_path)  # its tests have the assertions
     guide.test_a_person_is_asked_before_money_moves()
     await guide.test_the_money_moves_once()
 

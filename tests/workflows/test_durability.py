@@ -156,17 +156,22 @@ async def test_the_worker_is_killed_while_the_model_writes(
     assert [error["error"]["code"] for error in result.errors] == (["interrupted"] if released else [])
 
 
+async def killed_during_calls(it: Site, tool: str, begun: int) -> tuple[RunResult, list[ActivityRecord]]:
+    """Kill the worker while so many calls of a tool work; return the run's result, and the activities of the tool."""
+    it.bell.quiet = True
+    handle = await it.start_run(tool)
+    await it.bell.wait_for(begun)
+    await answered(it.client, handle.id)
+    await it.kill()
+    it.bell.answer()
+    await it.start_worker()
+    result = await finish(handle)
+    return result, [each for each in await activities(handle) if each.name == tool]
+
+
 async def test_the_worker_is_killed_during_a_tool(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     async with site(dev_server, [{"calls": CALLS, "output": {"ok": True}}], tmp_path) as it:
-        it.bell.quiet = True
-        handle = await it.start_run()
-        await it.bell.wait_for(2)
-        await answered(it.client, handle.id)
-        await it.kill()
-        it.bell.answer()
-        await it.start_worker()
-        result = await finish(handle)
-        calls = [each for each in await activities(handle) if each.name == "note"]
+        result, calls = await killed_during_calls(it, "note", 2)
     assert (result.status, result.state["c"]) == ("completed", "one and two")
     assert it.effects() == ["1.0", "1.1", "1.2"]
     assert [call.attempts > 1 for call in result.calls[:2]] == [True, True]
@@ -180,15 +185,7 @@ async def test_a_call_whose_worker_is_killed_goes_to_another_after_ten_seconds_o
 ) -> None:
     call = {"_tool": "plain", "text": "one", "_outputPath": "†state.a"}
     async with site(dev_server, [{"calls": [call], "output": {"ok": True}}], tmp_path) as it:
-        it.bell.quiet = True
-        handle = await it.start_run("plain")
-        await it.bell.wait_for(1)
-        await answered(it.client, handle.id)
-        await it.kill()
-        it.bell.answer()
-        await it.start_worker()
-        result = await finish(handle)
-        calls = [each for each in await activities(handle) if each.name == "plain"]
+        result, calls = await killed_during_calls(it, "plain", 1)
     assert (result.status, result.calls[0].attempts) == ("completed", 2)
     assert [(each.attempts, each.heartbeat, each.ended) for each in calls] == [
         (1, 10.0, "lost"),

@@ -16,6 +16,7 @@ from perdure.runs.delegates import input_size
 from perdure.runs.loops import LoopInput
 from perdure.runs.wire import RunInput
 from perdure.values.json import Json, loads
+from perdure.values.limits import INLINE_INPUT
 from perdure.values.sizes import Sizes
 from tests.support import DONE, agent, harness
 from tests.timeouts import HANG
@@ -175,13 +176,16 @@ async def test_r18_2_what_many_delegates_read_goes_by_reference(
     async with harness(dev_server.client, [make, length], script, **options) as it:
         handle = await ended(it, agent("make", *tools))
         view = await it.view(handle.id)
-        size = (await handle.describe()).raw_description.workflow_execution_info.history_size_bytes
+        events = (await handle.fetch_history()).events
         given: Any = loads(await read_value(it.client, handle.id, "†state.given"))
         assert await troubles(it.client, handle) == []
     assert view.status == "completed"
     assert len(given) == 1_500_000
     assert [call.status for call in view.calls] == ["done"] * 8
-    assert size < 6_000_000  # the results that are large, and no input
+    children = [event.start_child_workflow_execution_initiated_event_attributes for event in events]
+    inputs = [child.input.ByteSize() for child in children if child.workflow_id]
+    assert len(inputs) == 7
+    assert max(inputs) < INLINE_INPUT
 
 
 async def test_r18_1_what_many_delegates_read_is_measured_once() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from perdure.errors import CallError
@@ -129,11 +130,18 @@ def plan_text(calls: Sequence[JsonObject]) -> str:
     return "\n".join(dumps(call) for call in calls)
 
 
-def tools_text(tools: Mapping[str, Tool], output_schema: Json) -> str:
-    """Return the prompt's text about each tool and its parameters, and the output's schema."""
+def tools_text(
+    tools: Mapping[str, Tool], output_schema: Json, names: Mapping[str, str] = MappingProxyType({}), loops: str = LOOPS
+) -> str:
+    """Return the prompt's text about each tool: a signature, and notes below it; and the output's schema.
+
+    `names`: the tools' names in the dialect, where they differ. `loops`: how the dialect writes the loop of a delegate.
+    """
     lines = ["Tools:"] if tools else ["There are no tools."]
     lines += [
-        "\n  ".join([f"- {signature(tool.name, tool)}", *tool_notes(tool), *tool_details(tool)])
+        "\n  ".join(
+            [f"- {signature(names.get(tool.name, tool.name), tool)}", *tool_notes(tool, loops), *tool_details(tool)]
+        )
         for tool in tools.values()
     ]
     lines.append(f"Output: {schema_text(output_schema)}")

@@ -16,11 +16,8 @@ from perdure.models.dialects.common import (
     Solution,
     ThoughtFilter,
     ToolDelta,
-    schema_text,
-    signature,
     syntax_error,
-    tool_details,
-    tool_notes,
+    tools_text,
     written_names,
 )
 from perdure.models.dialects.output_text import OutputText, output_so_far
@@ -245,14 +242,7 @@ class ScriptDialect:
         return "Answer with one line: output(…)"
 
     def tools_text(self, ask: DialectRequest) -> str:
-        """Return each tool as a signature, with notes below it on what a signature cannot express."""
-        lines = ["Tools:"] if ask.tools else ["There are no tools."]
-        names = written_names(script_names(ask.tools))
-        for tool in ask.tools.values():
-            lines.append(f"- {signature(names[tool.name], tool)}")
-            lines += [f"  {note}" for note in [*tool_notes(tool, LOOPS), *tool_details(tool)]]
-        lines.append(f"Output: {schema_text(ask.output)}")
-        return "\n".join(lines)
+        return tools_text(ask.tools, ask.output, written_names(script_names(ask.tools)), LOOPS)
 
     def plan(self, calls: list[JsonObject], ask: DialectRequest) -> str:
         """Return the calls as lines of script, with their status as comments."""
