@@ -452,8 +452,9 @@ def costs(suites: Sequence[Suite]) -> str:
     seconds = min(followed)[0] / min(plain)[0]
     tokens = followed[0][1] / plain[0][1]
     return (
-        f"Without a policy by source the engine takes {seconds:.2f} times the CPU seconds, and its prompts have {tokens:.3f} times the "
-        f"tokens, of the same runs without sources ({1000 * min(followed)[0] / sum(len(suite.suite.user_tasks) for suite in suites):.1f} ms a task; no server, no model)."
+        f"Without a policy by source the engine takes {seconds:.2f} times the CPU seconds of the same runs "
+        f"without sources. Its prompts have {tokens:.3f} times the tokens. A task takes "
+        f"{1000 * min(followed)[0] / sum(len(suite.suite.user_tasks) for suite in suites):.1f} ms, without server and model."
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -61,7 +61,7 @@ class Talk:
         """One sender's messages, one after the other, each sent twice; one that finds the lane full is sent later."""
         for n in range(count):
             mode: Mode = self.random.choice(MODES)
-            text = f"m{n} {self.random.choice(['work', 'talk'])}"
+            text = f"m{n} of {sender} {self.random.choice(['work', 'talk'])}"
             if commands and sender == "ann" and self.random.random() < 0.1:
                 text = self.random.choice(["/stop", "/new", "/reset"])
             id = f"{sender}-{n}"
@@ -111,8 +111,8 @@ async def _answer_of(question: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.2)
 
 
-def wrongs(talk: Talk, entries: Sequence[dict[str, Any]]) -> list[str]:
-    """What is not as it must be."""
+def wrongs(talk: Talk, entries: Sequence[dict[str, Any]], read: Mapping[str, str]) -> list[str]:
+    """What is not as it must be; `read`: by run what its model has read."""
     found = [f"{id} got another receipt the second time" for id in talk.different]
     messages = [entry for entry in entries if entry["type"] == "message"]
     commands = [entry for entry in entries if entry["type"] == "command"]
@@ -135,6 +135,8 @@ def wrongs(talk: Talk, entries: Sequence[dict[str, Any]]) -> list[str]:
         reply = answered.get(entry["runId"])
         if entry.get("why") is None and (reply is None or (reply["text"] is None and reply.get("why") is None)):
             found.append(f"{entry['messageId']} has neither an answer nor a reason why there is none")
+        elif reply is not None and reply["text"] is not None and entry["text"] not in read.get(entry["runId"], ""):
+            found.append(f"{entry['messageId']} has an answer of {entry['runId']}, whose model has not read it")
     # What begins a run is taken in the order of acceptance.
     firsts = [next((order.index(e["messageId"]) for e in messages if e["runId"] == run), None) for run in runs]
     starts = [first for first in firsts if first is not None]

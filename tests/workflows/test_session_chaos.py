@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI
 from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
@@ -35,12 +34,16 @@ class Mortal:
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.deaths = 0
+        self.read: dict[str, str] = {}
+        """By run what its model has read."""
         self._asked = 0
         self._enough = asyncio.Event()
 
     def answer(self, request: ChatRequest) -> dict[str, Any]:
         """What the model answers; it counts."""
         self._asked += 1
+        shown = "\n".join(str(each["content"]) for each in request.messages)
+        self.read[request.run_id] = self.read.get(request.run_id, "") + shown
         self._enough.set()
         return answer(request)
 
@@ -53,7 +56,7 @@ class Mortal:
 
     @asynccontextmanager
     async def alive(self, client: Client, model: ScriptedModel) -> AsyncIterator[None]:
-        asking = AsyncOpenAI(base_url=model.base_url, api_key="scripted", max_retries=0, timeout=HANG)
+        asking = model.client(timeout=HANG)
         worker = build_worker(client, registry([work]), task_queue=self.queue, model=asking, grace=0.0)
         async with worker:
             yield
@@ -92,7 +95,9 @@ async def test_r10_3_any_schedules_lose_nothing_while_the_worker_is_replaced(
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
     found = {
-        talk.session.key: wrong for talk, seen in zip(talks, entries, strict=True) if (wrong := wrongs(talk, seen))
+        talk.session.key: wrong
+        for talk, seen in zip(talks, entries, strict=True)
+        if (wrong := wrongs(talk, seen, mortal.read))
     }
     assert found == {}, f"SEED={first}"
     assert mortal.deaths > 1
@@ -156,7 +161,7 @@ async def test_r10_1_hundreds_of_messages_lose_nothing_while_worker_and_server_a
             history = [each async for each in perdure.client.list_workflows(f"WorkflowId = '{talk.session.id}'")]
             executions |= {each.run_id for each in history}
             over.set()
-    assert wrongs(talk, entries) == [], f"SEED={seed}"
+    assert wrongs(talk, entries, mortal.read) == [], f"SEED={seed}"
     assert len(executions) > count // 50  # of 300 messages 6 times as new
     assert servers > 1
     said = f"{len(talk.receipts)} accepted, {len(entries)} entries, {talk.archived} of them archived"
