@@ -9,6 +9,7 @@ from typing import Final
 
 from perdure.activities.registry import load_tools
 from perdure.client.perdure import Perdure
+from perdure.gateway.a2a.adapter import a2a_adapter
 from perdure.gateway.adapter import AdapterMaker
 from perdure.gateway.agui.adapter import agui_adapter
 from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
@@ -34,6 +35,7 @@ ADAPTERS: Final[tuple[AdapterMaker, ...]] = (
     mcp_adapter,
     agui_adapter,
     ai_sdk_adapter,
+    a2a_adapter,
     api,
     sign_in,
     pages,

@@ -177,6 +177,11 @@ def output_text(view: RunView) -> str:
     return "" if is_silence(text) else text
 
 
+async def with_output(run: Run[Any], view: RunView) -> RunView:
+    """Return the view of a run with its whole output, also where that is too large for a view."""
+    return view.model_copy(update={"output": loads(await run.value("output"))}) if view.output_size else view
+
+
 def failure_of(view: RunView) -> str:
     """Return why a run has ended without an output."""
     return view.error or f"the run was {view.status.replace('_', ' ')}"
@@ -198,6 +203,11 @@ class AnswerEvents(EventAdapter[Form, RunView]):
     """Whether the run's state is a part of the answer."""
     runs_tools: ClassVar[bool] = False
     """Whether the client carries out calls itself: then they end the answer, too."""
+
+    def on_approval(self, event: Event) -> Iterator[Form]:
+        """Yield what a request, or its end, is. A subclass need not have it, and the stream needs the topic: it shows when to look at the run."""
+        del event
+        yield from ()
 
     def state(self, state: JsonObject) -> Iterator[Form]:
         """Yield the run's state as it is now."""
@@ -311,14 +321,15 @@ class AnswerStream(Generic[Form]):
     async def frames(self) -> AsyncGenerator[str, None]:
         """Yield the answer, as it goes over the wire."""
         try:
-            async with aclosing(self._events()) as events:
-                async for event in events:
-                    yield self.as_frame(event)
+            async with aclosing(self.forms()) as forms:
+                async for form in forms:
+                    yield self.as_frame(form)
         except Exception as error:
             for event in self.events.problem(stream_problem(error)):
                 yield self.as_frame(event)
 
-    async def _events(self) -> AsyncGenerator[Form, None]:
+    async def forms(self) -> AsyncGenerator[Form, None]:
+        """Yield the answer in the protocol's form. Raises what goes wrong."""
         for form in self.events.begin():
             yield form
         view = await self._begun()
@@ -345,9 +356,7 @@ class AnswerStream(Generic[Form]):
         tree = await self._tree(view)
         for form in (*await self._state(view), *self.events.below(tree.below)):
             yield form
-        if view.output_size:
-            view = view.model_copy(update={"output": loads(await self.run.value("output"))})
-        for form in self.events.end(view):
+        for form in self.events.end(await with_output(self.run, view)):
             yield form
 
     async def _waiting(self, tree: RunTree) -> list[tuple[str, WaitingView]]:

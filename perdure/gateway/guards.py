@@ -109,6 +109,10 @@ class Guards:
         """Whether no token is asked for."""
         return self._tokens is None
 
+    def scheme(self, request: Request) -> str:
+        """Return the scheme that the client has used: `http` or `https`."""
+        return forwarded(request, self._proxies)[1]
+
     def admits(self, request: Request) -> bool:
         """Whether the request knows a token, as a bearer, or has signed in. Raises `TooManyGuessesError`."""
         return self.caller(request) is not None
@@ -217,7 +221,7 @@ class Guards:
     def _set_cookie(self, request: Request, response: Response, name: str, value: str) -> None:
         # A browser sends it with another site's questions only where that site, and so this server, is served over TLS.
         elsewhere = (self._api_host or "").startswith("https:")
-        secure = elsewhere or forwarded(request, self._proxies)[1] == "https"
+        secure = elsewhere or self.scheme(request) == "https"
         response.set_cookie(name, value, httponly=True, samesite="none" if elsewhere else "strict", secure=secure)
 
     def _sign(self, use: str, text: str) -> str:

@@ -127,14 +127,14 @@ class EventStream(Response):
             async with asyncio.timeout(READS_WITHIN):
                 await send({"type": "http.response.body", "body": text.encode(errors="replace"), "more_body": True})
 
-        gone: asyncio.Future[Any] = asyncio.ensure_future(_gone(receive))
+        left: asyncio.Future[Any] = asyncio.ensure_future(gone(receive))
         stops: asyncio.Future[Any] = asyncio.ensure_future(self._gateway.stopping.wait())
         looked = asyncio.get_running_loop().time()
         try:
             if self._retry:
                 await write(f"retry: {RETRY}\n\n")
-            while not gone.done():
-                await asyncio.wait({coming.next, gone, stops}, timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
+            while not left.done():
+                await asyncio.wait({coming.next, left, stops}, timeout=KEEP_ALIVE, return_when=asyncio.FIRST_COMPLETED)
                 if asyncio.get_running_loop().time() - looked >= KEEP_ALIVE:
                     looked += KEEP_ALIVE
                     if not self._gateway.guards.is_let_in(self._caller):
@@ -145,12 +145,12 @@ class EventStream(Response):
                     await write(text)
                 elif stops.done():
                     return
-                elif not gone.done():
+                elif not left.done():
                     await write(": still here\n\n")
         finally:
-            for each in (gone, stops):
+            for each in (left, stops):
                 each.cancel()
-            await asyncio.gather(gone, stops, return_exceptions=True)
+            await asyncio.gather(left, stops, return_exceptions=True)
 
 
 class _Coming:
@@ -193,6 +193,7 @@ def stream_problem(error: BaseException) -> HttpError:
     return problem
 
 
-async def _gone(receive: Receive) -> None:
+async def gone(receive: Receive) -> None:
+    """Return once the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

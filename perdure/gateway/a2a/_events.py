@@ -1,0 +1,92 @@
+"""A run as updates of its task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from a2a.types import Part, TaskArtifactUpdateEvent, TaskState, TaskStatus, TaskStatusUpdateEvent
+
+from perdure.approvals.requests import WaitingView
+from perdure.gateway.a2a._objects import TEXT, artifact_of, ended_status, input_required, output_artifact, struct
+from perdure.gateway.answers import AnswerEvents, output_text, text_name
+from perdure.runs.events import Event, is_silence
+from perdure.runs.wire import RunView
+from perdure.values.json import JsonObject
+
+Update: TypeAlias = TaskArtifactUpdateEvent | TaskStatusUpdateEvent
+
+
+class TaskUpdates(AnswerEvents[Update]):
+    """The updates of one task. What a model writes is its artifact; a later text replaces an earlier one, which was only said on the way."""
+
+    def __init__(self, run_id: str, context: str) -> None:
+        super().__init__(run_id.rpartition("/")[2])
+        self._run_id, self._context = run_id, context
+        self._works = False
+        self._name = ""
+        """Of the text that is the artifact now: `REQUEST.ATTEMPT`; empty: none counts."""
+        self._written = ""
+
+    def on_request(self, event: Event) -> Iterator[Update]:
+        if event.phase == "start" and not self._works:
+            self._works = True
+            yield self._status(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+
+    def on_assistant(self, event: Event) -> Iterator[Update]:
+        name, data = text_name(event.data), event.data
+        if event.phase == "delta":
+            start = int(data["start"])
+            if name != self._name and start == 0:
+                self._name, self._written = name, ""
+            if name == self._name and start <= len(self._written):  # else the rest waits for the end
+                yield from self._write(str(data["text"])[len(self._written) - start :])
+        elif event.phase == "superseded" or not data.get("accepted"):
+            self._name = ""
+        elif "text" not in (data.get("cut") or ()):  # else what was written is more of it
+            yield from self._whole(name, str(data["text"]))
+
+    def on_tool(self, event: Event) -> Iterator[Update]:
+        if event.phase in ("start", "end"):
+            call = {"call": event.data["call"], "tool": event.data.get("tool")}
+            call["status"] = "running" if event.phase == "start" else event.data["status"]
+            yield self._status(TaskStatus(state=TaskState.TASK_STATE_WORKING), {"perdure": call})
+
+    def interrupt(self, waiting: Sequence[tuple[str, WaitingView]]) -> Iterator[Update]:
+        yield self._status(input_required(self._run_id, waiting))
+
+    def end(self, ended: RunView) -> Iterator[Update]:
+        artifact = artifact_of(ended)
+        if artifact is not None and (not isinstance(ended.output, str) or output_text(ended) != self._written):
+            yield TaskArtifactUpdateEvent(
+                task_id=self._run_id, context_id=self._context, artifact=artifact, append=False, last_chunk=True
+            )
+        yield self._status(ended_status(ended))
+
+    def _result(self, id: str, data: Mapping[str, Any]) -> Iterator[Update]:
+        del id, data
+        yield from ()  # a task shows no results of calls
+
+    def _whole(self, name: str, text: str) -> Iterator[Update]:
+        if is_silence(text):
+            return
+        if name != self._name or not text.startswith(self._written):
+            self._name, self._written = name, ""
+        yield from self._write(text[len(self._written) :])
+
+    def _write(self, text: str) -> Iterator[Update]:
+        if not text:
+            return
+        yield TaskArtifactUpdateEvent(
+            task_id=self._run_id,
+            context_id=self._context,
+            artifact=output_artifact(Part(text=text, media_type=TEXT)),
+            append=bool(self._written),
+        )
+        self._written += text
+
+    def _status(self, status: TaskStatus, metadata: JsonObject | None = None) -> Update:
+        status.timestamp.GetCurrentTime()
+        return TaskStatusUpdateEvent(
+            task_id=self._run_id, context_id=self._context, status=status, metadata=struct(metadata or {})
+        )

@@ -1,0 +1,430 @@
+"""The methods of A2A. The library parses requests and writes answers; what is here finds the task, and sends what a client wants."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing, contextmanager
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
+from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksRequest,
+    ListTasksResponse,
+    Message,
+    Part,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskPushNotificationConfig,
+    TaskState,
+)
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    ExtendedAgentCardNotConfiguredError,
+    InternalError,
+    InvalidParamsError,
+    InvalidRequestError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+from starlette.requests import Request
+
+from perdure.agents.agent import Agent
+from perdure.approvals.requests import WaitingView
+from perdure.client.run_tree import RunTree, RunTreeReader
+from perdure.client.selection import STATUSES, Selection
+from perdure.client.session import Session
+from perdure.client.tenancy import IdempotentStart
+from perdure.errors import RunEndedError, RunError, RunNotFoundError
+from perdure.gateway._keys import Key
+from perdure.gateway.a2a._events import TaskUpdates, Update
+from perdure.gateway.a2a._messages import A2aMessage, decision_of, read
+from perdure.gateway.a2a._objects import JSON, STATES, TEXT, agent_message, submitted, task_of
+from perdure.gateway.adapter import Gateway
+from perdure.gateway.answers import AnswerStream, deliver, with_output
+from perdure.gateway.callers import APPROVE, READ, SEND, STOP, Caller, caller_of
+from perdure.gateway.errors import HttpError, problem_of
+from perdure.gateway.streams import gone
+from perdure.runs.wire import RunView
+from perdure.sessions.wire import SESSION_PREFIX, digest, session_id
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_log: Final = logging.getLogger("perdure.gateway")
+PAGE: Final = 50
+MOST_ON_PAGE: Final = 100
+_CANCELLED_WITHIN: Final = 10.0
+"""Seconds in which a cancelled run mostly has ended; the task is answered as it is after them."""
+_ENDED: Final = {state for status, state in STATES.items() if status != "running"}
+_KINDS: Final[dict[int, type[A2AError]]] = {
+    403: InvalidRequestError,
+    404: TaskNotFoundError,
+    409: UnsupportedOperationError,
+}
+"""By status; other problems of a request are `InvalidParamsError`."""
+_ANY: Final = {TEXT, JSON, "*/*", "text/*", "application/*", "text"}
+"""Media types of an output that a client may accept."""
+
+
+class CallContexts(ServerCallContextBuilder):
+    """Contexts of calls: each has its request, and so its caller."""
+
+    def build(self, request: Request) -> ServerCallContext:
+        return ServerCallContext(state={"headers": dict(request.headers), "request": request})
+
+
+@contextmanager
+def _as_a2a() -> Any:
+    """Translate errors into A2A's. One that is a bug is logged, and a client learns nothing about it."""
+    try:
+        yield
+    except (A2AError, asyncio.CancelledError, GeneratorExit):
+        raise
+    except RunNotFoundError:
+        raise TaskNotFoundError("there is no such task") from None
+    except Exception as error:
+        if (problem := problem_of(error)) is None:
+            _log.exception("a method of A2A broke down")
+            raise InternalError("the gateway could not answer this; its log says why") from None
+        kind = InternalError if problem.status >= 500 else _KINDS.get(problem.status, InvalidParamsError)
+        raise kind(problem.detail, {"kind": problem.kind, "status": problem.status}) from None
+
+
+def _method(
+    method: Callable[Concatenate[Methods, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Methods, P], Coroutine[Any, Any, R]]:
+    @wraps(method)
+    async def translated(self: Methods, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with _as_a2a():
+            return await method(self, *args, **kwargs)
+
+    checked: Callable[Concatenate[Methods, P], Coroutine[Any, Any, R]] = validate_request_params(translated)
+    return checked
+
+
+class Methods(RequestHandler):
+    """Each method takes what its caller wants of the agent whose address was called."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._trees = RunTreeReader()
+
+    @_method
+    async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task | Message:
+        """Send a message, and wait until its task has ended or waits for this client, unless the client wants the task at once."""
+        call = _Call(self._gateway, self._trees, context)
+        _check_configuration(params)
+        session, run_id = await call.send(params.message)
+        if run_id is None:
+            return _done(params.message)
+        if not params.configuration.return_immediately:
+            await call.follow(session, run_id)
+        return await call.task(session, run_id, _history_length(params.configuration), params.message)
+
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Task | Message | Update, None]:
+        """Send a message, and yield its task and what becomes of it."""
+        with _as_a2a():
+            call = _Call(self._gateway, self._trees, context)
+            _check_configuration(params)
+            session, run_id = await call.send(params.message)
+            if run_id is None:
+                yield _done(params.message)
+                return
+            yield await call.task(session, run_id, _history_length(params.configuration), params.message)
+            async with aclosing(call.stream(session, run_id).forms()) as updates:
+                async for update in updates:
+                    yield update
+
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Task | Update, None]:
+        """Yield a task, and what becomes of it. What a model has written since its beginning comes again, from the first piece."""
+        with _as_a2a():
+            call = _Call(self._gateway, self._trees, context)
+            call.caller.check(READ, "follow a task")
+            session = await call.session_of(params.id)
+            task = await call.task(session, params.id)
+            if task.status.state in _ENDED:
+                raise UnsupportedOperationError(f"the task {params.id} has ended: read it with GetTask")
+            yield task
+            async with aclosing(call.stream(session, params.id).forms()) as updates:
+                async for update in updates:
+                    yield update
+
+    @_method
+    async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
+        call = _Call(self._gateway, self._trees, context)
+        call.caller.check(READ, "look at a task")
+        return await call.task(await call.session_of(params.id), params.id, _history_length(params))
+
+    @_method
+    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
+        call = _Call(self._gateway, self._trees, context)
+        call.caller.check(STOP, "cancel a task")
+        session = await call.session_of(params.id)
+        task = await call.task(session, params.id)
+        if task.status.state == TaskState.TASK_STATE_SUBMITTED:
+            raise TaskNotCancelableError(f"the task {params.id} has not begun: it waits for the task before it")
+        try:
+            await self._gateway.perdure.get_run(params.id).cancel()
+        except RunEndedError as error:
+            raise TaskNotCancelableError(str(error)) from None
+        await self._gateway.perdure.get_run(params.id).waited(_CANCELLED_WITHIN)
+        return await call.task(session, params.id)
+
+    @_method
+    async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
+        call = _Call(self._gateway, self._trees, context)
+        call.caller.check(READ, "look at tasks")
+        return await call.tasks(params)
+
+    async def on_create_task_push_notification_config(
+        self, params: TaskPushNotificationConfig, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        del params, context
+        raise PushNotificationNotSupportedError
+
+    async def on_get_task_push_notification_config(
+        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        del params, context
+        raise PushNotificationNotSupportedError
+
+    async def on_list_task_push_notification_configs(
+        self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> ListTaskPushNotificationConfigsResponse:
+        del params, context
+        raise PushNotificationNotSupportedError
+
+    async def on_delete_task_push_notification_config(
+        self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        del params, context
+        raise PushNotificationNotSupportedError
+
+    async def on_get_extended_agent_card(
+        self, params: GetExtendedAgentCardRequest, context: ServerCallContext
+    ) -> AgentCard:
+        del params, context
+        raise ExtendedAgentCardNotConfiguredError
+
+
+class _Call:
+    """One call of a method: its caller, and the agent that it is for."""
+
+    def __init__(self, gateway: Gateway, trees: RunTreeReader, context: ServerCallContext) -> None:
+        self._gateway = gateway
+        self._trees = trees
+        self._request: Request = context.state["request"]
+        self.caller: Caller = caller_of(self._request)
+        self._name: str = self._request.path_params["agent"]
+
+    @property
+    def _agent(self) -> Agent[Any]:
+        return self._gateway.agents.get(self._name)
+
+    async def session_of(self, task: str) -> Session:
+        """Return the session of a task. Raises `RunNotFoundError`, also for a delegate's run: it is no task."""
+        if task.count("/") != 1:
+            raise RunNotFoundError(task)
+        return await self._gateway.own_session_of(self.caller, task)
+
+    async def send(self, message: Message) -> tuple[Session, str | None]:
+        """Send a message, or decide what it decides, and return its session and the id of its run; `None`: it was a command."""
+        self.caller.check(SEND, "send messages to an agent")
+        a2a_message = read(message)
+        if not a2a_message.task:
+            # The same message, sent again, begins the same context.
+            context = a2a_message.context or digest(["a2a", self.caller.sender, self._name, a2a_message.id], 32)
+            session = self._gateway.session(self.caller, context, self._name)
+            return session, await self._deliver(session, (a2a_message.id, a2a_message.text))
+        session = await self.session_of(a2a_message.task)
+        if a2a_message.context and session_id(self.caller.tenant, a2a_message.context) != session.id:
+            raise HttpError(422, "the message's contextId is not that of its task: leave it out, or send the task's")
+        await self._continue(session, a2a_message)
+        return session, a2a_message.task
+
+    async def _deliver(self, session: Session, message: tuple[str, str]) -> str | None:
+        delivery = await deliver(session, self.caller, self._own_run, message=message, answers=[])
+        return delivery.run_id
+
+    async def _continue(self, session: Session, message: A2aMessage) -> None:
+        """Take a message to a task: a decision, or more to say to the run that works."""
+        view = await session.view_run(message.task)
+        answers = list(message.decisions)
+        if not answers and view is not None and view.status == "running" and (waiting := await self._waiting(view)):
+            self.caller.check(APPROVE, "decide what waits for a person")
+            answers = [decision_of(message.text, message.task.rpartition("/")[2], waiting)]
+            await self._key(message).take()
+        elif not answers and await self._key(message).answer() is not None:
+            return  # this text has decided before
+        if answers:
+            if f"{session.id}/{answers[0].run}" != message.task:
+                raise HttpError(422, "the message's parts decide in another task than its taskId")
+            await deliver(session, self.caller, self._own_run, message=None, answers=answers)
+            return
+        if (view is None or view.status != "running") and not await session.knows(
+            message.id, sender=self.caller.sender
+        ):
+            words = "has ended" if view is not None else "has not begun"
+            raise HttpError(409, f"the task {words}: leave taskId out, and the message begins a task in its context")
+        await session.send(
+            message.text,
+            sender=self.caller.sender,
+            rights=self.caller.rights,
+            id=message.id,
+            mode="steer",
+            context=self.caller.context,
+        )
+
+    def _key(self, message: A2aMessage) -> Key:
+        """Return the key of a text that decides, so that it does not become a message when it is sent again."""
+        caller = self.caller
+        wanted = IdempotentStart.of(caller.tenant, caller.sender, f"a2a:{message.id}", [message.task, message.text])
+        return Key(self._gateway.perdure, caller.tenant, wanted)
+
+    async def _own_run(self, id: str) -> Any:
+        return await self._gateway.own_run(self.caller, id)
+
+    async def _waiting(self, view: RunView) -> list[tuple[str, WaitingView]]:
+        """Return what this client decides, once the run waits for nothing else."""
+        if not self.caller.may(APPROVE) or view.status != "running":
+            return []
+        run = self._gateway.perdure.get_run(view.run_id)
+        busy = any(call.status == "running" for call in view.calls)
+        tree = RunTree(view, await self._trees.below(run, asked=True) if busy else {})
+        return await self._trees.waiting(run, tree) if tree.rests else []
+
+    def stream(self, session: Session, run_id: str) -> AnswerStream[Update]:
+        """Return the stream of a task's updates, until it has ended or waits for this client."""
+        run = self._gateway.perdure.get_run(run_id)
+        updates = TaskUpdates(run_id, session.key)
+        return AnswerStream(run, session, self._trees, updates, repr, self.caller.may(APPROVE))
+
+    async def follow(self, session: Session, run_id: str) -> None:
+        """Wait until the task has ended or waits for this client, the client has gone, or the gateway ends."""
+
+        async def read_all() -> None:
+            async with aclosing(self.stream(session, run_id).forms()) as updates:
+                async for _ in updates:
+                    pass
+
+        waits = [
+            asyncio.ensure_future(each)
+            for each in (read_all(), gone(self._request.receive), self._gateway.stopping.wait())
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if waits[0].done():
+                waits[0].result()
+        finally:
+            for each in waits:
+                each.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+    async def task(
+        self, session: Session, run_id: str, history: int | None = None, message: Message | None = None
+    ) -> Task:
+        """Return a run as a task. `history`: so many messages at most. `message`: the one that was just sent. Raises `RunNotFoundError`."""
+        view = await session.view_run(run_id)
+        messages = [] if message is None or history == 0 else [_with_ids(message, session.key, run_id)]
+        if view is None:
+            return submitted(run_id, await self._context(session), messages)
+        if view.agent and view.agent != self._agent.name:
+            raise RunNotFoundError(run_id)
+        run = self._gateway.perdure.get_run(run_id)
+        view, waiting = await with_output(run, view), await self._waiting(view)
+        at = max([(await run.started_at()).isoformat(), *_times(view)])
+        return task_of(view, view.owner.session, at, waiting, messages)
+
+    async def _context(self, session: Session) -> str:
+        return (await session.about()).session
+
+    async def tasks(self, params: ListTasksRequest) -> ListTasksResponse:
+        """Return a page of the agent's tasks, the newest first."""
+        size = params.page_size if params.HasField("page_size") else PAGE
+        if not 1 <= size <= MOST_ON_PAGE:
+            raise HttpError(422, f"pageSize must be a number from 1 to {MOST_ON_PAGE}")
+        of = f"{session_id(self.caller.tenant, params.context_id)}/" if params.context_id else SESSION_PREFIX
+        statuses = [status for status, state in STATES.items() if state == params.status]
+        if params.status and not statuses:
+            statuses = ["running"]  # of which some wait
+        closed = " OR ".join(f"ExecutionStatus = '{STATUSES[status]}'" for status in statuses)
+        query = f"WorkflowId STARTS_WITH '{of}'" + (f" AND ({closed})" if closed else "")
+        selection = Selection(agent=self._agent.name, tenant=self.caller.tenant, query=query)
+        page = await self._gateway.perdure.page_of_runs(selection, size=size, page=params.page_token or None)
+        found: list[Task] = []
+        for row in page.rows:
+            try:
+                found.append(await self.task(await self.session_of(row.id), row.id))
+            except (RunNotFoundError, RunError):  # a delegate's run, or one that no worker answers for
+                continue
+        kept = [task for task in found if _fits(task, params)]
+        if not params.include_artifacts:
+            for task in kept:
+                task.ClearField("artifacts")
+        total = await self._gateway.perdure.count_runs(selection)
+        return ListTasksResponse(
+            tasks=kept, next_page_token=page.following or "", page_size=size, total_size=max(total, len(kept))
+        )
+
+
+def _fits(task: Task, params: ListTasksRequest) -> bool:
+    after = params.status_timestamp_after
+    late = not params.HasField("status_timestamp_after") or task.status.timestamp.ToDatetime() >= after.ToDatetime()
+    return late and (not params.status or task.status.state == params.status)
+
+
+def _check_configuration(params: SendMessageRequest) -> None:
+    configuration = params.configuration
+    accepted = set(configuration.accepted_output_modes)
+    if accepted and not accepted & _ANY:
+        raise ContentTypeNotSupportedError(
+            f"acceptedOutputModes must have {TEXT!r} or {JSON!r}: an agent answers in these"
+        )
+    if configuration.HasField("task_push_notification_config"):
+        raise PushNotificationNotSupportedError
+    _history_length(configuration)
+
+
+def _history_length(params: Any) -> int | None:
+    if not params.HasField("history_length"):
+        return None
+    if params.history_length < 0:
+        raise HttpError(422, "historyLength must be a number from 0 on")
+    return int(params.history_length)
+
+
+def _with_ids(message: Message, context: str, task: str) -> Message:
+    known = Message()
+    known.CopyFrom(message)
+    known.context_id, known.task_id = context, task
+    return known
+
+
+def _times(view: RunView) -> list[str]:
+    return [time for call in view.calls for time in (call.started_at, call.ended_at) if time is not None]
+
+
+def _done(message: Message) -> Message:
+    """Return the answer to a command, which no run takes."""
+    return agent_message(f"{message.message_id}:done", [Part(text="done")])

@@ -1,0 +1,72 @@
+"""The routes `/a2a/AGENT`: the agent's card, and its methods by JSON-RPC."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import AsyncGenerator, AsyncIterable
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from perdure.errors import JsonError
+from perdure.gateway.adapter import Adapter, Gateway
+from perdure.gateway.bounds import read_value
+from perdure.gateway.callers import READ, caller_of
+from perdure.gateway.streams import EventStream, frame
+
+if TYPE_CHECKING:
+    from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
+
+
+def a2a_adapter(gateway: Gateway) -> Adapter:
+    """Return the adapter by which each agent is an A2A agent. Without the library (`pip install perdure[a2a]`) it has no routes."""
+    if importlib.util.find_spec("a2a") is None:
+        return Adapter("a2a", [])
+
+    @cache
+    def dispatcher() -> JsonRpcDispatcher:
+        from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
+
+        from perdure.gateway.a2a._methods import CallContexts, Methods
+
+        # It logs each refusal with a stack; the client has its reason, and the gateway's own log the faults.
+        logging.getLogger("a2a.server.routes").setLevel(logging.CRITICAL)
+        logging.getLogger("a2a.compat").setLevel(logging.CRITICAL)
+        return JsonRpcDispatcher(Methods(gateway), CallContexts(), enable_v0_3_compat=True)
+
+    async def call(request: Request) -> Response:
+        gateway.agents.get(request.path_params["agent"])
+        with suppress(JsonError):  # which the protocol has an answer of its own for
+            await read_value(request)
+        response: Response = await dispatcher().handle_requests(request)
+        if not isinstance(response, StreamingResponse):
+            return response
+        # The library's own stream knows no bounds, and does not end with the gateway.
+        return EventStream(gateway, caller_of(request), _frames(response.body_iterator), retry=False)
+
+    async def card(request: Request) -> Response:
+        from a2a.server.request_handlers.response_helpers import agent_card_to_dict
+
+        from perdure.gateway.a2a._objects import card_of
+
+        caller_of(request).check(READ, "look at agents")
+        name = request.path_params["agent"]
+        agent = gateway.agents.get(name)
+        url = f"{gateway.guards.scheme(request)}://{request.url.netloc}/a2a/{name}"
+        return JSONResponse(agent_card_to_dict(card_of(name, agent, url, with_token=not gateway.guards.open)))
+
+    routes = [
+        Route("/a2a/{agent}", call, methods=["POST"]),
+        Route("/a2a/{agent}/.well-known/agent-card.json", card, methods=["GET"]),
+    ]
+    return Adapter("a2a", routes)
+
+
+async def _frames(events: AsyncIterable[Any]) -> AsyncGenerator[str, None]:
+    async for event in events:
+        yield frame(event["data"], event=event.get("event", ""))
