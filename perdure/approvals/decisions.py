@@ -157,9 +157,9 @@ class Endorsements:
     known: dict[str, str] = field(default_factory=dict)
     """The digest of each endorsed value, by reference."""
 
-    def stands(self, reference: str, value: Json) -> bool:
+    def stands(self, reference: Reference, value: Json) -> bool:
         """Whether a person endorses this value at this reference."""
-        endorsed = self.known.get(reference) if self.known else None
+        endorsed = self.known.get(str(reference)) if self.known else None
         return endorsed is not None and endorsed == digest(value)
 
 

@@ -206,6 +206,8 @@ def loop_problems(raw: Mapping[str, Json], *, most: int = MAX_ROUNDS) -> list[st
     """Return what is wrong with a call's loop, before anything runs; `most`: the most iterations of a loop with a
     condition."""
     problems: list[str] = []
+    if LOOP_KEYS.isdisjoint(raw):
+        return problems
     if EACH in raw and (UNTIL in raw or WHILE in raw):
         problems.append("a call has '_each' or '_until', not both: loop inside a delegate, or a body, instead")
     if EACH in raw and not (isinstance(raw[EACH], list | str) or is_formula(raw[EACH])):

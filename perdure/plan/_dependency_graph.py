@@ -7,16 +7,16 @@ from bisect import bisect_left, insort
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar
 
 from perdure.errors import StateError, clip
 from perdure.plan._calls import Call, CallOrder
 from perdure.values.json import Json, shorten
 from perdure.values.limits import MAX_EDGES
-from perdure.values.provenance import Labels, Sources, join, join_all
+from perdure.values.provenance import NOWHERE, Labels, Sources, join, join_all
 from perdure.values.references import MISSING, Missing, Path, Reference, get, overlaps
-from perdure.values.state import Write, is_prefix, replay, sources_of, stands_alone
+from perdure.values.state import Write, covers, is_prefix, replay, sources_of, stands_alone
 from perdure.values.templates import is_expression, parse_template
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ class PathIndex(Generic[T]):
 
     def __init__(self) -> None:
         self._root: _Node[T] = _Node()
+
+    def __bool__(self) -> bool:
+        """Whether anything was ever filed."""
+        return self._root.children is not None or self._root.items is not None
 
     def add(self, path: Path, item: T) -> None:
         self.at(path).append(item)
@@ -125,32 +129,32 @@ class WriterIndex:
         for items in self._setters.above(path):
             if (at := bisect_left(items, index)) and items[at - 1] > nearest:
                 nearest = items[at - 1]
-        found = {
-            item
-            for items in self._adding(path)
-            for item in items[bisect_left(items, nearest + 1) : bisect_left(items, index)]
-        }
-        if nearest >= 0:
-            found.add(nearest)
-        return sorted(found), nearest >= 0
+        found = [nearest] if nearest >= 0 else []
+        adding = self._adding(path)
+        if adding:
+            between = (items[bisect_left(items, nearest + 1) : bisect_left(items, index)] for items in adding)
+            found = sorted({*found, *chain.from_iterable(between)})
+        return found, nearest >= 0
 
     def after(self, path: Path, index: int) -> tuple[list[int], bool]:
         """Return the mirror of `before`: forward to the nearest later writer that covers, which is the last of them."""
-        nearest = min(
-            (items[at] for items in self._setters.above(path) if (at := bisect_left(items, index + 1)) < len(items)),
-            default=-1,
-        )
-        found = {
-            item
-            for items in self._adding(path)
-            for item in items[bisect_left(items, index + 1) : bisect_left(items, nearest) if nearest >= 0 else None]
-        }
-        if nearest >= 0:
-            found.add(nearest)
-        return sorted(found), nearest >= 0
+        nearest = -1
+        for items in self._setters.above(path):
+            if (at := bisect_left(items, index + 1)) < len(items) and (nearest < 0 or items[at] < nearest):
+                nearest = items[at]
+        found = [nearest] if nearest >= 0 else []
+        adding = self._adding(path)
+        if adding:
+            between = (
+                items[bisect_left(items, index + 1) : bisect_left(items, nearest) if nearest >= 0 else None]
+                for items in adding
+            )
+            found = sorted({*found, *chain.from_iterable(between)})
+        return found, nearest >= 0
 
     def _adding(self, path: Path) -> list[list[int]]:
-        return [*self._adders.above(path), *self._adders.below(path), *self._setters.below(path)]
+        adders = [*self._adders.above(path), *self._adders.below(path)] if self._adders else []
+        return [*adders, *self._setters.below(path)]
 
 
 # A reader binds backward: to the nearest writer before it that covers its path, and to the writers in between that
@@ -193,6 +197,8 @@ class Binding:
 
     turned: set[int] = field(default_factory=set)
     """All writers that were passed over because they took another branch."""
+    alone: tuple[list[int], Write] | None = None
+    """The write that alone decides the value, once it is known, and the writers for which it does."""
     reach: int = field(init=False)
     """The index that the search for writers has reached: the reader's own, then the indexes of the covering writers
     found."""
@@ -244,9 +250,25 @@ class Binding:
         self.reach = min(found, default=self.reach)
         self.first = self.first or found
 
+    def _deciding_write(self, calls: Sequence[Call]) -> Write | None:
+        """Return the write that alone decides the value: the only one of the only writer, which sets the path. `None`:
+        there is none, or more to consider."""
+        if self.alone is not None and self.alone[0] is self.writers:
+            return self.alone[1]
+        if not self.covered or len(self.writers) != 1 or self.passed is not None:
+            return None
+        call = calls[self.writers[0]]
+        writes = call.state.writes
+        if len(writes) != 1 or not covers(writes[0], self.reference.path) or _broken(call):
+            return None
+        self.alone = self.writers, writes[0]
+        return writes[0]
+
     def looks_on(self, calls: Sequence[Call]) -> bool:
         """Whether the covering writer, which has ended like all others, took another branch: the nearer writers may
         need a value from beyond it."""
+        if self._deciding_write(calls) is not None:
+            return False
         broken = not self.any_end and any(_broken(calls[index]) for index in self.writers)
         if not self.covered or self.exhausted or broken:
             return False
@@ -282,6 +304,10 @@ class Binding:
         `order` gives each call's place in the order of completion. Raises `StateError` when the bound writes do not fit
         the value that existed when the plan was made.
         """
+        alone = self._deciding_write(calls)
+        if alone is not None and not self.order:
+            value = get(alone.value, self.reference.path[len(alone.path) :])
+            return ("nowhere" if value is MISSING else "value"), value
         if any(_broken(calls[index]) for index in self.writers):
             return "broken", MISSING
         if self._passes_over(calls):
@@ -297,6 +323,9 @@ class Binding:
     def sources(self, calls: Sequence[Call], order: Mapping[int, int], base: Labels) -> Sources:
         """Return the provenance of the value that `find` returns; `base` is the provenance of the kind's value when the
         plan was made (R15.1)."""
+        alone = self._deciding_write(calls)
+        if alone is not None:
+            return alone.sources
         return sources_of(self._writes(calls, order), self.reference.path, base)
 
     def nearest(self, calls: Sequence[Call], order: Mapping[int, int]) -> tuple[Path, Json]:
@@ -326,7 +355,9 @@ class Binding:
 
     def decided(self, calls: Sequence[Call]) -> Sources:
         """Return the provenance of the conditions because of which other writers have not written here (R15.1)."""
-        broken = (index for index in self.writers if _broken(calls[index]))
+        broken = [index for index in self.writers if _broken(calls[index])]
+        if not (self.turned or broken):
+            return NOWHERE
         return join_all(calls[index].inputs.decided for index in (*self.turned, *broken))
 
     def _pass(self, index: int) -> None:
@@ -557,10 +588,11 @@ class CallNode:
         """Whether a call that has not arrived may yet write a value that it reads or waits for."""
         if self.absent and not self.closed:
             return True
-        for binding in self.bindings.values():  # a loop: this runs each time that a call ends
-            if binding.open:
-                return True
-        return any(binding.open for binding in (*self.order.values(), *self.ends.values()))
+        for bindings in (self.bindings, self.order, self.ends):  # loops: this runs each time that a call ends
+            for binding in bindings.values():
+                if binding.open:
+                    return True
+        return False
 
     @property
     def blocked(self) -> bool:
@@ -568,7 +600,9 @@ class CallNode:
 
     def decided(self, calls: Sequence[Call]) -> Sources:
         """Return the provenance of the conditions because of which calls that it depends on have not written (R15.1)."""
-        bindings = (*self.bindings.values(), *self.order.values())
+        bindings = [each for each in (*self.bindings.values(), *self.order.values()) if each.writers or each.turned]
+        if not (bindings or self.after):
+            return NOWHERE
         named = (calls[index] for index in self.after if index < len(calls) and index not in self.any_end)
         unmade = join_all(call.inputs.decided for call in named if call.state.status != "done")
         return join(unmade, join_all(each.decided(calls) for each in bindings))
@@ -663,7 +697,7 @@ class DependencyGraph:
             (node.ends, call.spec.after_end.paths),
         )
         for bindings, template in read:
-            for reference in template.references():
+            for reference in template.references() if template.sites else ():
                 if reference not in bindings:
                     base = self.base.get(reference.kind, MISSING)
                     ends = bindings is node.ends

@@ -173,7 +173,7 @@ class _Judging:
 
     def _sources(self, reference: Reference) -> Sources:
         value = self.found[reference]
-        if value is not MISSING and self.known.vouched(str(reference), value):
+        if value is not MISSING and self.known.vouched(reference, value):
             return USER
         binding = self.node.bindings[reference]
         sources = binding.sources(self.calls, self.order, self.known.of_kind(reference.kind))

@@ -88,6 +88,8 @@ def impossible(node: CallNode) -> list[tuple[Reference, str]]:
         (node.call.spec.after.paths, node.order, "$._after"),
         (node.call.spec.after_end.paths, node.ends, "$._after"),
     ):
+        if not template.sites:
+            continue
 
         def possible(reference: Reference, bindings: Mapping[Reference, Binding] = bindings) -> Json | Missing:
             return True if bindings[reference].possible else MISSING

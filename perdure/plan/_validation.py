@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import Final, TypeAlias
 
@@ -266,10 +267,7 @@ def _read_spec(
 
 def _unknown_keys(raw: JsonObject, tool: Tool) -> list[str]:
     """Return the problems of meta-properties that a call of the tool cannot have."""
-    allowed = {"_tool", "_outputPath", "_outputMethod", "_instance", AFTER, IF, *(("_output",) if tool.latent else ())}
-    if tool.scope_choice is not None:
-        allowed.add("_scopes")
-    allowed |= LOOP_KEYS | BODY_KEYS.get(tool.name, frozenset())
+    allowed = _meta_properties(tool.name, latent=tool.latent, scoped=tool.scope_choice is not None)
     if misnamed := _misnamed(raw, tool, allowed):
         return misnamed
     unknown = [key for key in raw if key.startswith("_") and key not in allowed]
@@ -278,6 +276,14 @@ def _unknown_keys(raw: JsonObject, tool: Tool) -> list[str]:
     if unknown:
         return [f"$.{key}: {none_of(key, 'meta-property of a call', sorted(allowed))}" for key in unknown[:5]]
     return []
+
+
+@lru_cache(maxsize=1024)
+def _meta_properties(name: str, *, latent: bool, scoped: bool) -> frozenset[str]:
+    """Return the meta-properties that a call of such a tool may have."""
+    more = (*(("_output",) if latent else ()), *(("_scopes",) if scoped else ()))
+    own = frozenset({"_tool", "_outputPath", "_outputMethod", "_instance", AFTER, IF, *more})
+    return own | LOOP_KEYS | BODY_KEYS.get(name, frozenset())
 
 
 def _read_scopes(raw: JsonObject, tool: Tool) -> tuple[list[str], list[str]]:

@@ -174,7 +174,7 @@ class RunProvenance:
     def _seen(self, labels: Labels) -> Sources:
         return join_all(untrusted(own) for _, own in labels.parts() if not self.hides(own))
 
-    def known(self, number: int, progress: RunProgress, vouched: Callable[[str, Json], bool]) -> KnownSources:
+    def known(self, number: int, progress: RunProgress, vouched: Callable[[Reference, Json], bool]) -> KnownSources:
         """Return the known sources for the plan of a Request; `vouched` returns whether a person endorsed a value.
 
         A call that a trusted Request planned, and that was not made, stays trusted.

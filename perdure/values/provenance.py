@@ -324,7 +324,7 @@ class KnownSources:
     """The labels of the values that references can name, by kind; `state` too."""
     written: Callable[[Json], Sources] = field(default=lambda _: MODEL)
     """The function that returns the author of a call's text, with the sources that the author had read."""
-    vouched: Callable[[str, Json], bool] = field(default=lambda *_: False)
+    vouched: Callable[[Reference, Json], bool] = field(default=lambda *_: False)
     """Whether a person endorses this value of this reference (R15.6)."""
     decided: Sources = NOWHERE
     """The sources of the conditions under which these calls are made: of the loop around them."""
@@ -379,6 +379,9 @@ def taken_by(
 ) -> Sources:
     """Return the sources of an expression's value; without a value, those of all its references. What kept a reference
     from having a value has chosen another, so that its sources, `absent`, count too."""
+    if isinstance(expression, Reference):
+        own = sources(expression)
+        return join(own, absent(expression)) if found(expression) is MISSING else own
     taken = _taken(expression, found, sources)
     named = [*references(expression)]
     missed = join_all(absent(each) for each in named if found(each) is MISSING)

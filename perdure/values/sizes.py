@@ -64,7 +64,7 @@ class Sizes:
         if isinstance(value, str):
             if len(value) < _KEPT:
                 return text_size(value)
-        elif not isinstance(value, dict | list):
+        elif not isinstance(value, dict) and not isinstance(value, list):  # `dict | list` takes twice as long
             return _scalar_size(value) if type(value) in _SCALARS else 1
         size = self._remembered(value)
         if size is None:
@@ -181,7 +181,8 @@ def _scalar_size(value: ReadOnlyJson) -> int:
 
 def text_size(text: str) -> int:
     """Return the bytes of a string as JSON, with its quotes; also for a string that cannot be encoded."""
-    return len(encode_basestring(text).encode(errors="surrogatepass"))
+    written = encode_basestring(text)
+    return len(written) if written.isascii() else len(written.encode(errors="surrogatepass"))
 
 
 def preview(value: Json, limit: int, *, compact: bool = False) -> str:

@@ -359,13 +359,18 @@ def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
     formulas: list[Formula] = []
 
     def walk(item: Json, path: tuple[str | int, ...]) -> _Node:
-        if len(path) == 1 and isinstance(item, dict | list) and _is_plain(item):
+        if isinstance(item, str):
+            return text(item, path)
+        if not isinstance(item, dict) and not isinstance(item, list):
+            return _Literal(item)
+        if len(path) == 1 and _is_plain(item):
             return _Literal(item)
         if isinstance(item, dict):
             return computed(item, path) if looks_computed(item) else {k: walk(v, (*path, k)) for k, v in item.items()}
-        if isinstance(item, list):
-            return [walk(child, (*path, index)) for index, child in enumerate(item)]
-        if not isinstance(item, str) or DAGGER not in item:
+        return [walk(child, (*path, index)) for index, child in enumerate(item)]
+
+    def text(item: str, path: tuple[str | int, ...]) -> _Node:
+        if DAGGER not in item:
             return _Literal(item)
         try:
             node = parse_string(item)
