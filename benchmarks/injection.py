@@ -30,7 +30,7 @@ from perdure.plan import Call, Failed, Returned
 from perdure.plan import _scheduler as scheduler
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.request_loop import CallEnded, RequestLoop
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.provenance import UNKNOWN_ORIGINS, Labels
@@ -277,7 +277,7 @@ class Play:
             }
         )
         prepared = PreparedWorker(tools=suite.tools, models=Models(fast="m", smart="m"))
-        self.run = Run(
+        self.run = RunState(
             agent,
             Context(agent, {"task": task.PROMPT}, has_input=True),
             prepared,

@@ -12,7 +12,7 @@ from perdure.models.requests import RequestContext, RequestResult
 from perdure.plan import Returned
 from perdure.runs.agent import Context, Models, auto, parse_agent
 from perdure.runs.prompt_parts import TOKEN
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.decorator import tool_function
 from perdure.tools.tool import parse_tool
@@ -42,7 +42,7 @@ def contexts(dialect: str) -> list[RequestContext]:
     function = tool_function(lookup)
     assert function is not None
     prepared = PreparedWorker(tools=[parse_tool(function.definition, activities=["lookup"])], models=Models())
-    run = Run(agent, Context(agent, {"request": TASK}, has_input=True), prepared)
+    run = RunState(agent, Context(agent, {"request": TASK}, has_input=True), prepared)
     found = []
     for turn in range(TURNS + 1):
         run.begin_request(auto(run.situation()))

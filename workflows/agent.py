@@ -61,7 +61,7 @@ with workflow.unsafe.imports_passed_through():
         LEFT_CHILDREN_END,
         LISTED_AGENT,
     )
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.runs.views import Pages, fit_waiting, waiting_views
     from perdure.runs.wire import (
         AGENT_WORKFLOW,
@@ -92,7 +92,7 @@ class RunDriver:
 
     def __init__(
         self,
-        run: Run,
+        run: RunState,
         run_input: RunInput,
         approvals: RunApprovals,
         mailbox: Mailbox,
@@ -412,7 +412,7 @@ class AgentWorkflow:
         return self._started.context(number, self._watchers.until)
 
     @property
-    def _run(self) -> Run | None:
+    def _run(self) -> RunState | None:
         return None if self._driver is None else self._driver.run
 
     @property

@@ -39,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.event_journal import RunJournal
     from perdure.runs.limits import Limit
     from perdure.runs.rules import REMEMBER_PROVENANCE, RESETS_COUNT, follows
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.runs.views import approval_size, request_view
     from perdure.runs.views import summary as line
     from perdure.values.json import Json, JsonObject
@@ -216,7 +216,7 @@ class ApprovalWaits:
 
     def __init__(
         self,
-        run: Run,
+        run: RunState,
         approvals: RunApprovals,
         display: RunDisplay,
         sender: Dispatcher,

@@ -58,7 +58,7 @@ with workflow.unsafe.imports_passed_through():
         StartCall,
         is_answered,
     )
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.runs.views import summary as line
     from perdure.tools.engine import sleep_seconds
     from perdure.tools.tool import SLEEP_UNTIL, Existing, Tool
@@ -205,7 +205,7 @@ class CallLoop:
 
     def __init__(
         self,
-        run: Run,
+        run: RunState,
         waits: ApprovalWaits,
         clock: WorkClock,
         sender: Dispatcher,

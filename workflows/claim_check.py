@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.delegates import GIVEN_ACTIVITY, GivenInput
     from perdure.runs.limits import Budget
     from perdure.runs.loops import LoopInput
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.runs.wire import CLAIM, REFUSED, RunInput, RunResult
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
     from perdure.values.json import Sent
@@ -104,7 +104,7 @@ class ParentRun:
         if not self.late.done():
             self.late.set_result(None)
 
-    async def refusal(self, run: Run, result: RunResult, free: int) -> tuple[str, str] | None:
+    async def refusal(self, run: RunState, result: RunResult, free: int) -> tuple[str, str] | None:
         """Return why the parent cannot receive a run's output, and the code for it. The parent reads all of it or
         nothing (R18.3).
         """

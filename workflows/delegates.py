@@ -42,7 +42,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.limits import Budget
     from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
     from perdure.runs.prompts import call_line
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.runs.views import summary as line
     from perdure.runs.wire import AGENT_WORKFLOW, RunInput, RunResult
     from perdure.values.limits import HISTORY_FULL, INLINE_INPUT, MAX_ID, MAX_PAYLOAD
@@ -84,7 +84,7 @@ class ChildHandle:
 async def run_delegate(
     call: Call,
     plan: Plan,
-    run: Run,
+    run: RunState,
     budget: Budget,
     sender: Dispatcher,
     on_spent: OnSpent,

@@ -28,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.loops import LoopInput
     from perdure.runs.prompts import call_line
     from perdure.runs.rules import ASKS_BY_ACTIVITY
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.runs.views import summary as line
     from perdure.runs.wire import GRANTED, LIMITED_ACTIVITY, NEXT_TASK_ACTIVITY, RunInput
     from perdure.tools.invocation import CallHookRefs, Limited, SpaceClaim, SpaceGrant, ToolInput, ToolReads, ToolResult
@@ -45,7 +45,7 @@ WAIT: Final = timedelta(seconds=QUEUE_TIMEOUT)
 class Routing:
     """The task queues of one run. The worker's record at its start holds, until nobody polls such a queue any more."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunState) -> None:
         self._agent_run = run
 
     def model(self, model: str) -> str | None:
@@ -353,7 +353,7 @@ def full(part: float = OVER) -> str | None:
     return history_full(workflow.info().get_current_history_length(), _history_size(), part)
 
 
-async def next_task(run: Run) -> None:
+async def next_task(run: RunState) -> None:
     """Wait for the next task. An activity starts it at once, where a timer takes up to a second; its result is ignored."""
     words = "what is left goes with the next task"
     if not run.prepared.follows(SHORT_TASKS):

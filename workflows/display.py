@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.queue import ApprovalQueue
     from perdure.approvals.requests import ApprovalRequest, WaitingEntry, WaitingMemo
     from perdure.runs.rules import CLIENT_CALLS_UNLISTED, SESSION_KNOWS_DELEGATES, SESSION_KNOWS_WAITING
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.runs.views import details, waiting_entry
     from perdure.runs.wire import WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_NAMED
 
@@ -41,7 +41,7 @@ class RunDisplay:
 
     def __init__(self, approval_queue: ApprovalQueue, children: ChildRuns) -> None:
         self._approval_queue = approval_queue
-        self._run: Run | None = None
+        self._run: RunState | None = None
         self._reporting = False
         self._with_program: set[str] = set()
         """Requests on which a program decides: nobody needs to look at them yet."""
@@ -54,7 +54,7 @@ class RunDisplay:
         self._was_reset = False
         """Whether a reset came before the run was there to show."""
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunState) -> None:
         """Show this run from now on."""
         self._run = run
         if self._was_reset:
@@ -89,7 +89,7 @@ class RunDisplay:
         self._listed = (self._listed[0], [])
         self.report()
 
-    def _list(self, run: Run) -> None:
+    def _list(self, run: RunState) -> None:
         """Keep the run's search attribute and memo up to date, so that lists query no run.
 
         The memo is kept also where no list reads it. Where a task had no commands, the SDK's core replays it together with the
@@ -142,7 +142,7 @@ class RunDisplay:
         if self._run is not None and self._run.prepared.follows(SESSION_KNOWS_DELEGATES):
             await self._reports.until_sent()
 
-    def _report_waiting(self, run: Run, *, waits: bool) -> None:
+    def _report_waiting(self, run: RunState, *, waits: bool) -> None:
         """A session's next message follows a run that waits for a person, unless its mode is another."""
         rule = SESSION_KNOWS_WAITING if run.identity.in_session else SESSION_KNOWS_DELEGATES
         if run.prepared.follows(rule):
@@ -150,7 +150,7 @@ class RunDisplay:
             self._signal_session(run, workflow.info().workflow_id, waits=waits)
 
     def _signal_session(
-        self, run: Run, run_id: str, *, waits: bool, closed: bool = False, left: Collection[str] | None = None
+        self, run: RunState, run_id: str, *, waits: bool, closed: bool = False, left: Collection[str] | None = None
     ) -> None:
         """Signal the session that this run, or its outermost parent, belongs to. Where there is none, do nothing."""
         if workflow.info().parent is not None and (run.identity.in_session or run.identity.owner.session):

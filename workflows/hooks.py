@@ -42,7 +42,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.agent import with_system_text
     from perdure.runs.claim_check import GONE, Payload
     from perdure.runs.request_loop import RequestLoop
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.runs.views import summary as line
     from perdure.runs.wire import PreparedWorker, RunInput, RunResult
     from perdure.tools.invocation import CallHookRefs
@@ -223,7 +223,7 @@ async def bootstrap(
 
 async def call_end_hooks(
     hooking: ExecutionHooks,
-    run: Run,
+    run: RunState,
     sender: Dispatcher,
     result: RunResult | None = None,
     error: BaseException | None = None,
@@ -270,7 +270,7 @@ def _now() -> str:
 Ask: TypeAlias = "Callable[[Call, ApprovalRequest], Awaitable[Outcome | None]]"
 
 
-def of_run(run: Run) -> dict[str, Any]:
+def of_run(run: RunState) -> dict[str, Any]:
     """Return the fields that every event has of its run."""
     return {**run.identity.owner.model_dump(), "agent": run.agent.name}
 
@@ -279,7 +279,12 @@ class CallHooks:
     """The hooks of one run's calls."""
 
     def __init__(
-        self, run: Run, hooking: ExecutionHooks, loop: RequestLoop, sender: Dispatcher, on_change: Callable[[], None]
+        self,
+        run: RunState,
+        hooking: ExecutionHooks,
+        loop: RequestLoop,
+        sender: Dispatcher,
+        on_change: Callable[[], None],
     ) -> None:
         self._agent_run, self._hooking, self._loop, self._on_change = run, hooking, loop, on_change
         self._sender = sender

@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError
     from perdure.runs import context
     from perdure.runs.progress import RunProgress
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.values.json import Json, JsonObject
 
 
@@ -25,14 +25,14 @@ class Mailbox:
 
     def __init__(self, refuse: Refuse) -> None:
         self._refuse = refuse
-        self._run: Run | None = None
+        self._run: RunState | None = None
         self._early: list[tuple[Json, ...]] = []
         self._came = 0.0
         """Time of the last message, by `workflow.time`."""
         self._revised: float | None = None
         """Time when the run last went on with new messages; `None` if it never has."""
 
-    def open(self, run: Run) -> None:
+    def open(self, run: RunState) -> None:
         """Open the mailbox of a run."""
         self._run = run
         for sent in self._early:

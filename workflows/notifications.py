@@ -55,7 +55,7 @@ with workflow.unsafe.imports_passed_through():
         used_words,
     )
     from perdure.runs.rules import NOTIFIES
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.runs.views import summary as line
     from perdure.runs.views import waiting_entry
     from perdure.runs.wire import MODEL_REFUSED, RunInput, RunResult
@@ -262,7 +262,7 @@ class NotificationSender:
 class RunNotifications:
     """The notifications of one run, by the routes of its agent file, and the callback of its end."""
 
-    def __init__(self, run: Run, alarm: Alarm, callback: str) -> None:
+    def __init__(self, run: RunState, alarm: Alarm, callback: str) -> None:
         follows = run.prepared.follows(NOTIFIES)
         self._agent_run = run
         self._rules = run.agent.config.notify if follows else Notify()
@@ -400,7 +400,7 @@ async def notify_refused(run_input: RunInput, error: ApplicationError) -> None:
     await sender.settle()
 
 
-def _frame(run: Run, run_id: str) -> dict[str, Any]:
+def _frame(run: RunState, run_id: str) -> dict[str, Any]:
     owner = run.identity.owner
     return {
         "at": now(),

@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.event_journal import EventJournal, RunJournal
     from perdure.runs.events import WATCH_LASTS, EventsPage
     from perdure.runs.metrics import METRICS, Labels, Observation, request_ended, run_ended
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.runs.wire import (
         AGENT_ATTRIBUTE,
         COST_ATTRIBUTE,
@@ -60,7 +60,7 @@ def observe(observation: Observation) -> None:
         )
 
 
-def observe_request(run: Run, number: int, result: RequestResult, first_call: float | None) -> None:
+def observe_request(run: RunState, number: int, result: RequestResult, first_call: float | None) -> None:
     """Count a closed Request; number 0 called no model. `first_call`: seconds until its first call started."""
     if number:
         observe(request_ended(run.agent.name, run.records.past.log[-1], result, first_call))
@@ -133,7 +133,7 @@ _REASON: Final = SearchAttributeKey.for_keyword(STOP_ATTRIBUTE)
 _COST: Final = SearchAttributeKey.for_float(COST_ATTRIBUTE)
 
 
-def end(run: Run, error: BaseException | None, *, below: bool) -> None:
+def end(run: RunState, error: BaseException | None, *, below: bool) -> None:
     """Report a run's end, with any outcome. With `below` it is a delegate's: no second report where it is a billed
     Action.
     """
@@ -160,7 +160,7 @@ def end(run: Run, error: BaseException | None, *, below: bool) -> None:
         _list(run, reason)
 
 
-def _list(run: Run, reason: str | None) -> None:
+def _list(run: RunState, reason: str | None) -> None:
     """Set, for lists, why the run ended and its cost, where the namespace has such attributes; one Action."""
     known, cost = run.prepared.attributes, run.progress.usage.cost
     updates: list[SearchAttributeUpdate[Any]] = []

@@ -22,10 +22,10 @@ with workflow.unsafe.imports_passed_through():
     from perdure.hooks.answers import Hooks
     from perdure.plan import NO_SUCH_TOOL
     from perdure.runs import metrics
-    from perdure.runs.agent import Agent, Context, check_task, parse_agent, parse_prompt
+    from perdure.runs.agent import AgentSpec, Context, check_task, parse_agent, parse_prompt
     from perdure.runs.event_journal import RunJournal
     from perdure.runs.loops import LoopInput
-    from perdure.runs.run import Run, RunIdentity
+    from perdure.runs.run import RunIdentity, RunState
     from perdure.runs.schedules import with_time
     from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, RunSnapshot, carried, restore, snapshot
     from perdure.runs.wire import (
@@ -74,7 +74,7 @@ class ContinueAsNew:
     def __init__(self) -> None:
         self._attempts = Attempts()
 
-    def go_on(self, run_input: RunInput, run: Run, worked: float) -> None:
+    def go_on(self, run_input: RunInput, run: RunState, worked: float) -> None:
         """Continue as new where Temporal suggests it, or workers of another version are current now.
 
         Return where the state is too large to carry on (R18.4).
@@ -97,7 +97,7 @@ class ContinueAsNew:
 
 async def prepare(
     run_input: RunInput, people: RunApprovals, journal: RunJournal, hooking: ExecutionHooks
-) -> tuple[RunInput, Run]:
+) -> tuple[RunInput, RunState]:
     """Return the input, as hooks may have changed it, and the run, whether it begins or continues.
 
     Fail with `Refused` where it cannot run.
@@ -117,7 +117,7 @@ async def prepare(
 
 async def _prepare(
     run_input: RunInput, people: RunApprovals, journal: RunJournal, hooking: ExecutionHooks
-) -> tuple[RunInput, Run]:
+) -> tuple[RunInput, RunState]:
     agent, context, change = _read(run_input)
     earlier: RunSnapshot | None = None
     if run_input.snapshot is not None:
@@ -133,7 +133,7 @@ async def _prepare(
             run_input = changed
             agent, context, _ = _read(run_input)
         prepared = await bootstrap(hooking, run_input, agent.name, prepared)
-    run = Run(
+    run = RunState(
         agent,
         context,
         prepared,
@@ -227,9 +227,9 @@ async def record(run_input: RunInput) -> Packed:
     return packed
 
 
-def _read(run_input: RunInput) -> tuple[Agent, Context, Policy]:
+def _read(run_input: RunInput) -> tuple[AgentSpec, Context, Policy]:
     try:
-        agent: Agent = parse_agent(run_input.agent)
+        agent: AgentSpec = parse_agent(run_input.agent)
         context = Context(agent, run_input.input, has_input=run_input.has_input)
         change = parse_policy(run_input.approval)
         parse_prompt(run_input.prompt)
@@ -241,7 +241,7 @@ def _read(run_input: RunInput) -> tuple[Agent, Context, Policy]:
 
 
 def _set_guard(
-    people: RunApprovals, agent: Agent, run_input: RunInput, prepared: PreparedWorker, change: Policy
+    people: RunApprovals, agent: AgentSpec, run_input: RunInput, prepared: PreparedWorker, change: Policy
 ) -> None:
     """Set the policy's three layers; earlier changes by signals stay. A delegate has its parent's floor too."""
     guard = Guard(

@@ -30,7 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs import metrics
     from perdure.runs.agent import POLICIES, ChooseInput, ModelChoice, Situation
     from perdure.runs.rules import MODEL_PATIENCE
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.runs.views import summary as line
     from perdure.runs.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, MODEL_MEMO, REQUEST_ACTIVITY
     from perdure.values.limits import SHORTEST
@@ -67,7 +67,7 @@ class Provider:
     `resting` is called with whether the run waits for nothing else: such time is not work.
     """
 
-    def __init__(self, run: Run, resting: Callable[[bool], None]) -> None:
+    def __init__(self, run: RunState, resting: Callable[[bool], None]) -> None:
         self._agent_run = run
         self._resting = resting
         patience = run.agent.config.model_patience
@@ -114,7 +114,7 @@ class Provider:
 
 
 async def ask(
-    run: Run,
+    run: RunState,
     request: RequestInput,
     released: Callable[[], bool],
     resting: Callable[[bool], None],
@@ -170,7 +170,7 @@ async def ask(
 
 
 async def _ask_one(
-    run: Run,
+    run: RunState,
     request: RequestInput,
     executions: int,
     before: int,

@@ -13,20 +13,20 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.delegates import SpentBudget
     from perdure.runs.limits import WorkClock
     from perdure.runs.records import record
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.runs.views import fit, result_for_parent, run_view
     from perdure.runs.wire import MODEL_REFUSED, RunResult, RunView
     from perdure.values.limits import MAX_MESSAGE
 
 
-def view_of(run: Run | None) -> RunView:
+def view_of(run: RunState | None) -> RunView:
     """Return the run as it stands, for `show` and `watch`."""
     if run is None:
         return RunView(run_id=workflow.info().workflow_id)
     return fit(_whole_view(run), sizes=run.sizes, calls=run.records.count(run.plan))
 
 
-def _whole_view(run: Run) -> RunView:
+def _whole_view(run: RunState) -> RunView:
     view = run_view(run, workflow.info().workflow_id)
     view.resets = len(run.journal.events.resets)
     if run.identity.in_session:  # of the calls that have ended it is said already
@@ -36,13 +36,13 @@ def _whole_view(run: Run) -> RunView:
     return view
 
 
-def spent_by(run: Run, clock: WorkClock) -> SpentBudget:
+def spent_by(run: RunState, clock: WorkClock) -> SpentBudget:
     """Return the usage of the run and its child runs so far."""
     used = run.progress
     return SpentBudget(usage=used.usage, worked=clock.worked(workflow.time()), sent=used.sent)
 
 
-def result_of(run: Run, clock: WorkClock) -> RunResult:
+def result_of(run: RunState, clock: WorkClock) -> RunResult:
     """Return the run's result so far, as large as its parent or its starter can receive it."""
     run.progress.worked = clock.worked(workflow.time())
     result = _whole_view(run).result()
@@ -53,7 +53,7 @@ def result_of(run: Run, clock: WorkClock) -> RunResult:
     return fit(result, run.prepared.max_payload, run.sizes, calls=count)
 
 
-def failure_of(run: Run, clock: WorkClock, message: str, kind: str) -> ApplicationError:
+def failure_of(run: RunState, clock: WorkClock, message: str, kind: str) -> ApplicationError:
     """Return the failure that ends the run, of this type, with the result so far as detail."""
     result = result_of(run, clock)
     if workflow.info().parent is not None:

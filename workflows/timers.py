@@ -13,7 +13,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from perdure.runs.limits import Limit, WorkClock
     from perdure.runs.rules import CLOCK_FOLLOWS
-    from perdure.runs.run import Run
+    from perdure.runs.run import RunState
     from perdure.runs.views import summary as line
     from perdure.values.limits import SHORTEST
 
@@ -78,7 +78,7 @@ class Alarm:
 
 
 def watch(
-    run: Run,
+    run: RunState,
     clock: WorkClock,
     waits: Callable[[], bool],
     on_reached: Callable[[Limit], None],
@@ -95,7 +95,7 @@ def watch(
 
 
 async def _watch(
-    run: Run,
+    run: RunState,
     clock: WorkClock,
     waits: Callable[[], bool],
     on_reached: Callable[[Limit], None],
@@ -122,7 +122,7 @@ async def _follow(clock: WorkClock, waits: Callable[[], bool]) -> None:
 
 
 async def _until_late(
-    run: Run, clock: WorkClock, on_reached: Callable[[Limit], None], late: Awaitable[None] | None
+    run: RunState, clock: WorkClock, on_reached: Callable[[Limit], None], late: Awaitable[None] | None
 ) -> None:
     deadline = run.limits.pool.budget.deadline
     if deadline is None:

@@ -13,7 +13,7 @@ from perdure.errors import AgentError, JsonError, Problem, ProtocolError, Settin
 from perdure.models.dialects.common import Solution, ToolDelta
 from perdure.models.dialects.registry import DIALECTS
 from perdure.plan import Plan, simulate
-from perdure.runs.agent import Agent, Context, agent_document, parse_agent
+from perdure.runs.agent import AgentSpec, Context, agent_document, parse_agent
 from perdure.runs.progress import RunProgress
 from perdure.runs.provenance import RunProvenance
 from perdure.runs.views import plan_ways
@@ -160,7 +160,7 @@ AGENTS: Final = Path("agents")
 """Folder of agents that are named, unless a setting names another."""
 
 
-def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tuple[Agent, JsonObject]:
+def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tuple[AgentSpec, JsonObject]:
     """Read an agent by file, or by name in the folder; return it and its document.
 
     With `alone` it runs by itself: all its tools are its own. Raise `SettingsError` when there is no such file or it is
@@ -244,7 +244,7 @@ calls as OpenAI has them (in a list, or as `{"tool_calls": […]}`), or `script`
 
 
 def planned_for(
-    agent: Agent,
+    agent: AgentSpec,
     definitions: Mapping[str, JsonObject],
     input: Any = MISSING,
     state: Mapping[str, Any] | None = None,
@@ -308,7 +308,7 @@ def _is_native(call: ReadOnlyJson) -> TypeGuard[JsonObject]:
     return isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) and "_tool" not in call
 
 
-def output_problems(agent: Agent, solution: Solution) -> list[str]:
+def output_problems(agent: AgentSpec, solution: Solution) -> list[str]:
     """Return the problems of an answer beside its calls."""
     wanted = agent.output_schema
     problems = [] if solution.problem is None else [f"the plan: {solution.problem.message}"]

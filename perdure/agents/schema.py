@@ -10,7 +10,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from perdure.runs.agent import Agent, Config
+from perdure.runs.agent import AgentSpec, Config
 from perdure.values.json import JsonObject, dumps
 from perdure.values.messages import CLASSES, ChatMessage, DataMessage, InputMessage, StateMessage
 from perdure.values.schema_nodes import SchemaPart
@@ -23,7 +23,7 @@ _HIDDEN: Final = ("given", "data")
 def agent_schema() -> JsonObject:
     """Return the JSON Schema of agent files, for editors. A list of messages alone is a context (R2.9)."""
     definitions: JsonObject = {}
-    schema = _schema(Agent, definitions)
+    schema = _schema(AgentSpec, definitions)
     messages = [_when_type(kind, model, definitions) for kind, model in CLASSES.items()]
     chat = _schema(ChatMessage, definitions)
     definitions["message"] = {

@@ -73,7 +73,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
 """All commands with one line each, by what a person wants to do."""
 
 
-class Command(TyperCommand):
+class HelpedCommand(TyperCommand):
     """A command with its help on one screen."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -123,7 +123,7 @@ class Commands(typer.Typer):
         super().__init__(cls=cls, pretty_exceptions_enable=False, **options)
 
     def command(
-        self, name: str | None = None, *, cls: type[TyperCommand] | None = Command, **options: Any
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = HelpedCommand, **options: Any
     ) -> Callable[[CommandT], CommandT]:
         """Return a decorator that adds a command."""
         return super().command(name, cls=cls, **options)

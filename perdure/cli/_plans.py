@@ -21,7 +21,7 @@ from perdure.approvals.policy import Guard
 from perdure.cli._errors import USAGE, CommandError
 from perdure.errors import InputError, ProtocolError, SettingsError
 from perdure.models.dialects.common import Solution
-from perdure.runs.agent import Agent, Context, agent_document, is_context, parse_agent
+from perdure.runs.agent import AgentSpec, Context, agent_document, is_context, parse_agent
 from perdure.tools.tool import resolve_tools
 from perdure.values.json import Json, JsonObject
 from perdure.values.references import MISSING, Missing
@@ -54,7 +54,7 @@ def look(
     if not isinstance(state, dict | None):
         raise CommandError("--state must be a JSON object", USAGE)
     written: Any = _written(path)
-    found = Agent(name=path.stem)
+    found = AgentSpec(name=path.stem)
     if agent is not None:
         found, _ = read_agent(agent, agents, alone=True)
     elif native_calls(written) is not None:
@@ -76,7 +76,7 @@ def look(
 
 
 def _planned(
-    agent: Agent,
+    agent: AgentSpec,
     read: Solution,
     known: Mapping[str, JsonObject],
     run_input: Json | Missing,
@@ -115,7 +115,7 @@ def _is_module(text: str) -> bool:
     return any(isinstance(each, kinds) for each in statements)
 
 
-def _plan_in(agent: Agent, path: Path, run_input: Json | Missing) -> Json:
+def _plan_in(agent: AgentSpec, path: Path, run_input: Json | Missing) -> Json:
     try:
         context = Context(agent, None if run_input is MISSING else run_input, has_input=run_input is not MISSING)
     except InputError as error:

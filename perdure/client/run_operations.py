@@ -41,7 +41,7 @@ from perdure.errors import RunError, RunExistsError, RunNotFoundError, RunTimeou
 from perdure.hooks.events import RunOwner
 from perdure.plan import ENDED
 from perdure.queries import SearchAttributes, answer_of, execution_before
-from perdure.runs.agent import Agent, check_run_id
+from perdure.runs.agent import AgentSpec, check_run_id
 from perdure.runs.notifications import NotificationResult, NotificationView, check_callback
 from perdure.runs.schedules import with_time
 from perdure.runs.views import summary
@@ -65,7 +65,7 @@ AgentHandle = WorkflowHandle[object, RunResult]
 
 async def start_run(
     client: Client,
-    agent: Agent,
+    agent: AgentSpec,
     document: Json,
     run_input: Json = None,
     *,
@@ -167,12 +167,12 @@ def _check_size(given: RunInput, limit: int) -> None:
     raise RunError(f"{what}, and {limit:,} is the most{hint}")
 
 
-def new_run_id(agent: Agent) -> str:
+def new_run_id(agent: AgentSpec) -> str:
     name = re.sub(r"[^\w-]+", "-", agent.name).strip("-") or "run"
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
-def _task(agent: Agent, run_input: Json) -> str:
+def _task(agent: AgentSpec, run_input: Json) -> str:
     """The task in words: what a person asked for, as far as the input has it."""
     if isinstance(run_input, dict):
         for key in ("request", "task", "instruction", "question", "text"):

@@ -257,8 +257,8 @@ class Config(BaseModel):
         return self.control if self.control is not None else "auto" if self.dialect == "script" else False
 
 
-class Agent(BaseModel):
-    """A saved Request. `context` keeps the messages as written: they are the run's input and travel as they are."""
+class AgentSpec(BaseModel):
+    """A parsed agent file: a saved Request. `context` keeps the messages as written: they are the run's input and travel as they are."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -302,16 +302,16 @@ def check_run_id(run_id: str) -> None:
         raise RunError(f"the run's id has {size:,} bytes, and {MAX_ID:,} is the most")
 
 
-def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
+def parse_agent(document: Json, *, source: str = "the agent") -> AgentSpec:
     """Parse an agent file's JSON. Raise `AgentError` with every problem, each with its JSON path (R2.1, R2.9)."""
     if not isinstance(document, dict):
         raise AgentError(f"{source} must be a JSON object with 'name', 'context' and 'schema'")
     problems: list[Problem] = []
-    agent: Agent | None = None
+    agent: AgentSpec | None = None
     try:
-        agent = Agent.model_validate(document)
+        agent = AgentSpec.model_validate(document)
     except ValidationError as error:
-        problems += problems_of(error, document, model=Agent)
+        problems += problems_of(error, document, model=AgentSpec)
     try:
         context = document.get("context", [])
         parse_messages(context if isinstance(context, list) else [])
@@ -326,7 +326,7 @@ def parse_agent(document: Json, *, source: str = "the agent") -> Agent:
     return agent
 
 
-def check_task(agent: Agent, context: Context, *, explicit: bool = False) -> None:
+def check_task(agent: AgentSpec, context: Context, *, explicit: bool = False) -> None:
     """Check that there is a task: a text, data, a plan, tools, or an output that is wanted.
 
     With `explicit`, tools and a schema alone are no task. Raise `InputError`: otherwise a model would be paid for nothing.
@@ -376,7 +376,7 @@ class Context:
     Raises `InputError` when the input breaks its schema, with JSON path and reason.
     """
 
-    def __init__(self, agent: Agent, run_input: Json = None, *, has_input: bool = False) -> None:
+    def __init__(self, agent: AgentSpec, run_input: Json = None, *, has_input: bool = False) -> None:
         self.has_input = has_input
         """Whether a person, or the parent run, has given an input."""
         messages = _with_input(agent.messages(), run_input) if has_input else agent.messages()

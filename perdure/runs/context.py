@@ -15,7 +15,7 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.models.provider_extras import server_of
 from perdure.models.requests import RequestContext, RequestResult, RequestView
 from perdure.plan import Call, Plan, errors_of
-from perdure.runs.agent import Agent, Context, ModelChoice
+from perdure.runs.agent import AgentSpec, Context, ModelChoice
 from perdure.runs.limits import Limit
 from perdure.runs.progress import RunProgress
 from perdure.runs.prompt_parts import fit_messages, summed
@@ -37,7 +37,7 @@ class Contexts:
     """A maker of the contexts of one run's Requests, each of at most `max_payload` bytes."""
 
     def __init__(
-        self, agent: Agent, context: Context, prepared: PreparedWorker, sizes: Sizes, provenance: RunProvenance
+        self, agent: AgentSpec, context: Context, prepared: PreparedWorker, sizes: Sizes, provenance: RunProvenance
     ) -> None:
         self._agent, self._context, self._parts = agent, context, prepared.prompt
         self._dialect = DIALECTS[agent.config.dialect]
@@ -463,11 +463,11 @@ class ModelTurns:
         return [turn] if turn else []
 
 
-class Conversation:
+class RunConversation:
     """The conversation of one run with its models: its turns, and the context of the last Request begun."""
 
     def __init__(
-        self, agent: Agent, context: Context, prepared: PreparedWorker, sizes: Sizes, provenance: RunProvenance
+        self, agent: AgentSpec, context: Context, prepared: PreparedWorker, sizes: Sizes, provenance: RunProvenance
     ) -> None:
         dialect = DIALECTS[agent.config.dialect]
         self.shows_turns = dialect.keeps_turns

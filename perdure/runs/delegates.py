@@ -17,7 +17,7 @@ from perdure.runs.budget import ExpectedUsage
 from perdure.runs.limits import Budget
 from perdure.runs.loops import LoopInput, LoopState, most_items, part_call, part_document, part_policy, part_sources
 from perdure.runs.provenance import references_of
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.wire import RunInput
 from perdure.tools.tool import ANONYMOUS, Tool
 from perdure.values.json import Json, JsonObject, WireModel
@@ -200,7 +200,7 @@ class SpentBudget(WireModel):
     """Digests of what message tools have sent (R10.16)."""
 
 
-def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> RunInput | LoopInput | CallError:
+def handed(call: Call, base: Mapping[str, Json], run: RunState, budget: Budget) -> RunInput | LoopInput | CallError:
     """Return the input of the workflow that runs a call's delegate, or all its iterations; `base` is the data by kind."""
     tool, prepared, guard = call.spec.tool, run.prepared, run.approval_queue.guard
     assert tool is not None
@@ -245,7 +245,9 @@ def handed(call: Call, base: Mapping[str, Json], run: Run, budget: Budget) -> Ru
     )
 
 
-def _parts(call: Call, form: LoopForm, base: Mapping[str, Json], run: Run, budget: Budget) -> LoopInput | CallError:
+def _parts(
+    call: Call, form: LoopForm, base: Mapping[str, Json], run: RunState, budget: Budget
+) -> LoopInput | CallError:
     """Return the input of a loop over a plain tool, or with a body, with more items than run inside the run (R16.1)."""
     prepared, guard = run.prepared, run.approval_queue.guard
     if (many := _too_many(call, most_items(prepared.max_payload) // (1 + len(form.writes)))) is not None:
@@ -281,7 +283,7 @@ def _too_many(call: Call, most: int) -> CallError | None:
 
 
 def _below(
-    run: Run, budget: Budget, approval: JsonObject, givers: Sequence[ToolOwner], sources: Mapping[str, list[str]]
+    run: RunState, budget: Budget, approval: JsonObject, givers: Sequence[ToolOwner], sources: Mapping[str, list[str]]
 ) -> dict[str, Any]:
     """Return the values that every child workflow receives from its run."""
     guard = run.approval_queue.guard

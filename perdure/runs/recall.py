@@ -13,7 +13,7 @@ from perdure.errors import CallError, ReferenceSyntaxError, RunError
 from perdure.plan import Call, Outcome, Returned
 from perdure.runs.loops import ITEMS
 from perdure.runs.provenance import HIDDEN
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.views import is_earlier
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.limits import MAX_KEPT, bytes_text
@@ -32,7 +32,7 @@ def is_of_run(what: str) -> bool:
     return bool(_CALL.fullmatch(what) or _STATE.match(what))
 
 
-def recall(run: Run, what: str, page: int = 1) -> JsonObject | None:
+def recall(run: RunState, what: str, page: int = 1) -> JsonObject | None:
     """Return `{"what", "page", "pages", "text"}`, or `ABOVE`; `None`: an execution before this one has the call.
 
     Raises `RunError` where there is nothing, or the model may not read it.
@@ -46,13 +46,13 @@ def recall(run: Run, what: str, page: int = 1) -> JsonObject | None:
     return page_of(what, _result(run, what), page)
 
 
-def is_recall(run: Run, call: Call) -> bool:
+def is_recall(run: RunState, call: Call) -> bool:
     """Whether the call reads again, by the worker's own tool."""
     tool = run.prepared.recall
     return tool is not None and call.spec.tool is not None and call.spec.tool.activity == tool.activity
 
 
-def with_sources(run: Run, call: Call, outcome: Outcome) -> Outcome:
+def with_sources(run: RunState, call: Call, outcome: Outcome) -> Outcome:
     """Return the outcome of a call that reads again with the sources of what it has read, where these are known (R15.1)."""
     if not isinstance(outcome, Returned) or (call.spec.tool is not None and call.spec.tool.untrusted):
         return outcome
@@ -61,7 +61,7 @@ def with_sources(run: Run, call: Call, outcome: Outcome) -> Outcome:
     return outcome if sources is None else replace(outcome, sources=sources, recalled=True)
 
 
-def _sources(run: Run, what: str, reader: Call) -> Sources | None:
+def _sources(run: RunState, what: str, reader: Call) -> Sources | None:
     """Return the sources of a value of the run, or `None` where they are unknown: others may have written it."""
     if not is_of_run(what) or ITEMS in run.context.values():
         return None
@@ -76,7 +76,7 @@ def _sources(run: Run, what: str, reader: Call) -> Sources | None:
     return join(written, join_all(map(run.state.labels.at, paths)))
 
 
-def _call_sources(run: Run, id: str) -> Sources | None:
+def _call_sources(run: RunState, id: str) -> Sources | None:
     for call in run.plan.every_call() if run.plan is not None else ():
         if call.id == id:
             return call.state.sources if call.state.status == "done" else None
@@ -96,7 +96,7 @@ def _expression(what: str) -> Expression:
     return parse_expression(what if what.startswith("†") else f"†{what}")
 
 
-def _state_value(run: Run, what: str) -> Json:
+def _state_value(run: RunState, what: str) -> Json:
     try:
         expression = _expression(what)
     except ReferenceSyntaxError as error:
@@ -110,7 +110,7 @@ def _state_value(run: Run, what: str) -> Json:
     return found
 
 
-def _result(run: Run, what: str) -> str:
+def _result(run: RunState, what: str) -> str:
     for call in run.plan.every_call() if run.plan is not None else ():
         if call.id == what:
             return _of_call(run, call)
@@ -127,7 +127,7 @@ def _result(run: Run, what: str) -> str:
     return _text(kept["result"])
 
 
-def _of_call(run: Run, call: Call) -> str:
+def _of_call(run: RunState, call: Call) -> str:
     if isinstance(call.state.error, CallError):
         return dumps(run.provenance.shown_error(call, call.state.error))
     if call.state.status != "done":

@@ -29,7 +29,7 @@ from perdure.runs.context import ended_badly
 from perdure.runs.limits import Limit
 from perdure.runs.recall import is_recall, with_sources
 from perdure.runs.rules import HELD_CALLS_STAY, RECALLED_SOURCES
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.tools.tool import ANSWERED, KEEP, known_as
 from perdure.values.json import Json
 
@@ -127,7 +127,7 @@ PLAN: Final = "plan"
 class RequestLoop:
     """The calls of the Request whose plan the run has just opened."""
 
-    def __init__(self, run: Run, is_patched: Callable[[str], bool] = lambda _: True) -> None:
+    def __init__(self, run: RunState, is_patched: Callable[[str], bool] = lambda _: True) -> None:
         self._run = run
         self._is_patched = is_patched
         """Whether this execution follows a rule that may be newer than its history."""

@@ -15,11 +15,11 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import ModelWait, RequestContext, RequestInput, RequestResult, RequestView
 from perdure.plan import Call, Plan
 from perdure.runs._output import JudgedOutput, KnownText, RunOutput, WrittenOutput, reads_alike, whole_output
-from perdure.runs.agent import Agent, CalledTool, Context, ModelChoice, Situation
+from perdure.runs.agent import AgentSpec, CalledTool, Context, ModelChoice, Situation
 from perdure.runs.context import (
     CUT,
     OVERTAKEN,
-    Conversation,
+    RunConversation,
     ended_badly,
     error_message,
     has_cut,
@@ -79,12 +79,12 @@ class RunIdentity:
         )
 
 
-class Run:
+class RunState:
     """The state of one run. Raises `InputError` or `AgentError` when the agent or the input cannot be used (R2.3)."""
 
     def __init__(
         self,
-        agent: Agent,
+        agent: AgentSpec,
         context: Context,
         prepared: PreparedWorker,
         approval_queue: ApprovalQueue | None = None,
@@ -121,7 +121,7 @@ class Run:
         self.plan: Plan | None = None
         """The running plan."""
         self.records = RunRecords(self.sizes, self.provenance.recorded if self.identity.in_session else None)
-        self.conversation = Conversation(agent, context, prepared, self.sizes, self.provenance)
+        self.conversation = RunConversation(agent, context, prepared, self.sizes, self.provenance)
         self.output = RunOutput(
             agent.output_schema,
             text_answers=DIALECTS[agent.config.dialect].text_answers,

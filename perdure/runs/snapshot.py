@@ -10,7 +10,7 @@ from perdure.runs.events import CarriedEvents
 from perdure.runs.notifications import NotificationView
 from perdure.runs.progress import RunProgress
 from perdure.runs.records import PastRequests
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from perdure.values.json import JsonObject, WireModel
 from perdure.values.limits import MAX_CARRIED
@@ -48,7 +48,7 @@ _WRITE: Final = 150
 """Bytes of a write beside its value, more or less."""
 
 
-def snapshot(run: Run) -> RunSnapshot:
+def snapshot(run: RunState) -> RunSnapshot:
     """Return all that the next Request, a watcher and the result need."""
     run.state.compact()
     run.records.past.sets = run.records.table.as_json()
@@ -70,7 +70,7 @@ def snapshot(run: Run) -> RunSnapshot:
     )
 
 
-def restore(run: Run, snapshot: RunSnapshot) -> None:
+def restore(run: RunState, snapshot: RunSnapshot) -> None:
     """Let a new run continue where the `snapshot` was made. The guard of its approval queue has the snapshot's `policy` already."""
     queue = run.approval_queue
     queue.guard.recall(snapshot.remembered)
@@ -86,7 +86,7 @@ def restore(run: Run, snapshot: RunSnapshot) -> None:
     run.restore(snapshot.progress, snapshot.past, State(writes, run.sizes))
 
 
-def carried(run: Run) -> int:
+def carried(run: RunState) -> int:
     """Return the bytes of a snapshot, more or less. Values are measured once, and nothing is encoded."""
     run.state.compact()
     return sum(map(run.sizes.of, run.values())) + _WRITE * len(run.state.writes) + run.records.size

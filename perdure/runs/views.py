@@ -19,7 +19,7 @@ from perdure.runs.context import message_fates
 from perdure.runs.events import Event
 from perdure.runs.prompts import call_line
 from perdure.runs.records import RECENT, plan_reads, plan_writes
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.wire import CallView, RunInput, RunResult, RunView
 from perdure.values.caller_context import masked_context
 from perdure.values.json import Json, JsonObject, ValuePage, dumps, loads
@@ -79,7 +79,7 @@ _SHOWN_IN_LISTS: Final = 300
 """Characters of parameters, and of a reason, in a list of waiting requests."""
 
 
-def run_view(run: Run, run_id: str) -> RunView:
+def run_view(run: RunState, run_id: str) -> RunView:
     """Return the run as it stands, with its newest `MAX_VIEWED` calls."""
     plan, past = run.plan, run.records.past
     newest = [] if plan is None else [*islice(plan.every_call_reversed(), MAX_VIEWED)][::-1]
@@ -123,7 +123,7 @@ def run_view(run: Run, run_id: str) -> RunView:
     )
 
 
-def waiting_views(run: Run, only: str | None = None, skip: int = 0) -> list[WaitingView]:
+def waiting_views(run: RunState, only: str | None = None, skip: int = 0) -> list[WaitingView]:
     """Return the requests that wait for a person, oldest first, without the first `skip`.
 
     With `only`, return that call's request, or that Request's plan, alone.
@@ -137,7 +137,7 @@ def masked_owner(owner: RunOwner) -> RunOwner:
     return owner.model_copy(update={"context": masked_context(owner.context)}) if owner.context else owner
 
 
-def request_view(offer: ApprovalRequest, run: Run) -> WaitingView:
+def request_view(offer: ApprovalRequest, run: RunState) -> WaitingView:
     """Return what a person sees of a request, and of whom it is for."""
     view = waiting_view(offer, run.agent.name, run.approval_queue.guard, run.dry_plan)
     owner = run.identity.owner
@@ -212,7 +212,7 @@ class Pages:
     def __init__(self) -> None:
         self._read: tuple[str, str, Iterator[str]] | None = None
 
-    def page(self, run: Run | None, what: str, offset: int, given: RunInput | None = None) -> ValuePage:
+    def page(self, run: RunState | None, what: str, offset: int, given: RunInput | None = None) -> ValuePage:
         """Return a page of the JSON of a value that `whole` returns, from a character on.
 
         `run`: `None` until it has begun. `given`: the run's input, once the run knows it.
@@ -237,7 +237,7 @@ class Pages:
         return ValuePage(text=text[max(0, offset) : end], next=end if end < len(text) else None)
 
 
-def _pieces(run: Run, what: str) -> Iterator[str]:
+def _pieces(run: RunState, what: str) -> Iterator[str]:
     """Yield the JSON of a value that `whole` returns. Calls come one by one, because a run may have thousands (R16.6)."""
     if what != "calls":
         yield dumps(whole(run, what))
@@ -249,7 +249,7 @@ def _pieces(run: Run, what: str) -> Iterator[str]:
     yield "]" if calls else "[]"
 
 
-def is_earlier(run: Run, what: str) -> bool:
+def is_earlier(run: RunState, what: str) -> bool:
     """Whether this is a call of an earlier execution of the run. That execution knows the whole call."""
     number = what.partition(".")[0]
     known = run.records.restored_at and number.isdecimal() and int(number) <= run.records.restored_at
@@ -268,7 +268,7 @@ def before_start(given: RunInput | None, what: str) -> Json:
     return found
 
 
-def whole(run: Run, what: str) -> Json:
+def whole(run: RunState, what: str) -> Json:
     """Return a value that a view may have cut: a part of the result by name, a reference's value, or a call by id.
 
     Raise `ReferenceSyntaxError` or `KeyError` for anything else.
@@ -410,7 +410,7 @@ _STARTS: Final = re.compile(r"[\\`*~\[<]|(?<!\w)_|_(?!\w)")
 """Signs that begin emphasis, code, a link or HTML within a line."""
 
 
-def details(run: Run, run_id: str = "") -> str:
+def details(run: RunState, run_id: str = "") -> str:
     """Return the run's progress as Markdown: its Requests, and its last calls with their reads and writes.
 
     `run_id` makes the link to the run's page.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from perdure.errors import MessageRefusedError, ProtocolError
-from perdure.runs.agent import Agent, parse_agent
+from perdure.runs.agent import AgentSpec, parse_agent
 from perdure.sessions.transcript import EARLIER
 from perdure.sessions.wire import SETTINGS
 from perdure.values.json import Json, JsonObject, shorten
@@ -71,7 +71,7 @@ def input_name(agent: JsonObject) -> str | None:
     Raise `MessageRefusedError` for an agent that no text alone can start, and for an invalid one.
     """
     try:
-        parsed: Agent = parse_agent(agent)
+        parsed: AgentSpec = parse_agent(agent)
         inputs = [message for message in parsed.messages() if isinstance(message, InputMessage)]
         schema = next((each.data_schema for each in merge_data(inputs) if each.instance is None), None)
     except ProtocolError as error:

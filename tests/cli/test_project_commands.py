@@ -18,7 +18,7 @@ from perdure.agents.schema import agent_schema, described
 from perdure.cli._project_commands import FILES
 from perdure.cli.app import app
 from perdure.errors import AgentError
-from perdure.runs.agent import Agent as Parsed
+from perdure.runs.agent import AgentSpec as Parsed
 from perdure.runs.agent import Config, ModelSampling
 from perdure.values.json import Json
 

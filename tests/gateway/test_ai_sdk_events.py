@@ -11,7 +11,7 @@ from hypothesis import given
 
 from perdure.approvals.requests import WaitingView
 from perdure.gateway.ai_sdk._events import UiMessageEvents
-from perdure.gateway.ai_sdk._requests import ChatRequest, read
+from perdure.gateway.ai_sdk._requests import PageChatRequest, read
 from perdure.gateway.errors import HttpError
 from perdure.runs.events import Event
 from perdure.runs.wire import RunView
@@ -145,7 +145,7 @@ def take(page: UiPage, chunks: Any) -> None:
             page.take(chunk)
 
 
-def request_of(messages: list[dict[str, Any]]) -> ChatRequest:
+def request_of(messages: list[dict[str, Any]]) -> PageChatRequest:
     return read({"id": "chat", "messages": messages, "trigger": "submit-message"})
 
 

@@ -23,7 +23,7 @@ from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit
 from perdure.runs.progress import RunProgress
 from perdure.runs.request_loop import CallEnded, PlanDecided, RequestLoop, RequestStage
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
@@ -47,7 +47,7 @@ class World:
             "config": {"dialect": dialect, "approval": policy, **config},
         }
         agent = parse_agent(document)
-        self.run = Run(agent, Context(agent), PreparedWorker(tools=TOOLS, models=Models()))
+        self.run = RunState(agent, Context(agent), PreparedWorker(tools=TOOLS, models=Models()))
         self.run.approval_queue.guard.policy = agent.config.approval
         self.loop: RequestLoop
         self.written: list[Any] = []

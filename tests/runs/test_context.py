@@ -13,7 +13,7 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import RequestResult
 from perdure.plan import Returned
 from perdure.runs.agent import Context, Models, auto, parse_agent
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.json import JsonObject, loads_commented
@@ -33,18 +33,18 @@ CALLED: list[dict[str, Any]] = [
 ]
 
 
-def run_of(*context: dict[str, Any], **more: Any) -> Run:
+def run_of(*context: dict[str, Any], **more: Any) -> RunState:
     agent = parse_agent({"name": "a", "context": list(context), "config": more.pop("config", {})})
-    return Run(agent, Context(agent, **more), PreparedWorker(tools=[TOOL], models=Models()))
+    return RunState(agent, Context(agent, **more), PreparedWorker(tools=[TOOL], models=Models()))
 
 
-def chat(run: Run) -> list[dict[str, Any]]:
+def chat(run: RunState) -> list[dict[str, Any]]:
     """What the next Request is told."""
     run.begin_request(auto(run.situation()))
     return run.request_context(run.progress.number).messages
 
 
-def said(run: Run) -> list[str]:
+def said(run: RunState) -> list[str]:
     return [str(message["content"]) for message in chat(run)[1:]]
 
 
@@ -126,7 +126,7 @@ def test_r2_8_history_is_sent_as_it_was_where_functions_are_native() -> None:
 def test_conversions_and_races_are_told_to_the_model_once_and_hold_no_output_back() -> None:
     typed = parse_tool({"name": "typed", "properties": {"n": {"type": "integer"}}}, activities=["typed"])
     agent = parse_agent({"name": "a", "context": [{"type": "text", "text": "go"}]})
-    run = Run(agent, Context(agent), PreparedWorker(tools=[typed], models=Models()))
+    run = RunState(agent, Context(agent), PreparedWorker(tools=[typed], models=Models()))
     chat(run)
 
     def play(number: int, output: int | None, *values: str | int) -> bool:
@@ -317,7 +317,7 @@ def test_r16_4_control_auto_teaches_loops_where_a_list_can_occur(
         context = [{"type": "tool", "tool": "look"}, {"type": "input", "input": given}]
         document: Any = {"name": "a", "context": context, "config": config, "schema": output}
         agent = parse_agent(document)
-        run = Run(agent, Context(agent), PreparedWorker(tools=[tool], models=Models()))
+        run = RunState(agent, Context(agent), PreparedWorker(tools=[tool], models=Models()))
         first = chat(run)[0]["content"]
         auto_taught = control == "auto" or (control is None and dialect == "script")
         assert (DIALECTS[dialect].control in first) is (taught and auto_taught)

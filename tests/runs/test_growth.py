@@ -10,7 +10,7 @@ import pytest
 from perdure.models.requests import RequestResult
 from perdure.plan import Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, carried, snapshot
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
@@ -22,7 +22,7 @@ from tests.cpu import Cpu
 NOW = "2026-01-01T00:00:00"
 
 
-def grown(dialect: str, requests: int, size: int, **call: Any) -> tuple[Run, list[str], int]:
+def grown(dialect: str, requests: int, size: int, **call: Any) -> tuple[RunState, list[str], int]:
     """A run of so many Requests of one call each, what these returned, and the largest context in bytes."""
     agent = parse_agent(
         {
@@ -33,7 +33,7 @@ def grown(dialect: str, requests: int, size: int, **call: Any) -> tuple[Run, lis
         }
     )
     tool = parse_tool({"name": "read", "properties": {"n": {"type": "integer"}}}, activities=["read"], registered=True)
-    run = Run(
+    run = RunState(
         agent, Context(agent, None, has_input=False), PreparedWorker(tools=[tool], models=Models(fast="m", smart="m"))
     )
     dice, results, largest = Random(1), [], 0

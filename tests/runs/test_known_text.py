@@ -18,7 +18,7 @@ from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.event_stream import EventBuffer, RunEventReader
 from perdure.runs.request_loop import CallEnded, RequestLoop
 from perdure.runs.rules import NEWEST
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.limits import MAX_REPLY
@@ -191,7 +191,7 @@ def test_a_request_shows_the_text_while_its_calls_run(output: Any, first: str, t
 
 def loop_of(**document: Any) -> RequestLoop:
     agent = parse_agent({"name": "a", "context": [{"type": "input", "input": {"name": "Ann"}}], **document})
-    run = Run(agent, Context(agent), PreparedWorker(tools=[TOOL], models=Models(), rules=NEWEST))
+    run = RunState(agent, Context(agent), PreparedWorker(tools=[TOOL], models=Models(), rules=NEWEST))
     run.situation()
     run.begin_request(ModelChoice("m", "test"))
     run.open_plan(1)

@@ -9,7 +9,7 @@ from perdure.errors import CallError
 from perdure.models.requests import RequestResult
 from perdure.plan import Failed, Returned
 from perdure.runs.agent import Context, Models, auto, parse_agent
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.views import details
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
@@ -17,9 +17,9 @@ from perdure.tools.tool import parse_tool
 TOOL = parse_tool({"name": "t", "additionalProperties": True, "_activity": "t"}, activities=["t"])
 
 
-def new_run() -> Run:
+def new_run() -> RunState:
     agent = parse_agent({"name": "helper"})
-    return Run(agent, Context(agent), PreparedWorker(tools=[TOOL], models=Models()))
+    return RunState(agent, Context(agent), PreparedWorker(tools=[TOOL], models=Models()))
 
 
 def test_r12_8_the_table_names_calls_with_status_parameters_and_path() -> None:

@@ -16,7 +16,7 @@ from perdure.models.requests import RequestResult
 from perdure.plan import Call, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage
-from perdure.runs.run import Run, RunIdentity
+from perdure.runs.run import RunIdentity, RunState
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.sessions.entries import run_entry
@@ -39,7 +39,7 @@ READ = {"_tool": "read_mail", "_outputPath": "†state.mail"}
 class Played:
     """A run whose tools answer at once."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunState) -> None:
         self.run = run
         self.waiting: list[tuple[Call, ApprovalRequest]] = []
         self.loop: RequestLoop | None = None
@@ -114,7 +114,7 @@ def play(
     prepared = PreparedWorker(tools=tools, models=Models(fast="m", smart="m"))
     desk = ApprovalQueue(Guard(agent.config.approval, **guard))
     return Played(
-        Run(
+        RunState(
             agent,
             Context(agent, {"iban": "DE01", "list": ["b"]}, has_input=True),
             prepared,

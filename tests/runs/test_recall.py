@@ -11,7 +11,7 @@ from perdure.models.requests import RequestResult
 from perdure.plan import Call, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.recall import with_sources
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json
@@ -22,7 +22,7 @@ NOW = "2026-01-01T00:00:00Z"
 NAMES = ("recall", "mail", "count", "ask_agent")
 
 
-def new_run(**config: Any) -> Run:
+def new_run(**config: Any) -> RunState:
     tools = [
         parse_tool({"name": "recall", "_untrusted": False, "properties": {}}, activities=NAMES, registered=True),
         parse_tool({"name": "mail", "_untrusted": True, "properties": {}}, activities=NAMES, registered=True),
@@ -35,10 +35,10 @@ def new_run(**config: Any) -> Run:
     context += [{"type": "state", "state": {"own": "text"}}]
     agent = parse_agent({"name": "a", "config": {"show": "shape"} | config, "context": context})
     prepared = PreparedWorker(tools=tools, recall=tools[0], models=Models(fast="m", smart="m"))
-    return Run(agent, Context(agent, None, has_input=False), prepared)
+    return RunState(agent, Context(agent, None, has_input=False), prepared)
 
 
-def request(run: Run, *made: dict[str, Any]) -> list[Call]:
+def request(run: RunState, *made: dict[str, Any]) -> list[Call]:
     """The next Request, with calls that all return; what `recall` gives is given its sources."""
     run.situation()
     run.begin_request(ModelChoice("m", "only"))

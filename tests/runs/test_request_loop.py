@@ -17,7 +17,7 @@ from perdure.plan import Rejected, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit, WorkClock
 from perdure.runs.request_loop import CallEnded, LimitReached, PlanDecided, RequestLoop, RequestStage
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.views import fit, run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
@@ -31,7 +31,7 @@ LATE = Limit("deadline", "the run has worked for 600 s")
 
 def loop_of(**config: Any) -> RequestLoop:
     agent = parse_agent({"name": "a", "context": [], "config": config})
-    run = Run(agent, Context(agent), PreparedWorker(tools=[TOOL, LONG], models=Models()))
+    run = RunState(agent, Context(agent), PreparedWorker(tools=[TOOL, LONG], models=Models()))
     run.approval_queue.guard.policy = Policy(scope=config.get("approval", {}).get("scope", "calls"))
     run.situation()
     run.begin_request(ModelChoice("m", "test"))

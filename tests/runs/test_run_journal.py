@@ -17,17 +17,17 @@ from perdure.plan import Failed, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.events import JournalEntry
 from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from tests.runs.test_request_loop import LATE, TOOL, delivered, loop_of
 from tests.runs.test_snapshot import continued
 
 
-def noted(run: Run) -> list[JournalEntry]:
+def noted(run: RunState) -> list[JournalEntry]:
     return run.journal.events.page().events
 
 
-def calls_of(run: Run, phase: str) -> list[str]:
+def calls_of(run: RunState, phase: str) -> list[str]:
     return [event.data["call"] for event in noted(run) if (event.topic, event.phase) == ("tool", phase)]
 
 
@@ -93,7 +93,7 @@ def test_each_call_that_starts_has_one_start_and_each_that_ends_one_end_behind_i
             assert (outer, "end") not in order[: order.index((call.id, phases[-1]))]
 
 
-def run_of(dialect: str = "solution", schema: Any = None, **config: Any) -> Run:
+def run_of(dialect: str = "solution", schema: Any = None, **config: Any) -> RunState:
     """An agent whose output is text."""
     document: dict[str, Any] = {
         "name": "a",
@@ -102,10 +102,10 @@ def run_of(dialect: str = "solution", schema: Any = None, **config: Any) -> Run:
         "schema": schema or {"type": "string"},
     }
     agent = parse_agent(document)
-    return Run(agent, Context(agent), PreparedWorker(tools=[TOOL], models=Models(fast="f", smart="s")))
+    return RunState(agent, Context(agent), PreparedWorker(tools=[TOOL], models=Models(fast="f", smart="s")))
 
 
-def answered(run: Run, result: RequestResult, *, model: str = "s", cut: bool = False) -> bool:
+def answered(run: RunState, result: RequestResult, *, model: str = "s", cut: bool = False) -> bool:
     """One Request of a run, whose calls all end well."""
     number = run.situation().number
     run.begin_request(ModelChoice(model, "test"))
@@ -125,11 +125,11 @@ def answered(run: Run, result: RequestResult, *, model: str = "s", cut: bool = F
     return run.close_request(loop.plan, loop.result, cut=loop.cut)
 
 
-def rows(run: Run) -> list[tuple[str, dict[str, Any]]]:
+def rows(run: RunState) -> list[tuple[str, dict[str, Any]]]:
     return [(f"{event.topic} {event.phase}", event.data) for event in noted(run)]
 
 
-def texts(run: Run) -> list[tuple[str, bool, bool]]:
+def texts(run: RunState) -> list[tuple[str, bool, bool]]:
     said = [event.data for event in noted(run) if (event.topic, event.phase) == ("assistant", "end")]
     return [(each["text"], each["accepted"], each.get("output", False)) for each in said]
 

@@ -12,7 +12,7 @@ from perdure.errors import CallError
 from perdure.models.requests import RequestResult
 from perdure.plan import Failed, Outcome, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.snapshot import carried, snapshot
 from perdure.runs.views import fit, run_view
 from perdure.runs.wire import PreparedWorker
@@ -43,7 +43,7 @@ def ended(n: int, size: int, how: str) -> Outcome:
     return Failed(CallError("broken", text)) if how == "fail" else Returned({"text": text, "n": [n]})
 
 
-def played(dialect: str, steps: list[Step], limit: int) -> tuple[Run, int]:
+def played(dialect: str, steps: list[Step], limit: int) -> tuple[RunState, int]:
     """The run after these Requests, and the largest context."""
     agent = parse_agent(
         {
@@ -54,7 +54,7 @@ def played(dialect: str, steps: list[Step], limit: int) -> tuple[Run, int]:
     )
     tool = parse_tool({"name": "t", "properties": {"x": {}, "y": {}}}, activities=["t"], registered=True)
     prepared = PreparedWorker(tools=[tool], models=Models(fast="m", smart="m"), max_payload=limit)
-    run = Run(agent, Context(agent, None, has_input=False), prepared)
+    run = RunState(agent, Context(agent, None, has_input=False), prepared)
     largest = 0
     for number, step in enumerate(steps, 1):
         run.situation()

@@ -15,7 +15,7 @@ from perdure.models.usage import Usage
 from perdure.plan import Failed, Outcome, Rejected, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.context import accept
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.snapshot import SNAPSHOT_FORM, RunSnapshot, restore, snapshot
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker
@@ -56,26 +56,28 @@ STEPS = st.lists(STEP, min_size=1, max_size=3).flatmap(lambda some: st.lists(st.
 """Requests, of which some repeat an earlier one: the run tells its model of that."""
 
 
-def begun(kept: RunSnapshot | None = None) -> Run:
+def begun(kept: RunSnapshot | None = None) -> RunState:
     context = Context(AGENT, None, has_input=False)
     if kept is None:
-        return Run(AGENT, context, PreparedWorker(tools=[TOOL], models=Models(fast="m", smart="m")), ApprovalQueue())
+        return RunState(
+            AGENT, context, PreparedWorker(tools=[TOOL], models=Models(fast="m", smart="m")), ApprovalQueue()
+        )
     queue = ApprovalQueue()
     queue.guard = Guard(change=parse_policy(kept.policy))
-    run = Run(AGENT, context, kept.prepared, queue)
+    run = RunState(AGENT, context, kept.prepared, queue)
     restore(run, kept)
     return run
 
 
-def continued(run: Run, queue: ApprovalQueue | None = None) -> Run:
+def continued(run: RunState, queue: ApprovalQueue | None = None) -> RunState:
     """The run that continues another one, whose snapshot has been sent as JSON."""
     made = RunSnapshot.model_validate_json(snapshot(run).model_dump_json(exclude_defaults=True))
-    following = Run(run.agent, run.context, made.prepared, queue)
+    following = RunState(run.agent, run.context, made.prepared, queue)
     restore(following, made)
     return following
 
 
-def play(run: Run, number: int, step: dict[str, Any]) -> str:
+def play(run: RunState, number: int, step: dict[str, Any]) -> str:
     """Make a Request of the run; return what its model was told."""
     queue = run.approval_queue
     run.situation()
@@ -103,7 +105,7 @@ def play(run: Run, number: int, step: dict[str, Any]) -> str:
     return told
 
 
-def reorder(run: Run) -> None:
+def reorder(run: RunState) -> None:
     """Make the value of the state again from its writes: that it is the same one, `tests/values/test_state.py` proves.
 
     A `set` over an earlier one leaves its key where that was, and a snapshot does not hold the earlier one.
@@ -112,7 +114,7 @@ def reorder(run: Run) -> None:
     run.provenance.restore(State(run.state.writes, run.sizes), run.records.past.calls, run.tools)
 
 
-def seen(run: Run) -> list[Any]:
+def seen(run: RunState) -> list[Any]:
     """The state of a run between two Requests, and what somebody can see of it."""
     snapshot(run)  # it numbers the sources of its calls
     return [

@@ -13,7 +13,7 @@ from perdure.runs import views
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.recall import recall
 from perdure.runs.records import KeptValues
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.views import Pages, fit, run_view
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
@@ -25,13 +25,13 @@ from tests.runs.test_snapshot import continued
 NOW = "2026-01-01T00:00:00"
 
 
-def run_of(value: Any, times: int = 1) -> Run:
+def run_of(value: Any, times: int = 1) -> RunState:
     """A run that has read `value` from its state and got it back, once in each Request."""
     agent = parse_agent(
         {"name": "a", "context": [{"type": "tool", "tool": "t"}, {"type": "state", "state": {"v": value}}]}
     )
     tool = parse_tool({"name": "t", "properties": {"x": {}}}, activities=["t"], registered=True)
-    run = Run(
+    run = RunState(
         agent, Context(agent, None, has_input=False), PreparedWorker(tools=[tool], models=Models(fast="m", smart="m"))
     )
     for number in range(1, times + 1):
@@ -46,7 +46,7 @@ def run_of(value: Any, times: int = 1) -> Run:
     return run
 
 
-def read(run: Run, what: str, pages: Pages) -> Any:
+def read(run: RunState, what: str, pages: Pages) -> Any:
     text, offset = "", 0
     while True:
         page = pages.page(run, what, offset)
@@ -153,7 +153,7 @@ def test_r10_18_recall_is_offered_once_something_was_cut_also_after_continue_as_
 def test_r10_18_a_model_recalls_nothing_that_it_is_shown_by_its_shape() -> None:
     agent = parse_agent({"name": "a", "config": {"show": "shape"}, "context": [{"type": "tool", "tool": "t"}]})
     tool = parse_tool({"name": "t", "_untrusted": True, "properties": {}}, activities=["t"], registered=True)
-    run = Run(agent, Context(agent), PreparedWorker(tools=[tool], models=Models(fast="m", smart="m")))
+    run = RunState(agent, Context(agent), PreparedWorker(tools=[tool], models=Models(fast="m", smart="m")))
     run.situation()
     run.begin_request(ModelChoice("m", "only"))
     plan = run.open_plan(1)

@@ -12,7 +12,7 @@ import pytest
 
 from perdure.models.dialects.registry import DIALECTS
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.wire import CallView, PreparedWorker, RunResult
 from perdure.sessions.compaction import changed, compacted, cut_of, due, identifiers, problem
 from perdure.sessions.entries import CommandEntry, MessageEntry, ReplyEntry, estimate, run_entry
@@ -169,7 +169,7 @@ def test_r9_7_a_conversation_that_was_too_long_is_told_by_its_newest_part(dialec
         {"role": "user", "content": "now"},
     ]
     agent = parse_agent({"name": "desk", "config": {"dialect": dialect}, "context": context})
-    run = Run(agent, Context(agent), PreparedWorker(tools=[], models=Models()))
+    run = RunState(agent, Context(agent), PreparedWorker(tools=[], models=Models()))
     run.situation()
     run.begin_request(ModelChoice("m", "r"))
     whole = run.request_context(1).messages
@@ -313,7 +313,7 @@ def check_shown(chat: list[Any], messages: list[Any], dialect: str) -> None:
     agent = parse_agent(
         {"name": "desk", "config": {"dialect": dialect}, "context": [*chat, {"role": "user", "content": "now"}]}
     )
-    run = Run(agent, Context(agent), PreparedWorker(tools=[], models=Models()))
+    run = RunState(agent, Context(agent), PreparedWorker(tools=[], models=Models()))
     run.situation()
     run.begin_request(ModelChoice("m", "r"))
     said = run.request_context(1).messages

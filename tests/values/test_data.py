@@ -17,7 +17,7 @@ from perdure.plan import Call, Outcome, Plan, Rejected, Returned
 from perdure.runs.agent import Context, Models, auto, parse_agent
 from perdure.runs.delegates import child_document
 from perdure.runs.loops import LoopInput, LoopState
-from perdure.runs.run import Run
+from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from perdure.testing.scripted_model import write_answer
 from perdure.tools.engine import ENGINE_TOOLS
@@ -92,7 +92,7 @@ def test_in_every_dialect_through_results_answers_delegates_and_outputs(
     }
     agent = parse_agent(document)
     context = Context(agent, {"text": given_text}, has_input=True)
-    run = Run(agent, context, PreparedWorker(tools=list(TOOLS.values()), models=Models()))
+    run = RunState(agent, context, PreparedWorker(tools=list(TOOLS.values()), models=Models()))
     run.begin_request(auto(run.situation()))
     plan = run.open_plan(1)
     sent = {"x": page, "y": f"so {text(given_text)}", "z": [word]}
@@ -182,7 +182,7 @@ def test_in_a_later_request_that_writes_an_edited_call_once_more(page: Any, type
 def test_in_what_people_say_to_the_model(reason: str) -> None:
     def prompt(said: str) -> str:
         agent = parse_agent({"name": "a", "context": [{"type": "state", "state": {"secret": SECRET}}], "schema": True})
-        run = Run(agent, Context(agent), PreparedWorker(tools=list(TOOLS.values()), models=Models()))
+        run = RunState(agent, Context(agent), PreparedWorker(tools=list(TOOLS.values()), models=Models()))
         run.begin_request(auto(run.situation()))
         plan = run.open_plan(1)
         call = plan.add({"_tool": "send", "x": 1})

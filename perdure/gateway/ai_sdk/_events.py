@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from perdure.approvals.requests import WaitingView
-from perdure.gateway.ai_sdk._requests import ChatRequest, UiMessage, is_tool
+from perdure.gateway.ai_sdk._requests import PageChatRequest, UiMessage, is_tool
 from perdure.gateway.answers import AnswerEvents, below, failure_of, interrupt_id, output_text, text_name
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import frame
@@ -93,7 +93,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
 
     runs_tools = True
 
-    def __init__(self, chat_request: ChatRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
+    def __init__(self, chat_request: PageChatRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
         continued = chat_request.continued
         own = [part for part in (continued or {"parts": []})["parts"] if is_tool(part)]
         ended = (part for part in own if str(part.get("state")).startswith("output-"))
@@ -271,7 +271,7 @@ def _shown_texts(messages: Iterable[UiMessage]) -> dict[str, str]:
     return shown
 
 
-def _new_id(chat_request: ChatRequest, run: str, run_id: str) -> str:
+def _new_id(chat_request: PageChatRequest, run: str, run_id: str) -> str:
     """Return the id of a new message: the run's, so that an answer that is resumed has the same one."""
     shown = [each for each in chat_request.messages if each["role"] == "assistant" and each["id"] == run]
     id = chat_request.message[0] if chat_request.message is not None else ""

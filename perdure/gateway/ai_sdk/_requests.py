@@ -20,7 +20,7 @@ _TRIGGERS: Final = ("submit-message", "regenerate-message")
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest:
+class PageChatRequest:
     """A request of `useChat`, read."""
 
     chat: str
@@ -53,7 +53,7 @@ class ChatRequest:
         return {"context": [*own, *({"type": "tool", "tool": tool | untrusted} for tool in self.tools)]}
 
 
-def read(body: JsonObject) -> ChatRequest:
+def read(body: JsonObject) -> PageChatRequest:
     """Raises `HttpError` (422), in one line, for a body that `useChat` does not send, and for what would be passed over."""
     chat, messages, trigger = body.get("id"), body.get("messages"), body.get("trigger", _TRIGGERS[0])
     if not isinstance(chat, str) or not 0 < len(chat) <= MOST:
@@ -73,7 +73,7 @@ def read(body: JsonObject) -> ChatRequest:
             "messages", "ends with nothing to answer: a user's message, a tool's output, or an approval's answer"
         )
     message = (last["id"], _text(last)) if last["role"] == "user" else None
-    return ChatRequest(chat, message, answers, read, _tools(body.get("tools")))
+    return PageChatRequest(chat, message, answers, read, _tools(body.get("tools")))
 
 
 def _message(message: Any, at: int) -> UiMessage:

@@ -19,7 +19,7 @@ from perdure.errors import PerdureError, RunNotFoundError
 from perdure.gateway._keys import Key
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.ai_sdk._events import UiMessageEvents, as_frame
-from perdure.gateway.ai_sdk._requests import ChatRequest, read
+from perdure.gateway.ai_sdk._requests import PageChatRequest, read
 from perdure.gateway.answers import AnswerStream, FindRun, deliver
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
@@ -71,7 +71,7 @@ class _Chats:
     """By default the API's own."""
 
     async def answer(
-        self, chat_request: ChatRequest, agent: Agent[Any], settings: JsonObject, key: Key | None = None
+        self, chat_request: PageChatRequest, agent: Agent[Any], settings: JsonObject, key: Key | None = None
     ) -> AsyncGenerator[str, None]:
         """Send the message and the decisions, and return the frames of what follows. Raises before anything is sent."""
         caller = self.caller
@@ -98,7 +98,7 @@ class _Chats:
             return None
         if running is None:
             return None
-        nothing = ChatRequest(chat, ("", ""), [], [], [])
+        nothing = PageChatRequest(chat, ("", ""), [], [], [])
         events = UiMessageEvents(nothing, running.id.rpartition("/")[2], running.id)
         return self._stream(running.id, session, events)
 
