@@ -27,10 +27,12 @@ from perdure.activities.hooks import ResultHooks
 from perdure.activities.queries import fetch, own_run
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import keep_secret_here, masked_value
+from perdure.agents.media import media_met
 from perdure.approvals.policy import Ask, floor_problem
-from perdure.errors import JsonError, ToolError
+from perdure.errors import JsonError, MediaError, ToolError
 from perdure.hooks.events import RunOwner
 from perdure.plan import NO_SUCH_TOOL, NOT_BEGUN
+from perdure.queries.media_store import MediaStore
 from perdure.runs.claim_check import CALL, GRANT
 from perdure.runs.wire import CLAIM
 from perdure.tools.decorator import Branch, ToolContext, ToolFunction
@@ -82,9 +84,12 @@ class ToolActivity:
                 self._check_floor(function, call, reads)
                 await report_begun()
                 work.begun = True
-                value = await self._call(function, call, reads, heart.tell)
+                store = MediaStore(activity.client().data_converter)
+                value = await self._call(function, call, reads, heart.tell, store)
                 branch = value.path if isinstance(value, Branch) else None
-                result = function.dump(value.value if isinstance(value, Branch) else value)
+                with media_met() as files:
+                    result = function.dump(value.value if isinstance(value, Branch) else value)
+                await store.save(files)
                 size = _measured(call.tool, result, self._max_payload)
                 result, kept = await hooks.look(reads, before := masked_value(result))
                 if result is not before or kept is not None:
@@ -92,6 +97,8 @@ class ToolActivity:
                     result, kept = masked_value(result), masked_value(kept)
                 if size > call.free and not _travels_outside(size):
                     await _claim(call, size)
+        except MediaError as error:
+            raise tool_failure(ToolError("file", str(error))) from None
         except Exception as error:
             if isinstance(error, ApplicationError) and error.type == NOT_BEGUN and not work.begun:
                 raise
@@ -106,10 +113,14 @@ class ToolActivity:
         if problem is not None:
             raise ToolError("approval_required", problem)
 
-    async def _call(self, function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None]) -> Any:
+    async def _call(
+        self, function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None], store: MediaStore
+    ) -> Any:
         given_up = threading.Event()
         context = _context(function, call, reads, say, given_up)
-        arguments = function.bind(with_own_names(reads.params, function.definition, context.tool), context)
+        with media_met() as files:
+            arguments = function.bind(with_own_names(reads.params, function.definition, context.tool), context)
+        await store.load(files)
         if function.is_async:
             return await function.function(**arguments)
         work = functools.partial(function.function, **arguments)

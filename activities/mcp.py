@@ -25,7 +25,7 @@ from perdure.errors import JsonError, ToolDefinitionError, ToolError, clip
 from perdure.tools.decorator import ToolContext, ToolFunction, open_tool
 from perdure.values.json import Json, JsonObject, dumps, loads, shorten
 from perdure.values.limits import MAX_MCP_DEFINITION, MAX_MCP_PROBLEMS, MAX_MCP_TOOLS
-from perdure.values.media import describe, without_media
+from perdure.values.media import describe, parts_without_media, without_media
 from perdure.values.schemas import Schema
 
 CONTENT: Final = "_content"
@@ -73,8 +73,7 @@ def _block(block: ContentBlock) -> JsonObject:
         if isinstance(block.resource, BlobResourceContents):
             inner["blob"] = describe(block.resource.mime_type or "application/octet-stream", block.resource.blob)
         plain |= inner
-    described: JsonObject = without_media(plain)
-    return described
+    return parts_without_media(plain)
 
 
 def _news(texts: Iterable[Json], structured: Json) -> list[Json]:

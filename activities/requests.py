@@ -28,11 +28,14 @@ from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
 from perdure.activities.queries import AttemptState, fetch, look, own_run
 from perdure.activities.secrets import known_secrets, masked_error, masked_value
 from perdure.models.dialects.registry import DIALECTS
+from perdure.models.media_parts import files_to_show, with_files
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
 from perdure.models.provider_extras import ProviderExtras
+from perdure.models.providers.capabilities import capabilities_of
 from perdure.models.requests import CallDelivery, RequestContext, RequestInput, RequestResult
 from perdure.models.response_stream import ResponseStream, interruption
 from perdure.queries import answer_of
+from perdure.queries.media_store import MediaStore
 from perdure.runs.claim_check import CONTEXT, NEIGHBOURS
 from perdure.runs.event_stream import TextWriter
 from perdure.runs.events import WATCHED, WrittenText
@@ -429,7 +432,8 @@ class RequestActivity:
                 raise context_failure(error) from None
             if context.released:
                 return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
-            body = _body(context, request)
+            messages, stable = await _with_media(context, request.model)
+            body = _body(context, request, messages)
             trace = TRACE.get()
             if trace is not None and trace.content:
                 trace.given = context.messages
@@ -442,7 +446,7 @@ class RequestActivity:
                 sent = self._endpoints.fitted(request.model, body)
                 answer = ResponseStream(request.model, attempt, DIALECTS[context.dialect].reader(context.vocabulary))
                 try:
-                    asking = self._endpoints.ask(request.model, body, context.stable)
+                    asking = self._endpoints.ask(request.model, body, stable)
                     async with Deliverer(send) as deliverer, asking as response:
                         if request.stream:
                             async with reporter.of(answer):
@@ -495,9 +499,24 @@ def _words(error: Exception) -> str:
         return f"it could not be read: {type(error).__name__}"
 
 
-def _body(context: RequestContext, request: RequestInput) -> JsonObject:
+def _body(context: RequestContext, request: RequestInput, messages: list[JsonObject]) -> JsonObject:
     streaming = {"stream": True, "stream_options": {"include_usage": True}} if request.stream else {}
-    return {"messages": context.messages, **context.parameters, **streaming}
+    return {"messages": messages, **context.parameters, **streaming}
+
+
+async def _with_media(context: RequestContext, model: str) -> tuple[list[JsonObject], int]:
+    """Return the messages with the files that the model can read, and the number of those that stay (R20.3).
+
+    A file that is not stored stays one line: it may have been deleted, or a text only looks like a file's line.
+    """
+    capabilities = capabilities_of(model)
+    store = MediaStore(activity.client().data_converter)
+    wanted = files_to_show(context.messages, capabilities) if store.is_there else []
+    if not wanted:
+        return context.messages, context.stable
+    found = await asyncio.gather(*(store.find(file.digest) for file in wanted))
+    files = {file.digest: data for file, data in zip(wanted, found, strict=True) if data is not None}
+    return await asyncio.to_thread(with_files, context.messages, context.stable, files, capabilities)
 
 
 _SHARE_OF_READS: Final = 0.03

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from perdure.agents.agent import Agent
+    from perdure.agents.media import Image, Media
     from perdure.approvals.requests import WaitingEntry, WaitingView
     from perdure.client.errors import RunFailedError, RunRefusedError
     from perdure.client.perdure import Perdure
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from perdure.client.session import Session
     from perdure.errors import (
         DecisionRefusedError,
+        MediaError,
         MessageRefusedError,
         NoWorkerError,
         OutputError,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 _LATER: Final = {
     "Agent": "perdure.agents.agent",
     "Event": "perdure.runs.events",
+    **dict.fromkeys(("Image", "Media"), "perdure.agents.media"),
     "Notification": "perdure.runs.notifications",
     "Perdure": "perdure.client.perdure",
     "PerdurePlugin": "perdure.hosting.plugin",
@@ -94,9 +97,12 @@ __all__ = [
     "CallView",
     "DecisionRefusedError",
     "Event",
+    "Image",
     "ListedRun",
     "ListedSchedule",
     "ListedSession",
+    "Media",
+    "MediaError",
     "MessageRefusedError",
     "NoWorkerError",
     "Notification",

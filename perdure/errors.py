@@ -5,6 +5,7 @@
     │   ├── JsonError            text that is not JSON, with line and column
     │   ├── AgentError           an invalid agent file, or an invalid argument of Agent
     │   ├── InputError           an input of a run that breaks its schema
+    │   ├── MediaError           a file that is too large, of another type, or not stored
     │   ├── ReferenceSyntaxError a malformed reference or expression
     │   ├── FormulaError         a formula that cannot be read or computed
     │   ├── StateError           a write that the state cannot take
@@ -140,6 +141,20 @@ class InputError(ProtocolError):
     """
 
     # R2.3
+
+
+class MediaError(ProtocolError):
+    """A file that is too large, of another type than expected, or that is not stored or cannot be.
+
+    ```python
+    try:
+        picture = Image(data=b"no picture", name="chart.png")
+    except MediaError as error:
+        print(error)
+    ```
+    """
+
+    # R20.3
 
 
 class ReferenceSyntaxError(ProtocolError):

@@ -14,7 +14,7 @@ from perdure.cli._run_view import STYLE
 from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import Event
 from perdure.values.json import JsonObject, shorten
-from perdure.values.media import without_media
+from perdure.values.media import parts_without_media
 from perdure.values.provenance import BY_OTHERS
 
 _SHOWN: Final = 200
@@ -277,7 +277,7 @@ def approval_lines(waits: PendingApproval) -> Iterator[Text]:
     yield _whole(f"? {waits.sentence}", "bold yellow")
     if view is None:
         return
-    for name, value in without_media(view.params).items():
+    for name, value in parts_without_media(view.params).items():
         yield _whole(f"    {name}: {value if isinstance(value, str) else shorten(value, 2_000)}")
     for name, code in view.runs.items():
         yield _whole(f"    {name} runs {code}", "yellow")

@@ -12,6 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 from typing_extensions import TypeVar, Unpack
 
 from perdure.agents.agent import Agent
+from perdure.agents.media import Media, media_met, media_without_bytes
 from perdure.agents.options import ApprovalOptions, PromptOptions
 from perdure.approvals.policy import parse_policy
 from perdure.client import _run_lists as listing
@@ -24,13 +25,15 @@ from perdure.client.selection import ListedRun, ListedSession, RunPage, Selectio
 from perdure.client.session import Session
 from perdure.client.session_operations import Address
 from perdure.client.tenancy import IdempotentStart, check_owner
-from perdure.errors import RunExistsError, RunNotFoundError
+from perdure.errors import MediaError, RunExistsError, RunNotFoundError, clip
 from perdure.hosting.connection import connect, reached, with_converter
 from perdure.hosting.settings import in_force
+from perdure.queries.media_store import MediaStore
 from perdure.runs.agent import parse_prompt, written_keys
 from perdure.runs.events import Event
 from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
 from perdure.values.json import Json, JsonObject
+from perdure.values.media import media_within
 from perdure.values.messages import Mode, Priority, SessionRules, check_priority
 from perdure.values.references import MISSING
 
@@ -111,7 +114,7 @@ class Perdure:
     ) -> Run[T]:
         """Start a run of the agent. The start does not need a worker; the run waits for one.
 
-        `input`: JSON, or a value that pydantic writes as JSON (default: none). `id`: the run's id (default: the agent's
+        `input`: JSON, or a value that pydantic writes as JSON, with `Image` and `Media` for files (default: none). `id`: the run's id (default: the agent's
         name and a random part). `key`, in place of `id`: the sender's idempotency key. The same key of the same sender
         with the same agent, input, policy and prompt returns the run that exists; an adapter passes an
         `IdempotentStart`. `task_queue`: the queue of its workers. `approval`: this run's changes to the agent's policy;
@@ -129,7 +132,9 @@ class Perdure:
         """
         # R2.3, R7.1, R10.19, R15.2
         agent.check_policy()
-        value = agent.check_input(input)
+        with media_met() as files:
+            value = agent.check_input(input)
+        await MediaStore(self.client.data_converter).save(files)
         known = agent.check_context(context)
         change: JsonObject = {**(approval or {})}
         parse_policy(change)
@@ -171,6 +176,37 @@ class Perdure:
                     raise
                 return self._run(await wanted.found(self.client), agent)
         return self._run(handle.id, agent)
+
+    async def load_media(self, value: Media | Json) -> Media:
+        """Return a file with its bytes: of an output, a result or a text that holds its line.
+
+        Raises `MediaError` for a value that is no file, and for a file that is not stored.
+
+        ```python
+        chart = await perdure.load_media(await run.result())
+        print(chart.name, len(chart.read()))
+        ```
+        """
+        # R20.3
+        found = value.value if isinstance(value, Media) else next(media_within(value), None)
+        if found is None:
+            raise MediaError(f"expected a file, {{'_media': 'sha256:…', …}}; got {clip(repr(value), 80)}")
+        file = media_without_bytes(found)
+        await MediaStore(self.client.data_converter).load([file])
+        return file
+
+    async def save_media(self, *files: Media) -> list[Json]:
+        """Store files, and return their values. `start` and `send` do so by themselves.
+
+        Raises `MediaError` for files that are too large together, and without storage.
+
+        ```python
+        [chart] = await perdure.save_media(Image("chart.png"))
+        ```
+        """
+        # R20.3
+        await MediaStore(self.client.data_converter).save(files)
+        return [file.value.as_json() for file in files]
 
     async def run(
         self,

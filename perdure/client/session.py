@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from typing import Any, Final, TypedDict, TypeVar
@@ -15,6 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from typing_extensions import Unpack
 
 from perdure.agents.agent import Agent
+from perdure.agents.media import Media
 from perdure.approvals.requests import WaitingView
 from perdure.client import approvals, run_operations, session_operations
 from perdure.client._event_relay import is_wanted, relay_of, wanted
@@ -25,6 +26,7 @@ from perdure.client.run import Run
 from perdure.client.selection import WaitingRequest
 from perdure.errors import InputError, MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
 from perdure.queries import SessionReader, answer_of
+from perdure.queries.media_store import MediaStore
 from perdure.runs.events import Event, Topic
 from perdure.runs.wire import RunView
 from perdure.sessions.recall import oldest_first, recall
@@ -130,6 +132,7 @@ class Session:
         settings: JsonObject | None = None,
         request: str = "",
         context: object = None,
+        files: Sequence[Media] = (),
     ) -> Receipt:
         """Send a message and return its receipt, once the message is in the session's history. The first message to a
         key begins the session.
@@ -142,7 +145,8 @@ class Session:
         (`context`, `config`, `schema`, `metadata`) that differ in the message's own run. `request`: a digest of other
         data that belongs to the message: a known `id` with another digest is refused. `context`: data about
         the sender, an object or a value that pydantic writes as one. Tools read it and no model does; with another
-        context it is another message. Raises `MessageRefusedError` with
+        context it is another message. `files`: pictures, documents and recordings, each of which becomes a line at the
+        text's end. Raises `MediaError` if they cannot be stored, `MessageRefusedError` with
         the reason if the session refuses the message, and `RunError` if `/stop` was accepted and the run continues
         because its workflow tasks fail.
 
@@ -157,6 +161,8 @@ class Session:
             known = read_context(context)
         except InputError as error:
             raise MessageRefusedError(str(error)) from None
+        await MediaStore(self._client.data_converter).save(files)
+        text = "\n".join([*([text] if text or not files else []), *(file.value.line for file in files)])
         try:
             message = Message(
                 message_id=uuid.uuid4().hex if id is None else id,

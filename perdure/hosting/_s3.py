@@ -36,6 +36,20 @@ class _OwnBucket(S3StorageDriver):
     def __init__(self, bucket: str) -> None:
         super().__init__(client=_PerOperation(), bucket=bucket)
         self._own = bucket
+        self._files = _PerOperation()
+
+    async def put_named(self, name: str, data: bytes) -> None:
+        """Write a file of `perdure.queries.media_store`."""
+        key = f"files/sha256/{name}"
+        if not await self._files.object_exists(bucket=self._own, key=key):
+            await self._files.put_object(bucket=self._own, key=key, data=data)
+
+    async def get_named(self, name: str) -> bytes | None:
+        """Return such a file's bytes; `None` if it is not there."""
+        key = f"files/sha256/{name}"
+        if not await self._files.object_exists(bucket=self._own, key=key):
+            return None
+        return await self._files.get_object(bucket=self._own, key=key)
 
     async def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]

@@ -48,9 +48,29 @@ class FileStorage(StorageDriver):
         del context
         return [await asyncio.to_thread(self._read, claim.claim_data.get("sha256", "")) for claim in claims]
 
+    async def put_named(self, name: str, data: bytes) -> None:
+        """Write a file of `perdure.queries.media_store`."""
+        await asyncio.to_thread(self._put, self._folder / "files" / name[:2] / name, data)
+
+    async def get_named(self, name: str) -> bytes | None:
+        """Return such a file's bytes; `None` if it is not there. Raises `OSError` while the folder cannot be read."""
+        return await asyncio.to_thread(self._get, self._folder / "files" / name[:2] / name)
+
+    def _get(self, path: Path) -> bytes | None:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            if not self._folder.is_dir():
+                raise OSError(f"the folder of stored values {self._folder} is not there") from None
+            return None
+
     def _write(self, data: bytes) -> StorageDriverClaim:
         name = hashlib.sha256(data).hexdigest()
-        target = self._path(name)
+        self._put(self._path(name), data)
+        return StorageDriverClaim({"sha256": name})
+
+    @staticmethod
+    def _put(target: Path, data: bytes) -> None:
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             handle, draft = tempfile.mkstemp(dir=target.parent)
@@ -59,18 +79,14 @@ class FileStorage(StorageDriver):
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, target)
-        return StorageDriverClaim({"sha256": name})
 
     def _read(self, name: str) -> Payload:
         # The name comes from a history, which others may write: it must not lead anywhere else.
         if not re.fullmatch(r"[0-9a-f]{64}", name):
             raise ValueError(f"{name!r} is not a name of a stored value")
-        try:
-            data = self._path(name).read_bytes()
-        except FileNotFoundError:
-            if not self._folder.is_dir():
-                raise OSError(f"the folder of stored values {self._folder} is not there") from None
-            raise ValueError(f"there is no stored value {name}") from None
+        data = self._get(self._path(name))
+        if data is None:
+            raise ValueError(f"there is no stored value {name}")
         if hashlib.sha256(data).hexdigest() != name:
             raise ValueError(f"the stored value {name} was damaged")
         return Payload.FromString(data)

@@ -36,7 +36,7 @@ from perdure.values.limits import (
     KEPT_EVENTS_SIZE,
     MAX_REPLY,
 )
-from perdure.values.media import without_media
+from perdure.values.media import parts_without_media
 from perdure.values.sizes import Sizes, preview
 
 
@@ -188,7 +188,7 @@ class _Entry:
 
     def noted(self) -> JournalEntry:
         if self.held:
-            self.data, _ = _small(without_media(self.data), _most(self.topic, self.phase))
+            self.data, _ = _small(parts_without_media(self.data), _most(self.topic, self.phase))
             self.held = False
         return JournalEntry(topic=self.topic, phase=self.phase, at=self.at, run_id=self.run_id, data=self.data)
 

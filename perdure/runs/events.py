@@ -11,7 +11,7 @@ from pydantic import Field
 from perdure.errors import CursorError
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_EVENT_DATA, MAX_REPLY
-from perdure.values.media import beginning_without_media, media_kind, without_file
+from perdure.values.media import beginning_without_media, media_kind, read_media, without_file
 
 Topic: TypeAlias = Literal[
     "lifecycle",
@@ -564,7 +564,8 @@ def _clipped(value: Json, most: int, *, fair: bool, media: bool) -> Clipped:
         kept = max(0, most - _MARK)
         return f"{text[:kept]}… ({len(value):,} characters)", kept + _MARK, False
     if isinstance(value, dict):
-        return _clipped_object(value, most, fair, media)
+        file = read_media(value) if media else None
+        return _clipped_object(value, most, fair, media) if file is None else (file.line, len(file.line), True)
     if isinstance(value, list | tuple):
         return _clipped_list(value, most, fair, media)
     if isinstance(value, int) and value.bit_length() > 100:

@@ -14,6 +14,7 @@ from perdure.models.requests import PartView
 from perdure.tools.tool import READ_SKILL
 from perdure.values.json import Json, JsonObject, WireModel, dumps, shorten
 from perdure.values.limits import FILE_CHARACTERS, FILES_CHARACTERS, SKILLS_CHARACTERS, TIGHT_PART
+from perdure.values.media import MEDIA_KEY, with_lines
 from perdure.values.provenance import BY_OTHERS, FILE, OTHERS, SKILL, Sources, shape
 from perdure.values.sizes import Sizes, cut_to
 
@@ -193,8 +194,11 @@ TIGHT: Final = 500
 
 
 def user(title: str, value: Json, description: str = "", schema: JsonObject | None = None) -> JsonObject:
-    """Return data under a title, with its description and schema."""
-    return described(title, description, schema, *([dumps(value)] if value is not None or schema is None else []))
+    """Return data under a title, with its description and schema; files in it by their lines."""
+    text = dumps(value)
+    if MEDIA_KEY in text:
+        text = dumps(with_lines(value))
+    return described(title, description, schema, *([text] if value is not None or schema is None else []))
 
 
 def described(title: str, description: str, schema: JsonObject | None, *lines: str) -> JsonObject:

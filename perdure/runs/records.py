@@ -15,7 +15,7 @@ from perdure.runs.events import clipped
 from perdure.runs.wire import CallView
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_KEPT, MAX_RECORDED, SHOWN_PARAMS
-from perdure.values.media import beginning_without_media, first_without_media, result_text, without_media
+from perdure.values.media import beginning_without_media, first_without_media, parts_without_media, result_text
 from perdure.values.provenance import MODEL, SourceTable, untrusted
 from perdure.values.sizes import Sizes, cut_to, preview
 from perdure.values.state import WriteRecord
@@ -102,7 +102,7 @@ def weight(view: CallView, sizes: Sizes) -> int:
 
 def _shown_params(params: JsonObject, sizes: Sizes) -> JsonObject:
     if sizes.of(params) <= SHOWN_PARAMS:
-        return without_media(params)
+        return parts_without_media(params)
     cut: JsonObject = cut_to(clipped(params, SHOWN_PARAMS, media=True)[0], SHOWN_PARAMS)
     return cut
 

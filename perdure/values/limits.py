@@ -33,6 +33,18 @@ INLINE_INPUT: Final = 64_000
 """Bytes of a delegate's input up to which it travels in the command that starts it: 500 of them are 32 MB of history. A
 larger one is a claim check, which costs an activity."""
 
+# Files as values (R20.3).
+
+MAX_MEDIA: Final = 20_000_000
+"""Bytes of one file: providers take requests of 20 to 50 MB, in which a file has a third more as base64."""
+MAX_MEDIA_OF_CALL: Final = 50_000_000
+"""Bytes of all files that one call reads or returns, or one input has: a worker holds them at once."""
+MAX_MEDIA_SHOWN: Final = 14_000_000
+"""Bytes of all files in one Request, the newest: as base64 they and the text fit into Gemini's 20 MB, the least of any
+provider."""
+MAX_FILES_SHOWN: Final = 20
+"""Files in one Request, the newest: Bedrock takes 20 pictures."""
+
 # One workflow task.
 
 MAX_SENT: Final = 3_000_000

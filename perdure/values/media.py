@@ -1,15 +1,154 @@
-"""Media and long values: the descriptions and excerpts that a model reads in their place."""
+"""Media as values, and long values: their form, and the lines and excerpts that a model reads in their place."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, overload
 
 from perdure.errors import RunError
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.limits import MAX_RESULT, bytes_text
 from perdure.values.sizes import preview
+
+MEDIA_KEY: Final = "_media"
+"""The key by which a value is a file: `{"_media": "sha256:…", "type": "image/png", "bytes": 33120, "name": "a.png"}`."""
+DIGEST: Final = "sha256:[0-9a-f]{64}"
+"""The pattern of a file's digest."""
+_TYPE: Final = r"[\w.+-]{1,60}/[\w.+-]{1,60}"
+_NAME: Final = r'[^\[\]"\\\x00-\x1f\x7f<>{}†]{1,120}'
+_IS_DIGEST: Final = re.compile(DIGEST)
+_IS_TYPE: Final = re.compile(_TYPE)
+_LINE: Final = re.compile(rf"\[({_TYPE}), ([\d,]{{1,20}}) bytes(?:, ({_NAME}))?, ({DIGEST})\]")
+_NOT_IN_NAMES: Final = re.compile(r'[\[\]"\\\x00-\x1f\x7f<>{}†/]')
+_KEYS: Final = frozenset({MEDIA_KEY, "type", "bytes", "name"})
+
+
+@dataclass(frozen=True, slots=True)
+class MediaValue:
+    """A file as a value: its bytes are stored once, by their digest, and no history has them."""
+
+    # R20.3
+
+    digest: str
+    """`sha256:` and 64 hexadecimal digits."""
+    type: str
+    """Media type, found from the bytes."""
+    bytes: int
+    name: str = ""
+
+    def as_json(self) -> JsonObject:
+        """Return the value in its form."""
+        named = {"name": self.name} if self.name else {}
+        return {MEDIA_KEY: self.digest, "type": self.type, "bytes": self.bytes, **named}
+
+    @property
+    def line(self) -> str:
+        """The line in the file's place in texts: `[image/png, 33,120 bytes, chart.png, sha256:…]`.
+
+        JSON writes it as it is, so it is found again in any text.
+        """
+        named = f", {file_name(self.name)}" if self.name else ""
+        return f"[{self.type}, {self.bytes:,} bytes{named}, {self.digest}]"
+
+
+def file_name(name: str) -> str:
+    """Return a file's name without its folders, in characters that a line and a header can hold."""
+    return _NOT_IN_NAMES.sub("_", name.replace("\\", "/").rpartition("/")[2]).strip()[-120:]
+
+
+def read_media(value: Json) -> MediaValue | None:
+    """Return the file that a value is; `None`: it is another value."""
+    if not isinstance(value, dict) or MEDIA_KEY not in value or not value.keys() <= _KEYS:
+        return None
+    digest, kind, size, name = value[MEDIA_KEY], value.get("type"), value.get("bytes"), value.get("name", "")
+    if not (isinstance(digest, str) and _IS_DIGEST.fullmatch(digest) and isinstance(name, str)):
+        return None
+    if not (isinstance(kind, str) and _IS_TYPE.fullmatch(kind) and type(size) is int and size >= 0):
+        return None
+    return MediaValue(digest, kind, size, name)
+
+
+def media_lines(text: str) -> Iterator[MediaValue]:
+    """Yield the files whose lines a text has."""
+    for found in _LINE.finditer(text) if "sha256:" in text else ():
+        yield MediaValue(found[4], found[1], int(found[2].replace(",", "") or 0), found[3] or "")
+
+
+def media_within(value: Json) -> Iterator[MediaValue]:
+    """Yield the files of a value: those that it is, has as its parts, or names by a line in a text."""
+    if isinstance(value, str):
+        yield from media_lines(value)
+    elif isinstance(value, list):
+        for item in value:
+            yield from media_within(item)
+    elif isinstance(value, dict):
+        if (found := read_media(value)) is not None:
+            yield found
+        else:
+            for item in value.values():
+                yield from media_within(item)
+
+
+def with_lines(value: Json) -> Json:
+    """Return the value with the line of each file in the file's place."""
+    if isinstance(value, list):
+        return [with_lines(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = read_media(value)
+    return {key: with_lines(item) for key, item in value.items()} if found is None else found.line
+
+
+# The few types that models read, and those that people often send. They have fixed numbers at their beginning, so a
+# library with the numbers of a thousand types (puremagic, python-magic) would be a dependency for nothing.
+_STARTS: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+    (b"ID3", "audio/mpeg"),
+    (b"fLaC", "audio/flac"),
+    (b"OggS", "audio/ogg"),
+    (b"\x1aE\xdf\xa3", "video/webm"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"BM", "image/bmp"),
+    (b"II*\x00", "image/tiff"),
+    (b"MM\x00*", "image/tiff"),
+)
+_RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"}
+_BRANDS: Final = {
+    b"M4A ": "audio/mp4", b"avif": "image/avif", b"heic": "image/heic", b"heix": "image/heic", b"qt  ": "video/quicktime",
+}  # fmt: skip
+_TEXTS: Final = {"csv": "text/csv", "md": "text/markdown", "json": "application/json"}
+"""Suffix → type of a text. A page or a drawing in XML is a plain text: no browser is to run it."""
+
+
+def media_type(data: bytes, name: str = "") -> str:
+    """Return the type of a file, found from its bytes; the `name` only says what kind of text a text is."""
+    for start, kind in _STARTS:
+        if data.startswith(start):
+            return kind
+    if data[:4] == b"RIFF" and data[8:12] in _RIFF:
+        return _RIFF[data[8:12]]
+    if data[4:8] == b"ftyp":
+        return _BRANDS.get(data[8:12], "video/mp4")
+    if len(data) > 1 and data[0] == 0xFF and data[1] & 0xE6 == 0xE2:  # a frame of MPEG audio, layer 3
+        return "audio/mpeg"
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return "application/octet-stream"
+    return "application/octet-stream" if "\0" in text else _TEXTS.get(name.rpartition(".")[2].lower(), "text/plain")
+
+
+def media_of(data: bytes, name: str = "") -> MediaValue:
+    """Return the value of a file with these bytes."""
+    return MediaValue(f"sha256:{hashlib.sha256(data).hexdigest()}", media_type(data, name), len(data), file_name(name))
+
 
 _BEGINNINGS: Final = {
     "iVBORw0KGgo": "image/png",
@@ -42,15 +181,12 @@ def without_media(value: str) -> str: ...
 
 
 @overload
-def without_media(value: JsonObject) -> JsonObject: ...
-
-
-@overload
 def without_media(value: Json) -> Json: ...
 
 
 def without_media(value: Json) -> Json:
-    """Return the value with `[image/png, 12,345 bytes, 0123456789ab, left out]` in the place of each file as base64.
+    """Return the value with `[image/png, 12,345 bytes, 0123456789ab, left out]` in the place of each file as base64,
+    and with the line of each file that is a value.
 
     A file is recognised by a `data:` address, by its beginning, or by a `mimeType` beside it.
     """
@@ -60,6 +196,12 @@ def without_media(value: Json) -> Json:
         return [without_media(item) for item in value]
     if not isinstance(value, dict):
         return value
+    file = read_media(value)
+    return parts_without_media(value) if file is None else file.line
+
+
+def parts_without_media(value: JsonObject) -> JsonObject:
+    """Return the object with `without_media` of each of its entries."""
     kind = media_kind(value)
     return {key: without_file(kind, key, item) or without_media(item) for key, item in value.items()}
 
@@ -106,6 +248,9 @@ def first_without_media(value: Json, most: int) -> tuple[Json, bool]:
                 items.append(part(child))
             return items
         if isinstance(item, dict):
+            if (file := read_media(item)) is not None:
+                left -= len(file.line)
+                return file.line
             entries: JsonObject = {}
             kind = media_kind(item)
             for key, child in item.items():

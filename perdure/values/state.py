@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 from perdure.errors import StateError
 from perdure.values.json import Json, JsonObject, WireModel, shorten
 from perdure.values.limits import MAX_RESULT
-from perdure.values.media import excerpt, first_without_media, without_media
+from perdure.values.media import excerpt, first_without_media, parts_without_media, without_media
 from perdure.values.provenance import NOWHERE, Labels, Sources, join
 from perdure.values.references import (
     MISSING,
@@ -411,8 +411,7 @@ class State:
         for path in self._places(tree.value):
             if (found := get(tree.value, path)) is not MISSING:  # not inside one that was cut
                 tree.apply(Write(path=path, value=self._excerpt(path, found)[0]))
-        shown: JsonObject = without_media(tree.value)
-        return shown
+        return parts_without_media(tree.value)
 
     @property
     def is_cut(self) -> bool:

@@ -1,0 +1,101 @@
+"""Files as parts of a Request: those that its messages name by their lines, and that its model can read."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from perdure.models.providers.capabilities import Capabilities
+from perdure.values.json import JsonObject
+from perdure.values.limits import MAX_FILES_SHOWN, MAX_MEDIA_SHOWN
+from perdure.values.media import MediaValue, media_lines, media_type
+
+_NEEDED: Final = {
+    **dict.fromkeys(("image/png", "image/jpeg", "image/gif", "image/webp"), "images"),
+    "application/pdf": "documents",
+    **dict.fromkeys(("audio/wav", "audio/mpeg"), "audio"),
+}
+"""Type of a file → the capability that it needs; of other types no provider takes a part."""
+_ABOVE: Final = "The files that are named above:"
+
+
+def files_to_show(messages: Iterable[JsonObject], capabilities: Capabilities) -> list[MediaValue]:
+    """Return the files that a Request shows: each once, the newest up to `MAX_FILES_SHOWN` and `MAX_MEDIA_SHOWN` bytes."""
+    found: dict[str, MediaValue] = {}
+    for message in messages:
+        for file in _named(message):
+            if _readable(file.type, capabilities):
+                found.setdefault(file.digest, file)
+    shown: list[MediaValue] = []
+    room = MAX_MEDIA_SHOWN
+    for file in reversed(list(found.values())[-MAX_FILES_SHOWN:]):
+        room -= file.bytes
+        if room < 0:
+            break
+        shown.append(file)
+    return shown[::-1]
+
+
+def with_files(
+    messages: Sequence[JsonObject], stable: int, files: Mapping[str, bytes], capabilities: Capabilities
+) -> tuple[list[JsonObject], int]:
+    """Return the messages with the files as parts in the form of Chat Completions, and the number of those that stay.
+
+    `files`: the bytes by digest. Each file stands where its line stands first: in a person's message, else in a message
+    after the results or the system's words, where every server takes it. A file stays one line if its bytes are of
+    another type than its value says.
+    """
+    left = dict(files)
+    shown: list[JsonObject] = []
+    waiting: list[JsonObject] = []
+    stays = 0
+    for index, message in enumerate([*messages, {"role": ""}]):
+        if waiting and message["role"] != "tool":
+            shown.append({"role": "user", "content": [{"type": "text", "text": _ABOVE}, *waiting]})
+            waiting = []
+        if index == stable:
+            stays = len(shown)
+        if index == len(messages):
+            break
+        parts = [part for file in _named(message) for part in _parts(file, left.pop(file.digest, b""), capabilities)]
+        if parts and message["role"] == "user":
+            message = {**message, "content": [*_as_parts(message), *parts]}
+        else:
+            waiting += parts
+        shown.append(message)
+    return shown, stays
+
+
+def _named(message: JsonObject) -> list[MediaValue]:
+    """Return the files whose lines a message has. What the model has written itself names none."""
+    if message.get("role") == "assistant":
+        return []
+    return [file for part in _as_parts(message) for file in media_lines(str(part.get("text") or ""))]
+
+
+def _as_parts(message: JsonObject) -> list[JsonObject]:
+    content = message.get("content")
+    if isinstance(content, list):
+        return [part for part in content if isinstance(part, dict)]
+    return [{"type": "text", "text": content or ""}]
+
+
+def _readable(kind: str, capabilities: Capabilities) -> bool:
+    return kind in _NEEDED and bool(getattr(capabilities, _NEEDED[kind]))
+
+
+def _parts(file: MediaValue, data: bytes, capabilities: Capabilities) -> list[JsonObject]:
+    kind = media_type(data)
+    if not data or not _readable(kind, capabilities):
+        return []
+    return [{"type": "text", "text": file.line}, _part(kind, file.name, base64.b64encode(data).decode())]
+
+
+def _part(kind: str, name: str, encoded: str) -> JsonObject:
+    if kind.startswith("image/"):
+        return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{encoded}"}}
+    if kind.startswith("audio/"):
+        return {"type": "input_audio", "input_audio": {"data": encoded, "format": kind[6:].replace("mpeg", "mp3")}}
+    file = {"filename": name or "file.pdf", "file_data": f"data:{kind};base64,{encoded}"}
+    return {"type": "file", "file": file}

@@ -1,0 +1,106 @@
+"""The store of files: each once, under the digest of its bytes, where large values are stored (R20.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable
+from typing import Final, Protocol, runtime_checkable
+
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import DataConverter
+
+from perdure.agents.media import Media, fill_media
+from perdure.errors import MediaError
+from perdure.values.limits import MAX_MEDIA, MAX_MEDIA_OF_CALL, bytes_text
+from perdure.values.media import MediaValue
+
+NO_STORAGE: Final = "files need storage: set PERDURE_STORAGE (a folder, or s3://bucket) for clients and workers"
+
+
+@runtime_checkable
+class NamedStorage(Protocol):
+    """A storage of large values that also takes a value under a name."""
+
+    async def put_named(self, name: str, data: bytes) -> None:
+        """Store the bytes under a name. A name has the same bytes for good: nothing is written where it exists."""
+        ...
+
+    async def get_named(self, name: str) -> bytes | None:
+        """Return the bytes; `None`: there are none of this name."""
+        ...
+
+
+class MediaStore:
+    """The files of clients and workers that have this converter. Its codec encodes what is stored."""
+
+    def __init__(self, converter: DataConverter) -> None:
+        self._codec = converter.payload_codec
+        drivers = converter.external_storage.drivers if converter.external_storage is not None else ()
+        self._storage = next((driver for driver in drivers if isinstance(driver, NamedStorage)), None)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a storage for files."""
+        return self._storage is not None
+
+    async def save(self, files: Iterable[Media]) -> None:
+        """Store the bytes of files that have them. Raises `MediaError` without storage, and for too many bytes."""
+        new = {file.digest: file.read() for file in files if file.is_loaded}
+        _check_sum(map(len, new.values()))
+        if new and self._storage is None:
+            raise MediaError(NO_STORAGE)
+        await asyncio.gather(*(self._put(digest, data) for digest, data in new.items()))
+
+    async def load(self, files: Iterable[Media]) -> None:
+        """Load the bytes of files that lack them. Raises `MediaError` for a file that is not stored."""
+        missing = [file for file in files if not file.is_loaded]
+        _check_sum({file.digest: file.size for file in missing}.values())
+        wanted = {file.digest: file.value for file in missing}
+        found = dict(zip(wanted, await asyncio.gather(*map(self.get, wanted.values())), strict=True))
+        for file in missing:
+            fill_media(file, found[file.digest])
+
+    async def get(self, value: MediaValue) -> bytes:
+        """Return the bytes of a file. Raises `MediaError` if they are not stored."""
+        data = await self.find(value.digest)
+        if data is None:
+            raise MediaError(f"the file {value.line} is not stored here")
+        return data
+
+    async def find(self, digest: str) -> bytes | None:
+        """Return the bytes of this digest; `None`: they are not stored here, or were damaged."""
+        if self._storage is None:
+            raise MediaError(NO_STORAGE)
+        stored = await self._storage.get_named(_name(digest))
+        if stored is None:
+            return None
+        payload = Payload.FromString(stored)
+        if self._codec is not None:
+            payload = (await self._codec.decode([payload]))[0]
+        return payload.data if await asyncio.to_thread(_digest, payload.data) == digest else None
+
+    async def _put(self, digest: str, data: bytes) -> None:
+        assert self._storage is not None
+        payload = Payload(metadata={"encoding": b"binary/plain"}, data=data)
+        if self._codec is not None:
+            payload = (await self._codec.encode([payload]))[0]
+        await self._storage.put_named(_name(digest), payload.SerializeToString())
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _name(digest: str) -> str:
+    """Return the name of a stored file."""
+    return digest.removeprefix("sha256:")
+
+
+def _check_sum(sizes: Iterable[int]) -> None:
+    """Raise `InputError` for files that are too large, or too large together."""
+    sizes = list(sizes)
+    if (largest := max(sizes, default=0)) > MAX_MEDIA:
+        raise MediaError(f"a file has {bytes_text(largest)}, and {MAX_MEDIA:,} is the most")
+    if (size := sum(sizes)) > MAX_MEDIA_OF_CALL:
+        raise MediaError(f"the files have {bytes_text(size)} together, and {MAX_MEDIA_OF_CALL:,} is the most")
