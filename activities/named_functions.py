@@ -11,8 +11,8 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.active_executions import in_thread
 from perdure.activities.queries import fetch
-from perdure.activities.registry import import_named
 from perdure.activities.secrets import keep_secret_here, masked_value
+from perdure.agents.modules import import_named
 from perdure.approvals.requests import APPROVE_ACTIVITY, ApproveInput
 from perdure.errors import JsonError
 from perdure.hooks.events import RunOwner

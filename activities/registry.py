@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 from perdure.activities.hooks import HookRegistry
+from perdure.agents.agent import Agent
+from perdure.agents.frameworks import is_framework_agent
+from perdure.agents.modules import import_named
 from perdure.errors import HookDefinitionError, ToolDefinitionError
 from perdure.hooks.decorator import hook_functions
 from perdure.runs.notifications import notification_routes_of
@@ -39,7 +40,7 @@ class Registry:
     def add(self, function: ToolFunction) -> None:
         """Raises `ToolDefinitionError` when another function already has the name."""
         known = self._functions.setdefault(function.name, function)
-        if known.function is not function.function:
+        if known.function != function.function:
             raise ToolDefinitionError(
                 f"two tools are called {function.name!r}: in {known.function.__module__} and {function.function.__module__}"
             )
@@ -84,10 +85,11 @@ def load_tools(modules: Iterable[str]) -> Registry:
     registry = Registry()
     for name in modules:
         module = _import(name)
-        found, hooks = (
-            list(_tools_of(module)),
-            [each for value in vars(module).values() for each in hook_functions(value)],
-        )
+        agents = _agents_of(module)
+        # An agent's tools go first: they read the context as the type that the agent names.
+        found = [*(each for agent in agents for each in agent.functions), *_tools_of(module)]
+        hooks = [each for value in vars(module).values() for each in hook_functions(value)]
+        hooks += [each for agent in agents for each in agent.hooks]
         routes = [each for value in vars(module).values() for each in routes_of(value)]
         informing = [each for value in vars(module).values() for each in notification_routes_of(value)]
         if not found and not hooks and not routes and not informing:
@@ -103,15 +105,6 @@ def load_tools(modules: Iterable[str]) -> Registry:
         for hook in hooks:
             registry.hooks.add(hook)
     return registry
-
-
-def import_named(name: str) -> ModuleType:
-    """Import a module that a setting names, from the current directory, too. Installed packages go first: a command may run in a folder
-    that somebody else has written, and runs nothing of it under an installed name.
-    """
-    if "" not in sys.path:
-        sys.path.append("")
-    return importlib.import_module(name)
 
 
 def _import(name: str) -> ModuleType:
@@ -147,3 +140,14 @@ def _tools_of(module: ModuleType) -> Iterator[ToolFunction]:
     for value in vars(module).values():
         function = tool_function(value)
         yield from framework_tools(value) if function is None else [function]
+
+
+def _agents_of(module: ModuleType) -> list[Agent]:
+    """Return the agents of a module: Perdure's, and those of other frameworks of which none of these was made."""
+    own = [value for value in vars(module).values() if isinstance(value, Agent)]
+    read = [source for agent in own for source in agent.sources]
+    for name, value in vars(module).items():
+        if is_framework_agent(value) and all(value is not each for each in read):
+            own.append(Agent.of(value, name=name))
+            read += own[-1].sources
+    return own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, overload
@@ -14,9 +15,12 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypeVar, Unpack
 
 from perdure.agents.files import AGENTS, read_agent
+from perdure.agents.frameworks import MakeContext, NotCarried, is_framework_agent, read_framework_agents
+from perdure.agents.modules import names_module, object_named
 from perdure.agents.options import AgentOptions
 from perdure.approvals.policy import policy_problems
-from perdure.errors import AgentError, InputError, OutputError, ProtocolError, clip
+from perdure.errors import AgentError, InputError, OutputError, ProtocolError, SettingsError, clip
+from perdure.hooks.decorator import HookFunction
 from perdure.runs.agent import Context, agent_document, check_task, parse_agent
 from perdure.tools.decorator import ToolFunction, plain_schema
 from perdure.tools.frameworks import tool_functions, with_context_type
@@ -176,12 +180,21 @@ class Agent(Generic[OutputT]):
         self._output = output
         self._functions: dict[str, ToolFunction] = {}
         self._delegates: dict[str, JsonObject] = {}
+        self.not_carried: list[NotCarried] = []
+        """The parts of another framework's agent that did not carry over, with what to write instead; see `of`."""
+        self.hooks: list[HookFunction] = []
+        """The hooks that hold instructions and guardrails of another framework's agent: its worker needs them."""
+        self.sources: list[object] = []
+        """The other framework's objects from which it was made."""
 
     def _add(self, tool: AgentTool, where: str, context: JsonType[Any]) -> None:
         """Add the functions and delegates that a document only names."""
         agent = tool if isinstance(tool, Agent) else None
         own = (with_context_type(each, context.adapter) for each in ([] if agent else tool_functions(tool)))
         functions = agent._functions if agent else {each.name: each for each in own}
+        if agent:
+            self.hooks += [each for each in agent.hooks if each not in self.hooks]
+            self.sources += agent.sources
         for name, found in functions.items():
             if self._functions.setdefault(name, found).function != found.function:
                 raise AgentError(f"{where} has two tools called {name!r}: rename one of them")
@@ -199,10 +212,11 @@ class Agent(Generic[OutputT]):
 
     @classmethod
     def read(cls, path: str | Path, *, output: Any = None, folder: Path = AGENTS) -> Agent[Any]:
-        """Read an agent file, or an agent of the folder (`agents` here) by name.
+        """Read an agent file, an agent of the folder (`agents` here) by name, or one of a Python module: `module:name`.
 
-        `output`: the type of its outputs; the file's own schema, if any, takes precedence. Raises `SettingsError` if
-        there is no such file or it is not JSON, and `AgentError` if it is not an agent.
+        `output`: the type of its outputs; the file's own schema, if any, takes precedence. An agent of the OpenAI Agents
+        SDK or Pydantic AI in a module is read as by `of`. Raises `SettingsError` if there is no such file or it is not
+        JSON, and `AgentError` if it is not an agent.
 
         ```python
         shopper = Agent.read("agents/shopper.json", output=str)
@@ -216,8 +230,24 @@ class Agent(Generic[OutputT]):
             raise AgentError(
                 f"Agent.read takes a file's path or an agent's name, not {type(path).__name__}; Agent.of takes an agent's JSON"
             )
+        if names_module(str(path)) and not Path(path).is_file():
+            return cls._of_module(str(path), output=output, alone=alone)
         _, document = read_agent(str(path), folder, alone=alone)
         return cls.of(document, output=output, source=str(path))
+
+    @classmethod
+    def _of_module(cls, place: str, *, output: Any, alone: bool) -> Agent[Any]:
+        name, found = object_named(place)
+        agent = found if isinstance(found, Agent) else None
+        if agent is None and is_framework_agent(found):
+            agent = cls.of(found, output=output, name=name)
+        if agent is None:
+            raise SettingsError(
+                f"{place} is not an agent: give an Agent, or an agent of the OpenAI Agents SDK or Pydantic AI"
+            )
+        if alone:
+            agent.check_policy()
+        return agent
 
     @classmethod
     def read_to_run(cls, path: str | Path, *, folder: Path = AGENTS) -> Agent[Any]:
@@ -241,22 +271,67 @@ class Agent(Generic[OutputT]):
     @classmethod
     def of(cls, document: Json, *, output: Any, name: str = ..., source: str = ...) -> Agent[Any]: ...
 
+    @overload
     @classmethod
-    def of(cls, document: Json, *, output: Any = None, name: str = "agent", source: str = "the agent") -> Agent[Any]:
-        """Create an agent from the JSON of an agent file. Raises `AgentError`.
+    def of(
+        cls, document: object, *, output: Any = ..., name: str = ..., context: MakeContext | None = ...
+    ) -> Agent[Any]: ...
 
-        `name`: for a document without one. `output`: as in `read`. `source`: named in errors.
+    @classmethod
+    def of(
+        cls,
+        document: Any,
+        *,
+        output: Any = None,
+        name: str = "agent",
+        source: str = "the agent",
+        context: MakeContext | None = None,
+    ) -> Agent[Any]:
+        """Create an agent from the JSON of an agent file, or from an agent of the OpenAI Agents SDK or Pydantic AI.
+
+        `name`: for an agent without one. `output`: as in `read`. `source`: named in errors. `context`: for a framework's
+        agent, a function that makes its context object, or `deps`, from the JSON of a run's context, on the worker.
+        `not_carried` lists what did not carry over, and a warning names each. Raises `AgentError`.
 
         ```python
         shopper = Agent.of({"name": "shopper", "context": [{"type": "text", "text": "Order three apples."}]})
         ```
         """
+        # R21.2
+        if is_framework_agent(document):
+            return cls._of_framework(document, output, name, context)
         wanted = JsonType[Any](output, f"{source}: output")
         document = agent_document(document, name)
         if isinstance(document, dict) and output is not None:
             document = {"schema": wanted.schema, **document}
         agent: Agent[Any] = cls.__new__(cls)
         agent._set(document, wanted, source)
+        return agent
+
+    @classmethod
+    def _of_framework(cls, foreign: object, output: Any, name: str, context: MakeContext | None) -> Agent[Any]:
+        found = read_framework_agents(foreign, name, context)
+        made = [
+            cls(
+                each.name,
+                instructions=each.instructions,
+                tools=[*each.functions, *each.delegations],
+                output=each.output if output is None or number else output,
+                context=each.context,
+                description=each.description,
+                **each.options,
+            )
+            for number, each in enumerate(found)
+        ]
+        agent = made[0]
+        named = {tool["_delegate"] for each in found for tool in each.delegations}
+        for other in made[1:] if agent.name not in named else made:  # a circle of handoffs comes back to the first
+            agent._add(other, f"agent {agent.name!r}", JsonType(None, ""))
+        agent.hooks = [hook for each in found for hook in each.hooks]
+        agent.sources = [each.source for each in found]
+        agent.not_carried = [part for each in found for part in each.not_carried]
+        for part in agent.not_carried:
+            warnings.warn(str(part), stacklevel=3)
         return agent
 
     @property

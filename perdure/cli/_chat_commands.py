@@ -30,7 +30,9 @@ chat_app = Commands()
 @configured("task_queue", "agents")
 def chat(
     settings: Settings,
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="An agent file, or a name in the agents folder.")],
+    agent: Annotated[
+        str, typer.Argument(metavar="AGENT", help="An agent file, a name in the agents folder, or MODULE:NAME.")
+    ],
     session: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="The session's key: one that is there goes on.", show_default="made up"),

@@ -42,7 +42,7 @@ File = Annotated[
 ]
 ForAgent = Annotated[
     str | None,
-    typer.Option("--agent", metavar="AGENT", help="The agent file, or the agent by name, that the plan is for."),
+    typer.Option("--agent", metavar="AGENT", help="The agent that the plan is for: a file, a name, or MODULE:NAME."),
 ]
 Input = Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")]
 State = Annotated[str | None, typer.Option("--state", metavar="JSON|@FILE", help="The state before the plan.")]

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from perdure.agents.agent import Agent as AgentInPython
 from perdure.agents.files import (
     Planned,
     native_calls,
     output_problems,
     plan_of,
     planned_for,
-    read_agent,
     read_json,
     read_plan,
 )
@@ -56,7 +56,9 @@ def look(
     written: Any = _written(path)
     found = AgentSpec(name=path.stem)
     if agent is not None:
-        found, _ = read_agent(agent, agents, alone=True)
+        given = AgentInPython.read_to_run(agent, folder=agents)
+        found = given.parsed
+        known = {**{each.name: each.definition for each in given.functions}, **known}
     elif native_calls(written) is not None:
         pass
     elif is_context(written) or (isinstance(written, dict) and "calls" not in written):

@@ -33,7 +33,9 @@ runs_app = Commands()
 @configured("task_queue", "agents")
 def run(
     settings: Settings,
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="An agent file, or a name in the agents folder.")],
+    agent: Annotated[
+        str, typer.Argument(metavar="AGENT", help="An agent file, a name in the agents folder, or MODULE:NAME.")
+    ],
     input: Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")] = None,
     id: Annotated[
         str | None, typer.Option("--id", help="The run's id; by default the agent's name and a random part.")

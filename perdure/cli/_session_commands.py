@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import shlex
 import sys
+import warnings
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -25,7 +26,7 @@ from perdure.hosting.settings import Settings
 from perdure.sessions.wire import EVERYTHING, WAIT, Receipt, SessionView, WaitResult
 from perdure.values.caller_context import read_context
 from perdure.values.json import JsonObject, dumps
-from perdure.values.messages import MODES
+from perdure.values.messages import MODES, ToolMessage
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
@@ -56,7 +57,9 @@ class _SendsByDefault(CommandGroup):
         """Write the help of the command without a name: a person types no other."""
         send = self.commands[_SEND]
         send.format_help(send.context_class(send, info_name=ctx.info_name, parent=ctx.parent), formatter)
-        formatter.write("\n'perdure agent wait RUN' waits for the end of a session's run.\n")
+        formatter.write(
+            "\n'perdure agent wait RUN' waits for the end of a session's run.\n'perdure agent check AGENT' shows what an agent has.\n"
+        )
 
 
 agent_app = Commands(
@@ -79,7 +82,7 @@ def say(
         str | None,
         typer.Option(
             metavar="AGENT",
-            help="Who answers: an agent file, or a name in the agents folder; not needed where the session is there.",
+            help="Who answers: an agent file, a name in the agents folder, or MODULE:NAME; not needed where the session is there.",
         ),
     ] = None,
     id: Annotated[
@@ -160,6 +163,37 @@ def wait(
     else:
         print(waited.status if waited.error is None else f"{waited.status}: {waited.error}")
     raise SystemExit({"ok": 0, "error": FAILED, "timeout": TIMEOUT}[waited.status])
+
+
+@agent_app.command("check")
+@configured("agents")
+def check(
+    settings: Settings,
+    agent: Annotated[
+        str, typer.Argument(metavar="AGENT", help="An agent file, a name in the agents folder, or MODULE:NAME.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show what an agent has, and what of another framework's agent does not carry over, with what to write instead."""
+    with one_line_errors(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are what is printed
+        found = Agent.read_to_run(agent, folder=settings.agents_folder)
+    tools = [message.tool for message in found.parsed.messages() if isinstance(message, ToolMessage)]
+    facts: JsonObject = {
+        "agent": found.name,
+        "tools": [tool if isinstance(tool, str) else str(tool.get("name")) for tool in tools],
+        "delegates": list(found.delegates()),
+        "hooks": [f"{each.ref.event} {each.ref.name}" for each in found.hooks],
+        "notCarried": [{"agent": each.agent, "part": each.part, "instead": each.instead} for each in found.not_carried],
+    }
+    if as_json:
+        print(dumps(facts))
+        return
+    out = screen()
+    for name in ("tools", "delegates", "hooks"):
+        out.print(f"{name}: {', '.join(facts[name]) or 'none'}", markup=False, soft_wrap=True)
+    for part in found.not_carried:
+        out.print(str(part), markup=False, soft_wrap=True)
 
 
 @session_app.command("show")

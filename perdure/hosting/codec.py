@@ -24,8 +24,8 @@ from temporalio.converter import (
 )
 from temporalio.converter import PayloadConverter as BasePayloadConverter
 
-from perdure.activities.registry import import_named
 from perdure.activities.secrets import masked
+from perdure.agents.modules import import_named
 from perdure.errors import SettingsError, causes_of
 from perdure.hosting.settings import in_force
 from perdure.runs.loops import LOOP_WORKFLOW

@@ -221,9 +221,13 @@ def _registry(settings: Settings, tools: Iterable[AgentTool], agents: list[Agent
             raise ToolDefinitionError(f"{tool!r} is not a tool: give a function, or decorate one with @tool")
         for function in found:
             registry.add(function)
+        if isinstance(tool, Agent):
+            agents = [*agents, tool]
     for agent in agents:
         for function in agent.functions:
             registry.add(function)
+        for hook in agent.hooks:
+            registry.hooks.add(hook)
     if settings.mcp is None:  # else what is missing may be an MCP server's
         for agent in agents:
             wanted = [message.tool for message in agent.parsed.messages() if isinstance(message, ToolMessage)]

@@ -11,7 +11,8 @@ from typing import Any
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxRestrictions
 
-from perdure.activities.registry import Registry, import_named
+from perdure.activities.registry import Registry
+from perdure.agents.modules import import_named
 from perdure.errors import SettingsError
 from perdure.hosting._worker_parts import PURE
 from perdure.hosting.sdk_internals import Sandboxed, Unsandboxed, activity_name, workflow_name

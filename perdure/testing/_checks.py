@@ -51,6 +51,8 @@ def functions_of(agent: Agent[Any] | None, tools: Iterable[ToolLike]) -> Registr
         found += functions
     for function in found:
         registry.add(function)
+    for hook in [] if agent is None else agent.hooks:
+        registry.hooks.add(hook)
     return registry
 
 

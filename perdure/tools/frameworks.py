@@ -134,10 +134,8 @@ def _refuse(tool: Any, what: str, instead: str) -> NoReturn:
 
 
 def _of_openai(tool: Any) -> ToolFunction:
-    if tool.is_enabled is not True:
-        _refuse(tool, "is_enabled", "leave the tool out, or decide in a before_tool_call hook")
-    if tool.tool_input_guardrails or tool.tool_output_guardrails:
-        _refuse(tool, "a tool guardrail", "write a before_tool_call or an after_tool_call hook")
+    if tool.is_enabled is False:
+        _refuse(tool, "is_enabled=False", "leave the tool out")
     # A condition in Python is decided in the SDK's own loop, so that each call is asked about here.
     asks = tool.needs_approval is not False
     function = getattr(tool.on_invoke_tool, "_get_wrapped_callable", lambda: None)()
@@ -151,12 +149,32 @@ async def _call_openai(tool: Any, context: ToolContext[Any], params: JsonObject)
     wrapper = contexts.ToolContext(
         context.context, tool_name=tool.name, tool_call_id=context.call_id, tool_arguments=text
     )
+    if callable(tool.is_enabled) and not await _answer(tool.is_enabled(wrapper, None)):
+        raise ToolError("not_enabled", f"{tool.name} is not enabled for this caller")
+    guardrails = importlib.import_module("agents.tool_guardrails")
+    for guard in tool.tool_input_guardrails or ():
+        _check_guardrail(tool, guard, await guard.run(guardrails.ToolInputGuardrailData(wrapper, None)))
     invoke = tool.on_invoke_tool
     if getattr(tool, "_use_default_failure_error_function", False):
         # The SDK's default writes an error into the result. Here an error is an error, which a plan can branch on.
         invoke = getattr(invoke, "_invoke_tool_impl", invoke)
     result: Json = await invoke(wrapper, text)
+    for guard in tool.tool_output_guardrails or ():
+        data = guardrails.ToolOutputGuardrailData(context=wrapper, agent=None, output=result)
+        _check_guardrail(tool, guard, await guard.run(data))
     return result
+
+
+def _check_guardrail(tool: Any, guardrail: Any, outcome: Any) -> None:
+    """Raise `ToolError` where a guardrail of the tool rejects its call or its result."""
+    behavior = outcome.behavior
+    if behavior["type"] != "allow":
+        words = behavior.get("message") or f"the guardrail {guardrail.get_name()} stopped {tool.name}"
+        raise ToolError("refused_by_guardrail", words)
+
+
+async def _answer(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
 
 
 # Pydantic AI

@@ -115,7 +115,7 @@ def _prepare(_: Any, definition: Any) -> Any:
     [
         (
             agents.function_tool(greet, is_enabled=False),
-            "tool 'greet': is_enabled cannot carry over: leave the tool out",
+            "tool 'greet': is_enabled=False cannot carry over: leave the tool out",
         ),
         (
             pydantic_ai.Tool(greet, prepare=_prepare),

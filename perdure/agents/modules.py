@@ -1,0 +1,48 @@
+"""Python modules that a setting or a command names, and the agents in them."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from types import ModuleType
+from typing import Final
+
+from perdure.errors import SettingsError
+
+_PLACE: Final = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<name>[A-Za-z_]\w*)")
+
+
+def import_named(name: str) -> ModuleType:
+    """Import a module that a setting names, from the current directory, too. Installed packages go first: a command may run in a folder
+    that somebody else has written, and runs nothing of it under an installed name.
+    """
+    if "" not in sys.path:
+        sys.path.append("")
+    return importlib.import_module(name)
+
+
+def names_module(text: str) -> bool:
+    """Whether a text has the form `module:name`."""
+    return _PLACE.fullmatch(text) is not None
+
+
+def object_named(text: str) -> tuple[str, object]:
+    """Return the name and the object of `module:name`. Raise `SettingsError`."""
+    place = _PLACE.fullmatch(text)
+    assert place is not None
+    module = place["module"]
+    try:
+        found = import_named(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        detail = "" if missing == module else f" (it imports {missing!r}, which is not installed)"
+        raise SettingsError(f"no agent {text!r}: there is no module {module!r}{detail}") from None
+    except Exception as error:
+        raise SettingsError(
+            f"no agent {text!r}: the module {module!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        return place["name"], getattr(found, place["name"])
+    except AttributeError:
+        raise SettingsError(f"no agent {text!r}: the module {module!r} has no {place['name']!r}") from None
