@@ -356,7 +356,8 @@ class WritingReporter:
 
     def _take(self) -> bool:
         """Take the answer's new text; return whether there is more than was reported."""
-        return self._answer is not None and self._writing.add(self._answer.output_text(), self._answer.thought())
+        answer = self._answer
+        return answer is not None and self._writing.add(answer.output_text(), answer.thought(), answer.text_form)
 
     def _written(self) -> WrittenText:
         self.told, self._reported_at = True, asyncio.get_running_loop().time()

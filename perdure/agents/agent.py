@@ -22,6 +22,7 @@ from perdure.approvals.policy import policy_problems
 from perdure.errors import AgentError, InputError, OutputError, ProtocolError, SettingsError, clip
 from perdure.hooks.decorator import HookFunction
 from perdure.runs.agent import Context, agent_document, check_task, parse_agent
+from perdure.runs.partial_output import PartialText
 from perdure.tools.decorator import ToolFunction, plain_schema
 from perdure.tools.frameworks import tool_functions, with_context_type
 from perdure.tools.tool import parse_tool
@@ -68,6 +69,47 @@ class JsonType(Generic[ValueT]):
             return self.adapter.validate_json(dumps(value))
         except ValidationError as error:
             raise OutputError(f"the output is not of its type: {first_problem(error)}") from None
+
+    def read_partial(self, partial: PartialText) -> ValueT | Missing:
+        """Return as much of a beginning of a value as the type accepts; `MISSING` if that is nothing.
+
+        A text that is not complete counts where any text may stand, so that no beginning is taken for another value.
+        """
+        value, longer = partial.value, partial.longer
+        if self.adapter is None or value is MISSING:
+            found: Any = value
+            return found  # type: ignore[no-any-return]  # without a type, a `ValueT` is any value
+        counts = longer is MISSING or longer == value or self._partially(longer) is not MISSING
+        if counts and (read := self._partially(value)) is not MISSING:
+            return read
+        beginning = partial.closed
+        while beginning is not MISSING:
+            if (read := self._partially(beginning)) is not MISSING:
+                return read
+            beginning = _without_last(beginning)
+        return MISSING
+
+    def _partially(self, value: Json) -> ValueT | Missing:
+        """Read a value; `MISSING` if the type does not accept it."""
+        assert self.adapter is not None
+        try:
+            return self.adapter.validate_json(dumps(value))
+        except ValidationError:
+            return MISSING
+
+
+def _without_last(value: Json) -> Json | Missing:
+    """Return a value without the last and deepest of its parts; `MISSING` if nothing is left."""
+    if not isinstance(value, dict | list) or not value:
+        return MISSING
+    key = next(reversed(value)) if isinstance(value, dict) else len(value) - 1
+    left = _without_last(value[key])  # type: ignore[index]  # a key of an object, or an index of a list
+    rest = value.copy()
+    if left is MISSING:
+        del rest[key]  # type: ignore[arg-type]
+    else:
+        rest[key] = left  # type: ignore[index, call-overload]
+    return rest
 
 
 OutputT = TypeVar("OutputT", default=Any, covariant=True)
@@ -426,6 +468,16 @@ class Agent(Generic[OutputT]):
         ```
         """
         return self._output.read(value)
+
+    def read_partial_output(self, partial: PartialText) -> OutputT | Missing:
+        """Return as much of an output's beginning as the type accepts; `MISSING` if that is nothing.
+
+        ```python
+        value = shopper.read_partial_output(PartialText("orde"))
+        ```
+        """
+        # R20.7
+        return self._output.read_partial(partial)
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r})"

@@ -29,11 +29,13 @@ from perdure.client.selection import RunOrigin, WaitingRequest, WaitingRow
 from perdure.errors import DecisionRefusedError, RunEndedError, RunError
 from perdure.queries import answer_of
 from perdure.runs.events import Event
+from perdure.runs.partial_output import PartialOutputEvents, PartialText
 from perdure.runs.views import LiveView
 from perdure.runs.wire import REQUEST_ACTIVITY, RUN_QUERY, RunResult, RunView
 from perdure.sessions.wire import WAIT, WaitResult
 from perdure.values.json import Json, JsonObject, loads
 from perdure.values.problems import first_problem
+from perdure.values.references import MISSING
 
 if TYPE_CHECKING:
     from perdure.client.histories import Exchange
@@ -266,6 +268,40 @@ class Run(Generic[OutputT]):
             async with aclosing(relay_of(self._client).run(self.id, from_, kinds)) as events:
                 async for event in events:
                     yield event
+
+    async def partial_output(self) -> AsyncGenerator[OutputT, None]:
+        """Yield the output as far as the model has written it, each time that it has grown, and at last whole, as
+        `result` returns it.
+
+        Without a known agent each value is JSON. With one it has the type of the agent's output: as much of the output
+        as the type accepts, so a pydantic model with required fields begins when all of them are there. A text that is
+        not complete counts where the type accepts any text. References are left out until their values are final. A
+        value that does not continue the one before it comes from another attempt, or from another Request. An output
+        that was not streamed comes once, whole. Raises what `events` and `result` raise.
+
+        ```python
+        async for report in run.partial_output():
+            print(report)
+        ```
+        """
+        # R20.7
+        last: Any = MISSING
+        async with aclosing(self._partial_texts()) as texts:
+            async for text in texts:
+                value = text.value if self._agent is None else self._agent.read_partial_output(text)
+                if value is not MISSING and value != last:
+                    last = value
+                    yield value  # type: ignore[misc]  # without an agent an `OutputT` is any value
+        whole = await self.result()
+        if last is MISSING or whole != last:
+            yield whole
+
+    async def _partial_texts(self) -> AsyncGenerator[PartialText, None]:
+        fold = PartialOutputEvents()
+        async with aclosing(self.events(topics=fold.topics)) as events:
+            async for event in events:
+                for text in fold.fold(event):
+                    yield text
 
     async def troubles(self) -> AsyncGenerator[str, None]:
         """Yield each reason, once, why a Request is retried. The generator ends only when it is closed, and costs no

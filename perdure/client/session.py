@@ -28,6 +28,7 @@ from perdure.errors import InputError, MessageRefusedError, RunError, RunNotFoun
 from perdure.queries import SessionReader, answer_of
 from perdure.queries.media_store import MediaStore
 from perdure.runs.events import Event, Topic
+from perdure.runs.partial_output import PartialOutputEvents
 from perdure.runs.wire import RunView
 from perdure.sessions.recall import oldest_first, recall
 from perdure.sessions.wire import (
@@ -59,6 +60,7 @@ from perdure.values.caller_context import read_context
 from perdure.values.json import JsonObject
 from perdure.values.messages import Mode, SessionRules
 from perdure.values.problems import first_problem
+from perdure.values.references import MISSING
 
 T = TypeVar("T")
 _LONG: Final = 0.3
@@ -298,6 +300,34 @@ class Session:
                     is_heard = is_heard or (event.phase != "delta" and event.at >= since)
                     if is_heard and is_wanted(event, kinds):
                         yield event
+
+    async def partial_output(self, receipt: Receipt) -> AsyncGenerator[Any, None]:
+        """Yield the output of the run that answers a message, as `Run.partial_output` does; JSON if the session was
+        found without its agent.
+
+        If another run takes the message, its output follows. A command, or a message that was withdrawn, has none. If a
+        run ends without an output, raises as `Run.result` does.
+
+        ```python
+        async for report in session.partial_output(receipt):
+            print(report)
+        ```
+        """
+        # R20.7
+        fold, last, run_id = PartialOutputEvents(), MISSING, ""
+        value: Any
+        async with aclosing(self.stream(receipt, topics=fold.topics)) as events:
+            async for event in events:
+                run_id = event.run_id or run_id
+                for text in fold.fold(event):
+                    value = text.value if self._agent is None else self._agent.read_partial_output(text)
+                    if value is not MISSING and value != last:
+                        last = value
+                        yield value
+        if run_id:
+            whole = await Run(self._client, run_id, self._agent).result()
+            if last is MISSING or whole != last:
+                yield whole
 
     async def knows(self, id: str, *, sender: str) -> bool:
         """Whether the session has accepted a message of this id from this sender.

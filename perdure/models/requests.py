@@ -104,6 +104,8 @@ class OutputForm(WireModel):
     """The name of its only member, a text, if the output is an object with one."""
     several: bool = False
     """Whether it is an object of more than one member."""
+    wraps: bool = False
+    """Whether a document `{"output": …}` is no such object, but holds one."""
 
 
 class ReaderVocabulary(WireModel):

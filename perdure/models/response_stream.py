@@ -16,6 +16,7 @@ from perdure.models.requests import KEPT_TEXT, CallDelivery, RequestResult
 from perdure.models.usage import Usage
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.limits import MAX_ANSWER
+from perdure.values.text_forms import TextForm
 
 # **The invariant.** Each call of a Request runs at most once, and a call that was released is never taken back.
 # Its argument. (1) Calls reach the plan in one place, `Intake`, each index once, in the order of the model's list.
@@ -150,6 +151,11 @@ class ResponseStream:
     def output_text(self) -> str:
         """Return the known text of the output beyond earlier results: see `perdure.models.dialects.output_text`."""
         return self._reader.output_text()
+
+    @property
+    def text_form(self) -> TextForm:
+        """Form of the text that `output_text` has returned."""
+        return self._reader.text_form
 
     def thought(self) -> str:
         """Return the model's thoughts beyond earlier results."""

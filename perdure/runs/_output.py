@@ -18,7 +18,8 @@ from perdure.values.provenance import NOWHERE, Sources
 from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, evaluate, get, references
 from perdure.values.schemas import Schema
 from perdure.values.sizes import Sizes
-from perdure.values.templates import TextBudget, as_data, is_expression, parse_template
+from perdure.values.templates import TemplateText, TextBudget, as_data, is_expression, parse_template
+from perdure.values.text_forms import PLAIN, TextForm
 
 StateReader: TypeAlias = Callable[[Reference], "Json | Missing"]
 _FENCE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)
@@ -167,7 +168,13 @@ class KnownText:
         self._values, self._sizes, self._read = values, sizes, read
         self._found: dict[Reference, Json | Missing] = {}
         template, malformed = parse_template(_calls_as_data(output))
-        self._pieces: Iterator[str | None] = iter(()) if malformed else template.text(self._look, texts)
+        self._known: TemplateText | None = None if malformed else template.text(self._look, texts)
+        self._pieces: Iterator[str | None] = iter(()) if self._known is None else self._known
+
+    @property
+    def form(self) -> TextForm:
+        """Form of the text."""
+        return PLAIN if self._known is None else self._known.form
 
     def read_on(self) -> None:
         """Add the text that is known by now; no more than an event holds."""

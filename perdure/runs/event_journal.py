@@ -38,6 +38,7 @@ from perdure.values.limits import (
 )
 from perdure.values.media import parts_without_media
 from perdure.values.sizes import Sizes, preview
+from perdure.values.text_forms import PLAIN, TextForm
 
 
 class EventJournal:
@@ -349,15 +350,15 @@ class RunJournal:
             problem=problem,
         )
 
-    def text_known(self, text: str) -> None:
+    def text_known(self, text: str, form: TextForm) -> None:
         """Show readers what is known of the last answer's text: its beginning, longer each time (R19.4)."""
         if self._unfinished_text is None or len(text) <= len(self._known) or may_be_silence(text):
             return
         request, attempt, _ = self._unfinished_text
         self._known = text
-        self.events.show(WrittenText(request=request, attempt=attempt, assistant=TextPiece(text=text)))
+        self.events.show(WrittenText(request=request, attempt=attempt, assistant=TextPiece(text=text, form=form)))
 
-    def text_ended(self, text: str, refused: str | None, *, output: bool) -> None:
+    def text_ended(self, text: str, refused: str | None, *, output: bool, form: TextForm = PLAIN) -> None:
         """Note the outcome of the last answer's text, if it had one.
 
         `refused` is the reason why the text does not count. With `output` the text is the run's output.
@@ -375,6 +376,7 @@ class RunJournal:
             request=request,
             attempt=attempt,
             text=text,
+            **form.event_data(),
             anew=anew or None,
             accepted=refused is None,
             output=output or None,

@@ -23,6 +23,7 @@ from perdure.runs.events import (
 )
 from perdure.values.json import JsonObject, dumps
 from perdure.values.limits import KEPT_EVENTS
+from perdure.values.text_forms import PLAIN, TextForm
 
 KEPT: Final = 2 * KEPT_EVENTS
 """Events that are held for slow readers: more than a journal keeps, so that those readers need not query the journal.
@@ -248,7 +249,7 @@ class RunEventReader:
         elif whole and here.assistant > len(text):
             yield from self._superseded(attempt, "the answer is another text", noted.at)
         if data.get("accepted", True):
-            yield from self._delta("assistant", TextPiece(text=text), noted.at)
+            yield from self._delta("assistant", TextPiece(text=text, form=TextForm.of_event(data)), noted.at)
         self._begin(0, 0)
 
     def _left(self, noted: JournalEntry) -> Iterator[Event]:
@@ -298,6 +299,7 @@ class RunEventReader:
             "attempt": here.attempt,
             "start": start,
             "text": piece.text[start - piece.start :],
+            **piece.form.event_data(),
         }
         self.cursor = replace(here, reasoning=end) if topic == "reasoning" else replace(here, assistant=end)
         yield Event(topic, "delta", at, self.run_id, data, str(self.cursor))
@@ -501,13 +503,14 @@ class TextWriter:
         """Text that may become `NO_REPLY`; `None`: the answer is not `NO_REPLY`."""
         self._told = 0
 
-    def add(self, text: str, reasoning: str = "") -> bool:
-        """Add text and reasoning; return whether there is more to send than was sent."""
+    def add(self, text: str, reasoning: str = "", form: TextForm = PLAIN) -> bool:
+        """Add text of a form, and reasoning; return whether there is more to send than was sent."""
         if self._held is not None:
             self._held, text = self._held + text, ""
             if not may_be_silence(self._held):
                 text, self._held = self._held, None
         self._assistant.add(text)
+        self._assistant.form = form
         self._reasoning.add(reasoning)
         return self._count > self._told
 
@@ -530,6 +533,7 @@ class _Text:
     def __init__(self, masked: MaskedText) -> None:
         self._masked = masked
         self._end = ""
+        self.form = PLAIN
         self.count = 0
 
     def add(self, text: str) -> None:
@@ -538,4 +542,4 @@ class _Text:
             self._end = (self._end + known)[-WINDOW:]
 
     def piece(self) -> TextPiece:
-        return TextPiece(start=self.count - len(self._end), text=self._end)
+        return TextPiece(start=self.count - len(self._end), text=self._end, form=self.form)

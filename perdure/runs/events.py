@@ -12,6 +12,7 @@ from perdure.errors import CursorError
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_EVENT_DATA, MAX_REPLY
 from perdure.values.media import beginning_without_media, media_kind, read_media, without_file
+from perdure.values.text_forms import PLAIN, TextForm
 
 Topic: TypeAlias = Literal[
     "lifecycle",
@@ -97,6 +98,10 @@ _PIECE: Final = {
     "start": "how many characters of this text come before",
     "text": "what was written since",
 }
+_FORM: Final = {
+    "form?": "how it shows the output: `json`, the text is its JSON; `member`, it is the output's only member; `remark`, it is no output. Without it the output is the text",
+    "member?": "the name of that member",
+}
 _SUPERSEDED: Final = {
     "request": "the Request's number",
     "attempt": "the attempt whose text does not count any more",
@@ -171,7 +176,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
         ),
     },
     "assistant": {
-        "delta": Phase("text was written", _PIECE, noted=False, most=MAX_REPLY),
+        "delta": Phase("text was written", _PIECE | _FORM, noted=False, most=MAX_REPLY),
         "superseded": Phase("what was written does not count any more", _SUPERSEDED, noted=False),
         "end": Phase(
             "the text is whole",
@@ -179,6 +184,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "request": "the Request's number",
                 "attempt": "which attempt has written it",
                 "text": "all of it",
+                **_FORM,
                 "anew?": "`true`: its `delta` events were a thought or are out of date, and no part of it",
                 "accepted": "whether it counts: `false` where it is no output that fits, or calls beside it have failed",
                 "output?": "`true`: it is the run's output, or becomes it",
@@ -385,6 +391,8 @@ class TextPiece(WireModel):
     start: int = 0
     """Number of characters before it."""
     text: str = ""
+    form: TextForm = PLAIN
+    """How it shows the output."""
 
 
 class WrittenText(WireModel):

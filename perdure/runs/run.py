@@ -46,6 +46,7 @@ from perdure.values.provenance import KnownSources
 from perdure.values.schemas import Schema
 from perdure.values.state import State
 from perdure.values.templates import TextBudget
+from perdure.values.text_forms import text_form
 
 
 @dataclass(frozen=True)
@@ -344,7 +345,7 @@ class RunState:
         if self._text is None:
             self._text = self._known_text(plan, result)
         self._text.read_on()
-        self.journal.text_known(self._text.text)
+        self.journal.text_known(self._text.text, self._text.form)
 
     def stop_text(self) -> None:
         """Show no more of the answer's text: it will not be the output."""
@@ -365,8 +366,9 @@ class RunState:
         written, output = self.output.text(result), judged.value
         is_final = written is not None and output is not None and self.output.stop_reason != "task_complete"
         refused = judged.held or next(iter(judged.problems), None) or why_not(result, self.progress.wants)
-        text = text_of(output if is_final else written, self.sizes, replies=self.identity.in_session)
-        self.journal.text_ended(text, refused, output=over)
+        shown = output if is_final else written
+        text = text_of(shown, self.sizes, replies=self.identity.in_session)
+        self.journal.text_ended(text, refused, output=over, form=text_form(shown))
 
     # The output.
 

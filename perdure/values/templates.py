@@ -25,6 +25,7 @@ from perdure.values.references import (
     references,
 )
 from perdure.values.sizes import Sizes, TooManyBytesError
+from perdure.values.text_forms import AS_JSON, PLAIN, TextForm
 
 _REMEMBERED: Final = 512
 """Characters of a text from which it is cached: below that making it again is as fast."""
@@ -252,14 +253,14 @@ class Template:
         """Whether it is its own value, with nothing to resolve."""
         return not self.sites and not self.computes
 
-    def text(self, lookup: Lookup, texts: TextBudget) -> Iterator[str | None]:
+    def text(self, lookup: Lookup, texts: TextBudget) -> TemplateText:
         """Yield the text of the resolved value in pieces: a text as it is, of an object with one text that text, else
         compact JSON.
 
         `lookup` returns `UNKNOWN` for a reference that has no value yet. The iterator then yields `None`, and looks the
         value up again for the next piece; a missing value is never found. Raises what `resolve` raises.
         """
-        return _TextPieces(lookup, texts).of(self.node)
+        return TemplateText(self.node, lookup, texts)
 
     def written_out(self) -> list[str]:
         """Return the members of an object, in its order, that contain a literal: text, a number, a formula."""
@@ -282,24 +283,34 @@ class Template:
 EMPTY_TEMPLATE: Final = Template({}, ())
 
 
-class _TextPieces:
+class TemplateText(Iterator["str | None"]):
     """The text of a template's value, piece by piece: see `Template.text`."""
 
-    def __init__(self, lookup: Lookup, texts: TextBudget) -> None:
+    def __init__(self, node: _Node, lookup: Lookup, texts: TextBudget) -> None:
+        self.form = PLAIN
+        """Form of the text, once there is any."""
+        self._pieces = self._of(node)
         self._lookup, self._texts = lookup, texts
         self._steps = EvaluationSteps()
         self._waits = False
         """Whether a value that was looked up is unknown."""
 
-    def of(self, node: _Node) -> Iterator[str | None]:
+    def __next__(self) -> str | None:
+        return next(self._pieces)
+
+    def _of(self, node: _Node) -> Iterator[str | None]:
         name, only = next(iter(node.items())) if isinstance(node, dict) and len(node) == 1 else (None, node)
+        text = PLAIN if name is None else TextForm(kind="member", member=name)
         if isinstance(only, _Text):
+            self.form = text
             yield from self._parts(only)
         elif isinstance(only, dict | list):
+            self.form = AS_JSON
             yield from self._json(node, 0)
         else:
             value = yield from self._value(only, 1)
             whole = value if name is None else {name: value}
+            self.form = text if isinstance(value, str) else AS_JSON
             yield value if isinstance(value, str) else "" if whole is None else dumps(whole)
 
     def _json(self, node: _Node, level: int) -> Iterator[str | None]:

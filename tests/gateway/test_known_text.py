@@ -59,14 +59,14 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(client: Client, folder: Path, **options: Any) -> AsyncIterator[Desk]:
+async def desk(client: Client, folder: Path, *, answer: dict[str, Any] = ANSWER, **options: Any) -> AsyncIterator[Desk]:
     GATES.clear()
     GATES.update(a=asyncio.Event(), b=asyncio.Event())
     (token,) = write_tokens(folder / "tokens.json", ("acme", "ann", ["*"]))
     agents = write_agents(folder / "agents", AGENT)
     given: dict[str, Any] = {"agents": agents, "gateway_tokens": folder / "tokens.json"}
     async with (
-        harness(client, [look_up], [ANSWER], chunk=1000, agents=agents, **options) as it,
+        harness(client, [look_up], [answer], chunk=1000, agents=agents, **options) as it,
         gateway(client, [openai_adapter, agui_adapter, api], task_queue=it.task_queue, **given) as served,
     ):
         yield Desk(served, it, token)

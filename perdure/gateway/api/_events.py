@@ -14,7 +14,7 @@ from perdure.gateway.api._operations import ApiRequest, Operation
 from perdure.gateway.callers import READ
 from perdure.gateway.streams import EventStream, frame
 from perdure.runs.events import Event
-from perdure.values.json import WireModel, dumps
+from perdure.values.json import Json, WireModel, dumps
 
 
 class EventForm(WireModel):
@@ -38,6 +38,30 @@ async def of_session(request: ApiRequest[WireModel, EventsQuery]) -> Response:
     return _streamed(request, session.events(_from(request), _topics(request)))
 
 
+class PartialOutputForm(WireModel):
+    """The data of each."""
+
+    output: object
+    whole: bool
+    """Whether it is the run's output, with which the stream ends."""
+
+
+async def output_of_run(request: ApiRequest) -> Response:
+    run = await request.run()
+
+    def framed(output: Json, *, whole: bool) -> str:
+        return frame(dumps({"output": output, "whole": whole}), event="output")
+
+    async def frames() -> AsyncGenerator[str, None]:
+        last: Json = None
+        async with aclosing(run.partial_output()) as outputs:
+            async for last in outputs:
+                yield framed(last, whole=False)
+        yield framed(last, whole=True)
+
+    return EventStream(request.gateway, request.caller, frames())
+
+
 def _streamed(request: ApiRequest[WireModel, EventsQuery], events: AsyncGenerator[Event, None]) -> Response:
     async def frames() -> AsyncGenerator[str, None]:
         async with aclosing(events):
@@ -57,7 +81,7 @@ def _topics(request: ApiRequest[WireModel, EventsQuery]) -> list[str] | None:
     return None if topics is None else [topic.strip() for topic in topics.split(",") if topic.strip()]
 
 
-EVENTS: Final = tuple(
+_EVENTS: Final = tuple(
     Operation(
         f"follow{what.capitalize()}",
         "GET",
@@ -70,4 +94,17 @@ EVENTS: Final = tuple(
         media="text/event-stream",
     )
     for what, do in (("run", of_run), ("session", of_session))
+)
+EVENTS: Final = (
+    *_EVENTS,
+    Operation(
+        "followOutput",
+        "GET",
+        "/v1/runs/{run}/partial-output",
+        "Follow a run's output while it is written, as server-sent events.",
+        output_of_run,
+        READ,
+        answers={200: PartialOutputForm},
+        media="text/event-stream",
+    ),
 )

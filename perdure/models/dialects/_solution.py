@@ -28,6 +28,7 @@ from perdure.models.requests import OutputForm, ReaderVocabulary
 from perdure.models.schemas import compose, make_strict
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, dumps, loads_commented, without_comments
+from perdure.values.text_forms import TextForm
 
 HOW_TO_PLAN: Final = """\
 You plan; an engine acts. Answer with one JSON object: {"calls": [{"_tool": name, parameters…, "_outputPath": "†state.name"}], "output": …}.
@@ -122,6 +123,10 @@ class SolutionReader:
         scanner = self._calls
         raw, scanner.output = "".join(scanner.output), []
         return self._output.push(raw, closed=scanner.output_closed) if raw or scanner.output_closed else ""
+
+    @property
+    def text_form(self) -> TextForm:
+        return self._output.form
 
     def thought(self) -> str:
         return self._opening.thoughts.new()

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from perdure.errors import CallError
 from perdure.tools.tool import Tool
 from perdure.values.json import MAX_DEPTH, Json, JsonObject, dumps
+from perdure.values.text_forms import TextForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,11 @@ class SolutionStreamReader(Protocol):
     def output_text(self) -> str:
         """Return the known text of the output beyond earlier results, for watchers: see
         `perdure.models.dialects.output_text`."""
+        ...
+
+    @property
+    def text_form(self) -> TextForm:
+        """Form of the text that `output_text` has returned."""
         ...
 
     def thought(self) -> str:

@@ -12,11 +12,12 @@ import re
 from typing import Final
 
 from perdure.errors import JsonError
-from perdure.models.dialects.common import FINAL_CHANNEL, ThoughtFilter, settled
+from perdure.models.dialects.common import FINAL_CHANNEL, CommentFilter, ThoughtFilter, settled
 from perdure.models.requests import OutputForm
 from perdure.values.json import MAX_DEPTH, Json, JsonObject, dumps, loads
 from perdure.values.references import DAGGER
 from perdure.values.templates import EXPR
+from perdure.values.text_forms import AS_JSON, PLAIN, REMARK, TextForm
 
 
 def text_of(output: Json) -> str:
@@ -34,10 +35,13 @@ def output_form(schema: JsonObject | bool) -> OutputForm:
         return OutputForm()
     required = schema.get("required")
     several = isinstance(required, list) and len(set(map(str, required))) > 1
-    if several or len(members) != 1 or schema.get("additionalProperties", False) is not False:
-        return OutputForm(several=several)
+    closed = schema.get("additionalProperties", False) is False
+    wraps = "output" not in members and (closed or bool(required))
+    if several or len(members) != 1 or not closed:
+        return OutputForm(several=several, wraps=wraps)
     ((name, member),) = members.items()
-    return OutputForm(member=name if isinstance(member, dict) and member.get("type") == "string" else None)
+    is_text = isinstance(member, dict) and member.get("type") == "string"
+    return OutputForm(member=name if is_text else None, wraps=wraps)
 
 
 _LOOKED_AT: Final = re.compile(r"†|\{[\s(]*(?:†|\Z)")
@@ -131,6 +135,8 @@ class OutputText:
         self._key: list[str] = []
         self._quoted = False
         """Whether the opening quote of a value was returned."""
+        self.form = PLAIN
+        """Form of the returned text, once there is any."""
 
     def push(self, raw: str, *, closed: bool = False) -> str:
         """Return the text known now; `closed`: the value is complete."""
@@ -157,6 +163,8 @@ class OutputText:
         if self._shape == "open":
             self._out += self._waiting if shape == "json" else self._only
             self._shape = shape
+            if shape == "text":
+                self.form = TextForm(kind="member", member="".join(self._key))
 
     def _characters(self, text: str, at: int) -> int:
         """Read on in a string; return where it goes on."""
@@ -226,6 +234,7 @@ class OutputText:
         return found.end()
 
     def _begin(self, mark: str) -> None:
+        self.form = AS_JSON
         if self._open:
             self._decide("json")
         elif mark == "{" and not self._expected.several:
@@ -258,6 +267,7 @@ class OutputText:
             self.stopped = True
             return
         self._decide("json")
+        self.form = AS_JSON
         if self._open or value is not None:
             self._put(dumps(value))
         self.stopped |= not self._open
@@ -269,18 +279,27 @@ _END_OF_THOUGHT: Final = re.compile(rf"</think(?:ing)?>|{FINAL_CHANNEL}")
 class ProseText:
     """The text that `without_thoughts` makes of an answer, in pieces, up to its first reference.
 
-    A JSON document is the output and not its text, so nothing of it is returned. Nothing more is returned after the end
-    of a thought whose beginning was lost, because the earlier pieces were that thought.
+    Of a JSON document the output's text is returned where the output is known to be an object, else nothing. Nothing
+    more is returned after the end of a thought whose beginning was lost, because the earlier pieces were that thought.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, form: OutputForm | None = None) -> None:
         self.thoughts = ThoughtFilter()
+        self._expected = form or OutputForm()
         self._rest = ""
         """The part that may belong to the end: blanks and marks; all of an answer that begins with a mark."""
         self._begun = False
         self._plain = PlainText()
+        self._document: DocumentText | None = None
         self._stopped = self.anew = False
         """`anew`: the returned text was a thought."""
+
+    @property
+    def form(self) -> TextForm:
+        """Form of the returned text: words beside an output that is an object are none."""
+        if self._document is not None:
+            return self._document.form
+        return REMARK if self._expected.member or self._expected.several else PLAIN
 
     def push(self, text: str) -> str:
         """Return the text known now."""
@@ -291,14 +310,57 @@ class ProseText:
         if ends is not None and self._begun:
             self._stopped = self.anew = True
             return ""
+        if self._document is not None:
+            return self._document.push(text)
         text = text if self._begun else text[ends.end() if ends else 0 :].lstrip()
         if not self._begun and text.startswith("{"):
-            self._stopped = True
-            return ""
+            self._begun, self._document = True, DocumentText(self._expected)
+            return self._document.push(text)
         end = settled(text) if self._begun or ends is not None or not text.startswith("<|") else 0
         self._rest = text[end:]
         self._begun = self._begun or end > 0
         return self._plain.push(text[:end])
+
+
+_FIRST_KEY: Final = re.compile(r'\s*\{\s*"((?:[^"\\]|\\.)*)"\s*:')
+_OUTPUT: Final = "output"
+
+
+class DocumentText:
+    """The text of an output that is a JSON document, in pieces: an object, or `{"output": …}` around it."""
+
+    def __init__(self, form: OutputForm) -> None:
+        self._known = bool(form.member or form.several)
+        """Whether the output is an object."""
+        self._wraps = form.wraps
+        self._comments = CommentFilter()
+        self._head = ""
+        self._output: OutputText | None = None
+        self._form = form
+
+    @property
+    def form(self) -> TextForm:
+        return AS_JSON if self._output is None else self._output.form
+
+    def push(self, text: str) -> str:
+        """Return the text known now."""
+        if not self._known:
+            return ""
+        text = self._comments.push(text)
+        if self._output is not None:
+            return self._output.push(text)
+        self._head += text
+        found = _FIRST_KEY.match(self._head)
+        if found is None:
+            return ""
+        self._output = OutputText(self._form)
+        wrapped = found[1] == _OUTPUT
+        if wrapped and not self._wraps and self._form.member != _OUTPUT:
+            self._output.stopped = True
+            return ""
+        within = wrapped and self._wraps
+        head, self._head = self._head, ""
+        return self._output.push(head[found.end() - 1 :] if within else f":{head}")
 
 
 _HEAD: Final = re.compile(r"""\s*output\(\s*(?:([A-Za-z_]\w*)\s*=\s*)?(\"\"\"|'''|"|')""")
@@ -316,11 +378,11 @@ _BODIES: Final = {
 """The part of a string with complete characters."""
 
 
-def output_so_far(source: str, form: OutputForm) -> str:
-    """Return the beginning of the output of a line in the stream; `""` if it is not known yet."""
+def output_so_far(source: str, form: OutputForm) -> tuple[str, TextForm]:
+    """Return the beginning of the output of a line in the stream, and its form; `""` if it is not known yet."""
     head = _HEAD.match(source)
     if head is None:
-        return ""
+        return "", PLAIN
     name, quote = head[1], head[2]
     body = _BODIES[quote].match(source, head.end())
     assert body is not None
@@ -328,13 +390,14 @@ def output_so_far(source: str, form: OutputForm) -> str:
         text = ast.literal_eval(f"{quote}{body[0]}{quote}")
         text.encode()
     except (SyntaxError, ValueError):
-        return ""
+        return "", PLAIN
     closed = source.startswith(quote, body.end())
     plain = PlainText()
     known = plain.push(text, closed=closed)
     if name is None or name == form.member:
-        return known
+        return known, PLAIN if name is None else TextForm(kind="member", member=name)
     if not form.several:
-        return ""
+        return "", PLAIN
     opened = '"' if known or (closed and not plain.stopped) else ""
-    return f'{{"{name}":{opened}{dumps(known)[1:-1]}' + ('"' if closed and not plain.stopped else "")
+    text = f'{{"{name}":{opened}{dumps(known)[1:-1]}' + ('"' if closed and not plain.stopped else "")
+    return text, AS_JSON

@@ -25,6 +25,7 @@ from perdure.models.dialects.script_writer import is_name, write_calls
 from perdure.models.requests import ReaderVocabulary
 from perdure.tools.tool import Tool
 from perdure.values.json import LONG_INTEGER, Json, JsonObject, dumps, is_long_integer, shorten
+from perdure.values.text_forms import PLAIN
 
 _TARGETS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )+")
 _INDENTED: Final = re.compile(r"\n\s+\S")
@@ -47,6 +48,7 @@ class ScriptReader:
         self._reported = 0
         self._output_so_far = ""
         """The known text of the output so far."""
+        self.text_form = PLAIN
         self._forget()
 
     def _forget(self) -> None:
@@ -74,12 +76,14 @@ class ScriptReader:
         if self._held or "output" in self._vocabulary.names:
             return ""
         if self._plan.outputs:
-            known = OutputText(self._vocabulary.said).push(f":{dumps(self._plan.output)}", closed=True)
+            output = OutputText(self._vocabulary.said)
+            known, form = output.push(f":{dumps(self._plan.output)}", closed=True), output.form
         else:
-            known = output_so_far(self._lines.under_way, self._vocabulary.said)
+            known, form = output_so_far(self._lines.under_way, self._vocabulary.said)
         if not known.startswith(self._output_so_far):
             return ""
         new, self._output_so_far = known[len(self._output_so_far) :], known
+        self.text_form = form
         return new
 
     def thought(self) -> str:

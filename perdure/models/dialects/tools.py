@@ -24,10 +24,11 @@ from perdure.models.dialects.common import (
     written_names,
 )
 from perdure.models.dialects.output_text import ProseText
-from perdure.models.requests import ReaderVocabulary
+from perdure.models.requests import OutputForm, ReaderVocabulary
 from perdure.models.schemas import compose, function_schema
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, dumps, loads, loads_commented
+from perdure.values.text_forms import TextForm
 
 _AROUND_NAME: Final = re.compile(r"^\s*(?:functions?[.:/])?|:\d+\s*$|\s*<[|｜].*$|\s+$", re.DOTALL)
 """The marks that servers leave around a function's name: a namespace, a number, the mark of a channel."""
@@ -70,7 +71,7 @@ class _Piece:
 class ToolsReader:
     """A reader that returns each native call once its arguments have closed."""
 
-    def __init__(self, names: Mapping[str, str]) -> None:
+    def __init__(self, names: Mapping[str, str], form: OutputForm | None = None) -> None:
         self._names = names
         self._pieces: list[_Piece] = []
         self._by_index: dict[int, _Piece] = {}
@@ -78,7 +79,7 @@ class ToolsReader:
         self._text: list[str] = []
         self._pieces_read = 0
         """The number of pieces of the text that `output_text` has read."""
-        self._prose = ProseText()
+        self._prose = ProseText(form)
         self._known = ""
         """The known text that `output_text` has not returned."""
 
@@ -90,6 +91,10 @@ class ToolsReader:
         new, self._pieces_read = self._text[self._pieces_read :], len(self._text)
         known, self._known = self._known + self._prose.push("".join(new)), ""
         return known
+
+    @property
+    def text_form(self) -> TextForm:
+        return self._prose.form
 
     def thought(self) -> str:
         self._known = self.output_text()
@@ -235,7 +240,7 @@ class ToolsDialect:
         return ReaderVocabulary(names={name: tool for name, tool in function_names(tools).items() if name != tool})
 
     def reader(self, vocabulary: ReaderVocabulary) -> ToolsReader:
-        return ToolsReader(vocabulary.names)
+        return ToolsReader(vocabulary.names, vocabulary.said)
 
 
 def function_names(tools: Iterable[str]) -> dict[str, str]:

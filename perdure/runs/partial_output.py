@@ -1,0 +1,99 @@
+"""The output of a run while a model writes it (R20.7): its text so far, parsed as far as it goes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic_core import from_json
+
+from perdure.runs.event_adapter import EventAdapter
+from perdure.runs.events import Event
+from perdure.values.json import Json, JsonObject
+from perdure.values.references import MISSING, Missing
+from perdure.values.text_forms import PLAIN, TextForm
+
+_UNCLOSED: Final = re.compile(r"(?<=[\[,:])[-+.\w]+$")
+"""A number or a name at the end of a text: it may go on."""
+_MORE: Final = "\ue000"
+"""A character that no enumeration, date or pattern has."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartialText:
+    """The beginning of the text of an output."""
+
+    text: str
+    form: TextForm = PLAIN
+
+    @property
+    def value(self) -> Json | Missing:
+        """The value so far; its last text may not be complete."""
+        return self._parse(self.text)
+
+    @property
+    def longer(self) -> Json | Missing:
+        """The same value, whose last text goes on if it is not complete."""
+        return self._parse(self.text + _MORE)
+
+    @property
+    def closed(self) -> Json | Missing:
+        """The value so far, without a text that is not complete."""
+        if self.form.kind == "json":
+            return self._parse(self.text, texts=False)
+        return {} if self.form.kind == "member" else MISSING
+
+    def _parse(self, text: str, *, texts: bool = True) -> Json | Missing:
+        if self.form.kind == "remark" or not self.text:
+            return MISSING
+        if self.form.kind == "member":
+            return {self.form.member or "": text}
+        if self.form.kind == "text":
+            return text
+        try:
+            value: Json = from_json(_UNCLOSED.sub("", text), allow_partial="trailing-strings" if texts else True)
+        except ValueError:
+            return MISSING
+        return value
+
+
+class PartialOutputEvents(EventAdapter[PartialText, None]):
+    """A fold of the events of runs that yields the text of the output each time that it has grown.
+
+    A text that does not continue the one before it belongs to another attempt or another Request. The text of an answer
+    that does not count is left out from then on.
+    """
+
+    def __init__(self) -> None:
+        self._source: tuple[str, object, object] | None = None
+        """The run, Request and attempt of the text."""
+        self._text = ""
+
+    def on_lifecycle(self, event: Event) -> Iterator[PartialText]:
+        if event.phase in ("start", "reset"):
+            self._source, self._text = None, ""
+        yield from ()
+
+    def on_assistant(self, event: Event) -> Iterator[PartialText]:
+        data = event.data
+        if event.phase == "delta":
+            yield from self._more(event)
+        elif event.phase == "superseded":
+            self._text = ""
+        elif data.get("output") and "text" not in data.get("cut", ()):
+            self._text = ""
+            yield PartialText(str(data["text"]), TextForm.of_event(data))
+        else:
+            self._text = ""
+
+    def _more(self, event: Event) -> Iterator[PartialText]:
+        data: JsonObject = event.data
+        source = (event.run_id, data["request"], data["attempt"])
+        if source != self._source:
+            self._source, self._text = source, ""
+        if data["start"] != len(self._text):
+            return  # its beginning was missed: the end has all of it
+        self._text += str(data["text"])
+        yield PartialText(self._text, TextForm.of_event(data))
