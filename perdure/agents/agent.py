@@ -473,6 +473,8 @@ class Agent(Generic[OutputT]):
         """Return as much of an output's beginning as the type accepts; `MISSING` if that is nothing.
 
         ```python
+        from perdure.runs.partial_output import PartialText
+
         value = shopper.read_partial_output(PartialText("orde"))
         ```
         """

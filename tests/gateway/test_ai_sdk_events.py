@@ -43,6 +43,13 @@ class UiPage:
         else:
             getattr(self, chunk["type"].replace("-", "_"))(chunk)
 
+    def data_output(self, chunk: dict[str, Any]) -> None:
+        shown = next((part for part in self.parts if part.get("id") == chunk["id"]), None)
+        if shown is None:
+            self.parts.append(chunk)
+        else:
+            shown["data"] = chunk["data"]
+
     @property
     def parts(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.message["parts"]
@@ -169,6 +176,24 @@ def test_only_what_counts_stays(made: tuple[list[Event], list[str], str]) -> Non
     assert page.finish is not None
     assert page.finish["messageMetadata"]["perdure"]["status"] == "completed"
     assert not page.sends_by_itself
+
+
+def test_r20_7_an_output_is_one_part_that_grows() -> None:
+    piece = {"request": 1, "attempt": 1, "form": "json"}
+    page, adapter = shown([event("request", "start", number=1, model="m", reason="first")], [USER])
+    seen: list[Any] = []
+    for each in (
+        event("assistant", "delta", start=0, text='{"title":"Lo', **piece),
+        event("assistant", "superseded", request=1, attempt=1, reason="attempt 2 writes anew"),
+        event("assistant", "delta", start=0, text='{"title":"App', **piece | {"attempt": 2}),
+        event("assistant", "delta", start=13, text='les","n":', **piece | {"attempt": 2}),
+    ):
+        take(page, adapter.fold(each))
+        (part,) = (part for part in page.parts if part["type"] == "data-output")
+        seen.append(part["data"])
+    take(page, adapter.end(RunView(run_id="run", status="completed", output={"title": "Apples", "n": 1})))
+    assert seen == [{"title": "Lo"}, {"title": "Lo"}, {"title": "App"}, {"title": "Apples"}]
+    assert [part["data"] for part in page.parts if part["type"] == "data-output"] == [{"title": "Apples", "n": 1}]
 
 
 def waiting(call: str = "1.0", tool: str = "pay", **more: Any) -> WaitingView:

@@ -11,8 +11,10 @@ from perdure.gateway.answers import AnswerEvents, below, failure_of, interrupt_i
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import frame
 from perdure.runs.events import Event, is_silence
+from perdure.runs.partial_output import PartialOutputEvents
 from perdure.runs.wire import RunView
 from perdure.values.json import Json, JsonObject, dumps
+from perdure.values.references import MISSING
 
 PLAN: Final = "plan"
 """The name of the tool part that asks about a whole plan."""
@@ -110,6 +112,9 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         self._step = 0
         self._answered = False
         """Whether the run's output was sent as a text."""
+        self._outputs = PartialOutputEvents()
+        self._output: Json = None
+        """The output that the page shows, if it is no text."""
 
     def begin(self) -> Iterator[JsonObject]:
         """Yield the first chunk."""
@@ -144,6 +149,7 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
         yield from self._close()
         if view.status == "completed":
             output: JsonObject = {} if isinstance(view.output, str) else {"output": view.output}
+            yield from self._shown_output(output.get("output"))
             yield from self._finish("stop", view.status, **output)
         elif view.status == "cancelled":
             yield {"type": "abort"}
@@ -170,6 +176,11 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
             yield from self._thought.close()
 
     def on_assistant(self, event: Event) -> Iterator[JsonObject]:
+        if int(event.data["request"]) > self._before:
+            for text in self._outputs.fold(event):
+                if text.form.kind != "text" and (value := text.value) is not MISSING:
+                    yield from self._begin_step()
+                    yield from self._shown_output(value)
         if event.phase != "end":
             yield from self._written(self._text, event)
         elif not event.data.get("accepted"):
@@ -184,6 +195,12 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
             elif text and not self._text.is_shown(name, text):
                 yield from self._begin_step()
                 yield from self._text.whole(name, text)
+
+    def _shown_output(self, output: Json) -> Iterator[JsonObject]:
+        """Yield the output as far as it is known: a part that takes the place of the one before it (R20.7)."""
+        if output not in (None, self._output):
+            self._output = output
+            yield {"type": "data-output", "id": f"output-{self._run}", "data": output}
 
     def on_reasoning(self, event: Event) -> Iterator[JsonObject]:
         if event.phase == "end":
