@@ -108,7 +108,7 @@ def _without_last(value: Json) -> Json | Missing:
     if left is MISSING:
         del rest[key]  # type: ignore[arg-type]
     else:
-        rest[key] = left  # type: ignore[index, call-overload]
+        rest[key] = left  # type: ignore[index]
     return rest
 
 

@@ -93,7 +93,7 @@ async def test_who_comes_late_gets_the_whole_output_once(dev_server: WorkflowEnv
 
 
 @pytest.mark.parametrize("dialect", ["solution", "tools"])
-async def test_another_attempt_and_another_request_begin_anew(dev_server: WorkflowEnvironment, dialect: str) -> None:
+async def test_another_attempt_and_another_request_begin_anew(dev_server: WorkflowEnvironment, dialect: Any) -> None:
     broken = '{"title": "Lost before the end"' if dialect == "tools" else '{"calls": [], "output": {"title": "Lost'
     held = asyncio.Event()
     script = [

@@ -163,7 +163,7 @@ def ended(text: str, **more: Any) -> Event:
     return Event("assistant", "end", "", "r", {"request": 1, "attempt": 1, "text": text, "accepted": True, **more})
 
 
-J = {"form": "json"}
+J: dict[str, Any] = {"form": "json"}
 SUPERSEDED = Event("assistant", "superseded", "", "r", {"request": 1, "attempt": 1, "reason": "anew"})
 
 

@@ -177,8 +177,8 @@ class UiMessageEvents(AnswerEvents[JsonObject]):
 
     def on_assistant(self, event: Event) -> Iterator[JsonObject]:
         if int(event.data["request"]) > self._before:
-            for text in self._outputs.fold(event):
-                if text.form.kind != "text" and (value := text.value) is not MISSING:
+            for partial in self._outputs.fold(event):
+                if partial.form.kind != "text" and (value := partial.value) is not MISSING:
                     yield from self._begin_step()
                     yield from self._shown_output(value)
         if event.phase != "end":
