@@ -35,7 +35,7 @@ class PartialText:
 
     @property
     def longer(self) -> Json | Missing:
-        """The same value, whose last text goes on if it is not complete."""
+        """A copy of the value, whose last text goes on if it is not complete."""
         return self._parse(self.text + _MORE)
 
     @property

@@ -8,7 +8,7 @@ from perdure.values.json import Json, JsonObject, WireModel
 
 
 class TextForm(WireModel, frozen=True):
-    """How a text shows an output."""
+    """The way in which a text shows an output."""
 
     kind: Literal["text", "json", "member", "remark"] = "text"
     """`text`: the output is this text. `json`: the text is the output's JSON. `member`: the text is the only member of
