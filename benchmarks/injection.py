@@ -29,7 +29,7 @@ from perdure.models.requests import RequestResult
 from perdure.plan import Call, Failed, Returned
 from perdure.plan import _scheduler as scheduler
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
-from perdure.runs.request_loop import CallEnded, RequestLoop
+from perdure.runs.request_loop import CallEnded, RequestLoop, StartCall
 from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import Tool, parse_tool
@@ -331,7 +331,7 @@ class Play:
         loop.work(1, NOW)
         while starts := loop.starts(NOW):
             for one in starts:
-                assert one.call is not None
+                assert isinstance(one, StartCall)
                 if one.approval_request is not None and not self._approved(one.call, loop):
                     continue
                 self.ended.seconds += time.process_time() - start

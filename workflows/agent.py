@@ -177,41 +177,35 @@ class RunDriver:
             self._check_limits(coming=run.progress.number + 1)
             choice = await self._choose()
             self._check_limits(coming=run.progress.number)  # choosing takes time too
-            last = run.limits.reached is not None
-            if last and await self._ends_without_request():
+            limit = run.limits.reached
+            if limit is not None and await self._ends_without_request(limit):
                 return
             request = run.begin_request(choice)
             if await self._run_calls(request.number, self._request(request)):
                 return
-            if last:
-                break
+            if limit is not None:
+                words = f"{limit.words}, and the last answer was no output that fits the schema"
+                raise self._failure(words, LIMIT_REACHED)
             if run.limits.reached is None:
                 await self._continue_as_new()
-        assert run.limits.reached is not None
-        words = f"{run.limits.reached.words}, and the last answer was no output that fits the schema"
-        raise self._failure(words, LIMIT_REACHED)
 
     def _check_limits(self, *, coming: int) -> None:
         last_counts = self.run.prepared.follows(LAST_REQUEST_COUNTS)
         worked = self.clock.worked(workflow.time())
         self.run.limits.check(self.run.progress, worked, coming=coming, last_counts=last_counts)
 
-    async def _ends_without_request(self) -> bool:
+    async def _ends_without_request(self, limit: Limit) -> bool:
         """At a limit, let the calls end; whether the run is over without a last Request. Fail where none is possible."""
-        run, limit = self.run, self.run.limits.reached
-        assert limit is not None
+        run = self.run
         if run.plan is not None and self.calls is not None:
             await self.calls.come_to_end(limit)
             run.close_request(run.plan, RequestResult())  # what was left; the last Request is told
         if run.end_with_draft():
             return True
-        assert run.limits.reached is not None
         if run.limits.exceeded(run.progress) and run.prepared.follows(LAST_REQUEST_COUNTS):
-            raise self._failure(f"{run.limits.reached.words}, and none of its answers was its output", LIMIT_REACHED)
+            raise self._failure(f"{limit.words}, and none of its answers was its output", LIMIT_REACHED)
         if run.limits.pool.used_up(run.progress.usage):
-            raise self._failure(
-                f"{run.limits.reached.words}, and nothing of its share is left for a last answer", LIMIT_REACHED
-            )
+            raise self._failure(f"{limit.words}, and nothing of its share is left for a last answer", LIMIT_REACHED)
         return False
 
     async def _run_calls(self, number: int, answer: Coroutine[Any, Any, RequestResult]) -> bool:

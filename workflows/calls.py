@@ -55,6 +55,7 @@ with workflow.unsafe.imports_passed_through():
         PlanDecided,
         RequestLoop,
         RequestStage,
+        ShowPlan,
         StartCall,
         is_answered,
     )
@@ -74,8 +75,7 @@ async def run_existing(
     Its result needs no reserved room: the server accepts none above 2 MB. `begin` is awaited just before it is
     scheduled.
     """
-    tool = call.spec.tool
-    assert tool is not None
+    tool = call.spec.known_tool
     if not 0 < (length := len(_child(call, existing).encode())) <= MAX_ID:
         message = f"{tool.name} cannot be run: its id would have {length:,} bytes, and 1 to {MAX_ID:,} are possible"
         return Failed(CallError("id_too_long", message))
@@ -403,9 +403,8 @@ class CallLoop:
 
         self._tasks[name] = asyncio.create_task(watched())
 
-    def _carry_out(self, start: StartCall) -> None:
-        if start.call is None:
-            assert start.approval_request is not None
+    def _carry_out(self, start: StartCall | ShowPlan) -> None:
+        if isinstance(start, ShowPlan):
             self._start(PLAN, self._decide_plan(start.approval_request))
         else:
             self.first_call = workflow.time() - self._began if self.first_call is None else self.first_call
@@ -439,7 +438,6 @@ class CallLoop:
 
     async def _outcome(self, call: Call, was_requested: bool) -> Outcome:
         """Run the call, as it stands by now."""
-        assert call.spec.tool is not None
         plan = self.loop.plan.home(call)
         call.hold.queued = True
         async with AsyncExitStack() as held:
@@ -451,17 +449,17 @@ class CallLoop:
                 self._on_change()
             if call.spec.loop is not None:
                 return await self._run_delegate(call)
-            if call.spec.tool.latent:
+            if call.spec.known_tool.latent:
                 return Returned(call.state.result)
-            if call.spec.tool.activity == SLEEP_UNTIL:
+            if call.spec.known_tool.activity == SLEEP_UNTIL:
                 await self._begin(call)
                 return await self._rest(call, sleep_until(call.inputs.params, self._sender.alarm))
-            if call.spec.tool.delegate is not None:
+            if call.spec.known_tool.delegate is not None:
                 return await self._run_delegate(call)
-            if call.spec.tool.calls is not None:
-                work = run_existing(call, call.spec.tool.calls, self._sender, self._begin)
-                return await (self._rest(call, work) if call.spec.tool.calls.waits else work)
-            hooks = self._hooks.of_results(call.spec.tool)
+            if call.spec.known_tool.calls is not None:
+                work = run_existing(call, call.spec.known_tool.calls, self._sender, self._begin)
+                return await (self._rest(call, work) if call.spec.known_tool.calls.waits else work)
+            hooks = self._hooks.of_results(call.spec.known_tool)
             owner = self._agent_run.identity.owner
             outcome = await self._sender.run_tool(
                 call, plan.values(call), self._begin, hooks, owner, self._hooks.unheard

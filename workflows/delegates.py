@@ -95,8 +95,7 @@ async def run_delegate(
     `begin` is awaited just before it starts. `on_spent` receives its usage, also after a failure or a cancellation
     (R9.6), unless nobody knows the usage.
     """
-    tool = call.spec.tool
-    assert tool is not None
+    tool = call.spec.known_tool
     if (error := too_deep(run.lineage, tool.name)) is not None:
         return Failed(error)
     # The loop of a plain tool is the engine's own: only its calls are the tool's.

@@ -255,8 +255,7 @@ class Dispatcher:
         `begin` is awaited just before the activity is scheduled for the first time. `owner`: the run's. `unheard` learns which of the
         result's `hooks` failed and were ignored.
         """
-        tool = call.spec.tool
-        assert tool is not None
+        tool = call.spec.known_tool
         assert tool.activity is not None
         reads = tool_reads(call, base, owner)
         size = self.size_of(reads)
@@ -315,20 +314,18 @@ class Dispatcher:
 
 def tool_reads(call: Call, base: Mapping[str, Json], owner: RunOwner) -> ToolReads:
     """Return the input of the call's tool; `base` is the context's data by kind, `owner` the run's."""
-    assert call.spec.tool is not None
     # The input is not validated: it is the run's own data, however large.
     return ToolReads.model_construct(
         call=call.spec.raw,
         params=call.inputs.params,
-        definition=None if call.spec.tool.registered else call.spec.tool.definition(),
-        messages=scoped_data(call.spec.tool.scopes or (), base),
+        definition=None if call.spec.known_tool.registered else call.spec.known_tool.definition(),
+        messages=scoped_data(call.spec.known_tool.scopes or (), base),
         owner=owner if owner != NOBODY else None,
     )
 
 
 async def _execute_tool(call: Call, argument: ToolInput, attempts: int, limited: str | None) -> ToolResult:
-    tool = call.spec.tool
-    assert tool is not None
+    tool = call.spec.known_tool
     target = f" → {call.spec.target}" if call.spec.paths else ""
     # The time of its hooks is not the tool's time.
     looking = 0.0 if argument.hooks is None else sum(hook.timeout for hook in argument.hooks.hooks)

@@ -27,8 +27,7 @@ _MANY = 1000
 
 def failed(call: Call, error: ActivityError, attempts: int) -> tuple[int, Failed]:
     """Return the number of begun `attempts`, as far as the failure tells, and the failure of a call's activity (R6.6)."""
-    tool, cause = call.spec.tool, error.cause
-    assert tool is not None
+    tool, cause = call.spec.known_tool, error.cause
     if isinstance(cause, ApplicationError):
         began = next((detail for detail in cause.details if isinstance(detail, int)), 1)
         return began, Failed(_own(call, cause))
@@ -46,8 +45,7 @@ def failed(call: Call, error: ActivityError, attempts: int) -> tuple[int, Failed
 
 def _lost(call: Call, cause: TimeoutError) -> tuple[int, Failed] | None:
     """Return the failure of a call whose worker sent no heartbeat (`perdure.plan._retry`)."""
-    tool = call.spec.tool
-    assert tool is not None
+    tool = call.spec.known_tool
     if cause.type is not TimeoutType.HEARTBEAT:
         return None
     begun = _begun(cause.last_heartbeat_details)
@@ -69,9 +67,10 @@ def _begun(details: Sequence[Any]) -> int | None:
 
 def _own(call: Call, cause: ApplicationError) -> CallError:
     """Return the activity's own error, with its meaning where the engine does not retry."""
-    assert call.spec.tool is not None
     if cause.type in (NO_SUCH_TOOL, NO_SUCH_HOOK):
-        return CallError(cause.type, f"{cause.message}, nor did another within {call.spec.tool.queue_timeout:g} s")
+        return CallError(
+            cause.type, f"{cause.message}, nor did another within {call.spec.known_tool.queue_timeout:g} s"
+        )
     if cause.type == INTERRUPTED:
         words = f"{cause.message}; whether it took effect is not known, and it may not be tried again (retries: 0)"
         return CallError(INTERRUPTED, words)

@@ -323,7 +323,6 @@ class CallHooks:
 
     async def _before(self, call: Call, *, decided: bool) -> Outcome | ApprovalRequest | None:
         """Return the hooks' decision on a call; with `decided`, a person has decided on it, and perhaps edited it."""
-        assert call.spec.tool is not None
         number = self._rounds[call.id] = self._rounds.get(call.id, 0) + 1
         usage = self._agent_run.progress.usage
         answer = await self._hooking.ask(
@@ -334,7 +333,7 @@ class CallHooks:
                 tokens=usage.prompt_tokens + usage.completion_tokens,
                 cost=usage.cost if usage.by_model else 0.0,
             ),
-            known_as(call.spec.tool),
+            known_as(call.spec.known_tool),
             call.inputs.params,
             sender=self._sender,
         )
@@ -377,7 +376,6 @@ class CallHooks:
         return outcome
 
     async def _after(self, call: Call, outcome: Returned | Failed) -> Returned | Failed:
-        assert call.spec.tool is not None
         result: dict[str, Any] = (
             {"result": outcome.value}
             if isinstance(outcome, Returned)
@@ -386,7 +384,7 @@ class CallHooks:
         answer = await self._hooking.ask(
             AFTER,
             lambda: AfterToolCall(**self._of(call, AFTER), **result, attempt=call.state.attempts),
-            known_as(call.spec.tool),
+            known_as(call.spec.known_tool),
             call.inputs.params,
             result.get("result"),
             sender=self._sender,
@@ -402,11 +400,10 @@ class CallHooks:
         return replace(outcome, value=(answer.changed or {})["result"])
 
     async def _persist(self, call: Call, outcome: Returned) -> None:
-        assert call.spec.tool is not None
         answer = await self._hooking.ask(
             PERSIST,
             lambda: ToolResultPersist(**self._of(call, PERSIST), result=outcome.value),
-            known_as(call.spec.tool),
+            known_as(call.spec.known_tool),
             call.inputs.params,
             outcome.value,
             sender=self._sender,
@@ -417,16 +414,15 @@ class CallHooks:
             call.state.kept = [answer.changed["result"]]
 
     def _of(self, call: Call, point: str) -> dict[str, Any]:
-        assert call.spec.tool is not None
         run_id = workflow.info().workflow_id
-        code = known_as(call.spec.tool)[-1]
+        code = known_as(call.spec.known_tool)[-1]
         return {
             **of_run(self._agent_run),
             "key": f"{run_id}/{call.id}/{point}",
             "at": workflow.now().isoformat(timespec="milliseconds"),
             "run_id": run_id,
             "call": call.id,
-            "tool": call.spec.tool.name,
+            "tool": call.spec.known_tool.name,
             "code": code,
             "params": call.inputs.params,
         }

@@ -33,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.notifications import (
         NOTIFICATION_WORKFLOW,
         NOTIFY_ACTIVITY,
+        ApprovalRoutes,
         Kind,
         Notification,
         NotificationDelivery,
@@ -278,35 +279,36 @@ class RunNotifications:
         """
         if self._routes is None or approval_request.is_with_client:
             return None
-        return asyncio.create_task(self._watch(approval_request, program, workflow.time()))
+        return asyncio.create_task(self._watch(approval_request, program, self._routes, workflow.time()))
 
-    async def _watch(self, approval_request: ApprovalRequest, program: asyncio.Task[None], since: float) -> None:
-        assert self._routes is not None
+    async def _watch(
+        self, approval_request: ApprovalRequest, program: asyncio.Task[None], to: ApprovalRoutes, since: float
+    ) -> None:
         await workflow.wait([program])
-        self._inform(approval_request, "approval_requested", self._routes.approval_requested)
-        for number, step in enumerate(self._routes.approval_waiting, 1):
+        self._inform(approval_request, "approval_requested", to.approval_requested, to.queue)
+        for number, step in enumerate(to.approval_waiting, 1):
             ring = self._alarm.at(since + step.after, "people are informed again")
             try:
                 await ring
             finally:
                 ring.cancel()
-            self._inform(approval_request, "approval_waiting", step.routes, number, step.after)
+            self._inform(approval_request, "approval_waiting", step.routes, to.queue, number, step.after)
 
     def _inform(
         self,
         approval_request: ApprovalRequest,
         kind: Kind,
         routes: list[str],
+        queue: str,
         number: int = 1,
         waited: float | None = None,
     ) -> None:
-        assert self._routes is not None
         waiting = self._agent_run.approval_queue.waiting
         if routes:
             self._sender.send_while(
                 lambda: waiting.get(approval_request.id) is approval_request,
                 lambda: self._about(approval_request, kind, routes, number, waited),
-                self._routes.queue,
+                queue,
             )
 
     def _about(

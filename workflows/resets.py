@@ -102,15 +102,14 @@ class Resets:
         if self._asked is None:
             loop = asyncio.get_running_loop()
             self._asked = loop.create_future()
-            loop.call_soon(self._ask)
+            loop.call_soon(self._ask, self._asked)
         return await asyncio.shield(self._asked)
 
-    def _ask(self) -> None:
-        self._task = asyncio.create_task(self._answer())
+    def _ask(self, asked: asyncio.Future[str]) -> None:
+        self._task = asyncio.create_task(self._answer(asked))
 
-    async def _answer(self) -> None:
-        assert self._asked is not None
-        asked, execution = self._asked, ""
+    async def _answer(self, asked: asyncio.Future[str]) -> None:
+        execution = ""
         with contextlib.suppress(ActivityError):  # whether there was a reset is known all the same
             execution = await workflow.execute_activity(
                 EXECUTION_ACTIVITY,

@@ -59,12 +59,11 @@ class Alarm:
         self._setting = False
         while self._waiting and self._waiting[0][-1].done():
             heapq.heappop(self._waiting)
-        timed = self._timer is not None and not self._timer.done()
-        if timed and (not self._waiting or self._waiting[0][0] < self._rings):
-            assert self._timer is not None
-            self._timer.cancel()
-            timed = False
-        if self._waiting and not timed:
+        timer = None if self._timer is None or self._timer.done() else self._timer
+        if timer is not None and (not self._waiting or self._waiting[0][0] < self._rings):
+            timer.cancel()
+            timer = None
+        if self._waiting and timer is None:
             self._rings, _, words, _ = self._waiting[0]
             self._timer = asyncio.create_task(self._ring(words))
 

@@ -287,9 +287,8 @@ class Guard:
 
     def refuses(self, call: Call) -> str | None:
         """Return why the call may not run at all: a flow rule refuses one of its values (R15.5)."""
-        assert call.spec.tool is not None
-        layers = [self.floor_flows, *(policy.flows for policy in self._policies(call.spec.tool))]
-        found = (judge_flows(flows, call.spec.tool.name, call.inputs.origins).refuse for flows in layers if flows)
+        layers = [self.floor_flows, *(policy.flows for policy in self._policies(call.spec.known_tool))]
+        found = (judge_flows(flows, call.spec.known_tool.name, call.inputs.origins).refuse for flows in layers if flows)
         return next((why for why in found if why is not None), None)
 
     def why(

@@ -58,8 +58,7 @@ class ApprovalQueue:
 
     def add_call(self, plan: Plan, call: Call, time: str) -> ApprovalRequest | None:
         """Return an approval request for a ready call, if the call needs one (R7.1)."""
-        assert call.spec.tool is not None
-        reason = self.guard.why(call.spec.tool, call.inputs.params, plan.checks, call.inputs.origins)
+        reason = self.guard.why(call.spec.known_tool, call.inputs.params, plan.checks, call.inputs.origins)
         if reason is not None and call.inputs.items is not None:
             reason = f"{reason}, and runs for each of {len(call.inputs.items)} items"
         covered = self._covered_by_plan(plan, call)
@@ -77,7 +76,7 @@ class ApprovalQueue:
             plan,
             call.approval,
             call,
-            floor=self.guard.floor_asks(call.spec.tool, call.inputs.origins),
+            floor=self.guard.floor_asks(call.spec.known_tool, call.inputs.origins),
             digests=self.digests,
         )
         request.reason += what_runs(request)
@@ -160,7 +159,8 @@ class ApprovalQueue:
                 raise DecisionError(f"{request.title} is a call: an edit of it needs 'params'")
             revised = self._edited(request, call, decision.params)
         elif decision.decision == "replace":
-            assert decision.replacement is not None
+            if decision.replacement is None:
+                raise DecisionError(f"{request.title}: a replacement needs 'with', the other call")
             revised = request.plan.revised(call, _written(request, decision.replacement))
         if isinstance(decision.endorse, list) and (
             unknown := set(decision.endorse) - {*(revised or call).inputs.params}
@@ -181,13 +181,13 @@ class ApprovalQueue:
         return request.plan.revised(call, call.spec.raw | _written(request, params), kept)
 
     def _judge_answer(self, request: ApprovalRequest, decision: Decision) -> JudgedDecision:
-        if not request.question:
+        call = request.call
+        if call is None or not request.question:
             raise DecisionError(f"{request.title} asks nothing: approve it, reject it, edit it or replace it")
         if decision.decision not in ("answer", "reject"):
             raise DecisionError(f"{request.title} asks a question: answer it, or reject it")
-        assert request.call is not None
         is_answer = decision.decision == "answer" and not request.is_with_client
-        problem = answer_problem(request.call.inputs.params, decision.answer) if is_answer else None
+        problem = answer_problem(call.inputs.params, decision.answer) if is_answer else None
         if problem is not None:
             raise DecisionError(f"{request.title}: {problem}")
         return JudgedDecision(request, decision)
@@ -310,8 +310,9 @@ class ApprovalQueue:
             return self.guard.policy.scope == "plan"
         if request.question:
             return True
-        assert request.call.spec.tool is not None
-        why = self.guard.why(request.call.spec.tool, request.call.inputs.params, origins=request.call.inputs.origins)
+        why = self.guard.why(
+            request.call.spec.known_tool, request.call.inputs.params, origins=request.call.inputs.origins
+        )
         changed = request.call.inputs.changed and self._covered_by_plan(request.plan, request.call)
         return self._refused(request) or why is not None or bool(changed)
 
@@ -321,8 +322,7 @@ class ApprovalQueue:
     def _covered_by_plan(self, plan: Plan, call: Call) -> bool:
         """Whether the call's plan was approved as a whole. A call that the floor asks about is covered only if its
         parameters were shown then."""
-        assert call.spec.tool is not None
-        unseen = not call.spec.template.literal and self.guard.floor_asks(call.spec.tool, call.inputs.origins)
+        unseen = not call.spec.template.literal and self.guard.floor_asks(call.spec.known_tool, call.inputs.origins)
         return self._approved_plan == plan.request and not unseen
 
     def _floor_asks_in(self, plan: Plan) -> bool:
@@ -380,9 +380,8 @@ class ApprovalQueue:
 
 def _approve(call: Call, digests: Digests) -> None:
     """Record that a person has seen these parameters, and lets this code run with them."""
-    assert call.spec.tool is not None
-    if call.spec.tool.activity is not None:
-        call.inputs.approved = approval_digest(call.spec.tool.activity, call.inputs.params, digests)
+    if call.spec.known_tool.activity is not None:
+        call.inputs.approved = approval_digest(call.spec.known_tool.activity, call.inputs.params, digests)
 
 
 def _written(request: ApprovalRequest, call: Any) -> Any:

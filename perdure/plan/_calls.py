@@ -383,6 +383,13 @@ class CallSpec:
         return str(self.raw.get("_tool", "?"))
 
     @property
+    def known_tool(self) -> Tool:
+        """The tool of a valid call. Raise `LookupError` for an invalid call, whose tool may not exist."""
+        if self.tool is None:
+            raise LookupError(f"there is no tool {self.tool_name!r}")
+        return self.tool
+
+    @property
     def safe(self) -> bool:
         """Whether its tool never does harm, whatever its input (R7.1)."""
         if self.loop is not None:

@@ -105,7 +105,7 @@ class _Judging:
         if self.dry is not None:
             return None if call.spec.loop is None else self._dry_loop(self.dry, call, call.spec.loop)
         if call.spec.loop is not None:
-            call.inputs.items, call.inputs.outside = params.get("_each"), _outside(call, self.found)
+            call.inputs.items, call.inputs.outside = params.get("_each"), _outside(call, call.spec.loop, self.found)
             call.inputs.outside_sources = {
                 each: _loop_sources(call, each, self._sources if each in call.inputs.outside else self._absent)
                 for each in call.spec.loop.reads
@@ -163,7 +163,7 @@ class _Judging:
         return value
 
     def _dry_loop(self, dry: Assumptions, call: Call, loop: LoopForm) -> CallEnd | None:
-        call.inputs.outside = _outside(call, self.found)
+        call.inputs.outside = _outside(call, loop, self.found)
         items = UNKNOWN if loop.kind != "each" else _guess(dry, loop.each, call.spec.raw["_each"], self.found)
         if isinstance(items, CallEnd):
             return items
@@ -228,11 +228,10 @@ def _loop_sources(call: Call, reference: Reference, sources: Callable[[Reference
     return join(own, sources(reference))
 
 
-def _outside(call: Call, found: Mapping[Reference, Json | Missing]) -> dict[Reference, Json]:
+def _outside(call: Call, loop: LoopForm, found: Mapping[Reference, Json | Missing]) -> dict[Reference, Json]:
     """Return the state that a loop's calls read, as far as it has values; an instance's own goes first (R8.8)."""
-    assert call.spec.loop is not None
     outside: dict[Reference, Json] = {}
-    for reference in call.spec.loop.reads:
+    for reference in loop.reads:
         value: Json | Missing = MISSING
         if call.spec.instance is not None:
             value = found[Reference("state", scope_path(reference.path, call.spec.instance))]

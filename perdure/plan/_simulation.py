@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perdure.errors import CallError
-from perdure.plan._calls import Assumptions, Call, Failed, Outcome, Returned, Status
+from perdure.plan._calls import Assumptions, Call, Failed, LoopForm, Outcome, Returned, Status
 from perdure.plan._loop_spec import LET
 from perdure.plan._plan import Plan
 from perdure.tools.tool import Tool
@@ -107,7 +107,10 @@ class _Player:
             for call in plan.take_ready():
                 starts[call.index] = now
                 if call.spec.loop is not None:
-                    rounds[call.index] = (*self._times(call), self.play(plan.dry_iteration(call, call.spec.loop)))
+                    rounds[call.index] = (
+                        *self._times(call, call.spec.loop),
+                        self.play(plan.dry_iteration(call, call.spec.loop)),
+                    )
                 heapq.heappush(running, (now + self._takes(plan, call, rounds), call.index))
             if not running:
                 break
@@ -132,20 +135,18 @@ class _Player:
         )
         return Simulation(steps, makespan=now, total=total)
 
-    def _times(self, call: Call) -> tuple[int, bool]:
+    def _times(self, call: Call, loop: LoopForm) -> tuple[int, bool]:
         """Return the number of iterations of a loop, and whether that is only guessed."""
-        assert call.spec.loop is not None
         known = self._assumed.counts.get(call.id)
         if known is None:
             known = None if call.inputs.items is None else len(call.inputs.items)
         if known is None:
-            known = self._assumed.length(call.spec.loop.each)
+            known = self._assumed.length(loop.each)
         return (1, True) if known is None else (known, False)
 
     def _takes(self, plan: Plan, call: Call, rounds: Mapping[int, tuple[int, bool, Simulation]]) -> float:
-        if call.index not in rounds:
+        if call.spec.loop is None:
             return _duration(call.spec.tool, self._durations)
-        assert call.spec.loop is not None
         times, _, inside = rounds[call.index]
         lanes = min(call.spec.loop.parallel if call.spec.loop.kind == "each" else 1, max(times, 1))
         # No sooner than its iterations in their slots, nor than all its calls beside as many others as may run.

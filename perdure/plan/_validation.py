@@ -186,10 +186,11 @@ def _list_tools(close: list[str], count: int) -> str:
 
 def check_resolved(call: Call, checks: CheckBudget | None = None) -> CallError | None:
     """Check the resolved parameters against the tool's schema (R3.1)."""
-    assert call.spec.tool is not None
     # A loop's own parameters are those of its calls, which are checked one by one.
     problems = (
-        [] if call.spec.loop is not None else call.spec.tool.parameters_schema.errors(call.inputs.params, checks=checks)
+        []
+        if call.spec.loop is not None
+        else call.spec.known_tool.parameters_schema.errors(call.inputs.params, checks=checks)
     )
     if "_each" in call.spec.raw and not isinstance(call.inputs.items, list):
         problems.append(f"$._each is {shorten(call.inputs.items, 60)}, but must be an array to go through")

@@ -100,8 +100,7 @@ def child_document(
     `delegates` were recorded with the run; `problems` say why others could not be. `base` is the parent's data by kind.
     An anonymous delegate has the parent's `policy`, for nobody has written one for it.
     """
-    tool = call.spec.tool
-    assert tool is not None
+    tool = call.spec.known_tool
     assert tool.delegate is not None
     if tool.delegate == ANONYMOUS:
         document = anonymous(tool) | {"config": {"approval": policy.as_change()}}
@@ -202,8 +201,7 @@ class SpentBudget(WireModel):
 
 def handed(call: Call, base: Mapping[str, Json], run: RunState, budget: Budget) -> RunInput | LoopInput | CallError:
     """Return the input of the workflow that runs a call's delegate, or all its iterations; `base` is the data by kind."""
-    tool, prepared, guard = call.spec.tool, run.prepared, run.approval_queue.guard
-    assert tool is not None
+    tool, prepared, guard = call.spec.known_tool, run.prepared, run.approval_queue.guard
     if call.spec.loop is not None:
         return _parts(call, call.spec.loop, base, run, budget)
     document = child_document(
@@ -257,9 +255,9 @@ def _parts(
     below = _below(run, budget, approval, givers, given)
     return LoopInput.model_construct(
         kind="each",
-        agent=part_document(call, run.tools, base, guard),
+        agent=part_document(call, form, run.tools, base, guard),
         params={},
-        call=part_call(call),
+        call=part_call(call, form),
         lists=[show(path) for path in form.writes],
         items=call.inputs.items or [],
         parallel=form.parallel,

@@ -23,6 +23,7 @@ from perdure.plan import (
     SHOWN_FAILURES,
     Call,
     Failed,
+    LoopForm,
     Returned,
     outside_state,
 )
@@ -45,10 +46,11 @@ WRITTEN: Final = "†plan"
 _LEFT_OUT: Final = ("_if", "_after", "_instance", "_outputMethod")
 
 
-def part_document(call: Call, tools: Mapping[str, Tool], base: Mapping[str, Json], guard: Guard) -> JsonObject:
+def part_document(
+    call: Call, loop: LoopForm, tools: Mapping[str, Tool], base: Mapping[str, Json], guard: Guard
+) -> JsonObject:
     """Return the agent of all parts, without its plan: the call's tools, the data that it reads, and the run's policy."""
-    assert call.spec.loop is not None
-    used = [each.spec.tool for form in call.spec.loop.forms for each in form.written() if each.spec.tool is not None]
+    used = [each.spec.tool for form in loop.forms for each in form.written() if each.spec.tool is not None]
     names = dict.fromkeys(tool.name for tool in used if tool.name not in OWN_TOOLS)
     context: list[JsonObject] = [
         {"type": "tool", "tool": name if tools[name].registered else tools[name].definition()} for name in names
@@ -89,12 +91,11 @@ def _brings_others_in(call: Call) -> bool:
     return call.spec.tool is not None and (call.spec.tool.others_write or call.spec.tool.delegate is not None)
 
 
-def part_call(call: Call) -> JsonObject:
+def part_call(call: Call, loop: LoopForm) -> JsonObject:
     """Return the call as all parts make it, without the items."""
-    assert call.spec.loop is not None
     own = {key: value for key, value in call.spec.raw.items() if key not in _LEFT_OUT}
     by_item = {"_if": call.spec.raw["_if"]} if "_if" in call.spec.raw and not call.spec.has_condition else {}
-    parallel = min(call.spec.loop.parallel, MAX_INSIDE)
+    parallel = min(loop.parallel, MAX_INSIDE)
     return {**own, **by_item, "_parallel": parallel, "_outputPath": show((LOOP_RESULTS,))}
 
 

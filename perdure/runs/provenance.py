@@ -285,10 +285,9 @@ class RunProvenance:
     ) -> dict[str, list[str]]:
         """Return the sources of a delegate's input, by reference there: of its parameters, and of what its scopes give."""
         given = {str(Reference("input", (name,))): each for name, each in call.inputs.origins.params.items()}
-        if sources is None:
-            names = ()
         for reference in names:
-            assert sources is not None
+            if sources is None:
+                break
             kind = "parent" if reference.kind == "input" else reference.kind
             found = sources(reference)
             if call.spec.instance is not None and reference.kind == "state":  # its own goes before what is shared

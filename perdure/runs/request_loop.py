@@ -96,12 +96,17 @@ Event: TypeAlias = CallsArrived | SolutionEnded | PlanDecided | CallEnded | Mess
 
 @dataclass(frozen=True)
 class StartCall:
-    """A call to execute, after its approval request was decided if it has one; without a call, the plan's approval
-    request.
-    """
+    """A call to execute, after its approval request was decided if it has one."""
 
-    call: Call | None
+    call: Call
     approval_request: ApprovalRequest | None
+
+
+@dataclass(frozen=True)
+class ShowPlan:
+    """The approval request of the whole plan, which waits for a decision."""
+
+    approval_request: ApprovalRequest
 
 
 def edited(plan: Plan, other: Plan, time: str) -> Plan:
@@ -249,13 +254,13 @@ class RequestLoop:
             self.plan.go_on()
         self._note_news()
 
-    def starts(self, now: str) -> list[StartCall]:
+    def starts(self, now: str) -> list[StartCall | ShowPlan]:
         """Return what to execute now. The end of a call is reported as `CallEnded`, a decision on the plan as
         `PlanDecided`.
         """
-        starts: list[StartCall] = []
+        starts: list[StartCall | ShowPlan] = []
         if self._plan_request is not None:
-            starts.append(StartCall(None, self._plan_request))
+            starts.append(ShowPlan(self._plan_request))
             self._plan_request = None
         approval_queue = self._run.approval_queue
         while self._may_start and (ready := self.plan.take_ready(now, only_safe=self.steered)):
@@ -265,16 +270,15 @@ class RequestLoop:
                 if (refused := approval_queue.refuse_flow(call)) is not None:
                     home.end(call, refused, now)
                     continue
-                assert call.spec.tool is not None
                 # Of a loop its calls are asked about; what hooks are to see is asked about when they have (`let_pass`).
-                hooked = call.spec.loop is None and bool(self.hooks.of(BEFORE, known_as(call.spec.tool)))
+                hooked = call.spec.loop is None and bool(self.hooks.of(BEFORE, known_as(call.spec.known_tool)))
                 approval_request = None if call.spec.loop is not None or hooked else self._request_approval(call, now)
-                if call.spec.tool.activity == KEEP:
+                if call.spec.known_tool.activity == KEEP:
                     home.end(call, Failed(CallError("not_here", "what is kept is said outside of loops")), now)
                 elif (
                     call.spec.loop is None
                     and approval_request is None
-                    and call.spec.tool.latent
+                    and call.spec.known_tool.latent
                     and not self._is_hooked(call)
                 ):
                     # the model has written the result itself: nothing runs
@@ -337,8 +341,7 @@ class RequestLoop:
         return add_request(self.plan.home(call), call, now)
 
     def _is_hooked(self, call: Call) -> bool:
-        assert call.spec.tool is not None
-        return any(self.hooks.of(event, known_as(call.spec.tool)) for event in OF_CALLS)
+        return any(self.hooks.of(event, known_as(call.spec.known_tool)) for event in OF_CALLS)
 
     def stop(self, limit: Limit, now: str) -> None:
         """Settle the Request: cancelled calls have failed, unless they ended just in time, and waiting calls are

@@ -168,9 +168,12 @@ def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Call
     )
     call = offer.call
     if call is not None:
-        assert call.spec.tool is not None
-        view.tool, view.description = call.spec.tool_name, call.spec.tool.description
-        view.params, view.parameters, view.items = call.inputs.params, call.spec.tool.parameters, call.inputs.items
+        view.tool, view.description = call.spec.tool_name, call.spec.known_tool.description
+        view.params, view.parameters, view.items = (
+            call.inputs.params,
+            call.spec.known_tool.parameters,
+            call.inputs.items,
+        )
         view.ways = [] if offer.question else ways(call)
         view.client = offer.is_with_client
         return view

@@ -303,7 +303,7 @@ class MessageQueue:
         if self._mode(message) == "reject" and (running is not None or queue):
             what = "a run is under way" if running is not None else f"{len(queue)} wait"
             raise MessageRefusedError(f"{what}, and the message is not to wait (mode reject)")
-        if self._steers(message)[0]:
+        if self._steered(message)[0] is not None:
             return None
         if len(queue) >= self.cap:
             raise MessageRefusedError(
@@ -374,40 +374,39 @@ class MessageQueue:
         """
         return self.state.running is not None and self.state.running.is_asking
 
-    def _steers(self, message: Message) -> tuple[bool, str | None]:
-        """Return whether a message goes to the active run, and why it does not although its mode wants it."""
+    def _steered(self, message: Message) -> tuple[ActiveRun | None, str | None]:
+        """Return the active run if a message steers it; otherwise why it does not, where its mode wants it."""
         running = self.state.running
         if running is None or message.command:
-            return False, None
+            return None, None
         run = self.run_id(running.number)
         if self._is_asking and not (message.mode or self.rules.mode):
-            return False, f"{run} waits for a person, so it follows it (mode steer does not)"
+            return None, f"{run} waits for a person, so it follows it (mode steer does not)"
         if self._mode(message) != "steer":
-            return False, None
+            return None, None
         if message.settings:
-            return False, "its settings are those of a run of its own"
+            return None, "its settings are those of a run of its own"
         if (first := running.messages[0]).settings and first.sender != message.sender:
-            return False, f"{run} has settings of {first.sender!r}, so it follows it"
+            return None, f"{run} has settings of {first.sender!r}, so it follows it"
         if not covers(message.rights, running.rights):
-            return False, f"{message.sender!r} does not have the rights of {run}, so it follows it"
+            return None, f"{message.sender!r} does not have the rights of {run}, so it follows it"
         if not same_context(message.context, first.context):
-            return False, f"{run} works with another context, so it follows it"
+            return None, f"{run} works with another context, so it follows it"
         if running.ending is not None:
-            return False, f"{run} is being ended ({running.ending})"
+            return None, f"{run} is being ended ({running.ending})"
         if len(running.steered) >= MAX_STEERED:
-            return False, f"{run} was given {MAX_STEERED} messages already"
+            return None, f"{run} was given {MAX_STEERED} messages already"
         if commands := [each.text for each in self.state.queue if each.number is None]:
-            return False, f"{commands[0]} waits before it"
-        return True, None
+            return None, f"{commands[0]} waits before it"
+        return running, None
 
     def _message(self, queued: Queued, message: Message) -> AcceptedMessage:
         running = self.state.running
-        steers, why = self._steers(message)
-        if steers:
-            assert running is not None
-            queued.number = running.number
-            (running.steered if running.begun else running.messages).append(queued)
-            return AcceptedMessage(self._receipt(queued, 0, "steered"), queued, steer=running.begun)
+        steered, why = self._steered(message)
+        if steered is not None:
+            queued.number = steered.number
+            (steered.steered if steered.begun else steered.messages).append(queued)
+            return AcceptedMessage(self._receipt(queued, 0, "steered"), queued, steer=steered.begun)
         cancel, done = False, "queued"
         if queued.mode == "collect":
             done, why = "collected", self._collect(queued)

@@ -182,7 +182,6 @@ def _approvals(simulation: Simulation, guard: Guard) -> dict[str, str]:
 
 
 def _why(call: Call, guard: Guard) -> str | None:
-    assert call.spec.tool is not None
     return guard.why(
-        call.spec.tool, call.inputs.params if call.spec.template.literal else None, origins=call.inputs.origins
+        call.spec.known_tool, call.inputs.params if call.spec.template.literal else None, origins=call.inputs.origins
     )

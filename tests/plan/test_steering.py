@@ -22,7 +22,7 @@ from perdure.runs import context as context_module
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit
 from perdure.runs.progress import RunProgress
-from perdure.runs.request_loop import CallEnded, PlanDecided, RequestLoop, RequestStage
+from perdure.runs.request_loop import CallEnded, PlanDecided, RequestLoop, RequestStage, StartCall
 from perdure.runs.run import RunState
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker
@@ -98,7 +98,7 @@ class World:
         self.task += 1
         self.loop.work(self.task, f"t{self.task}")
         self.loop.forsaken.clear()
-        starts = [start.call.id for start in self.loop.starts("now") if start.call is not None]
+        starts = [start.call.id for start in self.loop.starts("now") if isinstance(start, StartCall)]
         self.started += starts
         if self.loop.stage in (RequestStage.SETTLED, RequestStage.REVISED):
             assert self.run.plan is not None

@@ -15,7 +15,7 @@ from perdure.errors import CallError, DecisionError
 from perdure.models.requests import RequestResult
 from perdure.plan import Call, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
-from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage
+from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage, StartCall
 from perdure.runs.run import RunIdentity, RunState
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker
@@ -63,7 +63,7 @@ class Played:
         self.loop.work(1, NOW)
         while starts := self.loop.starts(NOW):
             for start in starts:
-                assert start.call is not None
+                assert isinstance(start, StartCall)
                 if start.approval_request is not None:
                     self.waiting.append((start.call, start.approval_request))
                 else:

@@ -16,7 +16,7 @@ from perdure.models.requests import CallDelivery, RequestResult
 from perdure.plan import Rejected, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.limits import Limit, WorkClock
-from perdure.runs.request_loop import CallEnded, LimitReached, PlanDecided, RequestLoop, RequestStage
+from perdure.runs.request_loop import CallEnded, LimitReached, PlanDecided, RequestLoop, RequestStage, ShowPlan
 from perdure.runs.run import RunState
 from perdure.runs.views import fit, run_view
 from perdure.runs.wire import PreparedWorker
@@ -59,7 +59,7 @@ class Driver:
         """One workflow task: the names of what starts."""
         self.task += 1
         self.loop.work(self.task, "")
-        return ["plan" if start.call is None else start.call.id for start in self.loop.starts("")]
+        return ["plan" if isinstance(start, ShowPlan) else start.call.id for start in self.loop.starts("")]
 
     def end(self, call_id: str, value: Any = 1) -> list[str]:
         self.loop.report(CallEnded(self.loop.running[call_id], Returned(value)))

@@ -16,7 +16,7 @@ from perdure.models.usage import Usage
 from perdure.plan import Failed, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.events import JournalEntry
-from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage
+from perdure.runs.request_loop import CallEnded, RequestLoop, RequestStage, StartCall
 from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from tests.runs.test_request_loop import LATE, TOOL, delivered, loop_of
@@ -120,7 +120,7 @@ def answered(run: RunState, result: RequestResult, *, model: str = "s", cut: boo
         task += 1
         loop.work(task, "")
         for start in loop.starts(""):
-            assert start.call is not None
+            assert isinstance(start, StartCall)
             loop.report(CallEnded(start.call, Returned("told")))
     return run.close_request(loop.plan, loop.result, cut=loop.cut)
 
