@@ -7,6 +7,7 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from temporalio import activity
@@ -37,7 +38,7 @@ from perdure.runs.claim_check import CALL, GRANT
 from perdure.runs.wire import CLAIM
 from perdure.tools.decorator import Branch, ToolContext, ToolFunction
 from perdure.tools.definitions import with_own_names
-from perdure.tools.invocation import SpaceClaim, ToolInput, ToolReads, ToolResult, idempotency_key
+from perdure.tools.invocation import ReportedUsage, SpaceClaim, ToolInput, ToolReads, ToolResult, idempotency_key
 from perdure.values.json import Json, check, dumps
 from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
 
@@ -85,7 +86,9 @@ class ToolActivity:
                 await report_begun()
                 work.begun = True
                 store = MediaStore(activity.client().data_converter)
-                value = await self._call(function, call, reads, heart.tell, store)
+                usage: list[ReportedUsage] = []
+                context = _context(function, call, reads, heart.tell, usage.append)
+                value = await self._call(function, call, reads, context, store)
                 branch = value.path if isinstance(value, Branch) else None
                 with media_met() as files:
                     result = function.dump(value.value if isinstance(value, Branch) else value)
@@ -104,7 +107,9 @@ class ToolActivity:
                 raise
             raise tool_failure(error) from tellable(error)
         attempt = activity.info().attempt
-        return ToolResult(value=result, branch=branch, attempt=attempt, size=size, kept=kept, unheard=hooks.unheard)
+        return ToolResult(
+            value=result, branch=branch, attempt=attempt, size=size, kept=kept, unheard=hooks.unheard, usage=usage
+        )
 
     def _check_floor(self, function: ToolFunction, call: ToolInput, reads: ToolReads) -> None:
         """The run that asks may be another worker's, with another floor: this one's own holds all the same (R7.1)."""
@@ -114,10 +119,10 @@ class ToolActivity:
             raise ToolError("approval_required", problem)
 
     async def _call(
-        self, function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None], store: MediaStore
+        self, function: ToolFunction, call: ToolInput, reads: ToolReads, context: ToolContext, store: MediaStore
     ) -> Any:
         given_up = threading.Event()
-        context = _context(function, call, reads, say, given_up)
+        context = replace(context, is_cancelled=given_up.is_set)
         with media_met() as files:
             arguments = function.bind(with_own_names(reads.params, function.definition, context.tool), context)
         await store.load(files)
@@ -162,7 +167,11 @@ async def _claim(call: ToolInput, size: int) -> None:
 
 
 def _context(
-    function: ToolFunction, call: ToolInput, reads: ToolReads, say: Callable[..., None], given_up: threading.Event
+    function: ToolFunction,
+    call: ToolInput,
+    reads: ToolReads,
+    say: Callable[..., None],
+    used: Callable[[ReportedUsage], None],
 ) -> ToolContext:
     owner = reads.owner or RunOwner()
     return ToolContext(
@@ -179,7 +188,7 @@ def _context(
         tenant=owner.tenant,
         context=owner.context,
         on_heartbeat=_heartbeat_from_anywhere(say),
-        is_cancelled=given_up.is_set,
+        on_usage=used,
     )
 
 

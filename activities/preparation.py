@@ -227,7 +227,7 @@ class PrepareActivity:
         if wanted.cost_budget and (unknown := [name for name in named if name not in known]):
             message = f"config.cost_budget needs the price of {', '.join(map(repr, unknown))}: give it in config.prices, or in PERDURE_PRICES where the worker runs"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)
-        return known
+        return {**wanted.prices, **known}  # tools may report the usage of models of their own
 
 
 async def _leave_to_another(problem: str) -> None:

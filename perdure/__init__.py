@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from perdure.sessions.replies import Reply, reply_route
     from perdure.sessions.wire import Receipt, SessionInfo, SessionView, WaitResult
     from perdure.tools.decorator import ToolContext, branch, tool
+    from perdure.tools.framework_agents import agent_tool
     from perdure.tools.temporal import activity_tool, nexus_tool, workflow_tool
 
 _LATER: Final = {
@@ -66,6 +67,7 @@ _LATER: Final = {
     "RunRefusedError": "perdure.client.errors",
     "Session": "perdure.client.session",
     "ToolContext": "perdure.tools.decorator",
+    "agent_tool": "perdure.tools.framework_agents",
     "branch": "perdure.tools.decorator",
     "hook": "perdure.hooks.decorator",
     "notification_route": "perdure.runs.notifications",
@@ -140,6 +142,7 @@ __all__ = [
     "WaitingRow",
     "WaitingView",
     "activity_tool",
+    "agent_tool",
     "branch",
     "hook",
     "nexus_tool",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from types import NoneType
@@ -39,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import ApprovalRequest
     from perdure.errors import CallError, JsonError
     from perdure.models.requests import CallDelivery, RequestResult
-    from perdure.models.usage import RunUsage
+    from perdure.models.usage import RunUsage, Usage
     from perdure.plan import Call, Failed, Outcome, Returned
     from perdure.runs import metrics
     from perdure.runs.budget import rivals
@@ -62,6 +62,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.run import RunState
     from perdure.runs.views import summary as line
     from perdure.tools.engine import sleep_seconds
+    from perdure.tools.invocation import ReportedUsage
     from perdure.tools.tool import SLEEP_UNTIL, Existing, Tool
     from perdure.values.json import Json, JsonObject, check
     from perdure.values.limits import MAX_AT_ONCE, MAX_ID, MAX_MESSAGE, SHORT_TASKS, bytes_text
@@ -462,7 +463,7 @@ class CallLoop:
             hooks = self._hooks.of_results(call.spec.known_tool)
             owner = self._agent_run.identity.owner
             outcome = await self._sender.run_tool(
-                call, plan.values(call), self._begin, hooks, owner, self._hooks.unheard
+                call, plan.values(call), self._begin, hooks, owner, self._hooks.unheard, self._used
             )
             return self.loop.recalled(call, outcome)
 
@@ -504,6 +505,13 @@ class CallLoop:
         finally:
             if not free:
                 self._purse.settle(call.id, used)
+
+    def _used(self, reported: Sequence[ReportedUsage]) -> None:
+        """Count the usage that a tool has reported (R9.6)."""
+        run = self._agent_run
+        for each in reported:
+            usage = Usage(**each.model_dump(exclude={"model", "requests"}))
+            run.progress.usage.count(each.model, usage, run.prepared.prices, requests=each.requests)
 
     async def _rest(self, call: Call, work: Coroutine[Any, Any, T]) -> T:
         """Await work that is not the run's own."""

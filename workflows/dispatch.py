@@ -31,7 +31,16 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.run import RunState
     from perdure.runs.views import summary as line
     from perdure.runs.wire import GRANTED, LIMITED_ACTIVITY, NEXT_TASK_ACTIVITY, RunInput
-    from perdure.tools.invocation import CallHookRefs, Limited, SpaceClaim, SpaceGrant, ToolInput, ToolReads, ToolResult
+    from perdure.tools.invocation import (
+        CallHookRefs,
+        Limited,
+        ReportedUsage,
+        SpaceClaim,
+        SpaceGrant,
+        ToolInput,
+        ToolReads,
+        ToolResult,
+    )
     from perdure.tools.tool import QUEUE_TIMEOUT, Tool
     from perdure.values.json import Json, Sent
     from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, SHORT_TASKS, bytes_text
@@ -248,12 +257,13 @@ class Dispatcher:
         hooks: CallHookRefs | None,
         owner: RunOwner,
         unheard: Callable[[Call, Sequence[HookProblem]], None],
+        used: Callable[[Sequence[ReportedUsage]], None],
     ) -> Outcome:
         """Run one tool call as a Temporal activity under the tool's own name, with its own timeouts and retries
         (R12.1).
 
         `begin` is awaited just before the activity is scheduled for the first time. `owner`: the run's. `unheard` learns which of the
-        result's `hooks` failed and were ignored.
+        result's `hooks` failed and were ignored, `used` what models the tool's code has asked itself.
         """
         tool = call.spec.known_tool
         assert tool.activity is not None
@@ -288,6 +298,7 @@ class Dispatcher:
                 call.state.kept = result.kept
                 if result.unheard:
                     unheard(call, result.unheard)
+                used(result.usage)
             except ActivityError as error:
                 if is_cancelled_exception(error):
                     raise

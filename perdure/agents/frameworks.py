@@ -10,7 +10,6 @@ import asyncio
 import dataclasses
 import importlib
 import inspect
-import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,12 +24,11 @@ from perdure.hooks.answers import Refused, refuse
 from perdure.hooks.decorator import HookFunction
 from perdure.hooks.events import BeforeAgentStart, BeforeToolCall, HookEvent, HookRef, MessageReceived
 from perdure.tools.decorator import ToolFunction, plain_schema
+from perdure.tools.framework_agents import PYDANTIC_AI, framework_of, plain_name
 from perdure.tools.frameworks import CONTEXT, framework_tools
 from perdure.values.json import JsonObject, dumps
 from perdure.values.problems import first_problem
 
-_OPENAI: Final = "agents.agent.Agent"
-_PYDANTIC_AI: Final = "pydantic_ai.agent.Agent"
 _HOOK_SECONDS: Final = 60.0
 """Seconds for a function of a foreign agent's: instructions may read a database, a guardrail may ask a model."""
 _REQUEST: Final[JsonObject] = {
@@ -130,12 +128,7 @@ def is_framework_agent(target: object) -> bool:
     assert is_framework_agent(agents.Agent(name="triage"))
     ```
     """
-    return _framework(target) is not None
-
-
-def _framework(target: object) -> str | None:
-    names = {f"{each.__module__}.{each.__qualname__}" for each in type(target).__mro__}
-    return next((each for each in (_OPENAI, _PYDANTIC_AI) if each in names), None)
+    return framework_of(target) is not None
 
 
 def read_framework_agents(target: object, name: str, make_context: MakeContext | None = None) -> list[FrameworkAgent]:
@@ -147,14 +140,9 @@ def read_framework_agents(target: object, name: str, make_context: MakeContext |
     triage, *others = read_framework_agents(triage_agent, "triage")
     ```
     """
-    if _framework(target) == _PYDANTIC_AI:
+    if framework_of(target) == PYDANTIC_AI:
         return [_read_pydantic_ai(target, name, make_context)]
     return _OpenAIAgents(make_context).read(target)
-
-
-def _plain_name(name: str) -> str:
-    """Return an agent's name as the name of a tool, which a delegate's has to be."""
-    return re.sub(r"\W+", "_", name).strip("_").lower() or "agent"
 
 
 def _set_context(agent: FrameworkAgent, wanted: Any, part: str, make_context: MakeContext | None) -> None:
@@ -271,7 +259,7 @@ class _OpenAIAgents:
         for each in self._found:
             if each.source is source:
                 return each
-        name, taken = _plain_name(source.name), {each.name for each in self._found}
+        name, taken = plain_name(source.name), {each.name for each in self._found}
         others = (f"{name}_{number}" for number in range(2, len(taken) + 3))
         found = FrameworkAgent(
             name if name not in taken else next(each for each in others if each not in taken), source
@@ -501,7 +489,7 @@ _OPENAI_INSTEAD: Final = {
 
 
 def _read_pydantic_ai(source: Any, name: str, make_context: MakeContext | None) -> FrameworkAgent:
-    agent = FrameworkAgent(_plain_name(source.name or name), source)
+    agent = FrameworkAgent(plain_name(source.name or name), source)
     _set_context(agent, source.deps_type, "deps_type", make_context)
     if isinstance(source.description, str):
         agent.description = source.description

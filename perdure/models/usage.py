@@ -121,8 +121,8 @@ class RunUsage(Usage):
     by_model: dict[str, ModelUsage] = Field(default_factory=dict)
     """By the model's name."""
 
-    def count(self, model: str, usage: Usage, prices: Mapping[str, Price]) -> None:
-        """Add the usage of one Request."""
+    def count(self, model: str, usage: Usage, prices: Mapping[str, Price], *, requests: int = 1) -> None:
+        """Add the usage of one Request, or of several of one model."""
         self._add(
             model,
             ModelUsage(
@@ -130,7 +130,7 @@ class RunUsage(Usage):
                 completion_tokens=usage.completion_tokens,
                 cached_tokens=usage.cached_tokens,
                 reasoning_tokens=usage.reasoning_tokens,
-                requests=1,
+                requests=requests,
                 cost=usage.cost_at(price_of(model, prices)),
             ),
         )

@@ -15,6 +15,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from typing_extensions import TypeVar
 
 from perdure.errors import ToolDefinitionError, ToolError, clip
+from perdure.tools.invocation import ReportedUsage
 from perdure.tools.tool import CONTEXT_PARAMETER, parse_tool
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.limits import MAX_PROGRESS
@@ -72,6 +73,8 @@ class ToolContext(Generic[ContextT]):
     """What the caller of `start` or `send` knows of the sender: whose data the tool may touch. No model reads or sets it."""
     on_heartbeat: Callable[..., None] = field(default=lambda *_: None, repr=False)
     """Set by the worker; `heartbeat` and `progress` are for tools."""
+    on_usage: Callable[[ReportedUsage], None] = field(default=lambda _: None, repr=False)
+    """Set by the worker; `report_usage` is for tools."""
     is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
     """Set by the worker; `cancelled` is for tools."""
 
@@ -95,6 +98,33 @@ class ToolContext(Generic[ContextT]):
         if self.cancelled:
             raise ToolError("cancelled", f"{self.tool_name} {self.call_id} was given up")
         self.on_heartbeat(*details)
+
+    def report_usage(
+        self,
+        model: str,
+        *,
+        prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+        cached_tokens: int = 0,
+        reasoning_tokens: int = 0,
+        requests: int = 1,
+    ) -> None:
+        """Report what a model has used that the tool's code asked itself. The run counts it if the call succeeds.
+
+        ```python
+        context.report_usage("gpt-5-mini", prompt_tokens=900, completion_tokens=40)
+        ```
+        """
+        self.on_usage(
+            ReportedUsage(
+                model=model,
+                requests=requests,
+                prompt_tokens=prompt_tokens,
+                completion_tokens=completion_tokens,
+                cached_tokens=cached_tokens,
+                reasoning_tokens=reasoning_tokens,
+            )
+        )
 
     def progress(self, text: str) -> None:
         """Report progress to watchers, in up to `MAX_PROGRESS` characters; it counts as a heartbeat. Raises as

@@ -55,6 +55,17 @@ class ToolInput(WireModel):
     hooks: CallHookRefs | None = None
 
 
+class ReportedUsage(WireModel):
+    """The usage of a model that a tool's code has asked itself."""
+
+    model: str
+    requests: int = 1
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
 class ToolResult(WireModel):
     """The result of a tool's call, and its attempt."""
 
@@ -67,6 +78,8 @@ class ToolResult(WireModel):
     """The value that a session's transcript stores in its place, if a hook says so; a list of one value."""
     unheard: list[HookProblem] = Field(default_factory=list)
     """Hooks that failed and counted as absent."""
+    usage: list[ReportedUsage] = Field(default_factory=list, exclude_if=operator.not_)
+    """The usage that the tool has reported (R9.6)."""
 
 
 class SpaceClaim(WireModel):
