@@ -282,15 +282,23 @@ class WritingReporter:
     """A reporter of one attempt's text, by heartbeats."""
 
     def __init__(
-        self, heart: Heartbeat, writing: TextWriter, seen: asyncio.Task[AttemptState], context: RequestContext
+        self,
+        heart: Heartbeat,
+        writing: TextWriter,
+        seen: asyncio.Task[AttemptState],
+        context: RequestContext,
+        is_near: Callable[[], bool],
     ) -> None:
-        """Create the reporter; the `context` knows until when somebody watches, as of the `seen` history or later."""
+        """Create the reporter; the `context` knows until when somebody watches, as of the `seen` history or later.
+
+        `is_near`: whether the run in this process keeps the context up to date, so that it needs no query.
+        """
         self._heart = heart
         self._writing = writing
         self._seen = seen
         self._events: int | None = None
         self._watched_until = 0.0
-        self._context = context
+        self._context, self._is_near = context, is_near
         self._answer: ResponseStream | None = None
         self._news = asyncio.Event()
         self._woken = asyncio.Event()
@@ -384,7 +392,7 @@ class WritingReporter:
             if not self._knows:
                 self._knows = True
                 self._woken.set()
-        elif look.events and look.events != self._events and not self._looking:
+        elif look.events and look.events != self._events and not (self._looking or self._is_near()):
             self._start(self._find_out(look))
 
     async def _find_out(self, look: AttemptState) -> None:
@@ -438,9 +446,8 @@ class RequestActivity:
             trace = TRACE.get()
             if trace is not None and trace.content:
                 trace.given = context.messages
-            reporter = WritingReporter(
-                heart, TextWriter(request.number, attempt, known_secrets(), MASK), looking, context
-            )
+            writing = TextWriter(request.number, attempt, known_secrets(), MASK)
+            reporter = WritingReporter(heart, writing, looking, context, lambda: near is not None and _holds_run())
             if activity.info().heartbeat_details:
                 await reporter.supersede()
             while True:
@@ -478,6 +485,12 @@ def _near(request: RequestInput) -> RequestContext | None:
     if request.earlier_attempts or info.attempt > 1:
         return None
     return NEIGHBOURS.find(info.workflow_id or "", info.workflow_run_id or "", request.number)
+
+
+def _holds_run() -> bool:
+    """Whether this process holds the activity's run in memory."""
+    info = activity.info()
+    return NEIGHBOURS.holds(info.workflow_id or "", info.workflow_run_id or "")
 
 
 def _masked(result: RequestResult) -> RequestResult:

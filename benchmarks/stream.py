@@ -10,7 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from temporalio.client import Client
 
@@ -131,11 +131,18 @@ KINDS = {
     "grpc_StartWorkflowExecution": "starts",
 }
 """The server's names of what it counts."""
+FREE: Final = "command_ModifyWorkflowProperties"
+"""The dev server counts it, but Temporal Cloud's list of Actions (`docs.temporal.io/cloud/actions`) has no change of the memo."""
+DOLLARS: Final = 50 / 1_000_000
+"""Of an Action, at list price: the first five million of a month, by `docs.temporal.io/cloud/pricing` on 2026-11-23."""
 
 
 async def actions() -> str:
     """Actions of one run by type, as the dev server itself counts them, and those of the hand-written loop."""
-    lines = ["| task | Perdure | loop | ratio | Perdure's by type |", "|---|--:|--:|--:|---|"]
+    lines = [
+        "| task | Perdure | loop | ratio | dollars of 1,000 runs: Perdure | loop | Perdure's by type |",
+        "|---|--:|--:|--:|--:|--:|---|",
+    ]
     async with counting() as (client, count):
         for name, steps in {**TASKS, "20 s and 1 s": LONG}.items():
             with model_process(functools.partial(plan_of, steps), PACE) as url:
@@ -148,9 +155,12 @@ async def actions() -> str:
                     before = await count()
                     await _loop(client, queue)
                     theirs = await count() - before
-            kinds = ", ".join(f"{KINDS.get(kind, kind)} {number}" for kind, number in ours.most_common())
-            ratio = ours.total() / theirs.total()
-            lines.append(f"| {name} | {ours.total()} | {theirs.total()} | {ratio:.2f} | {kinds} |")
+            kinds = ", ".join(
+                f"{KINDS.get(kind, kind)} {number}" for kind, number in ours.most_common() if kind != FREE
+            )
+            billed, others = (each.total() - each[FREE] for each in (ours, theirs))
+            dollars = f"{1000 * billed * DOLLARS:.2f} | {1000 * others * DOLLARS:.2f}"
+            lines.append(f"| {name} | {billed} | {others} | {billed / others:.2f} | {dollars} | {kinds} |")
             print(lines[-1], flush=True)
     return "\n".join(lines)
 

@@ -190,4 +190,4 @@ class Watchers:
         """Lend the context of Request `number` to activities of this process; it holds until when somebody watches."""
         self._context, context.watched_until = context, self.until
         info = workflow.info()
-        NEIGHBOURS.keep(info.workflow_id, info.run_id, number, context)
+        NEIGHBOURS.keep(info.workflow_id, info.run_id, number, context, self)

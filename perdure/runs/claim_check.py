@@ -73,10 +73,16 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._contexts: WeakValueDictionary[tuple[str, str, int], RequestContext] = WeakValueDictionary()
+        self._runs: WeakValueDictionary[tuple[str, str], object] = WeakValueDictionary()
 
-    def keep(self, run_id: str, execution: str, number: int, context: RequestContext) -> None:
-        """Keep the context of Request `number`, of this execution of a run. Nobody changes it any more."""
+    def keep(self, run_id: str, execution: str, number: int, context: RequestContext, part: object) -> None:
+        """Keep the context of Request `number`, of this execution of a run; `part` is an object that lives as long as the run."""
         self._contexts[run_id, execution, number] = context
+        self._runs[run_id, execution] = part
+
+    def holds(self, run_id: str, execution: str) -> bool:
+        """Whether this process holds the run in memory, so that the kept context has its news."""
+        return (run_id, execution) in self._runs
 
     def find(self, run_id: str, execution: str, number: int) -> RequestContext | None:
         """Return the context that `keep` has kept, while the run holds it."""

@@ -30,9 +30,12 @@ def test_r18_2_a_reader_that_repeats_its_query_gets_each_value_that_is_decided(
 def test_r6_8_a_context_is_found_beside_its_run_for_as_long_as_the_run_holds_it() -> None:
     neighbours = Neighbours()
     held = RequestContext(messages=[{"role": "user", "content": "hello"}])
-    neighbours.keep("run", "first", 1, held)
+    part = Neighbours()
+    neighbours.keep("run", "first", 1, held, part)
     assert neighbours.find("run", "first", 1) is held
+    assert neighbours.holds("run", "first")
     assert neighbours.find("run", "reset", 1) is None
     assert neighbours.find("run", "first", 2) is None
-    del held
+    del held, part
+    assert not neighbours.holds("run", "first")
     assert neighbours.find("run", "first", 1) is None

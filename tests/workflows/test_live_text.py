@@ -16,6 +16,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities import requests
 from perdure.activities.heartbeats import Heartbeat
+from perdure.activities.queries import AttemptState
+from perdure.activities.requests import WritingReporter
 from perdure.client.histories import audit_run
 from perdure.hosting.connection import data_converter
 from perdure.models.dialects.output_text import text_of
@@ -160,7 +162,10 @@ async def test_nobody_is_told_of_an_answer_that_is_whole_at_once(
     assert "told" not in sent
 
 
-async def test_who_comes_while_it_is_written_is_noticed(dev_server: WorkflowEnvironment) -> None:
+async def test_who_comes_while_it_is_written_is_noticed(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "_near", lambda _: None)  # as on another worker than the run's
     gate = asyncio.Event()
     answer = f'{{"calls":[],"output":"{WORDS}{WORDS}"}}'
     turn = Turn(answer, gate=gate, gate_after=len(answer) - 50)
@@ -174,6 +179,39 @@ async def test_who_comes_while_it_is_written_is_noticed(dev_server: WorkflowEnvi
         gate.set()
         await handle.result()
     assert WORDS.startswith(first.assistant.text[:10])
+
+
+async def test_a_run_in_the_same_process_is_not_asked_who_watches(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, looked, noticed, asked = asyncio.Event(), asyncio.Event(), asyncio.Event(), list[str]()
+    answer = f'{{"calls":[],"output":"{WORDS}{WORDS}"}}'
+    on_look, ask = WritingReporter._looked, answer_of
+
+    def looked_at(reporter: WritingReporter, state: AttemptState) -> None:
+        on_look(reporter, state)
+        if reporter._knows:
+            noticed.set()
+        elif state.events > (reporter._events or state.events):
+            looked.set()
+
+    async def note(run: Any, query: str, **options: Any) -> Any:
+        asked.append(query)
+        return await ask(run, query, **options)
+
+    monkeypatch.setattr(WritingReporter, "_looked", looked_at)
+    monkeypatch.setattr(requests, "answer_of", note)
+    turn = Turn(answer, gate=gate, gate_after=len(answer) - 50)
+    async with harness(dev_server.client, [], [turn]) as it:
+        handle = await it.start(agent())
+        await until(dev_server.client, handle.id, lambda it: it.assistant.text)
+        await handle.signal("unknown")  # an event of the history that is no watcher's
+        await asyncio.wait_for(looked.wait(), HANG)
+        await handle.signal(WATCHED)
+        await asyncio.wait_for(noticed.wait(), HANG)
+        gate.set()
+        await handle.result()
+    assert asked == []
 
 
 @contextlib.asynccontextmanager
