@@ -177,6 +177,11 @@ class Perdure:
                 return self._run(await wanted.found(self.client), agent)
         return self._run(handle.id, agent)
 
+    @property
+    def stores_media(self) -> bool:
+        """Whether there is storage for files: `PERDURE_STORAGE`, or that of your own client."""
+        return MediaStore(self.client.data_converter).is_there
+
     async def load_media(self, value: Media | Json) -> Media:
         """Return a file with its bytes: of an output, a result or a text that holds its line.
 

@@ -41,13 +41,6 @@ def pack(files: list[Media]) -> dict[str, Any]:
     return {"packed": [Media(data=file.read() + b"!", name=f"x {file.name}") for file in files]}
 
 
-@pytest.fixture
-def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path / "values"))
-    (tmp_path / "values").mkdir()
-    return tmp_path / "values"
-
-
 def stored(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

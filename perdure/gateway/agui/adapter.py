@@ -18,6 +18,7 @@ from perdure.gateway.answers import AnswerStream, Delivery, deliver
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError
+from perdure.gateway.files import with_stored_files
 from perdure.gateway.streams import EventStream
 from perdure.values.json import JsonObject
 
@@ -37,7 +38,8 @@ def agui_adapter(gateway: Gateway) -> Adapter:
 
         caller = caller_of(request)
         agent = gateway.agents.get(request.path_params["agent"])
-        agui_request = read(body := await read_json(request))
+        body = await with_stored_files(gateway.perdure, await read_json(request), "messages")
+        agui_request = read(body)
         key = Key.of(gateway, request, caller, body)
         session = gateway.perdure.session(agui_request.thread, tenant=caller.tenant, agent=agent)
         settings = agui_request.settings(agent.document(), gateway.client_source(caller, agent))

@@ -24,6 +24,7 @@ from perdure.gateway.answers import AnswerStream, FindRun, deliver
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError, as_problem_json, problem_of
+from perdure.gateway.files import with_stored_files
 from perdure.gateway.streams import EventStream
 from perdure.values.caller_context import read_context
 from perdure.values.json import JsonObject
@@ -37,7 +38,8 @@ def ai_sdk_adapter(gateway: Gateway) -> Adapter:
     trees = RunTreeReader()
 
     async def answer(request: Request) -> Response:
-        caller, body = caller_of(request), await read_json(request)
+        caller = caller_of(request)
+        body = await with_stored_files(gateway.perdure, await read_json(request), "messages")
         agent = gateway.agents.get(request.path_params["agent"])
         chat_request = read(body)
         settings = chat_request.settings(agent.document(), gateway.client_source(caller, agent))
@@ -144,7 +146,7 @@ async def chat_response(
         caller = replace(_caller(sender, tenant, rights), context=read_context(context))
         if not isinstance(body, dict):
             raise HttpError(422, "the body must be a JSON object")
-        chat_request = read(body)
+        chat_request = read(await with_stored_files(perdure, body, "messages"))
         chat_request = replace(chat_request, chat=_own_key(sender, chat_request.chat) if key is None else key)
         frames = await _Chats(perdure, caller).answer(chat_request, agent, chat_request.settings(agent.document(), ""))
     except (HttpError, PerdureError) as error:

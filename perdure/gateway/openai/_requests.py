@@ -396,7 +396,11 @@ def _part(part: Any, where: str) -> JsonObject:
         return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
     if kind == "image_url" and isinstance(part.get("image_url"), dict):
         return {"type": "image_url", "image_url": part["image_url"]}
-    raise unsupported(where, f"{kind!r} is not a part that is taken here: texts, and pictures by their 'image_url'")
+    raise unsupported(
+        where,
+        f"{kind!r} is not a part that is taken here: texts, pictures by their 'image_url', and with PERDURE_STORAGE "
+        "files as base64",
+    )
 
 
 def _result(output: Any, where: str) -> Json:

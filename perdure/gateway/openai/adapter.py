@@ -22,6 +22,7 @@ from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import READ, SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError
+from perdure.gateway.files import with_stored_files
 from perdure.gateway.openai import _events as events
 from perdure.gateway.openai._agent_file import Record
 from perdure.gateway.openai._errors import after_start, as_openai, ended_badly, invalid, not_found, refused, unsupported
@@ -231,7 +232,8 @@ class Routes:
     async def create(self, request: Request) -> Response:
         caller = caller_of(request)
         caller.check(SEND, "start runs")
-        client_request = read_request(body := await read_json(request))
+        body = await with_stored_files(self._gateway.perdure, await read_json(request), "input")
+        client_request = read_request(body)
         id, record = await self._starter.begin(caller, client_request, self._idempotency(request, caller, body))
         if client_request.stream:
             return self._stream(caller, id, record)
@@ -248,7 +250,8 @@ class Routes:
     async def complete(self, request: Request) -> Response:
         caller = caller_of(request)
         caller.check(SEND, "start runs")
-        client_request = read_chat(body := await read_json(request))
+        body = await with_stored_files(self._gateway.perdure, await read_json(request), "messages")
+        client_request = read_chat(body)
         id, record = await self._starter.begin(caller, client_request, self._idempotency(request, caller, body))
         if client_request.stream:
             frames = events.chunk_frames(self._finder, caller.tenant, id, record, with_usage=client_request.with_usage)

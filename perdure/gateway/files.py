@@ -1,0 +1,93 @@
+"""Files in the messages of clients, in every protocol's form (R20.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from perdure.agents.media import Media
+from perdure.client.perdure import Perdure
+from perdure.errors import MediaError
+from perdure.values.json import Json, JsonObject
+
+_DATA: Final = re.compile(r"data:[^,]{0,200};base64,")
+_PARTS: Final = ("content", "parts")
+"""Keys of a message's parts, by protocol."""
+
+
+async def with_stored_files(perdure: Perdure, body: JsonObject, key: str) -> JsonObject:
+    """Return the body with a text part, the file's line, in the place of each file that its messages hold as base64.
+
+    `key`: of the list of messages. Without storage the body stays, and the protocol says what it takes. A file that is
+    named by an address stays too: nothing is fetched. Raises `MediaError` for data that are no base64, and for files
+    that are too large.
+    """
+    messages = body.get(key)
+    if not isinstance(messages, list) or not perdure.stores_media:
+        return body
+    found = await asyncio.to_thread(lambda: list(_files(messages, key)))
+    if not found:
+        return body
+    await perdure.save_media(*(file for _, _, file in found))
+    changed = {id(part): {"type": kind, "text": file.value.line} for part, kind, file in found}
+    return {**body, key: [_with_texts(message, changed) for message in messages]}
+
+
+def _with_texts(message: Json, changed: dict[int, JsonObject]) -> Json:
+    if not isinstance(message, dict):
+        return message
+    lists = {name: message[name] for name in _PARTS if isinstance(message.get(name), list)}
+    return {**message, **{name: [changed.get(id(part), part) for part in parts] for name, parts in lists.items()}}
+
+
+def _files(messages: list[Json], where: str) -> Iterator[tuple[JsonObject, str, Media]]:
+    """Yield each part that holds a file, the type of the text in its place, and the file."""
+    for at, message in enumerate(messages):
+        for name in _PARTS:
+            parts = message.get(name) if isinstance(message, dict) else None
+            for number, part in enumerate(parts if isinstance(parts, list) else []):
+                if isinstance(part, dict) and (read := _read(part)) is not None:
+                    data, file_name = read
+                    kind = "input_text" if str(part["type"]).startswith("input_") else "text"
+                    yield part, kind, _file(data, file_name, f"{where}[{at}].{name}[{number}]")
+
+
+def _file(data: str, name: str, where: str) -> Media:
+    try:
+        return Media(data=base64.b64decode(_DATA.sub("", data, count=1), validate=True), name=name)
+    except (binascii.Error, ValueError):
+        raise MediaError(f"{where}: the file is not base64") from None
+
+
+def _read(part: JsonObject) -> tuple[str, str] | None:
+    """Return the data and the name of the file that a part holds; `None`: it holds none, or only an address."""
+    kind = part.get("type")
+    inner = part.get(kind) if isinstance(kind, str) else None
+    about: JsonObject = inner if isinstance(inner, dict) else {}
+    if kind == "input_image":  # OpenAI's Responses
+        return _inline(part.get("image_url"), "")
+    if kind == "image_url":  # Chat Completions
+        return _inline(about.get("url"), "")
+    if kind == "input_file" or (kind == "file" and about):  # Responses; Chat Completions
+        file = part if kind == "input_file" else about
+        return _inline(file.get("file_data"), file.get("filename"), plain=True)
+    if kind == "input_audio":
+        return _inline(about.get("data"), "", plain=True)
+    if kind == "file":  # the AI SDK
+        return _inline(part.get("url"), part.get("filename"))
+    if kind in ("image", "audio", "video", "document") and isinstance(part.get("source"), dict):  # AG-UI
+        source, more = part["source"], part.get("metadata")
+        named = more.get("filename") or more.get("name") if isinstance(more, dict) else ""
+        return _inline(source.get("value"), named, plain=True) if source.get("type") == "data" else None
+    return None
+
+
+def _inline(data: Json, name: Json, *, plain: bool = False) -> tuple[str, str] | None:
+    """Return data that are in the message itself: a `data:` address, or with `plain` base64 alone."""
+    if not isinstance(data, str) or not data or not (plain or _DATA.match(data)):
+        return None
+    return data, name if isinstance(name, str) else ""
