@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -17,11 +18,14 @@ from mcp.types import (
     TextContent,
     Tool,
 )
+from temporalio import activity
 
 from perdure.activities.mcp_connection import Connection, McpConfig, McpServer, UnusableServerError
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import masked
-from perdure.errors import JsonError, ToolDefinitionError, ToolError, clip
+from perdure.agents.media import Media
+from perdure.errors import JsonError, MediaError, ToolDefinitionError, ToolError, clip
+from perdure.queries.media_store import MediaStore
 from perdure.tools.decorator import ToolContext, ToolFunction, open_tool
 from perdure.values.json import Json, JsonObject, dumps, loads, shorten
 from perdure.values.limits import MAX_MCP_DEFINITION, MAX_MCP_PROBLEMS, MAX_MCP_TOOLS
@@ -32,16 +36,21 @@ CONTENT: Final = "_content"
 """Key of blocks that came beside structured content or text; the schema is the tool's own."""
 
 
-def value_of(tool: str, result: CallToolResult, schema: Schema | None) -> Json:
+def value_of(tool: str, result: CallToolResult, schema: Schema | None, *, stored: bool = False) -> Any:
     """Return structured content, or the text, with further blocks under `_content`. Raise `ToolError`.
 
     Texts that only repeat the structured content, as the standard wants it for older clients, are left out. Images,
-    sounds and other files are described (R10.18).
+    sounds and other files are values if they can be `stored`, as `Media`; else they are described (R10.18, R20.3).
     """
     texts = [without_media(block.text) for block in result.content if isinstance(block, TextContent)]
-    others: list[Json] = [_block(block) for block in result.content if not isinstance(block, TextContent)]
+    stored = stored and not result.is_error
+    others = [_block(block, stored) for block in result.content if not isinstance(block, TextContent)]
     if result.is_error:
-        parts = [*texts, *([] if result.structured_content is None else [result.structured_content]), *others]
+        parts: list[Any] = [
+            *texts,
+            *([] if result.structured_content is None else [result.structured_content]),
+            *others,
+        ]
         raise ToolError("tool_failed", "\n".join(map(_words, parts)) or f"{tool} failed without a message")
     structured: Json = result.structured_content
     if schema is not None and (errors := schema.errors(structured)):
@@ -54,14 +63,16 @@ def value_of(tool: str, result: CallToolResult, schema: Schema | None) -> Json:
         text = "\n".join(map(str, texts))
         return {"text": text, CONTENT: others} if others else text
     value = without_media(structured)
-    beside: list[Json] = [*({"type": "text", "text": text} for text in _news(texts, value)), *others]
+    beside: list[Any] = [*({"type": "text", "text": text} for text in _news(texts, value)), *others]
     if not beside:
         return value
     return {**value, CONTENT: beside} if isinstance(value, dict) else {"result": value, CONTENT: beside}
 
 
-def _block(block: ContentBlock) -> JsonObject:
-    """Return a block as data: links and texts whole, files by their description."""
+def _block(block: ContentBlock, stored: bool) -> JsonObject | Media:
+    """Return a block as data: links and texts whole; files as `Media` if they can be `stored`, else by their description."""
+    if stored and (file := _file(block)) is not None:
+        return file
     if isinstance(block, ImageContent | AudioContent):
         return {"type": block.type, "mimeType": block.mime_type, "data": describe(block.mime_type, block.data)}
     plain: JsonObject = block.model_dump(
@@ -74,6 +85,19 @@ def _block(block: ContentBlock) -> JsonObject:
             inner["blob"] = describe(block.resource.mime_type or "application/octet-stream", block.resource.blob)
         plain |= inner
     return parts_without_media(plain)
+
+
+def _file(block: ContentBlock) -> Media | None:
+    """Return the file that a block holds; `None`: it holds none, or one that is too large or no base64."""
+    if isinstance(block, ImageContent | AudioContent):
+        data, name = block.data, ""
+    elif isinstance(block, EmbeddedResource) and isinstance(block.resource, BlobResourceContents):
+        data, name = block.resource.blob, str(block.resource.uri)
+    else:
+        return None
+    with suppress(MediaError, ValueError):
+        return Media(data=base64.b64decode(data, validate=True), name=name)
+    return None
 
 
 def _news(texts: Iterable[Json], structured: Json) -> list[Json]:
@@ -92,6 +116,10 @@ def _news(texts: Iterable[Json], structured: Json) -> list[Json]:
 
 def _words(value: Json) -> str:
     return value if isinstance(value, str) else shorten(value, 500)
+
+
+def _stores_files() -> bool:
+    return activity.in_activity() and MediaStore(activity.client().data_converter).is_there
 
 
 TRY_AGAIN: Final = 30.0
@@ -182,14 +210,15 @@ def _tool(name: str, server: McpServer, connection: Connection, offered: Tool) -
         )
     schema = None if offered.output_schema is None else Schema(offered.output_schema)
 
-    async def call(**params: Any) -> Json:  # JSON, and the context
+    async def call(**params: Any) -> Any:  # JSON, and the context; and JSON with files
         context: ToolContext = params.pop(_CONTEXT)
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             count = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
             context.progress(f"{message} ({count})" if message else count)
 
-        return value_of(offered.name, await connection.call(offered.name, params, tell), schema)
+        result = await connection.call(offered.name, params, tell)
+        return value_of(offered.name, result, schema, stored=_stores_files())
 
     definition = _definition(name, server, offered)
     if (size := len(dumps(definition))) > MAX_MCP_DEFINITION:

@@ -69,10 +69,3 @@ async def time_skipping() -> AsyncIterator[WorkflowEnvironment]:
     """A server whose clock jumps ahead whenever nothing but time is waited for."""
     async with AsyncExitStack() as stack:
         yield await serve(stack, "time-skipping")
-
-
-@pytest.fixture
-def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path / "values"))
-    (tmp_path / "values").mkdir()
-    return tmp_path / "values"

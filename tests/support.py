@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
 import pytest_asyncio
 import uvicorn
 from openai import AsyncOpenAI
@@ -128,6 +129,18 @@ def impatient(events: int, size: int = 4_194_304) -> Callable[..., AsyncIterator
             yield server
 
     return impatient_server
+
+
+def storage_fixture() -> Callable[..., Path]:
+    """A fixture: a folder that the settings name as the storage of values and files."""
+
+    @pytest.fixture
+    def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path / "values"))
+        (tmp_path / "values").mkdir()
+        return tmp_path / "values"
+
+    return storage
 
 
 @asynccontextmanager

@@ -7,12 +7,15 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from perdure.agents.media import Media
 from perdure.client.perdure import Perdure
 from perdure.errors import MediaError
 from perdure.values.json import Json, JsonObject
+from perdure.values.limits import MAX_FILES_SHOWN, MAX_MEDIA_SHOWN
+from perdure.values.media import media_within
 
 _DATA: Final = re.compile(r"data:[^,]{0,200};base64,")
 _PARTS: Final = ("content", "parts")
@@ -37,11 +40,32 @@ async def with_stored_files(perdure: Perdure, body: JsonObject, key: str) -> Jso
     return {**body, key: [_with_texts(message, changed) for message in messages]}
 
 
+async def load_files(perdure: Perdure, value: Json) -> list[Media]:
+    """Return the files of a value with their bytes: the first ones, up to `MAX_FILES_SHOWN` and `MAX_MEDIA_SHOWN`.
+
+    A file that is not stored is left out.
+    """
+    wanted: dict[str, JsonObject] = {}
+    room = MAX_MEDIA_SHOWN
+    for file in media_within(value) if perdure.stores_media else ():
+        room -= file.bytes if file.digest not in wanted else 0
+        if room < 0 or len(wanted) == MAX_FILES_SHOWN:
+            break
+        wanted[file.digest] = file.as_json()
+    found: list[Media] = []
+    for each in wanted.values():
+        with suppress(MediaError):
+            found.append(await perdure.load_media(each))
+    return found
+
+
 def _with_texts(message: Json, changed: dict[int, JsonObject]) -> Json:
     if not isinstance(message, dict):
         return message
-    lists = {name: message[name] for name in _PARTS if isinstance(message.get(name), list)}
-    return {**message, **{name: [changed.get(id(part), part) for part in parts] for name, parts in lists.items()}}
+    return {
+        name: [changed.get(id(part), part) for part in parts] if name in _PARTS and isinstance(parts, list) else parts
+        for name, parts in message.items()
+    }
 
 
 def _files(messages: list[Json], where: str) -> Iterator[tuple[JsonObject, str, Media]]:

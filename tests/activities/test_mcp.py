@@ -32,10 +32,12 @@ from perdure.hosting.server import free_port
 from perdure.tools.decorator import ToolContext, ToolFunction
 from perdure.tools.tool import parse_tool, resolve_tools
 from perdure.values.limits import MAX_MCP_LIST, MAX_PROGRESS
-from tests.support import DONE, ROOT, agent, harness, perdure
+from tests.support import DONE, ROOT, agent, harness, perdure, storage_fixture
 from tests.timeouts import HANG
+from tests.workflows.test_media import connect, pictures, stored
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+storage = storage_fixture()
 
 STDIO: dict[str, Any] = {"command": sys.executable, "args": ["-m", "tests.mcp_server", "stdio"], "cwd": str(ROOT)}
 
@@ -325,6 +327,33 @@ async def test_images_and_sounds_are_described(answer: dict[str, Any], tmp_path:
     assert "bytes, " in value
     assert "left out]" in value
     assert len(value) < 400
+
+
+async def test_r20_3_with_storage_images_and_sounds_are_values(
+    dev_server: WorkflowEnvironment, storage: Path, tmp_path: Path
+) -> None:
+    sound = base64.b64encode(b"RIFF\x00\x00\x00\x00WAVEfmt ").decode()
+    broken = {**IMAGE, "data": "!!"}
+    contents = [
+        text("here"),
+        {**IMAGE, "mimeType": "image/jpeg"},
+        {**IMAGE, "type": "audio", "data": sound},
+        BLOB,
+        broken,
+    ]
+    config = scripted(tmp_path / "script", tools=[PLAIN], answers={"do": [{"content": contents}]})
+    calls = [{"_tool": "x.do", "_outputPath": "†state.found"}]
+    client = await connect(dev_server)
+    script = [{"calls": calls, "output": None}, DONE]
+    async with offered_by(config) as registry, harness(client, [], script, registry=registry) as it:
+        view = await it.run(agent("x.do", config={"approval": {"ask": "never"}}))
+        shown = pictures(it.model.requests[-1])
+    found = view.state["found"]["_content"]
+    assert view.state["found"]["text"] == "here"
+    assert [each.get("type") for each in found] == ["image/png", "audio/wav", "image/png", "image"]
+    assert found[0]["_media"] == found[2]["_media"]
+    assert len(stored(storage / "files")) == 2
+    assert shown == ["data:image/png"]
 
 
 async def test_an_invalid_answer_leaves_the_servers_other_calls_alone(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.openai.adapter import openai_adapter
 from tests.gateway.openai_support import EVERYTHING, SHOPPER, says
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
-from tests.support import Harness, harness
+from tests.support import Harness, harness, storage_fixture
 from tests.timeouts import HANG
 from tests.workflows.test_media import PDF, PNG, connect, pictures, stored
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+storage = storage_fixture()
 
 IMAGE, DOCUMENT = (base64.b64encode(data).decode() for data in (PNG, PDF))
 IMAGE_URL, DOCUMENT_URL = f"data:image/png;base64,{IMAGE}", f"data:application/pdf;base64,{DOCUMENT}"

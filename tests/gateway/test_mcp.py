@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import sys
@@ -20,14 +21,16 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import Image, Media, Perdure, tool
 from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.testing.scripted_model import ChatRequest
 from tests.gateway.support import Served, bearer, gateway, write_agents, write_tokens
-from tests.support import ROOT, harness
+from tests.support import ROOT, harness, storage_fixture
 from tests.timeouts import HANG
+from tests.workflows.test_media import PDF, PNG, connect
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+storage = storage_fixture()
 OBJECT = {"type": "object"}
 ADDS = {
     "name": "adder",
@@ -254,3 +257,24 @@ async def test_the_client_of_the_docs_runs(dev_server: WorkflowEnvironment, tmp_
         out, err = await asyncio.wait_for(ran.communicate(), HANG)
     assert ran.returncode == 0, err.decode()
     assert out.decode().splitlines() == ["['adder', 'payer']", "{'sum': 5.0}"]
+
+
+@pytest.mark.usefixtures("storage")
+async def test_r20_3_the_files_of_an_output_are_contents(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    temporal = await connect(dev_server)
+    files = [Image(data=PNG, name="a.png"), Media(data=PDF, name="b c.pdf"), Image(data=PNG, name="again.png")]
+    values = await Perdure(temporal).save_media(*files)
+    gone = {**values[0], "_media": f"sha256:{'0' * 64}"}  # type: ignore[dict-item]
+    [token] = write_tokens(tmp_path / "tokens.json", ("shop", "ann", ["*"]))
+    agents = write_agents(tmp_path / "agents", {"name": "drawer", "context": [{"type": "system", "text": "Draw."}]})
+    given: dict[str, Any] = {"agents": agents, "gateway_tokens": tmp_path / "tokens.json"}
+    async with (
+        harness(temporal, [], [{"output": {"files": [*values, gone]}}]) as it,
+        gateway(temporal, [mcp_adapter], task_queue=it.task_queue, **given) as at,
+        client(at, token) as mcp,
+    ):
+        result = await mcp.call_tool("drawer", {})
+    text, picture, document = result.content
+    assert (picture.type, base64.b64decode(picture.data)) == ("image", PNG)  # type: ignore[union-attr]
+    assert base64.b64decode(document.resource.blob) == PDF  # type: ignore[union-attr]
+    assert values[0]["_media"] in text.text  # type: ignore[union-attr,index,call-overload]

@@ -14,10 +14,11 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Image, Media, MediaError, Perdure, tool
 from perdure.hosting.connection import data_converter
-from tests.support import DONE, agent, harness
+from tests.support import DONE, agent, harness, storage_fixture
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+storage = storage_fixture()
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 400
 PDF = b"%PDF-1.7\n" + b"a page of it\n" * 50

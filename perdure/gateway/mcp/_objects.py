@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 from mcp import types
 
 from perdure.agents.agent import Agent
+from perdure.agents.media import Media
 from perdure.approvals.requests import requests_of_people
 from perdure.errors import clip
 from perdure.runs.event_adapter import EventAdapter
@@ -50,6 +53,19 @@ def result_of(view: RunView) -> types.CallToolResult:
         return _result(words, is_error=True)
     text = view.output if isinstance(view.output, str) else dumps(view.output)
     return _result(text, structured=view.output if isinstance(view.output, dict) else None)
+
+
+def block_of(file: Media) -> types.ContentBlock:
+    """Return a file as content: a picture, a recording, or a resource."""
+    data = base64.b64encode(file.read()).decode()
+    if file.type.startswith("image/"):
+        return types.ImageContent(data=data, mime_type=file.type)
+    if file.type.startswith("audio/"):
+        return types.AudioContent(data=data, mime_type=file.type)
+    resource = types.BlobResourceContents(
+        uri=f"perdure:///{quote(file.name or file.digest)}", mime_type=file.type, blob=data
+    )
+    return types.EmbeddedResource(resource=resource)
 
 
 def error_of(words: str) -> types.CallToolResult:

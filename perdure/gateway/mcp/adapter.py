@@ -27,7 +27,8 @@ from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.bounds import read_value
 from perdure.gateway.callers import Caller, caller_of
 from perdure.gateway.errors import HttpError
-from perdure.gateway.mcp._objects import TaskProgress, error_of, now, result_of, task_of, tool_of, written
+from perdure.gateway.files import load_files
+from perdure.gateway.mcp._objects import TaskProgress, block_of, error_of, now, result_of, task_of, tool_of, written
 from perdure.sessions.wire import digest
 from perdure.values.json import Json, JsonObject
 from perdure.values.problems import none_of
@@ -158,7 +159,7 @@ class Methods:
             self._calls[beginning] = run
         try:
             await self._follow(context, run)
-            return result_of(await run.wait())
+            return await self._result(run)
         except asyncio.CancelledError:
             if not self._gateway.stopping.is_set():  # else it goes on, and is found by its id
                 await asyncio.shield(run.cancel())
@@ -188,11 +189,19 @@ class Methods:
         with _as_mcp():
             return written(await self._task(context, params.task_id))
 
+    async def _result(self, run: Run[Any]) -> types.CallToolResult:
+        """Return the result of a run once it has ended, with the files of its output beside it (R20.3)."""
+        view = await run.wait()
+        result = result_of(view)
+        files = [] if view.status != "completed" else await load_files(self._gateway.perdure, view.output)
+        result.content += [block_of(file) for file in files]
+        return result
+
     async def task_result(self, context: Context, params: types.GetTaskPayloadRequestParams) -> JsonObject:
         """Return the answer that `tools/call` would have given, as soon as there is one."""
         with _as_mcp():
             run = await self._own(context, params.task_id)
-            result = result_of(await run.wait())
+            result = await self._result(run)
         plain = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         return plain | {"_meta": {_RELATED: {"taskId": run.id}}}
 
