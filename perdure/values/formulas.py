@@ -82,9 +82,14 @@ class Nodes:
         self._depth += 1
         step: Step = made(node)
         self._depth -= 1
+        if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in self.bound):
+            return step  # it counts itself, and cannot fail: most of a large evaluation are these
 
         def counted(frame: Frame) -> Json:
-            frame.steps.take()
+            steps = frame.steps
+            steps.left -= 1  # as `take` does, which would be a call for each node
+            if steps.left < 0:
+                raise OutOfStepsError
             try:
                 return step(frame)
             except FormulaUseError as error:
@@ -121,7 +126,15 @@ class Nodes:
             number(value)
         except FormulaUseError as error:
             wrong(node, str(error))
-        return lambda frame: value
+
+        def constant(frame: Frame) -> Json:
+            steps = frame.steps
+            steps.left -= 1
+            if steps.left < 0:
+                raise OutOfStepsError
+            return value
+
+        return constant
 
     def _node_list(self, node: ast.List) -> Step:
         parts = [
@@ -176,7 +189,15 @@ class Nodes:
     def _node_name(self, node: ast.Name) -> Step:
         name = node.id
         if name in self.bound:
-            return lambda frame: frame.variables[name]
+
+            def variable(frame: Frame) -> Json:
+                steps = frame.steps
+                steps.left -= 1
+                if steps.left < 0:
+                    raise OutOfStepsError
+                return frame.variables[name]
+
+            return variable
         if name in CONSTANTS:
             value = CONSTANTS[name]
             return lambda frame: value
@@ -415,14 +436,18 @@ class FormulaParser(Nodes):
         self.bound = before
 
         def run(frame: Frame, depth: int = 0) -> Iterator[None]:
-            if depth == len(loops):
-                yield
-                return
             source, target, tests = loops[depth]
+            innermost = depth + 1 == len(loops)
             for item in items(frame.steps, source(frame)):
                 _assign(frame.steps, target, item, frame.variables)
-                if all(test(frame) for test in tests):
-                    yield from run(frame, depth + 1)
+                for test in tests:
+                    if not test(frame):
+                        break
+                else:
+                    if innermost:
+                        yield
+                    else:
+                        yield from run(frame, depth + 1)
 
         def scoped(frame: Frame) -> Iterator[None]:
             kept = _copied(frame)
@@ -526,7 +551,9 @@ def _copied(frame: Frame) -> dict[str, Json]:
 
 def _assign(steps: EvaluationSteps, target: ast.expr, value: Json, variables: dict[str, Json]) -> None:
     """Assign the values to the names of `target`; each takes a step."""
-    steps.take()
+    steps.left -= 1
+    if steps.left < 0:
+        raise OutOfStepsError
     if isinstance(target, ast.Name):
         variables[target.id] = value
         return
