@@ -16,6 +16,7 @@ from perdure.activities.queries import client, own_run
 from perdure.approvals.requests import EXECUTION_ACTIVITY, LEFT_BEHIND
 from perdure.queries import TIMEOUT
 from perdure.runs.delegates import END_FORMER_ACTIVITY, END_LEFT_ACTIVITY
+from perdure.runs.notifications import NOTIFICATION_WORKFLOW
 from perdure.values.json import dumps
 
 _ENDS_WITHIN: Final = 30.0
@@ -53,13 +54,17 @@ async def _is_left_behind() -> bool:
 async def end_left_behind() -> None:
     """Cancel the open children of this workflow that an execution of before a reset has started, and that this one does not have.
 
+    Notifications go on.
+
     Its own children are as the server's index knows them, and those that it has as its description does: a child that it starts meanwhile is
     its own in both.
     """
     own = activity.info()
     query = f"ExecutionStatus = 'Running' AND WorkflowId STARTS_WITH {dumps(f'{own.workflow_id}/')}"
     try:
-        open_children = [each async for each in client().list_workflows(query) if each.parent_id == own.workflow_id]
+        found = [each async for each in client().list_workflows(query) if each.parent_id == own.workflow_id]
+        # A notification outlives the run that has sent it: nothing sends its key again.
+        open_children = [each for each in found if each.workflow_type != NOTIFICATION_WORKFLOW]
         now = await own_run().describe(rpc_timeout=TIMEOUT)
         for each in open_children:
             child = await _describe(each.id)

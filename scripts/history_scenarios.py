@@ -615,6 +615,51 @@ async def record_left_behind(to: Recorder) -> None:
         await to.keep(client, "existing-reset", ["existing-reset"])
 
 
+async def record_left_loops(to: Recorder) -> None:
+    """A loop that is reset itself, and a long loop of a plain tool that a reset has left behind, are ended with their iterations."""
+    removes, asks = calls({"_tool": "remove", "path": "/a"}), agent("remove", name="asks")
+
+    async def ended(it: Harness, workflow_id: str, execution: str) -> bool:
+        described = await it.client.get_workflow_handle(workflow_id, run_id=execution).describe()
+        return described.status is WorkflowExecutionStatus.CANCELED
+
+    async def execution_of(it: Harness, workflow_id: str) -> str:
+        return (await it.client.get_workflow_handle(workflow_id).describe()).run_id
+
+    async def loop_is_reset(it: Harness, handle: AgentHandle) -> None:
+        first, second = (f"{handle.id}/1.0/{number}" for number in range(2))
+        await it.until_waiting(first, "1.0")
+        await Perdure(it.client).get_run(first).approve("1.0")
+        await it.until_waiting(second, "1.0")
+        left = await execution_of(it, second)
+        await reset_to_start(it.client, it.client.get_workflow_handle(f"{handle.id}/1.0"))
+        await until(partial(ended, it, second, left))
+        for run_id in (first, second):
+            await it.until_waiting(run_id, "1.0")
+            await Perdure(it.client).get_run(run_id).approve("1.0")
+
+    async def run_is_reset(it: Harness, handle: AgentHandle) -> None:
+        loop = it.client.get_workflow_handle(f"{handle.id}/1.0")
+        await until(partial(is_there, loop))
+        left = await execution_of(it, loop.id)
+        await reset_to_start(it.client, handle)
+        await until(partial(ended, it, loop.id, left))
+        await it.client.get_workflow_handle(handle.id).result()
+
+    each = calls({"_tool": "asks", "_each": [1, 2], "_parallel": 1})
+    long = calls({"_tool": "remove", "path": "†item", "_each": [f"/{n}" for n in range(101)]})
+    games = [
+        Game(
+            agent({"name": "asks", "_delegate": "asks"}),
+            [each, removes, DONE, removes, removes, DONE, removes, DONE, DONE],
+            loop_is_reset,
+            below=["1.0"],
+        ),
+        Game(agent("remove"), [long, DONE], run_is_reset),
+    ]
+    await play(to, "left-loops", games, [asks])
+
+
 async def record_approvals(to: Recorder) -> None:
     """Programs that do not decide, what is remembered, every way that a decision comes, and what is none."""
     removes = calls({"_tool": "remove", "path": "/a"}, {"_tool": "remove", "path": "/b"})

@@ -685,6 +685,7 @@ async def main() -> int:
         "delegates": scenarios.record_delegates,
         "resets": scenarios.record_resets,
         "left": scenarios.record_left_behind,
+        "left_loops": scenarios.record_left_loops,
         "abandoned": scenarios.record_abandoned,
         "approvals": scenarios.record_approvals,
         "hooks": scenarios.record_hooks,

@@ -59,6 +59,7 @@ with workflow.unsafe.imports_passed_through():
         FORMER_CHILDREN_END,
         LAST_REQUEST_COUNTS,
         LEFT_CHILDREN_END,
+        LEFT_LOOPS_END,
         LISTED_AGENT,
     )
     from perdure.runs.run import RunState
@@ -124,8 +125,10 @@ class RunDriver:
         self._left = LeftBehind(self._may_leave)
 
     def _may_leave(self) -> bool:
-        """Whether the run has delegates, of which a reset may leave one behind."""
+        """Whether the run may have started what a reset leaves behind: a delegate, a loop or a user's workflow."""
         prepared = self.run.prepared
+        if prepared.follows(LEFT_LOOPS_END):
+            return bool(prepared.tools)
         return prepared.follows(LEFT_CHILDREN_END) and any(tool.delegate is not None for tool in prepared.tools)
 
     async def to_result(self) -> RunResult:

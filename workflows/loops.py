@@ -16,7 +16,7 @@ from perdure.workflows.claim_check import ParentRun, payloads_query, whole
 from perdure.workflows.delegates import ChildHandle, run_iteration
 from perdure.workflows.dispatch import Dispatcher, full
 from perdure.workflows.preparation import go_on_anew, record, should_continue_as_new
-from perdure.workflows.resets import on_reset
+from perdure.workflows.resets import LeftBehind, on_reset
 from perdure.workflows.session_reports import SessionReports
 
 with workflow.unsafe.imports_passed_through():
@@ -29,7 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.delegates import BUDGET, LATE, SpentBudget
     from perdure.runs.limits import Budget, Limit
     from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
-    from perdure.runs.rules import SESSION_KNOWS_DELEGATES
+    from perdure.runs.rules import LEFT_CHILDREN_END, SESSION_KNOWS_DELEGATES
     from perdure.runs.sent_texts import added
     from perdure.runs.wire import CLAIM, GRANTED, POLICY, RunInput
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
@@ -48,6 +48,7 @@ class LoopWorkflow:
         self._parent = ParentRun(self._raise_budget)
         self._was_reset = False
         on_reset(self._note_reset)
+        self._left = LeftBehind(lambda: workflow.patched(LEFT_CHILDREN_END))
         self._driver: LoopDriver | None = None
         """The rest, once the input is read. Handlers may be called before."""
 
@@ -55,7 +56,7 @@ class LoopWorkflow:
     async def run(self, *given: Any) -> LoopState:
         """Run all iterations; return their results and failures. The argument is one `LoopInput`."""
         loop = await whole(read_input(LoopInput, given))
-        self._driver = LoopDriver(loop, self._children, self._policy, self._parent)
+        self._driver = LoopDriver(loop, self._children, self._policy, self._parent, self._left)
         if self._parent.raised is not None:
             self._driver.raise_budget(self._parent.raised)
         if self._was_reset:
@@ -140,7 +141,9 @@ class PolicyChanges:
 class LoopDriver:
     """The life of one execution of a loop. Each iteration is a run of its own, named after the loop and its index."""
 
-    def __init__(self, loop: LoopInput, children: ChildRuns, policy: PolicyChanges, parent: ParentRun) -> None:
+    def __init__(
+        self, loop: LoopInput, children: ChildRuns, policy: PolicyChanges, parent: ParentRun, left: LeftBehind
+    ) -> None:
         self.state = loop.state
         self._sizes = Sizes()
         self.sender = Dispatcher(self._sizes, loop.max_payload, children, report_closed=self._report_closed)
@@ -149,6 +152,7 @@ class LoopDriver:
         self._loop = loop
         self._policy = policy
         self._parent = parent
+        self._left = left
         self._stays = False
         """Whether its items and results are too large to be carried on: it goes on here (R18.4)."""
         shares = BudgetPool(loop.budget, loop.state.expected)
@@ -170,7 +174,7 @@ class LoopDriver:
             if self._over:
                 break
             if len(loop.model_dump_json().encode()) <= loop.max_payload:
-                await self._reports.until_sent()
+                await self._settle()
                 loop.approval = self._policy.over(loop.approval)
                 go_on_anew(loop, keeps=loop.keeps_version)
             self._stays = True
@@ -179,8 +183,13 @@ class LoopDriver:
         if (why := await self._parent.why_not(self.state.size, loop.free)) is not None:
             details = {"usage": self.state.usage.as_json()}
             raise ApplicationError(why, details, type=HISTORY_FULL, non_retryable=True)
-        await self._reports.until_sent()
+        await self._settle()
         return self.state
+
+    async def _settle(self) -> None:
+        """Wait for what an execution that ends would not wait for."""
+        await self._reports.until_sent()
+        await self._left.until_ended()
 
     def report_reset(self) -> None:
         """Report to the session that a reset has left iterations behind, but for those that the loop has started before."""

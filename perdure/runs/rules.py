@@ -31,6 +31,8 @@ LISTED_AGENT: Final = "listed-agent"
 """A run that a user's own workflow has started lists its agent."""
 MODEL_PATIENCE: Final = "model-patience"
 """A Request waits for models whose provider is away (R20.5)."""
+LEFT_LOOPS_END: Final = "left-loops-end"
+"""A reset run without delegates, too, cancels what the reset has left behind: a loop of more than 100 items is a workflow of its own (R7.2)."""
 NOTIFIES: Final = "notifies"
 """A run informs people by the routes of its agent file, and reports its end to the address that its start named (R19.5, R19.8)."""
 OUTPUT_BINDS_AT_END: Final = "output-binds-at-end"
@@ -72,9 +74,9 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         ),
         1,
     )
-    | {LEFT_CHILDREN_END: 2}
+    | {LEFT_CHILDREN_END: 2, LEFT_LOOPS_END: 3}
 )
-"""By rule the number that is recorded since it came. 0 is 0.1.0, 1 and 2 are 0.2.0: a rule that comes after a release has the next number, and so
+"""By rule the number that is recorded since it came. 0 is 0.1.0, 1 to 3 are 0.2.0: a rule that comes after a release has the next number, and so
 has one whose commands would break the recorded histories of the version."""
 NEWEST: Final = max(SINCE.values())
 """What this version records for runs that begin."""

@@ -13,7 +13,7 @@ from perdure.runs.wire import PreparedWorker
 from tests.support import ROOT
 
 MARKED = {
-    "loops.py": ["workflow.patched(SESSION_KNOWS_DELEGATES)"],
+    "loops.py": ["workflow.patched(LEFT_CHILDREN_END)", "workflow.patched(SESSION_KNOWS_DELEGATES)"],
     "resets.py": ["workflow.patched(FORMER_CHILDREN_END)"],
     "session_driver.py": ["workflow.patched(LEFT_CHILDREN_END)"],
     "session_hooks.py": [
@@ -21,7 +21,7 @@ MARKED = {
     ],
     "session_runs.py": ["workflow.patched(UNLIMITED_RUNS_PATCH)", "workflow.patched(ASKS_BY_ACTIVITY)"],
 }
-"""Loops and sessions record no rules: a loop that lost an iteration, a failed start after a reset, a session's reset, first task, and first run of an execution have markers."""
+"""Loops and sessions record no rules: a reset loop, one that lost an iteration, a failed start after a reset, a session's reset, first task, and first run of an execution have markers."""
 
 
 def test_r13_7_what_0_1_0_recorded_follows_no_newer_rule() -> None:

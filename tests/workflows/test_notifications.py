@@ -25,12 +25,12 @@ from perdure.cli._approval_commands import _panel
 from perdure.errors import RunError
 from perdure.gateway.api import api
 from perdure.hosting.settings import Settings
-from perdure.runs.notifications import NotificationView, notification_routes_of
+from perdure.runs.notifications import NotificationResult, NotificationView, notification_routes_of
 from perdure.testing import approve
 from tests.gateway.support import gateway
 from tests.support import agent, harness, impatient, perdure, registry, serving
 from tests.timeouts import HANG
-from tests.workflows.test_resets import reset, task_before_decision, until_asked
+from tests.workflows.test_resets import reset, task_before_decision, temporal, until_asked
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -586,6 +586,41 @@ async def test_a_run_that_is_reset_or_goes_on_as_new_sends_no_key_twice(
     assert len(executions) > 1
     assert pager.tried == [f"{handle.id}/budget_nearly_used/1"]
     assert outcomes(view.notifications) == [("budget_nearly_used", "ops", "delivered")]
+
+
+async def test_a_notification_that_is_under_way_goes_on_when_its_run_is_reset(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """What a reset leaves behind is cancelled, but no notification: nothing sends its key again."""
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+    tried: list[str] = []
+
+    @notification_route("ops")
+    async def slow(notification: Notification) -> None:
+        tried.append(notification.key)
+        begun.set()
+        await goes_on.wait()
+
+    found = registry([refund])
+    for route in notification_routes_of(slow):
+        found.notification_routes.add(route)
+    below = agent(name="below")
+    (tmp_path / "below.json").write_text(json.dumps(below), encoding="utf-8")
+    tools = ("refund", {"name": "below", "_delegate": "below"})
+    document = agent(*tools, config={"notify": {"approval_requested": ["ops"]}})
+    script = [ASKED, ASKED, DONE]
+    async with harness(dev_server.client, [], script, registry=found, agents=tmp_path) as it, asyncio.timeout(HANG):
+        handle = await it.start(document)
+        await until_asked(it, handle.id, "1.0")
+        await begun.wait()
+        await temporal(dev_server, "reset", "--workflow-id", handle.id, "--type", "FirstWorkflowTask", "--reason", "x")
+        await until_asked(it, handle.id, "1.0")
+        await Run(it.client, handle.id).approve("1.0")
+        await it.client.get_workflow_handle(handle.id).result()  # it waits for the activity that cancels
+        goes_on.set()
+        outcome = await it.client.get_workflow_handle(tried[0], result_type=NotificationResult).result()
+    assert [route.status for route in outcome.routes] == ["delivered"]
+    assert len(tried) == 1
 
 
 async def test_a_scheduled_or_other_run_that_cannot_begin_calls_back(run_locally: Callable[..., Any]) -> None:

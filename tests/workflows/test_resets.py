@@ -487,6 +487,14 @@ async def execution_of(it: Harness, workflow_id: str) -> str:
     return (await it.client.get_workflow_handle(workflow_id).describe()).run_id
 
 
+async def begun_execution_of(it: Harness, workflow_id: str) -> str:
+    async with asyncio.timeout(HANG):
+        while True:
+            with contextlib.suppress(RPCError):
+                return await execution_of(it, workflow_id)
+            await asyncio.sleep(0.02)
+
+
 async def status_of(it: Harness, workflow_id: str, execution: str) -> WorkflowExecutionStatus | None:
     return (await it.client.get_workflow_handle(workflow_id, run_id=execution).describe()).status
 
@@ -768,3 +776,55 @@ async def test_who_has_read_a_delegates_end_reads_the_run_that_a_reset_begins_an
         tree = RunTree(await run.view(), {"1.0": view})
         assert ([(path, offer.call) for path, offer in tree.waiting], tree.rests) == ([("1.0", "1.0")], True)
         await run.cancel()
+
+
+async def test_r7_2_a_loop_that_is_reset_itself_ends_the_iterations_that_it_left_behind(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """It waits with its first iteration, so it does not start the later one anew for long."""
+    removed.clear()
+    document, model = pays(tmp_path, {"_tool": "pay", "task": "rent", "_each": [1, 2], "_parallel": 1})
+    async with harness(dev_server.client, TOOLS, model, agents=tmp_path) as it, asyncio.timeout(HANG):
+        handle = await it.start(document)
+        loop = f"{handle.id}/1.0"
+        await until_asked(it, f"{loop}/0", "1.0")
+        first = await execution_of(it, f"{loop}/0")
+        await Run(it.client, f"{loop}/0").approve("1.0")
+        await until_asked(it, f"{loop}/1", "1.0")
+        left = await execution_of(it, f"{loop}/1")
+        where = ("--workflow-id", loop, "--type", "FirstWorkflowTask", "--reason", "try again")
+        await temporal(dev_server, "reset", *where)
+        await until_replaced(it, f"{loop}/0", first)
+        await until_asked(it, f"{loop}/0", "1.0")
+        assert await until_ended(it, f"{loop}/1", left) == CANCELED
+        await Run(it.client, f"{loop}/0").approve("1.0")
+        await until_replaced(it, f"{loop}/1", left)
+        await until_asked(it, f"{loop}/1", "1.0")
+        await Run(it.client, f"{loop}/1").approve("1.0")
+        result = await handle.result()
+        looped = it.client.get_workflow_handle(loop)
+        replayed = await replay_history(await looped.fetch_history(), data_converter(), loop)
+    assert replayed.problem is None
+    assert [call.status for call in result.calls] == ["done"]
+    assert [path for path, _ in removed] == ["/paid"] * 3
+
+
+async def test_r7_2_a_long_loop_of_a_plain_tool_that_a_reset_has_left_behind_is_cancelled(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """A run without any delegate leaves children behind, too."""
+    loop = {"_tool": "remove", "path": "†item", "_each": [f"/{n}" for n in range(101)], "_after": ["1.0"]}
+    script = [{"calls": [{"_tool": "remove", "path": "/a"}, loop], "output": None}, DONE]
+    async with harness(dev_server.client, TOOLS, script) as it, asyncio.timeout(HANG):
+        handle = await it.start(agent("remove"))
+        await until_asked(it, handle.id, "1.0")
+        point = await newest_task(handle)
+        await Run(it.client, handle.id).approve("1.0")
+        left = f"{handle.id}/1.1"
+        execution = await begun_execution_of(it, left)
+        await reset(dev_server, handle, point)
+        await until_refused(it, handle.id, 1)
+        assert await until_ended(it, left, execution) == CANCELED
+        await Run(it.client, handle.id).reject("1.0")
+        result = await it.client.get_workflow_handle(handle.id, result_type=RunResult).result()
+    assert [call.status for call in result.calls] == ["rejected", "skipped"]
