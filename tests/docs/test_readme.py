@@ -16,6 +16,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,8 @@ GUIDES = sorted(name for name, text in DOCS.items() if re.search(r"```python\n# 
 @pytest.mark.parametrize("name", [name for name in GUIDES if name not in ("testing.md", "tutorial.md")])
 async def test_a_guides_tests_pass(name: str, tmp_path: Path) -> None:
     written = [block for block in blocks("python", DOCS[name]) if re.match(r"# \w+\.py\n", block)]
+    if find_spec("langgraph") is None:  # an environment of before the guide from LangGraph
+        written = [block for block in written if "langgraph" not in block.partition("\n")[0]]
     write(tmp_path, *written)
     with on_path(tmp_path):
         modules = [importlib.import_module(block.split()[1].removesuffix(".py")) for block in written]
