@@ -14,6 +14,7 @@ import pytest_asyncio
 from hypothesis import settings
 from temporalio.testing import WorkflowEnvironment
 
+from perdure.activities import secrets
 from perdure.hosting.server import embedded_server
 from perdure.queries import add_attributes
 from perdure.runs.wire import ATTRIBUTES
@@ -54,6 +55,12 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(no_perdure_settings: None) -> None:
     del no_perdure_settings
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a process forget the secrets that a test has it keep: a text that ends as one of them begins is held back."""
+    monkeypatch.setattr(secrets, "_known", set(secrets._known))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

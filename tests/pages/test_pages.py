@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
-from playwright.async_api import Browser, Error, Page, expect
+from playwright.async_api import Browser, Error, Page, Route, expect
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
@@ -310,6 +310,42 @@ async def test_r17_5_without_tokens_a_page_says_which_tenant_it_shows_and_offers
         await expect(page.locator("article .last")).to_contain_text("Please pay me back.")
         await page.get_by_role("button", name="Reject", exact=True).click()
         await expect(page.get_by_role("status")).to_contain_text("rejected")
+        await page.context.close()
+
+
+async def test_an_inbox_whose_form_is_submitted_does_not_load_itself_anew(
+    server: WorkflowEnvironment, browser: Browser, tmp_path: Path
+) -> None:
+    agents = write_agents(tmp_path / "agents", DESK)
+    async with gateway(server.client, [sign_in, pages], task_queue=some_name(), agents=agents) as at:
+        page = await (await browser.new_context()).new_page()
+        loads: list[str] = []
+        page.on("request", lambda request: loads.append(request.method) if request.is_navigation_request() else None)
+        submitted, checked = asyncio.Event(), asyncio.Event()
+
+        async def list_of_one(route: Route) -> None:
+            await submitted.wait()
+            await route.fulfill(body="<ul><li>One waits.</li></ul>", content_type="text/html")
+
+        async def slow_answer(route: Route) -> None:
+            submitted.set()
+            await checked.wait()
+            await route.fulfill(body="Changed.", content_type="text/html")
+
+        await page.route("**/inbox/list*", list_of_one)
+        await page.route("**/inbox/slow", slow_answer)
+        async with page.expect_request("**/inbox/list*"):
+            await page.goto(f"{at.address}/inbox/")
+        async with page.expect_event("requestfinished", lambda request: "/inbox/list" in request.url):
+            await page.evaluate("""() => {
+                const form = Object.assign(document.createElement("form"), {method: "post", action: "/inbox/slow"});
+                document.body.append(form);
+                setTimeout(() => form.requestSubmit());
+            }""")
+        await at.http.get("/inbox/")  # the page has read its list meanwhile
+        checked.set()
+        await expect(page.locator("body")).to_contain_text("Changed.")
+        assert loads == ["GET", "POST"]
         await page.context.close()
 
 

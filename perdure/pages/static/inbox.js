@@ -3,6 +3,7 @@
 const list = document.getElementById("list");
 const article = document.querySelector("article");
 const title = document.title.replace(/^\(\d+\) /, "");
+let submitted = false; // a form is on its way: loading the page anew now could cancel it
 
 async function refresh() {
   const query = new URLSearchParams(location.search);
@@ -11,7 +12,7 @@ async function refresh() {
     query.set("call", article.dataset.call);
   }
   const answer = await fetch("list?" + query);
-  if (!answer.ok) return;
+  if (!answer.ok || submitted) return;
   const focused = document.activeElement && list.contains(document.activeElement) ? document.activeElement.href : null;
   list.innerHTML = await answer.text();
   if (focused) [...list.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
@@ -20,7 +21,7 @@ async function refresh() {
   if (article && list.querySelector("[data-gone]")) {
     document.getElementById("elsewhere").hidden = false;
     article.querySelectorAll("button").forEach((button) => { button.disabled = true; });
-  } else if (!article && count) {
+  } else if (!article && count && !submitted) {
     location.assign("./");
   }
 }
@@ -28,3 +29,5 @@ async function refresh() {
 const events = new EventSource("events");
 events.addEventListener("changed", refresh);
 events.addEventListener("open", refresh);
+addEventListener("submit", () => { submitted = true; });
+addEventListener("pageshow", () => { submitted = false; }); // also when the reader comes back to it
