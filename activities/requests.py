@@ -32,7 +32,7 @@ from perdure.models.media_parts import files_to_show, with_files
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
 from perdure.models.provider_extras import ProviderExtras
 from perdure.models.providers.capabilities import capabilities_of
-from perdure.models.requests import CallDelivery, RequestContext, RequestInput, RequestResult
+from perdure.models.requests import CallDelivery, HostedCall, RequestContext, RequestInput, RequestResult
 from perdure.models.response_stream import ResponseStream, interruption
 from perdure.queries import answer_of
 from perdure.queries.media_store import MediaStore
@@ -497,11 +497,16 @@ def _masked(result: RequestResult) -> RequestResult:
     """Return the result without secrets that a server repeats; each call stays as it was delivered."""
     names = ("calls", "output", "text", "reasoning", "problem", "refusal")
     fields = {name: getattr(result, name) for name in names} | {"beside": result.beside and result.beside.as_json()}
+    fields["hosted"] = [use.model_dump() for use in result.hosted]
     clean = masked_value(fields)
     if clean is fields:
         return result
     return result.model_copy(
-        update={**clean, "beside": clean["beside"] and ProviderExtras.model_validate(clean["beside"])}
+        update={
+            **clean,
+            "beside": clean["beside"] and ProviderExtras.model_validate(clean["beside"]),
+            "hosted": [HostedCall.model_validate(use) for use in clean["hosted"]],
+        }
     )
 
 

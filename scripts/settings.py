@@ -53,6 +53,12 @@ def events_table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def _in_a_word(value: bool | str | tuple[str, ...]) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else ", ".join(value) or "none"
+
+
 def capabilities_table() -> str:
     """A table of what a model of each provider can do."""
     names = [field.name for field in dataclasses.fields(Capabilities)]
@@ -60,7 +66,7 @@ def capabilities_table() -> str:
     for provider in PROVIDERS:
         model = f"{provider}:{EXAMPLES[provider]}"
         found = dataclasses.asdict(capabilities_of(model))
-        words = [{True: "yes", False: "no"}.get(value, value) for value in found.values()]
+        words = [_in_a_word(value) for value in found.values()]
         rows.append(f"| `{model}` | {' | '.join(words)} |")
     return "\n".join(rows) + "\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, timedelta
 from typing import Final, NoReturn
 
@@ -22,8 +23,9 @@ with workflow.unsafe.imports_passed_through():
     from perdure.hooks.answers import Hooks
     from perdure.plan import NO_SUCH_TOOL
     from perdure.runs import metrics
-    from perdure.runs.agent import AgentSpec, Context, check_task, parse_agent, parse_prompt
+    from perdure.runs.agent import AgentSpec, Context, Models, check_task, parse_agent, parse_prompt
     from perdure.runs.event_journal import RunJournal
+    from perdure.runs.hosted_tools import hosted_problems
     from perdure.runs.loops import LoopInput
     from perdure.runs.run import RunIdentity, RunState
     from perdure.runs.schedules import with_time
@@ -127,7 +129,7 @@ async def _prepare(
         packed = run_input.prepared or await record(run_input)
         prepared = packed.read(PreparedWorker, PREPARED_FORM, "what the worker recorded at the run's start")
     hooking.hooks = Hooks(prepared.hooks)
-    _set_guard(people, agent, run_input, prepared, change)
+    _set_guard(people, agent, context.hosted, run_input, prepared, change)
     if earlier is None:
         if (changed := await begin(hooking, run_input, agent.name, "\n\n".join(context.system))) is not None:
             run_input = changed
@@ -241,7 +243,12 @@ def _read(run_input: RunInput) -> tuple[AgentSpec, Context, Policy]:
 
 
 def _set_guard(
-    people: RunApprovals, agent: AgentSpec, run_input: RunInput, prepared: PreparedWorker, change: Policy
+    people: RunApprovals,
+    agent: AgentSpec,
+    hosted: Sequence[str],
+    run_input: RunInput,
+    prepared: PreparedWorker,
+    change: Policy,
 ) -> None:
     """Set the policy's three layers; earlier changes by signals stay. A delegate has its parent's floor too."""
     guard = Guard(
@@ -251,4 +258,7 @@ def _set_guard(
         givers=run_input.givers,
         floor_flows=[*prepared.floor_flows, *run_input.floor_flows],
     )
+    models = Models.model_validate(prepared.models.model_dump())  # the worker's own defaults count as named
+    if run_input.snapshot is None and (problems := hosted_problems(agent, hosted, models, guard)):
+        raise ApplicationError(problems[0], type=REFUSED, non_retryable=True)
     people.begin(guard, prepared.rules)

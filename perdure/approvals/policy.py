@@ -309,6 +309,19 @@ class Guard:
         reasons = (_why(policy, tool, params, origins, checks) for policy in self._policies(tool))
         return next((reason for reason in reasons if reason is not None), None)
 
+    def why_hosted(self, name: str) -> str | None:
+        """Return why a use of a hosted tool would need approval, or may not be; `None` if it needs none (R20.6).
+
+        The model's provider runs the tool, so nobody can be asked before. It counts as a tool without declarations.
+        """
+        tool = Tool(name=name, parameters={})
+        refusing = (flow for policy in self._policies(tool) for flow in policy.flows)
+        if any(flow.do == "refuse" and flow.may_meet(name) for flow in [*self.floor_flows, *refusing]):
+            return f"a rule of the policy refuses values in {name}"
+        if self.policy.scope == "plan" and self.policy.tools.get(name) != "never":
+            return "a person approves each plan first"
+        return self.why(tool, None)
+
     def _why_floor(self, tool: Tool, origins: Origins) -> str | None:
         unknown = "" if tool.code_known else ", and does not know the code of this tool"
         flows = _judged(self.floor, self.floor_flows, tool, origins)

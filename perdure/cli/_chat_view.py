@@ -10,6 +10,7 @@ from rich.text import Text
 
 from perdure.approvals.requests import WaitingView, ask_words, plan_words
 from perdure.cli._console import harmless
+from perdure.cli._event_commands import hosted_words
 from perdure.cli._run_view import STYLE
 from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import Event
@@ -159,6 +160,9 @@ class ChatView(EventAdapter[Text, None]):
             line = _line(f"  {began} ", "dim")
             line.append(*_ending(str(data.get("status", "")), data))
             yield line
+
+    def on_hosted(self, event: Event) -> Iterator[Text]:
+        yield _line(f"  {hosted_words(event)}", "dim")
 
     def on_approval(self, event: Event) -> Iterator[Text]:
         data = event.data

@@ -109,6 +109,9 @@ class EventWords(EventAdapter[str, None]):
             result = f" → {shorten(data['result'], _SHOWN)}" if "result" in data else ""
             yield f"{call} {data.get('status')}{f': {why}' if why else result}"
 
+    def on_hosted(self, event: Event) -> Iterator[str]:
+        yield hosted_words(event)
+
     def on_approval(self, event: Event) -> Iterator[str]:
         data, call = event.data, f"{event.data.get('call')} {event.data.get('tool', '')}".rstrip()
         by = f" by {data['by']}" if data.get("by") else ""
@@ -140,6 +143,13 @@ class EventWords(EventAdapter[str, None]):
     def on_hook(self, event: Event) -> Iterator[str]:
         data, call = event.data, f" {event.data['call']}" if event.data.get("call") else ""
         yield f"{data.get('hook', '')} at {data.get('event', '')}{call}: {event.phase}{_because(data)}"
+
+
+def hosted_words(event: Event) -> str:
+    """Return a use of a hosted tool as a line, for `events` and `chat`."""
+    data = event.data
+    result = f" → {shorten(data['result'], _SHOWN)}" if "result" in data else ""
+    return f"{data.get('tool')}({shorten(data.get('input') or '', _SHOWN)}) {data.get('status')}{result}"
 
 
 def _request_words(data: JsonObject) -> str:

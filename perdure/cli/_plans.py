@@ -22,6 +22,7 @@ from perdure.cli._errors import USAGE, CommandError
 from perdure.errors import InputError, ProtocolError, SettingsError
 from perdure.models.dialects.common import Solution
 from perdure.runs.agent import AgentSpec, Context, agent_document, is_context, parse_agent
+from perdure.runs.hosted_tools import file_problems
 from perdure.tools.tool import resolve_tools
 from perdure.values.json import Json, JsonObject
 from perdure.values.references import MISSING, Missing
@@ -71,7 +72,7 @@ def look(
     if not read.calls and read.problem is None:
         raise _no_plan(path)
     planned = _planned(found, read, known, run_input, state, complete=complete)
-    problems = output_problems(found, read)
+    problems = output_problems(found, read) + file_problems(found)
     if complete:
         problems += _tool_problems(planned.context.tools, known)
     return CheckedPlan(planned, Guard(found.config.approval), problems)

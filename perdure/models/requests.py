@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -148,6 +149,17 @@ class RequestContext(WireModel):
     """Seconds since 1970 until which a watcher follows the run: the text is sent more often (R10.14)."""
 
 
+class HostedCall(WireModel):
+    """A use of a hosted tool within an answer. Others wrote its result."""
+
+    tool: str
+    input: str = ""
+    """The query or the code; of a longer one the beginning."""
+    result: str = ""
+    """What the provider shows of the result; of a longer one the beginning."""
+    failed: bool = False
+
+
 class RequestResult(WireModel):
     """The Solution, or a `problem`, which is reported to the model before the loop goes on."""
 
@@ -167,6 +179,8 @@ class RequestResult(WireModel):
     """`{"code", "message"}`."""
     refusal: str | None = None
     """The model's message if it refused, or if a content filter ended its answer (R20.2)."""
+    hosted: list[HostedCall] = Field(default_factory=list, exclude_if=operator.not_)
+    """Uses of hosted tools within the answer (R20.6)."""
     model: str = ""
     usage: Usage = Field(default_factory=Usage)
     attempt: int = 1

@@ -12,7 +12,7 @@ from typing import Final
 from perdure.models.dialects.common import SolutionStreamReader, ToolDelta, lost_thought
 from perdure.models.provider_extras import ProviderExtras, Reasoning, call_beside, is_thought, text_in, words
 from perdure.models.providers.registry import event_reader
-from perdure.models.requests import KEPT_TEXT, CallDelivery, RequestResult
+from perdure.models.requests import KEPT_TEXT, CallDelivery, HostedCall, RequestResult
 from perdure.models.usage import Usage
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.limits import MAX_ANSWER
@@ -100,6 +100,10 @@ _MOST_TOKENS: Final = 10**12
 _CACHED: Final = ("prompt_cache_hit_tokens", "cache_read_input_tokens", "cached_tokens")
 """Keys for cached tokens beside OpenAI's `prompt_tokens_details.cached_tokens`: DeepSeek's, Anthropic's and
 Moonshot's."""
+_MOST_HOSTED: Final = 50
+"""Uses of hosted tools of one answer that are reported."""
+_LONGEST_HOSTED: Final = 1000
+"""Characters of a hosted tool's input, or result."""
 _LONGEST: Final = 500
 """Characters of a name, an id or a refusal."""
 _FILTERED: Final = ("content_filter", "refusal")
@@ -120,6 +124,7 @@ class ResponseStream:
         self._usage = Usage()
         self._text: list[str] = []
         self._half = ""
+        self._hosted: list[HostedCall] = []
         self._refusal: list[str] = []
         self._beside = ProviderExtras()
         self._reasoning = Reasoning()
@@ -186,6 +191,10 @@ class ResponseStream:
                 closed += self._call(call)
         if isinstance(call := piece.get("function_call"), dict):  # the protocol's form before several calls existed
             closed += self._call({"function": call})
+        for use in _list(piece.get("hosted_calls")):
+            if isinstance(use, dict) and len(self._hosted) < _MOST_HOSTED:
+                texts = {key: _clean(str(use.get(key) or ""), _LONGEST_HOSTED) for key in ("tool", "input", "result")}
+                self._hosted.append(HostedCall(**texts, failed=bool(use.get("failed"))))
         self._size += self._beside.add(piece)
         self._reasoning.take(piece)
         return closed
@@ -294,6 +303,7 @@ class ResponseStream:
             anew=self._anew,
             beside=beside,
             problem=problem,
+            hosted=self._hosted,
             model=self.model,
             usage=self._usage,
             attempt=self.attempt,
@@ -314,9 +324,9 @@ def _part_of(usage: JsonObject, name: str) -> JsonObject:
     return part if isinstance(part := usage.get(name), dict) else {}
 
 
-def _clean(text: str) -> str:
+def _clean(text: str, most: int = _LONGEST) -> str:
     """Return a name or a sentence of a server's, cut to a size and to characters that can be stored."""
-    return text[:_LONGEST].encode(errors="replace").decode()
+    return text[:most].encode(errors="replace").decode()
 
 
 def _cached(usage: JsonObject) -> int:

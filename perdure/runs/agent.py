@@ -19,6 +19,7 @@ from perdure.values.messages import (
     DataMessage,
     ErrorMessage,
     FeedbackMessage,
+    HostedMessage,
     InputMessage,
     MergedMessages,
     Message,
@@ -74,7 +75,7 @@ def with_system_text(document: JsonObject, text: str) -> JsonObject:
 
 
 def _is_tool(message: Json) -> bool:
-    return isinstance(message, dict) and message.get("type") == "tool"
+    return isinstance(message, dict) and message.get("type") in ("tool", "hosted")
 
 
 def output_schema(schema: SchemaPart) -> SchemaPart:
@@ -365,7 +366,7 @@ def _read_in_order(messages: Sequence[Message], data: Sequence[MergedMessages]) 
             items += [merged[place]] if place in merged else []
         elif not items and isinstance(message, SystemMessage | ChatMessage) and message.role in INSTRUCTS:
             system.append(message.text)
-        elif not isinstance(message, ToolMessage):
+        elif not isinstance(message, ToolMessage | HostedMessage):
             items.append(message)
     return system, items
 
@@ -381,6 +382,8 @@ class Context:
         """Whether a person, or the parent run, has given an input."""
         messages = _with_input(agent.messages(), run_input) if has_input else agent.messages()
         self.tools = [message.tool for message in messages if isinstance(message, ToolMessage)]
+        self.hosted = list(dict.fromkeys(message.tool for message in messages if isinstance(message, HostedMessage)))
+        """Tools that the model's provider runs itself (R20.6)."""
         self.skills = bool(agent.config.prompt.skills)
         """Whether its agent asks for skills, and so has the tool that reads them."""
         plans = [message for message in messages if isinstance(message, PlanMessage)]

@@ -316,6 +316,17 @@ class RunJournal:
                 attempt=result.attempt,
                 characters=result.reasoned,
             )
+        for use in result.hosted:
+            self.events.note(
+                "hosted",
+                "end",
+                self._now(),
+                request=view.number,
+                tool=use.tool,
+                input=use.input or None,
+                result=use.result or None,
+                status="failed" if use.failed else "done",
+            )
         problem = CUT_BY_MESSAGE if cut else None
         if result.problem is not None:
             problem = f"{result.problem.get('code')}: {result.problem.get('message')}"

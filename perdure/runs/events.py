@@ -20,6 +20,7 @@ Topic: TypeAlias = Literal[
     "assistant",
     "reasoning",
     "tool",
+    "hosted",
     "approval",
     "compaction",
     "message",
@@ -217,6 +218,19 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "reason?": "why it was skipped",
                 "attempts?": "how often it was begun",
             },
+        ),
+    },
+    "hosted": {
+        "end": Phase(
+            "a tool that the model's provider runs has ended; it comes once the answer is whole",
+            {
+                "request": "the Request's number",
+                "tool": "`web_search` or `code_execution`",
+                "input?": "the query, or the code",
+                "result?": "what the provider shows of the result",
+                "status": "`done` or `failed`",
+            },
+            most=2 * MAX_EVENT_DATA,
         ),
     },
     "approval": {

@@ -65,6 +65,7 @@ KEEP: Final = (
     'What is "{held}" was not begun, and waits for you to say what becomes of each: {call} keeps the calls that it names, as they are, '
     "and drops others (write it first). To change one, write it anew with its output path, or drop it and write another."
 )
+HOSTED: Final = "{names}: use these while you write, not in calls. Others write what they return."
 PRESSED: Final = (
     "Your last answer did not say what is to become of {calls}. They are still held: keep them or drop them now. Those that you do not "
     "name stay held: they run only where a person who was asked about them lets them."
@@ -169,6 +170,8 @@ class Prompt:
         if self._provenance.shows_shapes:
             yield "base", SHAPES
         yield "tools", dialect.tools_text(replace(ask, tools=ask.known))
+        if hosted := self._context.hosted:
+            yield "tools", HOSTED.format(names=" and ".join(hosted))
         yield "skills", skills_text(self._recorded, self._provenance.hides, tight=self._progress.tight)
         for file in self._recorded.files:
             if not file.untrusted:

@@ -28,6 +28,7 @@ from perdure.values.provenance import (
     shape,
     shown_key,
     taken_by,
+    tool_source,
     untrusted,
 )
 from perdure.values.references import Missing, Path, Reference, get, overlaps, parse_expression
@@ -123,6 +124,15 @@ class RunProvenance:
         """Record untrusted skills and files that stand in every prompt. The model has read those that are not hidden."""
         shown = join_all(untrusted(each) for each in parts.sources() if not self.hides(each))
         self.conversation_sources = sorted({*self.conversation_sources, *shown})
+
+    def offer(self, hosted: Iterable[str]) -> None:
+        """Record the hosted tools that Requests offer.
+
+        A model reads their results while it writes, and calls start meanwhile. So all that it writes counts as written
+        after it has read them.
+        """
+        sources = join_all(tool_source(name, True) for name in hosted)
+        self.conversation_sources = sorted({*self.conversation_sources, *sources})
 
     def first_writes(self, state: JsonObject) -> list[Write]:
         """Return the writes that the run's state starts with: the agent file's, and the parent run's, key by key

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from perdure.approvals.queue import ApprovalQueue
 from perdure.hooks.events import RunOwner
 from perdure.models.dialects.registry import DIALECTS
+from perdure.models.providers.capabilities import capabilities_of
 from perdure.models.requests import ModelWait, RequestContext, RequestInput, RequestResult, RequestView
 from perdure.plan import Call, Plan
 from perdure.runs._output import JudgedOutput, KnownText, RunOutput, WrittenOutput, reads_alike, whole_output
@@ -109,6 +110,7 @@ class RunState:
         self.provenance = RunProvenance(context, sources or {}, agent.config.show, prepared.delegates, self.sizes)
         """Provenance of the run's data, and of what its model has read (section 15)."""
         self.provenance.instruct(prepared.prompt)
+        self.provenance.offer(context.hosted)
         self.progress = RunProgress(
             told=self.provenance.conversation_sources, must_call=self._offered(agent.config.must_call)
         )
@@ -190,6 +192,8 @@ class RunState:
         context = self.conversation.begin(
             choice, self.tools, self.progress, self.state, self.plan, self.limits.reached, final=self.final
         )
+        if hosted := self._hosted(choice.model):
+            context.parameters["hosted_tools"] = hosted
         view = RequestView(number=number, model=choice.model, reason=choice.reason, messages=len(context.messages))
         log = self.records.past.log
         log.append(with_reasons(view, log, self.progress.messages))
@@ -197,6 +201,14 @@ class RunState:
         # A plan that is shown as a whole has to be whole: nothing of it is wanted before the answer's end (R7.6).
         stream = self.agent.config.stream and self.approval_queue.guard.policy.scope == "calls"
         return RequestInput(number=number, model=choice.model, reason=choice.reason, stream=stream)
+
+    def _hosted(self, model: str) -> list[str]:
+        """Return the hosted tools that a Request to this model offers (R20.6).
+
+        A policy may have become stricter since the start, and a worker's own function may choose any model.
+        """
+        has, guard = capabilities_of(model).hosted_tools, self.approval_queue.guard
+        return [name for name in self.context.hosted if name in has and guard.why_hosted(name) is None]
 
     def _offer_recall(self) -> None:
         """Offer the tool `recall` from the first Request on that shows a cut value (R10.18)."""

@@ -15,6 +15,7 @@ from perdure.approvals.policy import Guard
 from perdure.errors import ToolDefinitionError
 from perdure.plan import Call, Plan, Simulation, simulate
 from perdure.runs.diagrams import draw_plan, to_mermaid
+from perdure.runs.hosted_tools import file_problems
 from perdure.runs.views import plan_ways
 from perdure.tools.decorator import ToolFunction, open_tool
 from perdure.tools.frameworks import tool_functions
@@ -158,7 +159,7 @@ def check(
     played = planned.new_plan()
     simulation = simulate(played, planned.calls, durations=durations, assume=assume, asks=guard.asks)
     return Checked(
-        problems=[*call_problems(played), *output_problems(known.parsed, solution)],
+        problems=[*call_problems(played), *output_problems(known.parsed, solution), *file_problems(known.parsed)],
         levels=[[step.call.id for step in steps] for steps in simulation.levels().values()],
         approvals=_approvals(simulation, guard),
         sources=list(plan_ways(played)),

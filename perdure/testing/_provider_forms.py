@@ -70,7 +70,7 @@ def sse(data: JsonObject, event: str = "") -> bytes:
 def deltas_of(completion: JsonObject) -> Iterator[JsonObject]:
     """Yield the message of a completion as deltas."""
     message = completion["choices"][0]["message"]
-    for key in ("reasoning_content", "refusal", "content"):
+    for key in ("reasoning_content", "hosted_calls", "refusal", "content"):
         if message.get(key):
             yield {key: message[key]}
     for index, call in enumerate(message.get("tool_calls", ())):
@@ -168,10 +168,30 @@ class _ResponsesWriter:
         written = b""
         for call in delta.get("tool_calls", ()):
             written += self._call(call)
+        for use in delta.get("hosted_calls", ()):
+            written += self._hosted(use)
         for key, kind in (("reasoning_content", "reasoning"), ("refusal", "message"), ("content", "message")):
             if text := delta.get(key):
                 written += self._text(key, kind, text)
         return written
+
+    def _hosted(self, use: JsonObject) -> bytes:
+        if use["tool"] == "web_search":
+            sources = [{"type": "url", "url": use["result"]}]
+            item: JsonObject = {
+                "type": "web_search_call",
+                "action": {"type": "search", "query": use["input"], "sources": sources},
+            }
+        else:
+            outputs = [{"type": "logs", "logs": use["result"]}]
+            item = {"type": "code_interpreter_call", "code": use["input"], "container_id": "c", "outputs": outputs}
+        written, self._open = self._closed(), ""
+        self._items.append({"id": f"hosted_{self._number}_{len(self._items)}", "status": "completed", **item})
+        index = len(self._items) - 1
+        begun = {**self._items[-1], "status": "in_progress"}
+        written += self._event("response.output_item.added", output_index=index, item=begun)
+        written += self._event(f"response.{item['type']}.completed", output_index=index)
+        return written + self._event("response.output_item.done", output_index=index, item=self._items[-1])
 
     def _text(self, key: str, kind: str, text: str) -> bytes:
         written = b"" if self._open == key else self._item(key, kind)
@@ -322,6 +342,8 @@ class _AnthropicWriter:
         written = b""
         for call in delta.get("tool_calls", ()):
             written += self._call(call)
+        for use in delta.get("hosted_calls", ()):
+            written += self._hosted(use)
         if text := delta.get("reasoning_content"):
             begun = self._block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
             self._blocks[-1]["thinking"] += text
@@ -331,6 +353,19 @@ class _AnthropicWriter:
             self._blocks[-1]["text"] += text
             written += begun + self._piece({"type": "text_delta", "text": text})
         return written
+
+    def _hosted(self, use: JsonObject) -> bytes:
+        id, searches = f"srvtoolu_{self._number}_{len(self._blocks)}", use["tool"] == "web_search"
+        name = "web_search" if searches else "bash_code_execution"
+        given = json.dumps({"query" if searches else "command": use["input"]}, ensure_ascii=False)
+        written = self._block(id, {"type": "server_tool_use", "id": id, "name": name, "input": {}})
+        self._blocks[-1]["written"] = given
+        written += self._piece({"type": "input_json_delta", "partial_json": given})
+        found: Any = {"type": "bash_code_execution_result", "stdout": use["result"], "stderr": "", "return_code": 0}
+        if searches:
+            found = [{"type": "web_search_result", "url": use["result"], "title": "", "encrypted_content": "x"}]
+        block = {"type": f"{name}_tool_result", "tool_use_id": id, "content": found}
+        return written + self._block(f"{id} result", block)
 
     def _call(self, call: JsonObject) -> bytes:
         function, written = call.get("function", {}), b""
@@ -373,7 +408,7 @@ class _AnthropicWriter:
         self._closed()
         content = [
             {key: value for key, value in block.items() if key != "written"}
-            | ({"input": json.loads(block["written"] or "{}")} if block["type"] == "tool_use" else {})
+            | ({"input": json.loads(block["written"] or "{}")} if "written" in block else {})
             for block in self._blocks
         ]
         counted = {} if usage is None else {"usage": anthropic_usage(usage)}
@@ -440,6 +475,7 @@ class _GoogleWriter:
         self._call: JsonObject | None = None
         self._calls = 0
         self._thought = False
+        self._grounding: JsonObject = {}
 
     def begin(self) -> bytes:
         return b""
@@ -450,6 +486,8 @@ class _GoogleWriter:
         if text := delta.get("reasoning_content"):
             self._thought = True
             found.append({"text": text, "thought": True})
+        for use in delta.get("hosted_calls", ()):
+            found += self._hosted(use)
         if text := delta.get("content") or delta.get("refusal"):
             found.append({"text": text})
         for call in delta.get("tool_calls", ()):
@@ -462,6 +500,16 @@ class _GoogleWriter:
             if _is_object(self._call["arguments"]):
                 found += self.closed()
         return found
+
+    def _hosted(self, use: JsonObject) -> list[JsonObject]:
+        if use["tool"] == "web_search":
+            chunks = [{"web": {"uri": use["result"], "title": ""}}]
+            self._grounding = {"webSearchQueries": [use["input"]], "groundingChunks": chunks}
+            return []
+        return [
+            {"executableCode": {"language": "PYTHON", "code": use["input"]}},
+            {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": use["result"]}},
+        ]
 
     def closed(self) -> list[JsonObject]:
         """Return the call that is open."""
@@ -485,6 +533,7 @@ class _GoogleWriter:
         candidate: JsonObject = {"content": {"role": "model", "parts": parts}, "index": 0}
         if finish is not None:
             candidate["finishReason"] = _GOOGLE_STOP.get(finish, finish)
+            candidate |= {"groundingMetadata": self._grounding} if self._grounding else {}
         found: JsonObject = {"candidates": [candidate], "modelVersion": self._model}
         if usage is not None:
             found["usageMetadata"] = {

@@ -157,6 +157,8 @@ class Turn:
     """Why it answers nothing, in place of content."""
     reasoning: str = ""
     """What it thinks before, as servers send it beside the answer (`reasoning_content`)."""
+    hosted: Sequence[tuple[str, str, str]] = ()
+    """Uses of hosted tools before the answer, in the provider's form: tool, query or code, and result."""
     finish_reason: str = "stop"
     status: int = 200
     """HTTP status; from 400 on the content is the error's message."""
@@ -224,6 +226,7 @@ class ModelAnswer:
     tool_calls: tuple[tuple[str, str], ...] = ()
     refusal: str = ""
     reasoning: str = ""
+    hosted: tuple[tuple[str, str, str], ...] = ()
 
 
 def write_answer(content: str | JsonObject, dialect: str, kinds: Sequence[str] = ()) -> ModelAnswer:
@@ -265,6 +268,7 @@ def segments(chat_request: ChatRequest, answer: ModelAnswer) -> list[tuple[str, 
     segments: list[tuple[str, Callable[[str], JsonObject]]] = []
     if answer.reasoning:
         segments.append((answer.reasoning, lambda text: {"reasoning_content": text}))
+    segments += [(_ONE_PIECE, _hosted_delta(use)) for use in answer.hosted]
     if answer.refusal:
         segments.append((answer.refusal, lambda text: {"refusal": text}))
     elif answer.text or not answer.tool_calls:
@@ -273,6 +277,14 @@ def segments(chat_request: ChatRequest, answer: ModelAnswer) -> list[tuple[str, 
         segments.append((name, _opening(chat_request, index, name)))
         segments.append((arguments, _going_on(index)))
     return segments
+
+
+_ONE_PIECE: Final = " "
+
+
+def _hosted_delta(use: tuple[str, str, str]) -> Callable[[str], JsonObject]:
+    tool, given, result = use
+    return lambda _: {"hosted_calls": [{"tool": tool, "input": given, "result": result}]}
 
 
 def _opening(chat_request: ChatRequest, index: int, name: str) -> Callable[[str], JsonObject]:
@@ -304,6 +316,8 @@ def completion(chat_request: ChatRequest, answer: ModelAnswer, finish: str) -> J
         message["refusal"] = answer.refusal
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
+    if answer.hosted:
+        message["hosted_calls"] = [_hosted_delta(use)("")["hosted_calls"][0] for use in answer.hosted]
     if answer.tool_calls:
         message["tool_calls"] = [
             {
@@ -580,7 +594,8 @@ class ScriptedModel:
             )
         content = turn.content(chat_request) if callable(turn.content) else turn.content
         answer = write_answer(content, turn.dialect or self.dialect or "solution", self.kinds or ())
-        answer = ModelAnswer(answer.text, (*answer.tool_calls, *turn.tool_calls), turn.refusal, turn.reasoning)
+        native = (*answer.tool_calls, *turn.tool_calls)
+        answer = ModelAnswer(answer.text, native, turn.refusal, turn.reasoning, tuple(turn.hosted))
         if turn.status != 200:
             return error(form, turn.status, answer.text, "scripted", turn.headers)
         usage = usage_of(chat_request, answer, turn)

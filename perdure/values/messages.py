@@ -217,6 +217,16 @@ class ToolMessage(_Message):
     tool: str | JsonObject
 
 
+HostedTool: TypeAlias = Literal["web_search", "code_execution"]
+
+
+class HostedMessage(_Message):
+    """A tool that the model's provider runs itself, within its answer (R20.6)."""
+
+    type: Literal["hosted"] = "hosted"
+    tool: HostedTool
+
+
 class PlanMessage(_Message):
     """Calls: those of the last Solution with their status, or a plan given to start from (R2.5, R5.9)."""
 
@@ -260,6 +270,7 @@ _Typed: TypeAlias = Annotated[
     | StateMessage
     | DataMessage
     | ToolMessage
+    | HostedMessage
     | PlanMessage
     | ErrorMessage
     | FeedbackMessage,

@@ -362,6 +362,70 @@ def test_bedrocks_body() -> None:
     assert "additionalModelRequestFields" not in plain
 
 
+# What the providers' documentation shows of tools that they run, in streams.
+HOSTED = {
+    SONNET: [
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "I search."}},
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"query":'}},
+        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": ' "weather"}'}},
+        {"type": "content_block_stop", "index": 1},
+        {"type": "content_block_start", "index": 2, "content_block": {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [
+            {"type": "web_search_result", "title": "Weather", "url": "https://w.example", "encrypted_content": "Eq"}]}},
+        {"type": "content_block_stop", "index": 2},
+        {"type": "content_block_start", "index": 3, "content_block": {"type": "server_tool_use", "id": "srvtoolu_2", "name": "bash_code_execution", "input": {"command": "false"}}},
+        {"type": "content_block_start", "index": 4, "content_block": {"type": "bash_code_execution_tool_result", "tool_use_id": "srvtoolu_2", "content": {
+            "type": "bash_code_execution_result", "stdout": "", "stderr": "no", "return_code": 1}}},
+        {"type": "content_block_start", "index": 5, "content_block": {"type": "server_tool_use", "id": "srvtoolu_3", "name": "web_search", "input": {"query": "x"}}},
+        {"type": "content_block_start", "index": 6, "content_block": {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_3", "content": {
+            "type": "web_search_tool_result_error", "error_code": "max_uses_exceeded"}}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+    ],
+    "openai-responses:gpt-5": [
+        {"type": "response.output_item.added", "output_index": 0, "item": {"id": "ws_1", "type": "web_search_call", "status": "in_progress"}},
+        {"type": "response.web_search_call.searching", "output_index": 0, "item_id": "ws_1"},
+        {"type": "response.output_item.done", "output_index": 0, "item": {"id": "ws_1", "type": "web_search_call", "status": "completed",
+            "action": {"type": "search", "query": "weather", "sources": [{"type": "url", "url": "https://w.example"}]}}},
+        {"type": "response.output_item.done", "output_index": 1, "item": {"id": "ci_1", "type": "code_interpreter_call", "status": "failed",
+            "code": "false", "container_id": "c", "outputs": [{"type": "logs", "logs": "no"}]}},
+        {"type": "response.output_item.done", "output_index": 2, "item": {"id": "ws_2", "type": "web_search_call", "status": "failed",
+            "action": {"type": "open_page", "url": "x"}}},
+        {"type": "response.completed", "response": {"status": "completed", "output": []}},
+    ],
+    GEMINI: [
+        {"candidates": [{"content": {"parts": [{"executableCode": {"language": "PYTHON", "code": "false"}}]}}]},
+        {"candidates": [{"content": {"parts": [{"codeExecutionResult": {"outcome": "OUTCOME_FAILED", "output": "no"}}]}}]},
+        {"candidates": [{"content": {"parts": [{"text": "so"}]}, "groundingMetadata": {"webSearchQueries": ["weather"],
+            "groundingChunks": [{"web": {"uri": "https://w.example", "title": "Weather"}}]}}]},
+        {"candidates": [{"finishReason": "STOP", "groundingMetadata": {"webSearchQueries": ["weather"]}}]},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "events"), HOSTED.items())
+def test_r20_6_uses_of_hosted_tools_are_read(model: str, events: list[Any]) -> None:
+    uses = answer(model, events).result().hosted
+    search = next(use for use in uses if use.tool == "web_search" and not use.failed)
+    (code,) = [use for use in uses if use.tool == "code_execution"]
+    (other,) = [use for use in uses if use not in (search, code)] if model != GEMINI else [None]
+    assert (search.tool, search.input, search.failed) == ("web_search", "weather", False)
+    assert "https://w.example" in search.result
+    assert (code.tool, code.input, code.result, code.failed) == ("code_execution", "false", "no", True)
+    assert other is None or (other.tool, other.input, other.failed) == ("web_search", "x", True)
+
+
+def test_r20_6_a_schema_is_left_out_where_the_server_enforces_none_beside_a_hosted_tool() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "o", "strict": True, "schema": {"type": "object"}}}
+    chat = {"messages": [{"role": "user", "content": "go"}], "response_format": form, "hosted_tools": ["web_search"]}
+    assert "output_config" not in write_request(SONNET, "claude-sonnet-5", chat)
+    assert "generationConfig" not in write_request("google:gemini-2.5-pro", "gemini-2.5-pro", chat)
+    assert "responseJsonSchema" in write_request(GEMINI, "gemini-3-pro", chat)["generationConfig"]
+    body = write_request("openai-responses:gpt-5", "gpt-5", chat)
+    assert body["text"]["format"]["name"] == "o"
+    assert body["include"] == ["reasoning.encrypted_content", "web_search_call.action.sources"]
+    assert "hosted_tools" not in write_request("gpt-4o", "gpt-4o", chat)
+
+
 @pytest.mark.parametrize("model", [SONNET, "openai-responses:gpt-5", GEMINI, NOVA])
 @pytest.mark.parametrize(
     "event",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from perdure.errors import JsonError
 from perdure.models.provider_extras import THINKING_BLOCKS
 from perdure.models.providers.chat_messages import (
     CallPart,
@@ -14,6 +15,8 @@ from perdure.models.providers.chat_messages import (
     TextPart,
     chunk,
     count,
+    hosted_piece,
+    hosted_tools,
     in_order,
     known_tools,
     objects,
@@ -24,8 +27,12 @@ from perdure.models.providers.chat_messages import (
     written_arguments,
 )
 from perdure.models.providers.claude import Claude, claude_of, signed_thoughts
-from perdure.values.json import Json, JsonObject
+from perdure.values.json import Json, JsonObject, dumps, loads
 
+_HOSTED: Final[dict[str, JsonObject]] = {
+    "web_search": {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},  # the server pauses after 10
+    "code_execution": {"type": "code_execution_20250825", "name": "code_execution"},
+}
 _MARK: Final[JsonObject] = {"cache_control": {"type": "ephemeral"}}
 _UNENFORCED: Final = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "maxItems", "pattern"}
@@ -52,18 +59,20 @@ def write_body(model: str, chat: JsonObject, stable: int) -> JsonObject:
     }
     if conversation.system:
         body["system"] = [{"type": "text", "text": text} for text in conversation.system]
-    if tools:
-        body["tools"] = [
-            {"name": tool["name"], "description": tool["description"], "input_schema": tool["parameters"]}
-            for tool in tools
-        ]
+    functions = [
+        {"name": tool["name"], "description": tool["description"], "input_schema": tool["parameters"]} for tool in tools
+    ]
+    if offered := [*functions, *(dict(_HOSTED[name]) for name in hosted_tools(chat))]:
+        body["tools"] = offered
     if tools and not callable_:
         body["tool_choice"] = {"type": "none"}
     if "thinking" in thoughts:
         body["thinking"] = thoughts["thinking"]
     elif claude.sampled:
         body |= {key: chat[key] for key in ("temperature", "top_p") if chat.get(key) is not None}
-    config = _format(chat) | ({"effort": thoughts["effort"]} if "effort" in thoughts else {})
+    # Search results have citations, with which the server writes no JSON by a schema: the prompt has it too.
+    form = {} if "web_search" in hosted_tools(chat) else _format(chat)
+    config = form | ({"effort": thoughts["effort"]} if "effort" in thoughts else {})
     if config:
         body["output_config"] = config
     if chat.get("stream"):
@@ -128,7 +137,7 @@ def _enforced(schema: Any) -> Any:
 _FINISH: Final = {
     "end_turn": "stop",
     "stop_sequence": "stop",
-    "pause_turn": "stop",
+    "pause_turn": "length",
     "tool_use": "tool_calls",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
@@ -140,6 +149,8 @@ class AnthropicEvents:
 
     def __init__(self) -> None:
         self._calls = CallPieces()
+        self._hosted: dict[int, JsonObject] = {}
+        """Uses of hosted tools by the index of their block, with the input as far as it is written."""
         self._usage: JsonObject = {}
 
     def take(self, event: Json) -> list[Json]:
@@ -176,15 +187,34 @@ class AnthropicEvents:
         if kind in ("thinking", "redacted_thinking"):
             self._calls.placed = True
             return [chunk({THINKING_BLOCKS: [{**block, "index": index}]})]
+        if kind == "server_tool_use":
+            given = dumps(block["input"]) if block.get("input") else ""
+            self._hosted[index] = {"id": block.get("id"), "name": block.get("name"), "input": given}
+        elif isinstance(kind, str) and kind.endswith("_tool_result"):
+            return self._hosted_result(block)
         if kind != "tool_use":
             return []
         opened = self._calls.open(index, block.get("id"), block.get("name"))
         return opened + (self._calls.write(index, written_arguments(block["input"])) if block.get("input") else [])
 
+    def _hosted_result(self, block: JsonObject) -> list[Json]:
+        used = next((each for each in self._hosted.values() if each["id"] == block.get("tool_use_id")), {})
+        tool = "web_search" if used.get("name") == "web_search" else "code_execution"
+        content = block.get("content")
+        pages = (f"{each.get('title') or ''} {each.get('url') or ''}".strip() for each in objects(content))
+        whole = content if isinstance(content, dict) else {}
+        printed = (str(whole[key]) for key in ("stdout", "stderr", "error_code") if whole.get(key))
+        failed = "error_code" in whole or bool(whole.get("return_code"))
+        result = "\n".join([*pages, *printed])
+        return [chunk(hosted_piece(tool, _hosted_input(used.get("input")), result, failed=failed))]
+
     def _delta(self, index: int, delta: JsonObject) -> list[Json]:
         kind = delta.get("type")
         if kind == "text_delta":
             return [chunk({"content": delta.get("text")})]
+        if kind == "input_json_delta" and index in self._hosted:
+            self._hosted[index]["input"] += str(delta.get("partial_json") or "")
+            return []
         if kind == "input_json_delta":
             return self._calls.write(index, str(delta.get("partial_json") or ""))
         if kind == "thinking_delta":
@@ -213,6 +243,16 @@ class AnthropicEvents:
             read,
             count(details.get("thinking_tokens")),
         )
+
+
+def _hosted_input(text: Json) -> str:
+    """Return the query or the code in a use's input; the input as it is where it has neither."""
+    try:
+        given = loads(str(text or "{}"), source="the input")
+    except JsonError:
+        return str(text)
+    found = given if isinstance(given, dict) else {}
+    return next((str(found[key]) for key in ("query", "command", "code") if found.get(key)), dumps(given))
 
 
 _KINDS: Final = frozenset(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from perdure.models.model_names import Provider, parse_model
 from perdure.models.providers.claude import claude_of
+from perdure.values.messages import HostedTool
 
 Caching = Literal["automatic", "marked", "none"]
 
@@ -30,12 +31,17 @@ class Capabilities:
     """Whether the server keeps the beginning of a prompt: by itself, where a mark stands, or not at all."""
     thinking: bool = False
     """Whether it thinks before it answers, with thoughts that go back to the server."""
+    hosted_tools: tuple[HostedTool, ...] = ()
+    """The tools that its provider runs itself."""
 
 
 _OPENAI_SEES: Final = re.compile(
     r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|o1(?!-(?:mini|preview))|o[34](?!-mini-search)|chatgpt-4o"
 )
 _OPENAI_THINKS: Final = re.compile(r"o\d|gpt-[5-9](?!.*chat)|codex|computer-use")
+_OPENAI_HOSTS: Final = re.compile(r"gpt-4o|gpt-4\.1(?!-nano)|gpt-[5-9]|o[34]")
+_GEMINI_HOSTS: Final = re.compile(r"gemini-(?!1)")
+_HOSTED: Final[tuple[HostedTool, ...]] = get_args(HostedTool)
 _GEMINI_THINKS: Final = re.compile(r"gemini-(?:2\.5|[3-9])")
 _NOVA: Final = re.compile(r"nova-(?:lite|pro|premier|2)")
 
@@ -56,7 +62,10 @@ def _chat(name: str) -> Capabilities:
 
 def _responses(name: str) -> Capabilities:
     sees = _OPENAI_SEES.match(name) is not None
-    return Capabilities(images=sees, documents=sees, thinking=_OPENAI_THINKS.match(name) is not None)
+    hosted = _HOSTED if _OPENAI_HOSTS.match(name) else ()
+    return Capabilities(
+        images=sees, documents=sees, thinking=_OPENAI_THINKS.match(name) is not None, hosted_tools=hosted
+    )
 
 
 def _anthropic(name: str) -> Capabilities:
@@ -64,12 +73,18 @@ def _anthropic(name: str) -> Capabilities:
     if claude is None:
         return Capabilities(images=True, documents=True, caching="marked", thinking=True)
     return Capabilities(
-        strict_schemas=claude.strict_schemas, images=True, documents=True, caching="marked", thinking=claude.thinking
+        strict_schemas=claude.strict_schemas,
+        images=True,
+        documents=True,
+        caching="marked",
+        thinking=claude.thinking,
+        hosted_tools=_HOSTED if claude.hosts_tools else (),
     )
 
 
 def _google(name: str) -> Capabilities:
-    return Capabilities(images=True, documents=True, audio=True, thinking=_GEMINI_THINKS.match(name) is not None)
+    thinking, hosted = _GEMINI_THINKS.match(name) is not None, _HOSTED if _GEMINI_HOSTS.match(name) else ()
+    return Capabilities(images=True, documents=True, audio=True, thinking=thinking, hosted_tools=hosted)
 
 
 def _bedrock(name: str) -> Capabilities:

@@ -272,6 +272,16 @@ class CallPieces:
         return [] if block in self._written else self.write(block, arguments)
 
 
+def hosted_piece(tool: str, input: str, result: str, *, failed: bool = False) -> JsonObject:
+    """Return a delta with a use of a hosted tool, which has ended."""
+    return {"hosted_calls": [{"tool": tool, "input": input, "result": result, "failed": failed}]}
+
+
+def hosted_tools(body: JsonObject) -> list[str]:
+    """Return the hosted tools that a body offers."""
+    return body.get("hosted_tools") or []
+
+
 def usage_chunk(prompt: int, completion: int, cached: int = 0, reasoning: int = 0) -> JsonObject:
     """Return counts of tokens in the form of Chat Completions; `prompt` includes the cached ones."""
     return {

@@ -22,6 +22,8 @@ _SAMPLED: Final = re.compile(rf"{_BUDGETS.pattern}|claude-(?:opus|sonnet)-4-6")
 _NO_SCHEMAS: Final = re.compile(r"claude-(?:[123](?!\d)|instant|v\d|(?:opus|sonnet)-4(?:-0|-20\d+)?(?:[@:-]|$))")
 _NO_THOUGHTS: Final = re.compile(r"claude-(?:[12](?!\d)|instant|v\d|3-(?:5|opus|sonnet|haiku))")
 
+_NO_HOSTED: Final = re.compile(r"claude-(?:[12](?!\d)|instant|v\d|3-(?:opus|sonnet|haiku|5-sonnet))")
+
 _TOKENS: Final = 4096
 _TOKENS_4_5: Final = 64_000
 _TOKENS_LATER: Final = 128_000
@@ -49,6 +51,11 @@ class Claude:
     def thinking(self) -> bool:
         """Whether it can think."""
         return _NO_THOUGHTS.match(self.name) is None
+
+    @property
+    def hosts_tools(self) -> bool:
+        """Whether Anthropic runs tools for it."""
+        return _NO_HOSTED.match(self.name) is None
 
     @property
     def sampled(self) -> bool:

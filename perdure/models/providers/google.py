@@ -16,6 +16,8 @@ from perdure.models.providers.chat_messages import (
     chat_tools,
     chunk,
     count,
+    hosted_piece,
+    hosted_tools,
     objects,
     part_of,
     read_conversation,
@@ -26,6 +28,7 @@ from perdure.values.json import Json, JsonObject, dumps, loads
 
 _UNSIGNED: Final = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
 """The signature that Google's documentation gives for a call of another model: `skip_thought_signature_validator`."""
+_HOSTED: Final = {"web_search": "googleSearch", "code_execution": "codeExecution"}
 _LEVELS: Final = re.compile(r"gemini-(?:[3-9]|\d\d)")
 """Models that take a level of thinking; earlier ones take a budget of tokens."""
 _BUDGET: Final = {"none": 0, "off": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
@@ -42,12 +45,13 @@ def write_body(model: str, chat: JsonObject) -> JsonObject:
     }
     if conversation.system:
         body["systemInstruction"] = {"parts": [{"text": text} for text in conversation.system]}
-    if tools := chat_tools(chat):
-        declared = [
-            {"name": tool["name"], "description": tool["description"], "parametersJsonSchema": tool["parameters"]}
-            for tool in tools
-        ]
-        body["tools"] = [{"functionDeclarations": declared}]
+    declared = [
+        {"name": tool["name"], "description": tool["description"], "parametersJsonSchema": tool["parameters"]}
+        for tool in chat_tools(chat)
+    ]
+    functions = [{"functionDeclarations": declared}] if declared else []
+    if tools := [*functions, *({_HOSTED[name]: {}} for name in hosted_tools(chat))]:
+        body["tools"] = tools
     config = _config(model, chat)
     return body | ({"generationConfig": config} if config else {})
 
@@ -57,7 +61,9 @@ _SAMPLING: Final = {"temperature": "temperature", "top_p": "topP", "max_tokens":
 
 def _config(model: str, chat: JsonObject) -> JsonObject:
     config: JsonObject = {name: chat[key] for key, name in _SAMPLING.items() if chat.get(key) is not None}
-    if form := part_of(chat, "response_format"):
+    # Models before Gemini 3 do not write JSON by a schema where they use hosted tools: the prompt has it too.
+    enforced = not hosted_tools(chat) or _LEVELS.search(model) is not None
+    if enforced and (form := part_of(chat, "response_format")):
         config["responseMimeType"] = "application/json"
         if schema := part_of(form, "json_schema"):
             config["responseJsonSchema"] = schema["schema"]
@@ -121,6 +127,9 @@ class GoogleEvents:
 
     def __init__(self) -> None:
         self._calls = 0
+        self._code = ""
+        """The code that runs."""
+        self._searched = False
 
     def take(self, event: Json) -> list[Json]:
         """Return the pieces that an event stands for; what is none of these events stays as it is."""
@@ -134,7 +143,7 @@ class GoogleEvents:
         for candidate in objects(event.get("candidates"))[:1]:
             for part in objects(part_of(candidate, "content").get("parts")):
                 pieces += self._part(part)
-            pieces += self._end(candidate)
+            pieces += self._searches(part_of(candidate, "groundingMetadata")) + self._end(candidate)
         if usage := part_of(event, "usageMetadata"):
             thoughts = count(usage.get("thoughtsTokenCount"))
             prompt = count(usage.get("promptTokenCount")) + count(usage.get("toolUsePromptTokenCount"))
@@ -144,7 +153,23 @@ class GoogleEvents:
             )
         return pieces
 
+    def _searches(self, grounding: JsonObject) -> list[Json]:
+        """Return the searches of an answer, once: a stream may repeat them."""
+        queries = grounding.get("webSearchQueries")
+        if self._searched or not isinstance(queries, list) or not queries:
+            return []
+        self._searched = True
+        pages = (part_of(each, "web") for each in objects(grounding.get("groundingChunks")))
+        found = "\n".join(f"{page.get('title') or ''} {page.get('uri') or ''}".strip() for page in pages)
+        return [chunk(hosted_piece("web_search", "\n".join(map(str, queries)), found))]
+
     def _part(self, part: JsonObject) -> list[Json]:
+        if isinstance(code := part.get("executableCode"), dict):
+            self._code = str(code.get("code") or "")
+            return []
+        if isinstance(ran := part.get("codeExecutionResult"), dict):
+            failed = ran.get("outcome") != "OUTCOME_OK"
+            return [chunk(hosted_piece("code_execution", self._code, str(ran.get("output") or ""), failed=failed))]
         if isinstance(call := part.get("functionCall"), dict):
             index, self._calls = self._calls, self._calls + 1
             signature = part.get("thoughtSignature")

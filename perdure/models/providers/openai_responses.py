@@ -14,6 +14,8 @@ from perdure.models.providers.chat_messages import (
     chat_tools,
     chunk,
     count,
+    hosted_piece,
+    hosted_tools,
     in_order,
     objects,
     part_of,
@@ -26,6 +28,12 @@ from perdure.models.providers.chat_messages import (
 from perdure.values.json import Json, JsonObject
 
 _THOUGHTS: Final = "reasoning.encrypted_content"
+_HOSTED: Final[dict[str, JsonObject]] = {
+    "web_search": {"type": "web_search"},
+    "code_execution": {"type": "code_interpreter", "container": {"type": "auto"}},
+}
+_RESULTS: Final = {"web_search": "web_search_call.action.sources", "code_execution": "code_interpreter_call.outputs"}
+"""What the server includes in an answer of each hosted tool's results."""
 
 
 def write_body(model: str, chat: JsonObject, *, thinking: bool) -> JsonObject:
@@ -35,8 +43,9 @@ def write_body(model: str, chat: JsonObject, *, thinking: bool) -> JsonObject:
     reasoning, which goes back with its calls.
     """
     body: JsonObject = {"model": model, "store": False, "input": list(_input(chat["messages"]))}
-    if tools := chat_tools(chat):
-        body["tools"] = [{"type": "function", "strict": False, **tool} for tool in tools]
+    hosted = [_HOSTED[name] for name in hosted_tools(chat)]
+    if tools := [*({"type": "function", "strict": False, **tool} for tool in chat_tools(chat)), *hosted]:
+        body["tools"] = tools
     if form := part_of(chat, "response_format"):
         schema = part_of(form, "json_schema")
         body["text"] = {"format": {"type": form.get("type"), **schema}}
@@ -45,8 +54,9 @@ def write_body(model: str, chat: JsonObject, *, thinking: bool) -> JsonObject:
             body[name] = chat[key]
     if (effort := chat.get("reasoning_effort")) is not None:
         body["reasoning"] = {"effort": effort}
-    if thinking or effort is not None:
-        body["include"] = [_THOUGHTS]
+    included = [_THOUGHTS] if thinking or effort is not None else []
+    if included := [*included, *(_RESULTS[name] for name in hosted_tools(chat))]:
+        body["include"] = included
     if chat.get("stream"):
         body["stream"] = True
     return body
@@ -174,6 +184,8 @@ class ResponsesEvents:
                 pieces += [
                     chunk({"content": [{"type": "reasoning_text", "text": each.get("text")}]}) for each in thoughts
                 ]
+        elif kind in ("web_search_call", "code_interpreter_call"):
+            pieces.append(chunk(_hosted_call(item)))
         elif kind == "message" and index not in self._begun:
             pieces += [chunk(_delta_of(part)) for part in objects(item.get("content"))]
         self._begun.add(index)
@@ -206,6 +218,17 @@ class ResponsesEvents:
 
 def _item(event: JsonObject) -> JsonObject:
     return part_of(event, "item")
+
+
+def _hosted_call(item: JsonObject) -> JsonObject:
+    failed = item.get("status") == "failed"
+    if item.get("type") == "code_interpreter_call":
+        logs = (str(each.get("logs") or each.get("url") or "") for each in objects(item.get("outputs")))
+        return hosted_piece("code_execution", str(item.get("code") or ""), "\n".join(logs), failed=failed)
+    action = part_of(item, "action")
+    queries = action.get("queries") or [action.get("query") or action.get("url") or ""]
+    sources = (str(each.get("url") or "") for each in objects(action.get("sources")))
+    return hosted_piece("web_search", "\n".join(map(str, queries)), "\n".join(sources), failed=failed)
 
 
 def _delta_of(part: JsonObject) -> JsonObject:

@@ -83,4 +83,4 @@ def write_request(model: str, name: str, chat: JsonObject, stable: int = 0) -> J
         return bedrock.write_body(name, chat, stable, marked=capabilities.caching == "marked")
     if provider == "openai-responses":
         return openai_responses.write_body(name, chat, thinking=capabilities.thinking)
-    return {"model": name, **chat}
+    return {"model": name, **{key: value for key, value in chat.items() if key != "hosted_tools"}}

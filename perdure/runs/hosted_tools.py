@@ -1,0 +1,49 @@
+"""Hosted tools: tools that a model's provider runs itself, while the model writes (R20.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.approvals.policy import Guard
+from perdure.models.dialects.registry import DIALECTS
+from perdure.models.model_names import PROVIDERS
+from perdure.models.providers.capabilities import EXAMPLES, capabilities_of
+from perdure.runs.agent import AgentSpec, Models
+from perdure.values.messages import HostedMessage
+
+
+def hosted_problems(agent: AgentSpec, hosted: Sequence[str], models: Models, guard: Guard) -> list[str]:
+    """Return why an agent cannot have these hosted tools: a line for each reason.
+
+    `models`: of an agent file alone those that it names; of a run, with its worker's.
+    """
+    if not hosted:
+        return []
+    problems = []
+    if DIALECTS[agent.config.dialect].keeps_turns:
+        problems.append(f"the hosted tool {hosted[0]!r} does not go with dialect 'tools': use 'solution' or 'script'")
+    for key in ("fast", "smart", "fallback"):
+        named = getattr(models, key) if key in models.model_fields_set else []
+        for model in [named] if isinstance(named, str) else named:
+            problems += [_lacks(key, model, name) for name in hosted if name not in capabilities_of(model).hosted_tools]
+    show = agent.config.show
+    for name in hosted:
+        if (show if isinstance(show, str) else show.get(name)) == "shape":
+            problems.append(f"config.show: a model reads all that the hosted tool {name!r} returns; use 'values'")
+        if (why := guard.why_hosted(name)) is not None:
+            problems.append(
+                f"nobody can be asked before the hosted tool {name!r} acts, and {why}: set config.approval.tools.{name} "
+                "to 'never' where the policy allows it, or leave the tool out"
+            )
+    return problems
+
+
+def _lacks(key: str, model: str, name: str) -> str:
+    has = [each for each in PROVIDERS if name in capabilities_of(f"{each}:{EXAMPLES[each]}").hosted_tools]
+    return f"config.models.{key}: the model {model!r} has no hosted tool {name!r}; use a model of {', '.join(has)}"
+
+
+def file_problems(agent: AgentSpec) -> list[str]:
+    """Return why an agent file cannot have its hosted tools, as far as the file alone shows it."""
+    hosted = [message.tool for message in agent.messages() if isinstance(message, HostedMessage)]
+    return hosted_problems(agent, hosted, agent.config.models, Guard(agent.config.approval))
