@@ -9,10 +9,10 @@ from typing import Final
 from perdure.models.providers.capabilities import Capabilities
 from perdure.values.json import JsonObject
 from perdure.values.limits import MAX_FILES_SHOWN, MAX_MEDIA_SHOWN
-from perdure.values.media import MediaValue, media_lines, media_type
+from perdure.values.media import PICTURES, MediaValue, media_lines, media_type
 
 _NEEDED: Final = {
-    **dict.fromkeys(("image/png", "image/jpeg", "image/gif", "image/webp"), "images"),
+    **dict.fromkeys(PICTURES, "images"),
     "application/pdf": "documents",
     **dict.fromkeys(("audio/wav", "audio/mpeg"), "audio"),
 }

@@ -22,7 +22,9 @@ from perdure.gateway.guards import Guards, TooManyGuessesError
 from perdure.pages._decision_forms import PREFIX
 from perdure.pages._markdown import render_markdown
 from perdure.values.caller_context import masked_context
-from perdure.values.json import dumps, shorten
+from perdure.values.json import Json, dumps, shorten
+from perdure.values.limits import MAX_FILES_SHOWN
+from perdure.values.media import PICTURES, MediaValue, media_within
 
 HERE: Final = Path(__file__).parent
 LARGEST_FORM: Final = 8_000_000
@@ -45,6 +47,8 @@ class Site:
             shorten=shorten,
             path=path,
             markdown=render_markdown,
+            files_of=files_of,
+            pictures=PICTURES,
             clock=clock,
             spent=spent,
             prefix=PREFIX,
@@ -172,6 +176,11 @@ def spent(dollars: float | None, tokens: int | None, *, both: bool = False) -> s
     """Return a cost in words: dollars, or tokens if no price is known. `both`: the tokens are of other runs than the dollars."""
     known = [] if dollars is None else [f"${dollars:.4f}"]
     return " and ".join([*known, *([f"{tokens:,} tokens"] if tokens and (both or dollars is None) else [])])
+
+
+def files_of(value: Json) -> list[MediaValue]:
+    """Return the files of a value or a text that a page shows, each once."""
+    return list(dict.fromkeys(media_within(value)))[:MAX_FILES_SHOWN]
 
 
 def path(text: str) -> str:

@@ -14,6 +14,7 @@ from perdure.gateway.callers import Caller
 from perdure.gateway.streams import EventStream
 from perdure.pages._conversations import Conversations
 from perdure.pages._costs import CostsPage
+from perdure.pages._files import FilePages
 from perdure.pages._inbox import Inbox
 from perdure.pages._runs import RunPages
 from perdure.pages._schedules import SchedulesPage
@@ -42,6 +43,7 @@ def pages(gateway: Gateway) -> Adapter:
         *Inbox(gateway.perdure, site, find, streamed=streamed).routes("/inbox"),
         *SchedulesPage(gateway, site).routes(),
         *CostsPage(gateway, site).routes(),
+        *FilePages(gateway, site).routes(),
         Route("/tenant", site.choose_tenant, methods=["POST"]),
     ]
     return Adapter("pages", routes, access="page", problem=site.problem)

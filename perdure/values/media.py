@@ -119,6 +119,8 @@ _STARTS: Final = (
     (b"II*\x00", "image/tiff"),
     (b"MM\x00*", "image/tiff"),
 )
+PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""The types that browsers and models show. They hold nothing that could run."""
 _RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"}
 _BRANDS: Final = {
     b"M4A ": "audio/mp4", b"avif": "image/avif", b"heic": "image/heic", b"heix": "image/heic", b"qt  ": "video/quicktime",
