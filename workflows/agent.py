@@ -173,7 +173,7 @@ class RunDriver:
         """Make Requests until the run is over. Fail at a limit."""
         run = self.run
         starts = run.context.starts_with_plan and self._input.snapshot is None
-        if starts and await self._run_calls(0, _given(run.context.plan)):
+        if starts and await self._run_calls(0, _plan_as_result(run.context.plan)):
             return
         while True:
             await self._mailbox.lull()
@@ -324,7 +324,7 @@ class RunDriver:
             self.calls.deliver(delivery)
 
 
-async def _given(plan: Sequence[Json]) -> RequestResult:
+async def _plan_as_result(plan: Sequence[Json]) -> RequestResult:
     """Return the calls of a plan that was given at the start: no model is asked for it (R5.9)."""
     return RequestResult(calls=[*plan])
 
@@ -350,18 +350,18 @@ class AgentWorkflow:
         self._parent = ParentRun(self._raise_budget)
         self._watchers = Watchers()
         self._pages = Pages()
-        self._given: RunInput | None = None
+        self._run_input: RunInput | None = None
         self._driver: RunDriver | None = None
         """The rest, once the run is prepared. Handlers may be called before."""
 
     @workflow.run
-    async def run(self, *given: Json) -> RunResult:
+    async def run(self, *arguments: Json) -> RunResult:
         """Run the agent to its output. Takes one `RunInput`.
 
         Fails with an `ApplicationError` whose type is the reason, and whose detail is the result so far.
         """
         with self._notes.to_end(ApplicationError):
-            self._given = run_input = await whole(read_input(RunInput, given))
+            self._run_input = run_input = await whole(read_input(RunInput, arguments))
             run_input, run = await prepare(run_input, self._approvals, self._notes, self._hooks)
             sender = Dispatcher(
                 run.sizes,
@@ -608,7 +608,7 @@ class AgentWorkflow:
     @query_arguments
     def value(self, what: str, offset: int = 0) -> ValuePage:
         """Return a page of a cut value: `output`, `state`, `calls`, `errors`, a reference or a call's id."""
-        return self._pages.page(self._run, what, offset, self._given)
+        return self._pages.page(self._run, what, offset, self._run_input)
 
     @workflow.query(
         name=RECALL_QUERY,

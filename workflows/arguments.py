@@ -90,22 +90,22 @@ def read_one(kind: type[W], sent: Sent[W]) -> W | None:
         return None
 
 
-def read_input(kind: type[W], given: Sequence[Json]) -> W:
+def read_input(kind: type[W], arguments: Sequence[Json]) -> W:
     """Return the input of a workflow. Raise `ApplicationError` of type `Refused` for an invalid one.
 
     An input of the engine itself, or an encrypted one, is waited for: the task fails until it can be read.
     """
     try:
-        if len(given) != 1:
-            raise DecisionError(f"one argument is expected, not {len(given) or 'none'}")
-        if isinstance(given[0], UnreadArgument):
+        if len(arguments) != 1:
+            raise DecisionError(f"one argument is expected, not {len(arguments) or 'none'}")
+        if isinstance(arguments[0], UnreadArgument):
             info = workflow.info()
-            if given[0].waits or info.continued_run_id or info.parent:
-                raise RuntimeError(f"the input {given[0]}")
-            raise DecisionError(str(given[0]))
-        found: W = kind.model_validate(given[0])
-        if isinstance(given[0], dict) and given[0].get("snapshot") is None:  # then it comes from outside
-            check(given[0], source="the input")
+            if arguments[0].waits or info.continued_run_id or info.parent:
+                raise RuntimeError(f"the input {arguments[0]}")
+            raise DecisionError(str(arguments[0]))
+        found: W = kind.model_validate(arguments[0])
+        if isinstance(arguments[0], dict) and arguments[0].get("snapshot") is None:  # then it comes from outside
+            check(arguments[0], source="the input")
         return found
     except ValidationError as error:
         problem = first_problem(error)

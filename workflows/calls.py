@@ -80,8 +80,8 @@ async def run_existing(
     if not 0 < (length := len(_child(call, existing).encode())) <= MAX_ID:
         message = f"{tool.name} cannot be run: its id would have {length:,} bytes, and 1 to {MAX_ID:,} are possible"
         return Failed(CallError("id_too_long", message))
-    given = existing.argument_list(call.inputs.params)
-    size = sum(map(sender.sizes.of, given))
+    arguments = existing.argument_list(call.inputs.params)
+    size = sum(map(sender.sizes.of, arguments))
     if size > sender.max_payload:
         message = f"the parameters of {tool.name} have {bytes_text(size)} with their references resolved; {sender.max_payload:,} is the most"
         return Failed(CallError("params_too_large", message))
@@ -90,7 +90,7 @@ async def run_existing(
     sender.free(call.id)
     call.state.attempts = 1
     try:
-        value = await _execute_existing(call, tool, existing, given, sender)
+        value = await _execute_existing(call, tool, existing, arguments, sender)
         check(value, source=f"the result of {tool.name}")
     except JsonError as error:
         return Failed(CallError("not_json", str(error)))
@@ -115,13 +115,15 @@ def _child(call: Call, existing: Existing) -> str:
     return existing.workflow_id(call.inputs.params, f"{workflow.info().workflow_id}/{call.id}")
 
 
-async def _execute_existing(call: Call, tool: Tool, existing: Existing, given: list[Json], sender: Dispatcher) -> Any:
+async def _execute_existing(
+    call: Call, tool: Tool, existing: Existing, arguments: list[Json], sender: Dispatcher
+) -> Any:
     summary = line(call_line(call.inputs.params))
     limit = timedelta(seconds=tool.timeout) if tool.timeout else None
     if existing.kind == "activity":
         return await workflow.execute_activity(
             existing.name,
-            args=given,
+            args=arguments,
             activity_id=call.id,
             task_queue=tool.task_queue,
             start_to_close_timeout=timedelta(seconds=tool.attempt_timeout),
@@ -137,7 +139,7 @@ async def _execute_existing(call: Call, tool: Tool, existing: Existing, given: l
         async def run_child() -> Any:
             return await workflow.execute_child_workflow(
                 existing.name,
-                args=given,
+                args=arguments,
                 id=child_id,
                 task_queue=tool.task_queue,
                 execution_timeout=limit,
@@ -154,7 +156,7 @@ async def _execute_existing(call: Call, tool: Tool, existing: Existing, given: l
                 raise
             return await run_child()
     client = workflow.create_nexus_client(service=existing.service, endpoint=existing.endpoint)
-    argument = given[0] if given else None
+    argument = arguments[0] if arguments else None
     return await client.execute_operation(existing.name, argument, schedule_to_close_timeout=limit, summary=summary)
 
 

@@ -108,10 +108,10 @@ class BudgetShare:
         """Return a share, once there is one, for the caller to `settle`; a `Limit`, without settling, when the budget
         is spent.
         """
-        given: asyncio.Future[Share] = asyncio.get_running_loop().create_future()
-        self._waiting.append((name, given))
+        share_future: asyncio.Future[Share] = asyncio.get_running_loop().create_future()
+        self._waiting.append((name, share_future))
         self.hand_out()
-        return await given
+        return await share_future
 
     def settle(self, name: str, used: RunUsage | None) -> None:
         """Settle a share at its taker's end: what is left goes to others. `None` when the usage is unknown."""
@@ -133,14 +133,14 @@ class BudgetShare:
         """Give out what is left, in the order of requests."""
         rivals = self._rivals() if self._waiting and self._shares.limited else 1
         while self._waiting:
-            name, given = self._waiting[0]
-            if not given.cancelled():
+            name, share_future = self._waiting[0]
+            if not share_future.cancelled():
                 share = self._shares.take(
                     name, self._usage(), beside=rivals or 1, writing=rivals is None, worked=self._worked()
                 )
                 if share is None:
                     return
-                given.set_result(share)
+                share_future.set_result(share)
                 if rivals is not None and self._shares.limited and isinstance(share, Budget):
                     rivals = max(1, rivals - 1)
             self._waiting.popleft()

@@ -52,7 +52,7 @@ async def whole(argument: I) -> I:
         above=info.parent.workflow_id, execution=info.parent.run_id, name=_name(info.parent.workflow_id)
     )
     try:
-        given: I = await workflow.execute_activity(
+        fetched: I = await workflow.execute_activity(
             GIVEN_ACTIVITY,
             wanted,
             result_type=type(argument),
@@ -67,7 +67,7 @@ async def whole(argument: I) -> I:
         why = f"the run above did not send the input of this one: {message_of(error)}"
         raise ApplicationError(why, type=REFUSED, non_retryable=True) from None
     update: dict[str, Any] = {"free": argument.free}
-    return given.model_copy(update=update | ({"clocked": argument.clocked} if isinstance(argument, RunInput) else {}))
+    return fetched.model_copy(update=update | ({"clocked": argument.clocked} if isinstance(argument, RunInput) else {}))
 
 
 def _name(above: str) -> str:

@@ -104,7 +104,7 @@ async def run_delegate(
     child = ChildHandle(call.id, tool.name, title, queue, timeout, lambda: begin(call))
     argument: RunInput | LoopInput | None = None
 
-    def given() -> RunInput | LoopInput:
+    def make_input() -> RunInput | LoopInput:
         nonlocal argument
         made = handed(call, plan.values(call), run, budget)
         if isinstance(made, CallError):
@@ -112,7 +112,7 @@ async def run_delegate(
         argument, call.state.attempts = made, 1
         return made
 
-    ended = await _run(child, given, sender, on_spent)
+    ended = await _run(child, make_input, sender, on_spent)
     if isinstance(argument, LoopInput) and isinstance(ended, LoopState):
         outcome, call.state.notes = argument.outcome(ended)
         return outcome
@@ -130,10 +130,10 @@ async def run_iteration(
 
 
 async def _run(
-    child: ChildHandle, given: Callable[[], RunInput | LoopInput], sender: Dispatcher, on_spent: OnSpent
+    child: ChildHandle, make_input: Callable[[], RunInput | LoopInput], sender: Dispatcher, on_spent: OnSpent
 ) -> Returned | Failed | LoopState:
     try:
-        result: RunResult | LoopState = await _result(child, given, sender, on_spent)
+        result: RunResult | LoopState = await _result(child, make_input, sender, on_spent)
     except NotStartedError as error:
         return Failed(CallError(error.code, str(error)))
     except ChildWorkflowError as failure:
@@ -146,7 +146,7 @@ async def _run(
 
 
 async def _result(
-    child: ChildHandle, given: Callable[[], RunInput | LoopInput], sender: Dispatcher, on_spent: OnSpent
+    child: ChildHandle, make_input: Callable[[], RunInput | LoopInput], sender: Dispatcher, on_spent: OnSpent
 ) -> Any:
     """Return the child's result.
 
@@ -159,7 +159,7 @@ async def _result(
     async with (
         sender.turn
     ):  # what it is given is made when it can be sent: that of 500 at once takes more than one task may (R18.5)
-        argument = given()
+        argument = make_input()
         if (size := input_size(argument, sender.sizes)) > sender.max_payload:
             why = f"{child.who} cannot be run: its context and parameters have {size:,} bytes, and {sender.max_payload:,} is the most"
             raise NotStartedError("params_too_large", why)
@@ -175,7 +175,7 @@ async def _result(
     deadline = deadline_of(argument) if isinstance(argument, RunInput) else None
     sent = argument.model_copy(update={"free": free} | ({"clocked": True} if deadline is not None else {}))
     if asks:
-        sender.keep_given(child.name, argument, size)
+        sender.keep_input(child.name, argument, size)
 
     async def start() -> ChildWorkflowHandle[Any, Any]:
         return await workflow.start_child_workflow(

@@ -161,7 +161,7 @@ class Dispatcher:
         """Lock of tasks that wait for `room`. A task that prepares a payload in its turn holds it, and reserves with
         `take`.
         """
-        self._given: dict[str, tuple[RunInput | LoopInput, int]] = {}
+        self._child_inputs: dict[str, tuple[RunInput | LoopInput, int]] = {}
         self._turning: asyncio.Task[None] | None = None
 
     async def room(self, size: int) -> None:
@@ -183,16 +183,16 @@ class Dispatcher:
         before = task_number()
         await workflow.wait_condition(lambda: task_number() != before)
 
-    def keep_given(self, name: str, argument: RunInput | LoopInput, size: int) -> None:
+    def keep_input(self, name: str, argument: RunInput | LoopInput, size: int) -> None:
         """Keep a child run's input of `size` bytes, which it will query, until it is settled."""
-        self._given[name] = argument, size
+        self._child_inputs[name] = argument, size
 
     def payload(self, kind: str, name: str) -> Payload | None:
         """Return the input of a child run that was not sent, or the decision on a claim; `None`: it is undecided."""
         if kind == GRANT.name:
             granted = self._history.granted(name)
             return None if granted is None else Payload(granted)
-        return Payload(*self._given[name]) if kind == CHILD.name and name in self._given else GONE
+        return Payload(*self._child_inputs[name]) if kind == CHILD.name and name in self._child_inputs else GONE
 
     def size_of(self, reads: ToolReads) -> int:
         """Return the bytes of a tool's input."""
@@ -222,7 +222,7 @@ class Dispatcher:
         """Record that the call's result has arrived, or that none will."""
         self._quick.end(call_id)
         self._history.settle(call_id)
-        self._given.pop(call_id, None)
+        self._child_inputs.pop(call_id, None)
         if not isinstance(sys.exception(), GeneratorExit):  # then the run is only put out of memory
             self._decide()
 

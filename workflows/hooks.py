@@ -74,7 +74,7 @@ class ExecutionHooks:
     def __init__(self, note: Callable[[str, str, str, str, str], None] | None = None) -> None:
         self.hooks = Hooks()
         self._note = note
-        self._given: dict[str, HookEvent] = {}
+        self._events: dict[str, HookEvent] = {}
         """Events under way that were too large to be sent, by key."""
         self._slots = asyncio.Semaphore(AT_ONCE)
 
@@ -116,18 +116,18 @@ class ExecutionHooks:
             self._note(what, name, hook, call, why)
 
     async def _ask(self, wanted: list[HookRef], event: HookEvent, size: int, sender: Dispatcher | None) -> HookAnswer:
-        key, given = event.key, None if size > INLINE else event.as_json()
-        size = len(dumps(given).encode(errors="surrogatepass"))
-        given = None if size > INLINE else given
+        key, event_json = event.key, None if size > INLINE else event.as_json()
+        size = len(dumps(event_json).encode(errors="surrogatepass"))
+        event_json = None if size > INLINE else event_json
         if sender is not None:
-            await sender.room(0 if given is None else size)
+            await sender.room(0 if event_json is None else size)
         seconds = sum(hook.timeout for hook in wanted) + _MARGIN
-        if given is None:
-            self._given[key] = event
+        if event_json is None:
+            self._events[key] = event
         try:
             answer: HookAnswer = await workflow.execute_activity(
                 HOOK_ACTIVITY,
-                HookInput(event=wanted[0].event, hooks=wanted, key=key, given=given),
+                HookInput(event=wanted[0].event, hooks=wanted, key=key, given=event_json),
                 result_type=HookAnswer,
                 start_to_close_timeout=timedelta(seconds=seconds),
                 schedule_to_close_timeout=ANOTHER_WITHIN + timedelta(seconds=seconds),
@@ -142,12 +142,12 @@ class ExecutionHooks:
             words = "is not there any more: no worker has it" if gone else f"could not be called: {message_of(error)}"
             return unanswered(wanted, words)
         finally:
-            self._given.pop(key, None)
+            self._events.pop(key, None)
         return answer
 
     def payload(self, key: str) -> Payload:
         """Return the event by its key, while hooks are called with it."""
-        event = self._given.get(key)
+        event = self._events.get(key)
         return GONE if event is None else Payload(event.as_json())
 
 
@@ -186,9 +186,9 @@ async def begin(hooking: ExecutionHooks, run_input: RunInput, agent: str, system
     if dumps(answer.changed["input"]) == dumps(run_input.input):
         return run_input
     # A hook has seen all of the input: each value that it returns may come from any of the input's sources (R15.1).
-    told = {reference: names for reference, names in run_input.sources.items() if not _of_input(reference)}
+    read_sources = {reference: names for reference, names in run_input.sources.items() if not _of_input(reference)}
     mixed = sorted({name for reference, names in run_input.sources.items() if _of_input(reference) for name in names})
-    sources = {**told, **({"†input": mixed} if mixed else {})}
+    sources = {**read_sources, **({"†input": mixed} if mixed else {})}
     return run_input.model_copy(update={"input": answer.changed["input"], "has_input": True, "sources": sources})
 
 

@@ -53,9 +53,9 @@ class LoopWorkflow:
         """The rest, once the input is read. Handlers may be called before."""
 
     @workflow.run
-    async def run(self, *given: Any) -> LoopState:
+    async def run(self, *arguments: Any) -> LoopState:
         """Run all iterations; return their results and failures. The argument is one `LoopInput`."""
-        loop = await whole(read_input(LoopInput, given))
+        loop = await whole(read_input(LoopInput, arguments))
         self._driver = LoopDriver(loop, self._children, self._policy, self._parent, self._left)
         if self._parent.raised is not None:
             self._driver.raise_budget(self._parent.raised)

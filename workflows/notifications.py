@@ -84,9 +84,9 @@ class NotificationWorkflow:
     """The delivery of one notification to its routes, or to a callback. It goes on when the run has ended."""
 
     @workflow.run
-    async def run(self, *given: Any) -> NotificationResult:
+    async def run(self, *arguments: Any) -> NotificationResult:
         """Deliver to all routes at once; return the outcomes. The argument is one `NotificationInput`."""
-        wanted = read_input(NotificationInput, given)
+        wanted = read_input(NotificationInput, arguments)
         return NotificationResult(routes=await asyncio.gather(*(_to_route(wanted, each) for each in _targets(wanted))))
 
 

@@ -121,12 +121,12 @@ def list_agent(name: str, known: Sequence[str], *, below: bool) -> None:
 
 def whose() -> TypedSearchAttributes | None:
     """Return the owner attributes for a child run: this run's own, so that a tenant finds its waiting requests (R10.2)."""
-    said = [
+    pairs = [
         each
         for each in workflow.info().typed_search_attributes
         if each.key.name in (SENDER_ATTRIBUTE, TENANT_ATTRIBUTE)
     ]
-    return TypedSearchAttributes(said) if said else None
+    return TypedSearchAttributes(pairs) if pairs else None
 
 
 _REASON: Final = SearchAttributeKey.for_keyword(STOP_ATTRIBUTE)

@@ -43,7 +43,7 @@ class Resets:
         self._on_reset = on_reset
         self._first_tasks: set[int] = set()
         """The length of the history in the first task after each reset. A decision may wait while the run is reset once more."""
-        self._asked: asyncio.Future[str] | None = None
+        self._execution_known: asyncio.Future[str] | None = None
         self._task: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         self._counted: asyncio.Future[bool] = loop.create_future()
@@ -99,16 +99,16 @@ class Resets:
 
         It is asked behind them: signals and updates that a reset has brought come in another order when the history is replayed.
         """
-        if self._asked is None:
+        if self._execution_known is None:
             loop = asyncio.get_running_loop()
-            self._asked = loop.create_future()
-            loop.call_soon(self._ask, self._asked)
-        return await asyncio.shield(self._asked)
+            self._execution_known = loop.create_future()
+            loop.call_soon(self._ask, self._execution_known)
+        return await asyncio.shield(self._execution_known)
 
-    def _ask(self, asked: asyncio.Future[str]) -> None:
-        self._task = asyncio.create_task(self._answer(asked))
+    def _ask(self, execution_known: asyncio.Future[str]) -> None:
+        self._task = asyncio.create_task(self._answer(execution_known))
 
-    async def _answer(self, asked: asyncio.Future[str]) -> None:
+    async def _answer(self, execution_known: asyncio.Future[str]) -> None:
         execution = ""
         with contextlib.suppress(ActivityError):  # whether there was a reset is known all the same
             execution = await workflow.execute_activity(
@@ -117,8 +117,8 @@ class Resets:
                 schedule_to_close_timeout=_ASKED,
                 summary="whether what was decided counts",
             )
-        self._asked = None
-        asked.set_result(execution)
+        self._execution_known = None
+        execution_known.set_result(execution)
 
 
 _ENDS_WITHIN: Final = timedelta(minutes=5)

@@ -64,12 +64,12 @@ class SessionWorkflow:
     """
 
     @workflow.init
-    def __init__(self, *given: Json) -> None:
+    def __init__(self, *arguments: Json) -> None:
         self._refusal: Exception | None = None
         """Problem of the input, which `run` raises: a handler may see a message before `run` begins."""
         self._session: SessionDriver | None = None
         try:
-            argument = read_input(SessionInput, given)
+            argument = read_input(SessionInput, arguments)
             if argument.document:
                 input_name(argument.document)
             self._session = SessionDriver(argument)

@@ -112,7 +112,7 @@ class SessionDriver:
         if kind == CHILD.name:
             child = self.child
             mine = None if child is None else child.id.removeprefix(f"{workflow.info().workflow_id}/")
-            return Payload(child.given) if child is not None and name == mine else GONE
+            return Payload(child.run_input) if child is not None and name == mine else GONE
         return self.transcripts.payload(kind, name)
 
     async def run(self) -> None:

@@ -71,10 +71,10 @@ class ChildRun:
     """A run of a session, from its start to its result."""
 
     def __init__(
-        self, run_id: str, given: RunInput, *, sender: str, tenant: str, searchable: bool, priority: int | None
+        self, run_id: str, run_input: RunInput, *, sender: str, tenant: str, searchable: bool, priority: int | None
     ) -> None:
         self.id = run_id
-        self.given = given
+        self.run_input = run_input
         self._sender = sender
         self._tenant = tenant
         self._searchable = searchable
@@ -128,7 +128,7 @@ class ChildRun:
     async def _start(self, title: str, *, asks: bool) -> ChildWorkflowHandle[Any, RunResult]:
         return await workflow.start_child_workflow(
             AGENT_WORKFLOW,
-            referred(self.given) if asks else self.given,
+            referred(self.run_input) if asks else self.run_input,
             id=self.id,
             result_type=RunResult,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
@@ -139,11 +139,11 @@ class ChildRun:
         )
 
     def _size(self) -> int:
-        return input_size(self.given, Sizes())
+        return input_size(self.run_input, Sizes())
 
     def _attributes(self) -> TypedSearchAttributes:
         named = (
-            (AGENT_ATTRIBUTE, str(self.given.agent.get("name"))),
+            (AGENT_ATTRIBUTE, str(self.run_input.agent.get("name"))),
             (SENDER_ATTRIBUTE, self._sender),
             (TENANT_ATTRIBUTE, self._tenant),
         )
@@ -247,9 +247,9 @@ def run_input(
 
     Its result may have any size that the workflow can receive: there is one at a time.
     """
-    given = {"agent": agent, "delegates": delegates, "sources": sources, "whose": whose}
-    given |= {"said": clip(last_message, MAX_SHOWN_MESSAGE)}
-    return RunInput(**given, records=True, reasons=reasons, free=MAX_STORED)
+    fields = {"agent": agent, "delegates": delegates, "sources": sources, "whose": whose}
+    fields |= {"said": clip(last_message, MAX_SHOWN_MESSAGE)}
+    return RunInput(**fields, records=True, reasons=reasons, free=MAX_STORED)
 
 
 _BEATS: Final = timedelta(seconds=60)
@@ -260,12 +260,12 @@ class RunTurns:
     """The turns of this execution's runs: those that wait for one, or hold one."""
 
     def __init__(self) -> None:
-        self._given: set[str] = set()
+        self._taken: set[str] = set()
         self._holding: asyncio.Task[None] | None = None
 
     def give(self, run_id: str) -> None:
         """Give a run its turn: a worker has room for it."""
-        self._given.add(run_id)
+        self._taken.add(run_id)
 
     async def take(self, run_id: str, wanted: Callable[[], bool], *, local: bool) -> None:
         """Wait until a worker has room for the run, or it is not `wanted` any more. Return at once where there is no
@@ -273,8 +273,8 @@ class RunTurns:
         """
         while wanted() and await self._are_limited(local=local):
             holding = self._holding = asyncio.create_task(_hold(run_id))
-            await self._until_given(run_id, holding, wanted)
-            if run_id in self._given or not holding.done() or not _not_taken_up(holding):
+            await self._until_taken(run_id, holding, wanted)
+            if run_id in self._taken or not holding.done() or not _not_taken_up(holding):
                 return
 
     async def _are_limited(self, *, local: bool) -> bool:
@@ -283,8 +283,8 @@ class RunTurns:
             return False
         return (await ask_limited(local=local or not workflow.patched(ASKS_BY_ACTIVITY))).runs
 
-    async def _until_given(self, run_id: str, holding: asyncio.Task[None], wanted: Callable[[], bool]) -> None:
-        await workflow.wait_condition(lambda: run_id in self._given or holding.done() or not wanted())
+    async def _until_taken(self, run_id: str, holding: asyncio.Task[None], wanted: Callable[[], bool]) -> None:
+        await workflow.wait_condition(lambda: run_id in self._taken or holding.done() or not wanted())
 
     def leave(self) -> None:
         """Return the turn: the run has ended, or will not begin."""

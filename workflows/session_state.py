@@ -316,8 +316,8 @@ class SessionState:
         entry = run_entry(result, at)
         entry.run_id, entry.started_at = run_id, started
         self._keep_state(result, entry)
-        said = {*self.sources.get(_CONVERSATION, ()), *result.left.get(_CONVERSATION, ())}
-        self.sources |= {_CONVERSATION: sorted(said)} if said else {}
+        read_sources = {*self.sources.get(_CONVERSATION, ()), *result.left.get(_CONVERSATION, ())}
+        self.sources |= {_CONVERSATION: sorted(read_sources)} if read_sources else {}
         self.transcript.append(entry)
         completed = result.status == "completed"
         why = None if completed else running.ending or result.error or f"the run was {result.status}"

@@ -220,9 +220,9 @@ class SegmentWorkflow:
         self._deleted = False
 
     @workflow.run
-    async def run(self, *given: Json) -> None:
+    async def run(self, *arguments: Json) -> None:
         """Hold one `Segment` until it is deleted."""
-        self._segment = read_input(Segment, given)
+        self._segment = read_input(Segment, arguments)
         workflow.set_current_details(f"entries {self._segment.first:,} to {self._segment.last:,}")
         await workflow.wait_condition(lambda: self._deleted)
 

@@ -33,8 +33,8 @@ def _versioned(name: str, workflow_class: Any, type_name: str, behavior: Version
     """
 
     @functools.wraps(workflow_class.run)
-    async def run(self: Any, *given: Any) -> Any:
-        return await workflow_class.run(self, *given)
+    async def run(self: Any, *arguments: Any) -> Any:
+        return await workflow_class.run(self, *arguments)
 
     run.__module__, run.__qualname__ = __name__, f"{name}.run"
     same = type(name, (workflow_class,), {"__module__": __name__, "__doc__": workflow_class.__doc__, "run": run})

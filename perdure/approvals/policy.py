@@ -250,8 +250,10 @@ class Guard:
         """Return the owners of tools that this run gives to a delegate: this run, and the owners that gave the tools to
         it."""
         givers = [*self._givers, ToolOwner(tools=list(names), policy=self.base)]
-        given = [ToolOwner(tools=[name for name in each.tools if name in names], policy=each.policy) for each in givers]
-        return [each for each in given if each.tools]
+        owners = [
+            ToolOwner(tools=[name for name in each.tools if name in names], policy=each.policy) for each in givers
+        ]
+        return [each for each in owners if each.tools]
 
     def on_timeout(self, tool: Tool | None) -> str:
         """Return the verdict when nobody decides about a call of the tool; an owner's `reject` never becomes an
@@ -268,8 +270,8 @@ class Guard:
 
     def _policies(self, tool: Tool | None) -> list[Policy]:
         """Return the run's own policy, and the policies of the tool's owners with the run's changes."""
-        given = [giver.policy.changed(self.change) for giver in self._givers if tool and tool.name in giver.tools]
-        return [self.policy, *given]
+        above = [giver.policy.changed(self.change) for giver in self._givers if tool and tool.name in giver.tools]
+        return [self.policy, *above]
 
     @property
     def has_flows(self) -> bool:

@@ -420,18 +420,18 @@ def parse_after(value: Json, call_id: str, joined: Container[str] = ()) -> tuple
 
         `joined`: the calls of earlier Requests that are in the plan.
     """
-    given = value if isinstance(value, list) else [value]
-    ended = [match[1] for item in given if isinstance(item, str) and (match := _ENDED.fullmatch(item))]
-    well = [item for item in given if not (isinstance(item, str) and _ENDED.fullmatch(item))]
+    written = value if isinstance(value, list) else [value]
+    ended = [match[1] for item in written if isinstance(item, str) and (match := _ENDED.fullmatch(item))]
+    well = [item for item in written if not (isinstance(item, str) and _ENDED.fullmatch(item))]
     first, problems = _parse_items(well, value, call_id, joined)
     second, more = _parse_items(ended, value, call_id, joined)
     return (CallOrder(), CallOrder(), problems + more) if problems or more else (first, second, [])
 
 
 def _parse_items(
-    given: Sequence[Json], value: Json, call_id: str, joined: Container[str]
+    written: Sequence[Json], value: Json, call_id: str, joined: Container[str]
 ) -> tuple[CallOrder, list[str]]:
-    items: list[Json] = [f"{call_id.rpartition('.')[0]}{item}" if _in_body(item, call_id) else item for item in given]
+    items: list[Json] = [f"{call_id.rpartition('.')[0]}{item}" if _in_body(item, call_id) else item for item in written]
     ids = [item for item in items if isinstance(item, str) and _ID.fullmatch(item)]
     paths = [item for item in items if not (isinstance(item, str) and _ID.fullmatch(item))]
     template, malformed = parse_template(paths)

@@ -74,8 +74,8 @@ def is_inside(raw: JsonObject, tool: Tool) -> bool:
     if tool.delegate is None:
         return EACH in raw or UNTIL in raw
     names = (raw.get(AS, ITEM), raw.get(AT, INDEX))
-    given = {key: value for key, value in raw.items() if not key.startswith("_")}
-    read = [*parse_template(given)[0].references(), *(parse_condition(raw[IF])[0].references() if IF in raw else ())]
+    written = {key: value for key, value in raw.items() if not key.startswith("_")}
+    read = [*parse_template(written)[0].references(), *(parse_condition(raw[IF])[0].references() if IF in raw else ())]
     return EACH in raw and any(reference.kind in names for reference in read)
 
 

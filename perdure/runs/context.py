@@ -237,14 +237,14 @@ def turn_message(
     sizes: Sizes,
     provenance: RunProvenance,
     server: str = "",
-    given: Iterable[str] = (),
+    history_ids: Iterable[str] = (),
 ) -> JsonObject | None:
     """Return an answer and the results of its calls, for a dialect that shows turns; `None` for an empty answer.
 
-    Calls keep the ids that the server gave them. An id that was used already, `before` or in the `given` history, is
+    Calls keep the ids that the server gave them. An id that was used already, `before` or in `history_ids`, is
     replaced, because servers refuse it. Fields that the `server` put beside a call stay with it.
     """
-    used = {call["id"] for message in before if message["type"] == "turn" for call in message["calls"]} | {*given}
+    used = {call["id"] for message in before if message["type"] == "turn" for call in message["calls"]} | {*history_ids}
     calls: list[JsonObject] = []
     for call in of:
         id = call.written_id if call.written_id and call.written_id not in used else f"call_{call.id.replace('.', '_')}"
@@ -395,13 +395,13 @@ def heed(progress: RunProgress) -> None:
 
 
 class ModelTurns:
-    """The turns of one run. `turns`: its dialect shows them. `given`: ids of calls in the history that the run
+    """The turns of one run. `turns`: its dialect shows them. `history_ids`: ids of calls in the history that the run
     received.
     """
 
-    def __init__(self, sizes: Sizes, provenance: RunProvenance, given: Iterable[str], *, turns: bool) -> None:
-        self._sizes, self._provenance, self._given, self._turns = sizes, provenance, given, turns
-        self._told: set[str] = set()
+    def __init__(self, sizes: Sizes, provenance: RunProvenance, history_ids: Iterable[str], *, turns: bool) -> None:
+        self._sizes, self._provenance, self._history_ids, self._turns = sizes, provenance, history_ids, turns
+        self._reported: set[str] = set()
         self._turned = -1
         self._request = -1
         self._since = 0  # how many messages were told before the running Request
@@ -427,13 +427,13 @@ class ModelTurns:
 
     def fresh(self, plan: Plan) -> list[Call]:
         """Return the calls that have ended since the model's last Request. They count as reported."""
-        found = [call for call in plan.calls if call.state.ended and call.id not in self._told]
-        self._told.update(call.id for call in found)
+        found = [call for call in plan.calls if call.state.ended and call.id not in self._reported]
+        self._reported.update(call.id for call in found)
         return found
 
     def plan_is_over(self) -> None:
         """End the plan: another plan follows, with calls of its own."""
-        self._told.clear()
+        self._reported.clear()
 
     def keep_results(self, progress: RunProgress, calls: Iterable[Call]) -> None:
         """Keep results that were written to no path, where no turn holds them (R4.4)."""
@@ -459,7 +459,9 @@ class ModelTurns:
             return []
         self._turned = plan.request
         server = server_of(log[-1].model) if log else ""
-        turn = turn_message(plan.own, result, progress.messages, self._sizes, self._provenance, server, self._given)
+        turn = turn_message(
+            plan.own, result, progress.messages, self._sizes, self._provenance, server, self._history_ids
+        )
         return [turn] if turn else []
 
 

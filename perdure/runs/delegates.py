@@ -110,11 +110,11 @@ def child_document(
         known = ", ".join(close_names(tool.delegate, delegates)) or "none"
         reason = problems.get(tool.delegate, f"there is no agent file of this name; there are {known}")
         return CallError("no_such_delegate", f"{tool.name} cannot run its delegate {tool.delegate!r}: {reason}")
-    given = scoped(call.spec.scopes, base, tools)
+    received = scoped(call.spec.scopes, base, tools)
     own = list(document.get("context", []))
     # Its instructions come first. Its own data follows the data that it receives, and wins (R2.6).
     lead = next((n for n, message in enumerate(own) if message.get("type") != "system"), len(own))
-    return {**document, "context": [*own[:lead], *given, *own[lead:]]}
+    return {**document, "context": [*own[:lead], *received, *own[lead:]]}
 
 
 def anonymous(tool: Tool) -> JsonObject:
@@ -136,9 +136,9 @@ def scoped(scopes: Sequence[str], base: Mapping[str, Json], tools: Mapping[str, 
     messages: list[JsonObject] = []
     for scope in scopes:
         if scope == "tools" or scope.startswith("tool:"):
-            given = (tools[name] for name in inherited_tools([scope], tools))
+            inherited = (tools[name] for name in inherited_tools([scope], tools))
             messages += [
-                {"type": "tool", "tool": tool.name if tool.registered else tool.definition()} for tool in given
+                {"type": "tool", "tool": tool.name if tool.registered else tool.definition()} for tool in inherited
             ]
             continue
         found = _SCOPE.fullmatch(scope)
@@ -250,9 +250,9 @@ def _parts(
     prepared, guard = run.prepared, run.approval_queue.guard
     if (many := _too_many(call, most_items(prepared.max_payload) // (1 + len(form.writes)))) is not None:
         return many
-    given = part_sources(call, {} if run.plan is None else run.plan.home(call).provenance.known.base)
-    approval, givers = part_policy(guard, call, given)
-    below = _below(run, budget, approval, givers, given)
+    sources = part_sources(call, {} if run.plan is None else run.plan.home(call).provenance.known.base)
+    approval, givers = part_policy(guard, call, sources)
+    below = _below(run, budget, approval, givers, sources)
     return LoopInput.model_construct(
         kind="each",
         agent=part_document(call, form, run.tools, base, guard),

@@ -76,8 +76,8 @@ def draw_plan(plan: Plan, *, paths: bool = False, sources: Mapping[str, Sources]
     """
     found = [(plan.calls[writer], plan.calls[reader], str(what)) for writer, reader, what in plan.edges()]
     on_edges = {reader.id for _, reader, what in found if what in _read(reader.spec.condition)}
-    given = sources or {call.id: call.state.sources for call in plan.every_call()}
-    others = {shared_id(id) for id, each in given.items() if untrusted(each)}
+    by_call = sources or {call.id: call.state.sources for call in plan.every_call()}
+    others = {shared_id(id) for id, each in by_call.items() if untrusted(each)}
     nodes = [_node(call, others, condition_on_edge=paths or call.id in on_edges) for call in plan.calls]
     if not paths:
         between = [(writer.id, reader.id, _carried(reader, what)) for writer, reader, what in found]

@@ -178,7 +178,7 @@ class RunEventReader:
         self.cursor = cursor or Cursor()
         self.ended = False
         """Whether the run was read to its end."""
-        self._told: dict[tuple[Topic, object], JsonObject] = {}
+        self._updates_seen: dict[tuple[Topic, object], JsonObject] = {}
 
     def take(self, page: EventsPage, live: LiveState = NOTHING) -> list[Event]:
         """Return the events that follow.
@@ -213,7 +213,7 @@ class RunEventReader:
         unnoted = page.resets[0].event == 0 and page.resets[0].mark > self.cursor.reset
         yield from self._superseded(0, "the run was reset", live.at)
         self.cursor = following
-        self._told.clear()
+        self._updates_seen.clear()
         if unnoted:  # its journal has no event of it
             yield Event("lifecycle", "reset", live.at, self.run_id, {"number": 1}, str(self.cursor))
 
@@ -229,7 +229,7 @@ class RunEventReader:
             elif noted.topic == "request":
                 yield from self._left(noted)
             elif noted.topic == "tool":
-                self._told.pop(("tool", noted.data.get("call")), None)
+                self._updates_seen.pop(("tool", noted.data.get("call")), None)
         self.cursor = replace(self.cursor, events=self.cursor.events + 1)
         yield Event(noted.topic, noted.phase, noted.at, self.run_id, noted.data, str(self.cursor))
 
@@ -275,8 +275,8 @@ class RunEventReader:
     def _updates(self, live: LiveState) -> Iterator[Event]:
         for noted in live.updates:
             key = (noted.topic, noted.data.get("call", noted.data.get("number")))
-            if self._told.get(key) != noted.data:
-                self._told[key] = noted.data
+            if self._updates_seen.get(key) != noted.data:
+                self._updates_seen[key] = noted.data
                 yield Event(noted.topic, noted.phase, noted.at, self.run_id, noted.data, str(self.cursor))
 
     def _begin(self, request: int, attempt: int) -> None:
@@ -460,13 +460,13 @@ class MaskedText:
     def push(self, text: str) -> str:
         """Add a piece; return the text that can be shown now."""
         text = self._rest + text
-        end = self._told(text)
+        end = self._shown_end(text)
         self._rest, text = text[end:], text[:end]
         for secret in self._secrets:
             text = text.replace(secret, self._mask)
         return text
 
-    def _told(self, text: str) -> int:
+    def _shown_end(self, text: str) -> int:
         """Return the index before which no unfinished secret begins."""
         end = len(text)
         for secret in self._secrets:

@@ -68,15 +68,17 @@ def _kinds(call: Call) -> list[str]:
     return sorted(read - {"state"})
 
 
-def part_policy(guard: Guard, call: Call, given: Mapping[str, list[str]]) -> tuple[JsonObject, list[ToolOwner]]:
+def part_policy(guard: Guard, call: Call, sources: Mapping[str, list[str]]) -> tuple[JsonObject, list[ToolOwner]]:
     """Return the policy change and the tool owners for the parts; what an approved plan covers needs no further
     approval.
 
-    `given`: sources of the parts' input. See R7.6.
+    `sources`: those of the parts' input. See R7.6.
     """
     change = guard.change.as_change()
     # Nobody has seen what others write into the calls of the parts, so remembered decisions do not cover those calls.
-    clean = not untrusted(join_all(map(frozenset, given.values()))) and not any(map(_brings_others_in, call.written()))
+    clean = not untrusted(join_all(map(frozenset, sources.values()))) and not any(
+        map(_brings_others_in, call.written())
+    )
     remembered = dict.fromkeys(guard.remembered if clean else (), "never")
     names = [each.spec.tool_name for each in call.written()]
     if guard.policy.scope == "plan":
@@ -101,10 +103,10 @@ def part_call(call: Call, loop: LoopForm) -> JsonObject:
 
 def part_sources(call: Call, known: Mapping[str, Labels]) -> dict[str, list[str]]:
     """Return the sources of the parts' input, by reference there; `known` are labels by kind (R15.1)."""
-    given = {str(reference): sources for reference, sources in call.inputs.outside_sources.items()}
-    given |= {f"†{kind}": known[kind].whole for kind in _kinds(call) if kind in known}
-    given |= {f"†{ITEMS}": call.inputs.origins.params.get(EACH, NOWHERE), WRITTEN: call.inputs.origins.written}
-    return {text: sorted(sources) for text, sources in given.items()}
+    found = {str(reference): sources for reference, sources in call.inputs.outside_sources.items()}
+    found |= {f"†{kind}": known[kind].whole for kind in _kinds(call) if kind in known}
+    found |= {f"†{ITEMS}": call.inputs.origins.params.get(EACH, NOWHERE), WRITTEN: call.inputs.origins.written}
+    return {text: sorted(sources) for text, sources in found.items()}
 
 
 def part_plan(call: JsonObject, lists: list[str], items: list[Json], first: int) -> list[JsonObject]:
@@ -248,8 +250,8 @@ class LoopInput(WireModel):
         """
         if self.call is not None:
             first = index * MAX_INSIDE
-            given = part_plan(self.call, self.lists, self.items[first : first + MAX_INSIDE], first)
-            return {**self.agent, "context": [*self.agent["context"], *given]}, {}
+            messages = part_plan(self.call, self.lists, self.items[first : first + MAX_INSIDE], first)
+            return {**self.agent, "context": [*self.agent["context"], *messages]}, {}
         if self.kind == "each":
             return self.agent, {**self.params, "item": self.items[index], "index": index}
         previous = self.state.results[-1] if self.state.results else None
@@ -272,12 +274,12 @@ class LoopInput(WireModel):
         state, first = self.state, index * MAX_INSIDE
         state.done += 1
         state.well += value["done"]
-        given = [(state.results, value["results"]), *zip(state.lists, value["lists"], strict=True)]
-        left = (len(self.items) - first) * len(given)
+        pairs = [(state.results, value["results"]), *zip(state.lists, value["lists"], strict=True)]
+        left = (len(self.items) - first) * len(pairs)
         for failed in value["failed"]:
             state.fail(failed["index"], failed["code"], failed["message"])
         for number in range(first, min(first + MAX_INSIDE, len(self.items))):
-            for kept, values in given:
+            for kept, values in pairs:
                 left -= 1
                 each, size = values[number - first], sizes.of(values[number - first]) + 1
                 room = self.max_payload - _FRAME - state.size - _SLOT * left

@@ -138,7 +138,7 @@ class Prompt:
         for file in self._recorded.files:
             if file.untrusted:  # no instructions of ours
                 add(f"file {file.name}", [{"role": "user", "content": self._file(file)}])
-        for part, message in self._given():
+        for part, message in self._received():
             add(part, [message])
         since = len(self._progress.messages) if revision is None else revision.since
         add("what has happened", self._happened(since))
@@ -181,7 +181,7 @@ class Prompt:
     def _file(self, file: BootstrapFile) -> str:
         return file_text(file, self._provenance.hides, tight=self._progress.tight)
 
-    def _given(self) -> Iterator[tuple[str, JsonObject]]:
+    def _received(self) -> Iterator[tuple[str, JsonObject]]:
         """Yield the context in its order (R2.7), without a plan, and without the state's value where it changes: they
         stand last.
         """
@@ -241,8 +241,8 @@ class Prompt:
         elif progress.plan_message is not None:
             parts = [progress.plan_message]
         else:
-            given = [] if turns or context.starts_with_plan else context.items
-            parts = [item.as_json() for item in given if isinstance(item, PlanMessage)]
+            received = [] if turns or context.starts_with_plan else context.items
+            parts = [item.as_json() for item in received if isinstance(item, PlanMessage)]
         yield from (("plan", as_chat(message, self._dialect, self._ask)) for message in parts)
 
     def _revision(self, revision: RevisedPlan, news: list[JsonObject]) -> list[JsonObject]:

@@ -84,31 +84,31 @@ Show: TypeAlias = str | Mapping[str, str]
 
 
 class RunProvenance:
-    """The provenance of one run. For a delegate, `given` holds the sources of its input, by reference."""
+    """The provenance of one run. For a delegate, `received` holds the sources of its input, by reference."""
 
     def __init__(
         self,
         context: Context,
-        given: Mapping[str, Collection[str]],
+        received: Mapping[str, Collection[str]],
         show: Show,
         delegates: Mapping[str, JsonObject] | None = None,
         sizes: Sizes | None = None,
     ) -> None:
         self._show = show
         self._delegates = delegates or {}
-        self._given = [(reference_of(text), frozenset(names)) for text, names in given.items()]
+        self._received = [(reference_of(text), frozenset(names)) for text, names in received.items()]
         self.data: dict[str, Labels] = {}
         """Labels of the data that the run received, by kind."""
         for kind in context.values():
             person = context.has_input and kind == "input"
             self.data[kind] = Labels(USER if person else AGENT)
-        for reference, names in self._given:
+        for reference, names in self._received:
             if reference.kind in self.data:
                 self.data[reference.kind].write(reference.path, None, "set", names)
-        self._planned = next((names for reference, names in self._given if reference.kind == "plan"), AGENT)
+        self._planned = next((names for reference, names in self._received if reference.kind == "plan"), AGENT)
         """Authors of the plan that the run received. In a part of a loop they are the authors of the loop."""
         self.conversation_sources = [
-            name for reference, names in self._given if reference.kind == CONVERSATION for name in sorted(names)
+            name for reference, names in self._received if reference.kind == CONVERSATION for name in sorted(names)
         ]
         """Untrusted sources of the conversation that a session's run continues."""
         self.conversation_sources = sorted({*self.conversation_sources, *untrusted(context.history_sources)})
@@ -138,14 +138,14 @@ class RunProvenance:
         """Return the writes that the run's state starts with: the agent file's, and the parent run's, key by key
         (R8.2).
         """
-        given: dict[str, Sources] = {}
-        for reference, names in self._given:
+        received: dict[str, Sources] = {}
+        for reference, names in self._received:
             if reference.kind == "state" and reference.path and str(reference.path[0]) in state:
                 key = str(reference.path[0])
-                given[key] = join(given.get(key, NOWHERE), names)
-        own = {key: value for key, value in state.items() if key not in given}
+                received[key] = join(received.get(key, NOWHERE), names)
+        own = {key: value for key, value in state.items() if key not in received}
         writes = [Write(path=(), value=own, sources=AGENT)] if own else []
-        return [*writes, *(Write(path=(key,), value=state[key], sources=names) for key, names in given.items())]
+        return [*writes, *(Write(path=(key,), value=state[key], sources=names) for key, names in received.items())]
 
     def left(
         self, state: State, progress: RunProgress, reported: Iterable[Sources], answer: Sources
@@ -261,8 +261,10 @@ class RunProvenance:
         """
         if output is None or not (below or untrusted(state.labels.whole)):
             return NOWHERE
-        if (given := next((call for call in reversed(plan.calls) if call.state.result is output), None)) is not None:
-            return given.state.sources  # by `task_complete`
+        if (
+            completing := next((call for call in reversed(plan.calls) if call.state.result is output), None)
+        ) is not None:
+            return completing.state.sources  # by `task_complete`
         template, _ = parse_template({"output": output})
 
         def found(reference: Reference) -> Json | Missing:
@@ -294,7 +296,7 @@ class RunProvenance:
         self, call: Call, names: Iterable[Reference], sources: Callable[[Reference], Sources] | None
     ) -> dict[str, list[str]]:
         """Return the sources of a delegate's input, by reference there: of its parameters, and of what its scopes give."""
-        given = {str(Reference("input", (name,))): each for name, each in call.inputs.origins.params.items()}
+        found_sources = {str(Reference("input", (name,))): each for name, each in call.inputs.origins.params.items()}
         for reference in names:
             if sources is None:
                 break
@@ -302,8 +304,8 @@ class RunProvenance:
             found = sources(reference)
             if call.spec.instance is not None and reference.kind == "state":  # its own goes before what is shared
                 found = join(found, sources(Reference("state", (state_key(call.spec.instance), *reference.path))))
-            given[str(Reference(kind, reference.path))] = found
-        return {text: sorted(each) for text, each in given.items()}
+            found_sources[str(Reference(kind, reference.path))] = found
+        return {text: sorted(each) for text, each in found_sources.items()}
 
     # What is shown by its shape (R15.4).
 

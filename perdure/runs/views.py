@@ -215,17 +215,17 @@ class Pages:
     def __init__(self) -> None:
         self._read: tuple[str, str, Iterator[str]] | None = None
 
-    def page(self, run: RunState | None, what: str, offset: int, given: RunInput | None = None) -> ValuePage:
+    def page(self, run: RunState | None, what: str, offset: int, run_input: RunInput | None = None) -> ValuePage:
         """Return a page of the JSON of a value that `whole` returns, from a character on.
 
-        `run`: `None` until it has begun. `given`: the run's input, once the run knows it.
+        `run`: `None` until it has begun. `run_input`: the run's input, once the run knows it.
         """
         text = ""
         rest: Iterator[str] = iter(())
         if offset > 0 and self._read is not None and self._read[0] == what:
             _, text, rest = self._read
         elif run is None:
-            text = dumps(before_start(given, what))
+            text = dumps(before_start(run_input, what))
         elif is_earlier(run, what):
             return ValuePage(text="", earlier=True)
         else:
@@ -259,10 +259,10 @@ def is_earlier(run: RunState, what: str) -> bool:
     return bool(known) and any(call.id == what for call in run.records.past.calls)
 
 
-def before_start(given: RunInput | None, what: str) -> Json:
+def before_start(run_input: RunInput | None, what: str) -> Json:
     """Return such a value of a run that was accepted and has not begun. Raise `KeyError` as `whole` does."""
     if what == "metadata":
-        return None if given is None else given.agent.get("metadata")
+        return None if run_input is None else run_input.agent.get("metadata")
     if what in ("state", "†state"):
         return {}
     if what not in _PARTS:

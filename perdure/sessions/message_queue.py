@@ -633,8 +633,8 @@ class MessageQueue:
     def _where(self, key: str) -> Queued | None:
         """Return the message, while it can be withdrawn."""
         running = self.state.running
-        given = [] if running is None else [*running.steered, *([] if running.begun else running.messages)]
-        return next((each for each in [*self.state.queue, *given] if each.key == key), None)
+        received = [] if running is None else [*running.steered, *([] if running.begun else running.messages)]
+        return next((each for each in [*self.state.queue, *received] if each.key == key), None)
 
     def steered_into(self, key: str) -> int | None:
         """Return the number of the run that received it and knows whether a Request holds it."""

@@ -26,14 +26,14 @@ _KINDS: Final[dict[type, str]] = {
 """What is named in place of a value that may be a secret."""
 
 
-def read_context(given: object, schema: JsonObject | bool = True) -> JsonObject:
+def read_context(written: object, schema: JsonObject | bool = True) -> JsonObject:
     """Return a context as JSON: an object, or what pydantic writes as one; `None` is an empty one.
 
     `schema`: the agent's own for it. Raises `InputError` for a context that is no object, is too large or breaks the
     schema.
     """
     try:
-        context: Json = {} if given is None else to_jsonable_python(given, by_alias=True)
+        context: Json = {} if written is None else to_jsonable_python(written, by_alias=True)
     except PydanticSerializationError as error:
         raise InputError(f"the context cannot be written as JSON: {error}") from None
     return check_context(context, schema)

@@ -339,8 +339,10 @@ class Nodes:
         return lambda frame: body(frame) if test(frame) else other(frame)
 
 
-def _has_one_argument(given: ast.arguments) -> bool:
-    return len(given.args) == 1 and not (given.defaults or given.vararg or given.kwarg or given.kwonlyargs)
+def _has_one_argument(arguments: ast.arguments) -> bool:
+    return len(arguments.args) == 1 and not (
+        arguments.defaults or arguments.vararg or arguments.kwarg or arguments.kwonlyargs
+    )
 
 
 def _path_step(value: object) -> str | int | None:

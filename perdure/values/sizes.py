@@ -72,12 +72,12 @@ class Sizes:
             self.note(value, size)
         return size
 
-    def of_made(self, value: Json, given: Collection[int], most: int) -> tuple[int, int, int]:
+    def of_made(self, value: Json, known_ids: Collection[int], most: int) -> tuple[int, int, int]:
         """Return the bytes of a value that was made of others, how many of them are new, and the number of parts
         examined.
 
         A part may stand in many places: it is measured once. Not new is the first place of a part that was measured
-        before, or whose identity is `given`. Raises `TooManyBytesError` as soon as more than `most` bytes are found.
+        before, or whose identity is in `known_ids`. Raises `TooManyBytesError` as soon as more than `most` bytes are found.
         """
         seen: dict[int, int] = {}
         looked_at = 0
@@ -89,7 +89,7 @@ class Sizes:
                 return size, size
             if (again := seen.get(id(item))) is not None:
                 return again, again
-            if id(item) in given or self.knows(item):
+            if id(item) in known_ids or self.knows(item):
                 size = seen[id(item)] = self.of(item)
                 return size, 0
             if isinstance(item, str):
