@@ -24,18 +24,18 @@ from temporalio.service import RPCError
 from perdure.plan import BEGUN, INTERRUPTED, NOT_BEGUN
 from perdure.values.json import Json
 
-_SAID: Final[ContextVar[list[Json]]] = ContextVar("begun")
+_REPORTED: Final[ContextVar[list[Json]]] = ContextVar("begun")
 """Details by which the activity has reported its beginning, shared with its tasks and threads."""
 
 
 def not_begun() -> None:
     """Report that the activity has not begun any work that must not happen twice."""
-    _SAID.set([])
+    _REPORTED.set([])
 
 
 def begun_details() -> list[Json]:
     """Return details for a heartbeat without any: an empty one would withdraw the report."""
-    return _SAID.get([])
+    return _REPORTED.get([])
 
 
 def is_only_attempt() -> bool:
@@ -54,7 +54,7 @@ async def report_begun() -> None:
         return
     info = activity.info()
     details: Json = {BEGUN: info.attempt}
-    _SAID.get().append(details)
+    _REPORTED.get().append(details)
     try:
         await activity.client().get_async_activity_handle(task_token=info.task_token).heartbeat(details)
     except RPCError as error:
@@ -192,4 +192,4 @@ class AttemptTrace:
         """The messages of a model, or the parameters of a tool."""
 
 
-TRACE: Final[ContextVar[AttemptTrace | None]] = ContextVar("told", default=None)
+TRACE: Final[ContextVar[AttemptTrace | None]] = ContextVar("trace", default=None)

@@ -36,7 +36,7 @@ def longest_silence(timeout: float) -> float:
 
 
 def next_heartbeat(worked: float, timeout: float | None = None, *, news: bool = False) -> float:
-    """Seconds until the next look, or heartbeat, of an activity that has worked for so long and had the last one just now.
+    """Return the seconds until the next look, or heartbeat. The activity has worked for so long, and had the last one now.
 
     A cancellation is noticed within the larger of `SHORTEST` and a quarter of the time so far; `timeout` is the activity's
     heartbeat timeout, of which `longest_silence` is never exceeded.
@@ -91,7 +91,8 @@ class Heartbeat:
         self._beaten_at = asyncio.get_running_loop().time()
 
     def _due(self) -> float:
-        """When a heartbeat is due for the timeout's sake. The server counts all; the worker itself, which is more patient, its own."""
+        """Return when the heartbeat timeout needs a heartbeat. The server counts all of them; the worker, which is more
+        patient, counts its own."""
         if self._timeout is None:
             return float("inf")
         return min(

@@ -20,21 +20,21 @@ CHAT: Final = ("what was said in the long conversation before " * (TOKENS * TOKE
 
 
 def plans(asked: ChatRequest) -> dict[str, Any]:
-    """One call a Request, and then the output."""
+    """Return a Solution of one call, and at last the output."""
     if asked.number > CALLS:
         return {"calls": [], "output": "done"}
     return {"calls": [{"_tool": "work", "ms": 0, "x": asked.number, "size": RESULT}], "output": None}
 
 
 def native(asked: ChatRequest) -> Turn:
-    """The same as native calls."""
+    """Return the same as native calls."""
     if asked.number > CALLS:
         return Turn("done")
     return Turn(tool_calls=[("work", f'{{"ms":0,"x":{asked.number},"size":{RESULT}}}')])
 
 
 async def conversation() -> str:
-    """How far each engine comes, and what its histories hold."""
+    """Return a table of the Requests that each engine reaches, and of its histories."""
     lines = [
         "| engine | Requests | MB of history | MB of the longest execution | events | executions | seconds | ended |",
         "|---|--:|--:|--:|--:|--:|--:|---|",

@@ -105,7 +105,7 @@ def counted() -> dict[str, float]:
 
 
 def _calls(work: Callable[[], object]) -> int:
-    """Functions that are called, of Python and of C, while `work` runs."""
+    """Return the number of functions that `work` calls, of Python and of C."""
     count = 0
 
     def profile(_frame: object, event: str, _argument: object) -> None:
@@ -150,7 +150,7 @@ COUNTED: Final[dict[str, tuple[Callable[[], object], int]]] = {
 
 
 async def of_runs(known: dict[str, float]) -> dict[str, float]:
-    """Ratios of runs to the hand-written loop."""
+    """Return the ratios of runs to the hand-written loop."""
     found: dict[str, float] = {}
     async with bench_server() as server:
         for calls in (8, 50):
@@ -163,7 +163,7 @@ async def of_runs(known: dict[str, float]) -> dict[str, float]:
 
 
 async def _histories(client: Client, calls: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The least billed events and bytes of a run of ours and of the loop, of several."""
+    """Return the least billed events and bytes of several runs of Perdure, and of the loop."""
     ours, theirs = [], []
     with (
         model_process(functools.partial(one_plan, calls)) as plans,
@@ -183,7 +183,7 @@ def _least(each: list[tuple[int, int]]) -> tuple[int, int]:
 
 
 async def _history(client: Client, run_id: str) -> tuple[int, int]:
-    """Billed events of a run, and the bytes of its history."""
+    """Return the billed events of a run, and the bytes of its history."""
     handle = client.get_workflow_handle(run_id)
     events = sum(event.event_type in BILLED for event in (await handle.fetch_history()).events)
     return events, (await handle.describe()).raw_description.workflow_execution_info.history_size_bytes
@@ -196,7 +196,7 @@ async def _loop(client: Client, queue: str) -> str:
 
 
 async def _cpu(client: Client, before: float | None) -> float:
-    """CPU time of our runs over that of the loop's: the least of some rounds, of more while it is beyond the bound."""
+    """Return the CPU time of Perdure's runs over the loop's: the least of some rounds, and of more while it is above the bound."""
     ours: list[float] = []
     theirs: list[float] = []
     ratio = 0.0

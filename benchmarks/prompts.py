@@ -1,4 +1,4 @@
-"""What prompts cost: their parts, and ten turns with one tool against the hand-written loop. No server and no model."""
+"""The cost of prompts: their parts, and ten turns with one tool against the hand-written loop. No server and no model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def lookup(key: str, sleep_ms: int, note: str) -> str:
 
 
 def contexts(dialect: str) -> list[RequestContext]:
-    """The Requests of a run that makes one call a turn, and then answers."""
+    """Return the Requests of a run that makes one call a turn, and then answers."""
     agent = parse_agent({**DOCUMENT, "config": {"dialect": dialect}})
     function = tool_function(lookup)
     assert function is not None
@@ -68,7 +68,7 @@ def _result(turn: int) -> str:
 
 
 def loop_texts() -> list[list[Any]]:
-    """The texts of the hand-written loop's requests for the same turns: messages and tools."""
+    """Return the texts of the hand-written loop's requests for the same turns: messages and tools."""
     function = tool_function(lookup)
     assert function is not None
     parameters = {key: function.definition[key] for key in ("properties", "required")}
@@ -88,17 +88,17 @@ def loop_texts() -> list[list[Any]]:
 
 
 def perdure_texts(dialect: str) -> list[list[Any]]:
-    """The texts of Perdure's requests: messages, and the parameters beside them."""
+    """Return the texts of Perdure's requests: messages, and the parameters beside them."""
     return [[each.messages, *each.parameters.values()] for each in contexts(dialect)]
 
 
 def characters(requests: list[list[Any]]) -> int:
-    """Characters of all requests."""
+    """Return the number of characters of all requests."""
     return sum(len(dumps(part)) for request in requests for part in request)
 
 
 def _tokenizer() -> Callable[[str], int] | None:
-    """A count of tokens by `o200k_base`; `None` where the package that has it is not installed."""
+    """Return a counter of tokens by `o200k_base`; `None` where its package is not installed."""
     try:
         encoding: Any = importlib.import_module("bpe_openai").get_encoding("o200k_base")
     except ImportError:
@@ -107,7 +107,7 @@ def _tokenizer() -> Callable[[str], int] | None:
 
 
 def table() -> str:
-    """Tokens of ten turns, and the parts of the first prompt."""
+    """Return a table of the tokens of ten turns, and of the parts of the first prompt."""
     count = _tokenizer()
     unit = "tokens (o200k_base)" if count else "tokens (not counted: the package bpe-openai is missing)"
     lines = [
