@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from perdure.testing._automatic import AutoModel
     from perdure.testing._checks import Checked, check
+    from perdure.testing._gold_plans import gold_plan
     from perdure.testing._local import Local, run_locally
     from perdure.testing._people import Person, answer, approve, edit, reject, replace
     from perdure.testing._schema_values import CannotMakeError
@@ -41,6 +42,7 @@ _WHERE: Final = {
         "Checked",
         "check",
     ),
+    "_gold_plans": ("gold_plan",),
     "_local": (
         "Local",
         "run_locally",
@@ -96,6 +98,7 @@ __all__ = [
     "check",
     "cut",
     "edit",
+    "gold_plan",
     "kill",
     "plans",
     "rate_limited",
