@@ -9,7 +9,8 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.models.model_names import PROVIDERS
 from perdure.models.providers.capabilities import EXAMPLES, capabilities_of
 from perdure.runs.agent import AgentSpec, Models
-from perdure.values.messages import HostedMessage
+from perdure.tools.definitions import definition_name
+from perdure.values.messages import HostedMessage, ToolMessage
 
 
 def hosted_problems(agent: AgentSpec, hosted: Sequence[str], models: Models, guard: Guard) -> list[str]:
@@ -27,7 +28,11 @@ def hosted_problems(agent: AgentSpec, hosted: Sequence[str], models: Models, gua
         for model in [named] if isinstance(named, str) else named:
             problems += [_lacks(key, model, name) for name in hosted if name not in capabilities_of(model).hosted_tools]
     show = agent.config.show
+    tools = [message.tool for message in agent.messages() if isinstance(message, ToolMessage)]
+    own = [definition_name(tool) if isinstance(tool, dict) else tool for tool in tools]
     for name in hosted:
+        if name in own:
+            problems.append(f"a tool of the agent and a hosted tool have the name {name!r}: rename the tool")
         if (show if isinstance(show, str) else show.get(name)) == "shape":
             problems.append(f"config.show: a model reads all that the hosted tool {name!r} returns; use 'values'")
         if (why := guard.why_hosted(name)) is not None:

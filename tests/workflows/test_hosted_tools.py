@@ -89,6 +89,8 @@ REFUSED = {
     "policy": (agent(approval={"ask": "unsafe"}), "nobody can be asked before the hosted tool 'web_search' acts, and "
                "web_search is not declared safe: set config.approval.tools.web_search to 'never'"),
     "rule": (agent(approval={"flows": [{"from": "*", "to": "web_search", "do": "ask"}]}), "nobody can be asked before"),
+    "name": ({**agent(), "context": [*agent()["context"], {"type": "tool", "tool": {"name": "web_search", "_output": {}}}]},
+             "a tool of the agent and a hosted tool have the name 'web_search': rename the tool"),
     "plan": (agent(approval="plan"), "a person approves each plan first"),
     "shape": (agent(show="shape"), "config.show: a model reads all that the hosted tool 'web_search' returns"),
 }  # fmt: skip
