@@ -13,8 +13,6 @@ from perdure.cli._run_view import LiveRun, print_exchanges, run_table, waiting_l
 from perdure.client.selection import WaitingRequest
 from perdure.errors import RunError
 from perdure.runs.wire import RunView
-from perdure.values.json import Json
-from perdure.values.references import Missing
 
 if TYPE_CHECKING:
     from perdure.agents.agent import Agent
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def run_agent(
-    perdure: Perdure, agent: Agent, value: Json | Missing, *, task_queue: str, no_wait: bool, live: bool, **given: Any
+    perdure: Perdure, agent: Agent, value: object, *, task_queue: str, no_wait: bool, live: bool, **given: Any
 ) -> RunView | str:
     """Start it and follow it to its end; its run, or with `no_wait` its id at once."""
     run = await perdure.start(agent, value, task_queue=task_queue, **given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from perdure.agents.agent import Agent
 from perdure.agents.files import example_input, json_option
+from perdure.agents.media import Media
 from perdure.approvals.policy import ASKS
 from perdure.cli import _commands as commands
 from perdure.cli._console import screen
@@ -37,6 +39,10 @@ def run(
         str, typer.Argument(metavar="AGENT", help="An agent file, a name in the agents folder, or MODULE:NAME.")
     ],
     input: Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="The run's input.")] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--file", metavar="NAME=PATH", help="A file of the input, under this key; may be repeated."),
+    ] = None,
     id: Annotated[
         str | None, typer.Option("--id", help="The run's id; by default the agent's name and a random part.")
     ] = None,
@@ -69,7 +75,8 @@ def run(
         check_choice("--ask", ask, ASKS)
         found = Agent.read_to_run(agent, folder=settings.agents_folder)
         example = example_input(found.input_schema, input)
-        value = found.check_input(MISSING if input is None else json_option(input, "--input", example), explicit=True)
+        given = _with_files(MISSING if input is None else json_option(input, "--input", example), files or [])
+        found.check_input(given, explicit=True)
         prompt_change = {} if prompt is None else written_keys(parse_prompt(json_option(prompt, "--prompt")))
         known = found.check_context(context_option(context))
     how: dict[str, Any] = {
@@ -85,11 +92,27 @@ def run(
         "callback": callback,
         "priority": priority,
     }
-    view = connected(lambda perdure: commands.run_agent(perdure, found, value, **how))
+    view = connected(lambda perdure: commands.run_agent(perdure, found, given, **how))
     if isinstance(view, str):
         print(dumps({"runId": view}) if as_json else view)
     else:
         _finish(view, as_json)
+
+
+def _with_files(value: object, files: Iterable[str]) -> object:
+    """Return the input with the files under their keys. Raise `CommandError` for one that is none."""
+    for each in files:
+        name, sign, path = each.partition("=")
+        if not (name and sign and path):
+            raise CommandError(f"--file {each!r} is not valid: expected NAME=PATH", USAGE)
+        value = {} if value is MISSING else value
+        if not isinstance(value, dict) or name in value:
+            raise CommandError(f"--file {each!r} cannot be used: the input must be an object without {name!r}", USAGE)
+        try:
+            value = {**value, name: Media(path)}
+        except OSError as error:
+            raise CommandError(f"--file {each!r} cannot be read: {error.strerror or error}", USAGE) from None
+    return value
 
 
 @runs_app.command()
