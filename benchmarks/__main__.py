@@ -20,6 +20,7 @@ from benchmarks import (
     plan,
     programs,
     prompts,
+    public,
     scaling,
     start,
     steer,
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[], str]] = {
     "prompts": prompts.table,
     "latency": latency.table,
     "programs": programs.table,
+    "public": public.table,
     "steer": engine.run(steer.steer),
     "overhead": engine.run(engine.overhead),
     "throughput": engine.run(engine.throughput),
@@ -55,7 +57,9 @@ PAGES = (HERE / "README.md", HERE.parent / "docs" / "cloud.md")
 def main() -> int:
     if sys.argv[1:2] == ["guard"]:
         return guard.main(sys.argv[2:])
-    names = sys.argv[1:] or [name for name in BENCHMARKS if name != "injection"]  # which needs an extra of its own
+    names = sys.argv[1:] or [
+        name for name in BENCHMARKS if name not in ("injection", "public")
+    ]  # which need an extra, and files, of their own
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
