@@ -6,7 +6,7 @@ import dataclasses
 import json
 import traceback
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import httpx2
@@ -17,6 +17,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from perdure.activities.secrets import masked
 from perdure.errors import ToolError
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
+from perdure.models.rate_headers import asked_pause
 from perdure.models.requests import LONGEST_QUIET, SHORTEST_PAUSE, ProviderAway, RequestInput, pause_after, read_away
 from perdure.plan import RESERVED_CODES
 from perdure.runs.wire import CONTEXT_TOO_LONG
@@ -199,15 +200,7 @@ def _text(words: str) -> str:
 
 
 def _retry_after(headers: Mapping[str, str], said: float | None) -> timedelta | None:
-    """Return the wait that a header or the words request; a date is left to the backoff.
-
-    The headers are `retry-after-ms` and `retry-after`.
-    """
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers[name]) * unit
-        except (KeyError, ValueError):
-            continue
-        if seconds >= 0:
-            return timedelta(seconds=min(seconds, _LONGEST_WAIT))
-    return None if said is None else timedelta(seconds=min(said, _LONGEST_WAIT))
+    """Return the wait that the headers or the words request: see `perdure.models.rate_headers`."""
+    pause = asked_pause(headers, datetime.now(UTC))
+    pause = said if pause is None else pause
+    return None if pause is None else timedelta(seconds=min(pause, _LONGEST_WAIT))
