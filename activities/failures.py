@@ -14,10 +14,10 @@ import openai
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from perdure.activities.rate_headers import asked_pause
 from perdure.activities.secrets import masked
 from perdure.errors import ToolError
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
-from perdure.models.rate_headers import asked_pause
 from perdure.models.requests import LONGEST_QUIET, SHORTEST_PAUSE, ProviderAway, RequestInput, pause_after, read_away
 from perdure.plan import RESERVED_CODES
 from perdure.runs.wire import CONTEXT_TOO_LONG
@@ -200,7 +200,7 @@ def _text(words: str) -> str:
 
 
 def _retry_after(headers: Mapping[str, str], said: float | None) -> timedelta | None:
-    """Return the wait that the headers or the words request: see `perdure.models.rate_headers`."""
+    """Return the wait that the headers or the words request: see `perdure.activities.rate_headers`."""
     pause = asked_pause(headers, datetime.now(UTC))
     pause = said if pause is None else pause
     return None if pause is None else timedelta(seconds=min(pause, _LONGEST_WAIT))

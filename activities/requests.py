@@ -27,6 +27,7 @@ from perdure.activities.failures import context_failure, model_failure, refusal_
 from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
 from perdure.activities.queries import AttemptState, fetch, look, own_run
 from perdure.activities.secrets import known_secrets, masked_error, masked_value
+from perdure.activities.token_rates import QueueRates
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.media_parts import files_to_show, with_files
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
@@ -410,9 +411,15 @@ class WritingReporter:
 class RequestActivity:
     """The activity that sends a Request to the server of its model, which `endpoints` finds."""
 
-    def __init__(self, endpoints: Endpoints | None = None, underway: ActiveExecutions | None = None) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints | None = None,
+        underway: ActiveExecutions | None = None,
+        rates: QueueRates | None = None,
+    ) -> None:
         self._endpoints = endpoints or Endpoints()
         self._underway = underway or ActiveExecutions()
+        self._rates = rates or QueueRates()
 
     @activity.defn(name=REQUEST_ACTIVITY)
     async def request(self, request: RequestInput) -> RequestResult:
@@ -443,6 +450,7 @@ class RequestActivity:
                 return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
             messages, stable = await _with_media(context, request.model)
             body = _body(context, request, messages)
+            counted = await self._rates.begin(body)
             trace = TRACE.get()
             if trace is not None and trace.content:
                 trace.given = context.messages
@@ -463,7 +471,9 @@ class RequestActivity:
                             await read_answer(response, answer)
                     if trace is not None:
                         trace.finish_reason = answer.finish_reason
-                    return _masked(answer.result())
+                    result = answer.result()
+                    await self._rates.settle(counted, result.usage)
+                    return _masked(result)
                 except ApplicationError:
                     raise
                 except Exception as error:

@@ -24,17 +24,18 @@ from perdure.activities.replies import DeliverActivity
 from perdure.activities.requests import RequestActivity
 from perdure.activities.resets import end_former, end_left_behind, execution
 from perdure.activities.secrets import Masking, keep_secret
+from perdure.activities.token_rates import QueueRates
 from perdure.activities.transcripts import SummaryActivity
 from perdure.errors import SettingsError
 from perdure.hooks.events import LOCAL_SESSION_HOOKS_PATCH, SESSION_HOOKS_PATCH
 from perdure.hosting.settings import Settings
 from perdure.hosting.settings_display import secrets_of
-from perdure.hosting.worker_group import limited_workers
+from perdure.hosting.worker_group import limited_workers, model_rates
 from perdure.models.requests import Endpoint
 from perdure.queries import SearchAttributes
 from perdure.sessions.wire import UNLIMITED_RUNS_PATCH
 from perdure.tools.decorator import tool_function
-from perdure.tools.invocation import limited
+from perdure.tools.invocation import limited, model_queue
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED
 from perdure.workflows.dispatch import EagerStartInterceptor
 from perdure.workflows.display import DetailsInterceptor
@@ -103,7 +104,7 @@ class WorkerParts:
             attribute,
             named,
             models,
-            limited(settings.model_limits, settings.tool_limits, runs=settings.session_runs > 0),
+            limited(model_rates(settings), settings.tool_limits, runs=settings.session_runs > 0),
             settings.untrusted,
             settings.approval_flows,
             PromptFolders(settings.skills, settings.workspace, settings.untrusted),
@@ -118,7 +119,8 @@ class WorkerParts:
         more = settings.endpoints if endpoints is None else endpoints
         self._tool = ToolActivity(registry, max_payload, settings.approval_floor, underway).run
         endpoints_in_use = more if isinstance(more, Endpoints) else Endpoints(model, more)
-        self._request = RequestActivity(endpoints_in_use, underway).request
+        rates = QueueRates({model_queue("", name): limit for name, limit in model_rates(settings).items()})
+        self._request = RequestActivity(endpoints_in_use, underway, rates).request
         ours = [VERSIONED[each] if versioned else each for each in WORKFLOWS]
         self._session_hooks = bool(registry.hooks.recorded("session"))
         self.workflows = [] if settings.tools_only else ours

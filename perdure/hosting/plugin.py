@@ -39,6 +39,7 @@ from perdure.hosting.connection import data_converter, with_converter, with_perd
 from perdure.hosting.equipment import check_agents, equipped, registry_of
 from perdure.hosting.sdk_internals import Unsandboxed, activity_name
 from perdure.hosting.settings import Settings, changed, in_force, using
+from perdure.hosting.worker_group import model_rates
 from perdure.models.requests import Endpoint
 from perdure.sessions.wire import SESSION_WORKFLOW
 from perdure.tools.frameworks import tool_functions
@@ -250,5 +251,5 @@ def _activation(
 
 
 def _limited_queues(settings: Settings, queue: str) -> set[str]:
-    models = {model_queue(queue, name) for name in settings.model_limits}
+    models = {model_queue(queue, name) for name in model_rates(settings)}
     return models | {tool_queue(queue, name) for name in settings.tool_limits}

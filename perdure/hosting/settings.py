@@ -331,7 +331,10 @@ class Settings(BaseSettings):
     )
 
     model_limits: Rates = setting(
-        {}, "Requests of a model a minute, over all workers: gpt-4o=500,m@backup=60", RATES, "A=N,…|JSON"
+        {}, "Requests of a model a minute, over all workers: gpt-4o=500,anthropic:*=60", RATES, "A=N,…|JSON"
+    )
+    model_token_limits: Rates = setting(
+        {}, "Tokens of a model a minute, over all workers: gpt-4o=90000,anthropic:*=400000", RATES, "A=N,…|JSON"
     )
     tool_limits: Rates = setting({}, "Calls of a tool a minute, over all workers: search=120", RATES, "A=N,…|JSON")
 

@@ -13,11 +13,12 @@ from temporalio.client import Client
 from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
 
 from perdure.activities.active_executions import ActiveExecutions
+from perdure.activities.token_rates import set_queue_rate
 from perdure.hosting.codec import worker_context
 from perdure.hosting.settings import Settings
+from perdure.models.token_rates import MINUTE, initial_rate, limited_names
 from perdure.tools.invocation import model_queue, runs_queue, tool_queue
 
-_MINUTE: Final = 60.0
 _POLLERS: Final = PollerBehaviorSimpleMaximum(2)
 """Such a queue gives out so little that few need to ask."""
 
@@ -75,6 +76,24 @@ class WorkerGroup:
         await self._stack.__aexit__(kind, error, trace)
 
 
+class _LimitedWorker(Worker):
+    """The worker of a limited queue. It begins with the rate that its settings mean: the server may have another one."""
+
+    def __init__(self, client: Client, *, set_rate: float | None, **options: Any) -> None:
+        super().__init__(client, **options)
+        self._set_rate = set_rate
+
+    async def run(self) -> None:
+        await set_queue_rate(self.client, self.task_queue, self._set_rate)
+        await super().run()
+
+
+def model_rates(settings: Settings) -> dict[str, tuple[float | None, float | None]]:
+    """Return the limits of models by name: Requests and tokens a minute."""
+    requests, tokens = settings.model_limits, settings.model_token_limits
+    return {name: (requests.get(name), tokens.get(name)) for name in limited_names(requests, tokens)}
+
+
 def limited_workers(
     client: Client,
     settings: Settings,
@@ -85,15 +104,17 @@ def limited_workers(
     options: Mapping[str, Any],
 ) -> Iterator[Worker]:
     """Workers for the Requests and the calls that are limited. The server keeps the rate: it gives out no more, however many ask."""
-    models = {} if settings.tools_only else settings.model_limits
-    queues = [(model_queue(task_queue, name), rate, request) for name, rate in models.items()]
-    queues += [(tool_queue(task_queue, name), rate, tool) for name, rate in settings.tool_limits.items()]
-    for queue, rate, activity in queues:
-        yield Worker(
+    models = {} if settings.tools_only else model_rates(settings)
+    found = [(model_queue(task_queue, name), initial_rate(*limit), request) for name, limit in models.items()]
+    counted = {model_queue(task_queue, name) for name in settings.model_token_limits}
+    found += [(tool_queue(task_queue, name), rate / MINUTE, tool) for name, rate in settings.tool_limits.items()]
+    for queue, rate, activity in found:
+        yield _LimitedWorker(
             client,
+            set_rate=rate if queue in counted else None,
             task_queue=queue,
             activities=[activity],
-            max_task_queue_activities_per_second=rate / _MINUTE,
+            max_task_queue_activities_per_second=rate,
             **{**options, "activity_task_poller_behavior": _POLLERS},
         )
     if settings.session_runs and not settings.tools_only:

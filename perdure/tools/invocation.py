@@ -117,7 +117,8 @@ class Limited(WireModel):
 
     def of_model(self, queue: str, model: str) -> str | None:
         """Return the queue for Requests of the model; `None`: the general queue."""
-        return model_queue(queue, model) if model in self.models else None
+        name = limiting_name(model, self.models)
+        return None if name is None else model_queue(queue, name)
 
     def of_tool(self, queue: str, activity: str) -> str | None:
         """Return the queue for calls of the tool's code; `None`: the general queue."""
@@ -126,6 +127,14 @@ class Limited(WireModel):
 
 def limited(models: Collection[str], tools: Collection[str], *, runs: bool = False) -> Limited:
     return Limited(models=sorted(models), tools=sorted(tools), runs=runs)
+
+
+def limiting_name(model: str, names: Collection[str]) -> str | None:
+    """Return the name under which a model is limited: its own, or the longest beginning with `*` behind it."""
+    if model in names:
+        return model
+    beginnings = [name for name in names if name.endswith("*") and model.startswith(name[:-1])]
+    return max(beginnings, key=len, default=None)
 
 
 def runs_queue(queue: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.models.rate_headers import asked_pause
+from perdure.activities.rate_headers import asked_pause
 
 NOW = datetime(2026, 11, 23, 12, 0, 0, tzinfo=UTC)
 OPENAI = {
