@@ -13,6 +13,7 @@ from temporalio import activity
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import (
     Client,
+    WorkflowExecutionStatus,
     WorkflowHandle,
 )
 from temporalio.exceptions import ApplicationError
@@ -148,6 +149,22 @@ async def look() -> AttemptState:
     except (RPCError, RuntimeError):
         return AttemptState()
     return AttemptState(working.get(info.activity_id) == info.attempt, events)
+
+
+async def is_dropped() -> bool:
+    """Whether the server knows this activity no more: no attempt of it runs, and none comes. `False` without an answer."""
+    try:
+        described = await own_run().describe(rpc_timeout=TIMEOUT)
+    except (RPCError, RuntimeError):
+        return False
+    if described.status != WorkflowExecutionStatus.RUNNING:  # which still lists activities that it has left behind
+        return True
+    coming = {
+        each.activity_id
+        for each in described.raw_description.pending_activities
+        if each.state != PendingActivityState.PENDING_ACTIVITY_STATE_CANCEL_REQUESTED
+    }
+    return activity.info().activity_id not in coming
 
 
 def _looked(key: tuple[str, str], looking: asyncio.Task[tuple[dict[str, int], int]]) -> None:

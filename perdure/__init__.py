@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from perdure.activities.a2a import a2a_tool
     from perdure.agents.agent import Agent
     from perdure.agents.media import Image, Media
     from perdure.approvals.requests import WaitingEntry, WaitingView
@@ -68,6 +69,7 @@ _LATER: Final = {
     "Session": "perdure.client.session",
     "ToolContext": "perdure.tools.decorator",
     "agent_tool": "perdure.tools.framework_agents",
+    "a2a_tool": "perdure.activities.a2a",
     "branch": "perdure.tools.decorator",
     "hook": "perdure.hooks.decorator",
     "notification_route": "perdure.runs.notifications",
@@ -141,6 +143,7 @@ __all__ = [
     "WaitingRequest",
     "WaitingRow",
     "WaitingView",
+    "a2a_tool",
     "activity_tool",
     "agent_tool",
     "branch",

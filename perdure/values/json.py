@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
@@ -24,6 +24,8 @@ else:
     # A model's field of this type keeps its value as it is. pydantic would copy the value, to validate it part by part,
     # and the identity of a value is its key in `Sizes`.
     Json = ReadOnlyJson = Any
+_EXACT: Final = 2.0**53
+"""Below it, every whole number is a float of its own."""
 JsonObject: TypeAlias = dict[str, Any]
 """An object whose reader knows its keys: a schema, or the code that wrote it, says what their values are."""
 PathPart: TypeAlias = str | int
@@ -296,3 +298,12 @@ def pack(data: BaseModel, form: int) -> Packed:
     tools."""
     text = base64.b64encode(zlib.compress(data.model_dump_json(exclude_defaults=True).encode(), 1)).decode()
     return Packed(form=form, data=text)
+
+
+def whole_numbers(value: Json) -> Json:
+    """Return a value whose numbers without a fraction are integers again, where a protocol knows only floats."""
+    if isinstance(value, dict):
+        return {key: whole_numbers(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [whole_numbers(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT else value

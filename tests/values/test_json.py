@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import JsonError, TooLargeError
-from perdure.values.json import Json, WireModel, loads
+from perdure.values.json import Json, WireModel, dumps, loads, whole_numbers
 from tests.cpu import Cpu
 
 MOST = 20_000
@@ -62,3 +62,9 @@ def test_a_number_of_5_000_digits_is_one_clear_line() -> None:
     for digits in (4_100, 5_000):
         with pytest.raises(JsonError, match=r"^the input has an integer of more than 4,000 digits$"):
             loads(f"[{'1' * digits}]", source="the input")
+
+
+def test_whole_numbers_are_integers_again() -> None:
+    value: Json = {"a": [1.0, 1.5, {"b": -3.0}], "c": 1e300, "d": True, "e": "1.0"}
+    whole = whole_numbers(value)
+    assert dumps(whole) == dumps({"a": [1, 1.5, {"b": -3}], "c": 1e300, "d": True, "e": "1.0"})

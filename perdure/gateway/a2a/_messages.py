@@ -14,7 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from perdure.approvals.requests import WaitingView
 from perdure.gateway.answers import InterruptAnswer, below, interrupt_answer, interrupt_id
 from perdure.gateway.errors import HttpError
-from perdure.values.json import Json, JsonObject, dumps
+from perdure.values.json import Json, JsonObject, dumps, whole_numbers
 
 MOST: Final = 200
 """Characters of an id that a client may choose."""
@@ -71,8 +71,7 @@ def _content(part: Part) -> Json:
         text: str = part.text
         return text
     if kind == "data":
-        content: Json = MessageToDict(part.data)
-        return content
+        return whole_numbers(MessageToDict(part.data))
     raise ContentTypeNotSupportedError(f"a message has text and data, and no part of the kind {kind!r}")
 
 

@@ -1,0 +1,172 @@
+"""Agents of others as tools, by a real gateway's A2A (R21.4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from temporalio.client import Client as Temporal
+from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
+
+from perdure import Agent, Perdure, ToolContext, ToolError, a2a_tool
+from perdure.activities.registry import Registry
+from perdure.client.run import Run
+from perdure.client.selection import Selection
+from perdure.errors import ToolDefinitionError
+from perdure.testing.scripted_model import Script
+from perdure.tools.decorator import ToolFunction
+from tests.gateway.support import bearer, some_name
+from tests.gateway.test_a2a import WAITS, Agents, agents, user
+from tests.gateway.test_agui import PAYS, SHOPPER
+from tests.support import Harness, harness, serving
+from tests.timeouts import HANG
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+ASKS: list[Any] = [
+    {"calls": [{"_tool": "shopper", "message": "Shoes, please.", "_outputPath": "†state.shoes"}]},
+    {"calls": [], "output": "{†state.shoes}"},
+]
+
+
+def shopper(it: Agents, agent: str = "shopper", **options: Any) -> ToolFunction:
+    url = f"{it.served.address}/a2a/{agent}"
+    return a2a_tool("shopper", url, description="Buys shoes.", headers=bearer(it.tokens[0]), **options)
+
+
+@asynccontextmanager
+async def asking(client: Temporal, it: Agents, script: Script, agent: str = "shopper") -> AsyncIterator[Harness]:
+    """A worker of its own, whose agent has the other gateway's as a tool."""
+    async with harness(client, [], script, registry=Registry([shopper(it, agent)])) as asker:
+        yield asker
+
+
+def desk() -> Agent[Any]:
+    return Agent("desk", instructions="You sell.", tools=["shopper"])
+
+
+async def begun(client: Temporal, asker: Harness) -> Run[Any]:
+    return await Perdure(client, task_queue=asker.task_queue).start(desk(), "Shoes.")
+
+
+async def test_another_agent_is_a_tool(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    client = dev_server.client
+    script = [{"calls": [], "output": "Red shoes, size 42."}]
+    async with agents(client, tmp_path, script) as it, asking(client, it, ASKS) as asker:
+        view = await (await begun(client, asker)).wait(HANG)
+        assert (view.status, view.output) == ("completed", "Red shoes, size 42.")
+        assert "Shoes, please." in it.it.model.requests[0].text
+        (call,) = view.calls
+        assert call.status == "done"
+        assert any(name.startswith("!") for name in view.met), "the result counts as written by others"
+
+
+async def test_data_is_the_result(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"size": {"type": "integer"}}, "required": ["size"]}
+    documents, script = [SHOPPER | {"schema": schema}], [{"calls": [], "output": {"size": 42}}]
+    client = dev_server.client
+    asks = [ASKS[0], {"calls": [], "output": "size {†state.shoes.size}"}]
+    async with agents(client, tmp_path, script, documents=documents) as it, asking(client, it, asks) as asker:
+        assert (await (await begun(client, asker)).wait(HANG)).output == "size 42"
+
+
+async def test_a_task_that_asks_is_one_clear_error(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """The error names the question and the task, with which the tool is called again."""
+    client = dev_server.client
+    task = ""
+
+    def answers(request: Any) -> Any:
+        nonlocal task
+        if "input_required" not in request.text:
+            return ASKS[0]
+        task = request.text.split("task '")[1].split("'")[0]
+        return {"calls": [{"_tool": "shopper", "message": "approve", "task": task, "_outputPath": "†state.done"}]} | (
+            {"output": "{†state.done}"}
+        )
+
+    async with agents(client, tmp_path, PAYS) as it, asking(client, it, answers) as asker:
+        view = await (await begun(client, asker)).wait(HANG)
+        (error,) = [call.error for call in view.calls if call.error]
+        assert error["code"] == "input_required"
+        assert "shopper asks: pay amount 5" in error["message"]
+        assert (view.output, task.count("/")) == ("paid 5", 1)
+
+
+async def test_a_call_that_is_cancelled_cancels_the_task(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    client = dev_server.client
+    async with agents(client, tmp_path, WAITS) as it, asking(client, it, ASKS, "waiter") as asker:
+        run = await begun(client, asker)
+        async for event in run.events(topics=["tool", "assistant"]):
+            if (event.topic, event.phase) == (
+                "tool",
+                "update",
+            ):  # it reports progress: the other agent's task has begun
+                break
+        tasks = Selection(agent="waiter", tenant="acme", status="running")
+        found = await its_task(it, tasks)
+        await run.cancel()
+        assert (await found.wait(HANG)).status == "cancelled"
+
+
+async def its_task(it: Agents, tasks: Selection) -> Run[Any]:
+    """The one task of the other agent, once the server's index has it."""
+    async with asyncio.timeout(HANG):
+        while True:
+            async for row in it.served.gateway.perdure.list_runs(tasks):
+                return it.served.gateway.perdure.get_run(row.id)
+            await asyncio.sleep(0.1)
+
+
+async def test_the_next_attempt_goes_on_with_the_task(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    script = [{"calls": [], "output": "Red shoes."}]
+    async with agents(dev_server.client, tmp_path, script) as it:
+        first = await it.send(user("Shoes."))
+        environment = ActivityEnvironment()
+        environment.info = replace(environment.info, attempt=2, heartbeat_details=[{"task": first.task.id}])
+        context = ToolContext("shopper", {}, {}, "1.0", "key")
+        result = await environment.run(shopper(it).function, "Shoes.", context)
+        assert (result, len(it.it.model.requests)) == ("Red shoes.", 1)
+
+
+async def test_refusals_are_one_line(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    context = ToolContext("shopper", {}, {}, "1.0", some_name("key"))
+
+    async def problem(tool: ToolFunction, **params: Any) -> ToolError:
+        with pytest.raises(ToolError) as raised:
+            await ActivityEnvironment().run(tool.function, "Shoes.", context, **params)
+        return raised.value
+
+    async with agents(dev_server.client, tmp_path, []) as it:
+        nobody = await problem(a2a_tool("shopper", f"{it.served.address}/a2a/shopper", description="Sells."))
+        assert (nobody.code, "401" in str(nobody)) == ("not_reachable", True)
+        none = await problem(shopper(it), task="none")
+        assert (none.code, str(none)) == ("tool_failed", "tool_failed: shopper: there is no such task")
+    for wrong in ("shop.example", "ftp://shop.example"):
+        with pytest.raises(ToolDefinitionError, match="is not the address of an agent: write https://HOST/PATH"):
+            a2a_tool("shopper", wrong, description="Sells.")
+
+
+async def test_a_card_that_leads_elsewhere_gets_no_headers() -> None:
+    called: list[str] = []
+
+    async def card(request: Request) -> Response:
+        called.append(request.url.path)
+        interface = {"url": "http://elsewhere.example/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+        about = {"name": "clerk", "description": "d", "version": "1", "skills": [], "capabilities": {}}
+        modes = {"defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"]}
+        return JSONResponse({**about, **modes, "supportedInterfaces": [interface]})
+
+    app = Starlette(routes=[Route("/.well-known/agent-card.json", card)])
+    async with serving(app) as address:
+        tool = a2a_tool("clerk", address, description="Sells.", headers=bearer("secret"))
+        with pytest.raises(ToolError, match=r"leads to another host: http://elsewhere\.example/a2a") as raised:
+            await ActivityEnvironment().run(tool.function, "Shoes.", ToolContext("clerk", {}, {}, "1.0", "key"))
+    assert (raised.value.code, called) == ("not_allowed", ["/.well-known/agent-card.json"])
