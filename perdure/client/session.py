@@ -164,7 +164,8 @@ class Session:
         except InputError as error:
             raise MessageRefusedError(str(error)) from None
         await MediaStore(self._client.data_converter).save(files)
-        text = "\n".join([*([text] if text or not files else []), *(file.value.line for file in files)])
+        if files and isinstance(text, str):  # another text is refused below
+            text = "\n".join([*([text] if text else []), *(file.value.line for file in files)])
         try:
             message = Message(
                 message_id=uuid.uuid4().hex if id is None else id,
