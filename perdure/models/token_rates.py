@@ -52,7 +52,8 @@ class TokenRate:
         """Requests a second that keep both limits."""
         mean = sum(self._sizes.values()) / len(self._sizes) if self._sizes else EXPECTED
         rates = [self._requests] if self._requests is not None else []
-        rates += [self._tokens / max(1.0, mean)] if self._tokens is not None else []
+        # A Request that is larger than the limit of a minute goes out too: otherwise none ever does.
+        rates += [max(1.0, self._tokens / max(1.0, mean))] if self._tokens is not None else []
         return min(rates) / MINUTE
 
     def begin(self, prompt: int) -> int:
