@@ -296,7 +296,10 @@ async def test_who_may_not_decide_waits(dev_server: WorkflowEnvironment, tmp_pat
         thread = some_name()
         bob = asyncio.ensure_future(it.ask(threadId=thread, messages=[user("Pay.")]))
         perdure = it.served.gateway.perdure
-        while not (found := (await perdure.approvals(tenant="acme")).waiting):
+        of = f"{perdure.session(thread, tenant='acme').id}/"
+        while not (
+            found := [one for one in (await perdure.approvals(tenant="acme")).waiting if one.run_id.startswith(of)]
+        ):
             pass
         ann = await it.ask(1, threadId=thread)
         (interrupt,) = ann[-1]["outcome"]["interrupts"]

@@ -354,7 +354,8 @@ class _Call:
         run = self._gateway.perdure.get_run(run_id)
         view, waiting = await with_output(run, view), await self._waiting(view)
         at = max([(await run.started_at()).isoformat(), *_times(view)])
-        return task_of(view, view.owner.session, at, waiting, messages)
+        context = view.owner.session or await self._context(session)  # a run before its first task knows no owner
+        return task_of(view, context, at, waiting, messages)
 
     async def _context(self, session: Session) -> str:
         return (await session.about()).session
