@@ -58,7 +58,7 @@ class QueueRates:
 async def set_queue_rate(client: Client, queue: str, rate: float | None) -> None:
     """Have the server keep the rate of a queue, in Requests a second; `None`: the rate that its workers name.
 
-    It is in no history, and no Action.
+    No history holds it.
     """
     change = UpdateTaskQueueConfigRequest.RateLimitUpdate(reason="limits of the model, by the size of its Requests")
     if rate is not None:
