@@ -228,6 +228,14 @@ def _set_sampling(agent: FrameworkAgent, given: Mapping[str, Any], parts: str) -
     agent.options |= {"sampling": sampling} if sampling else {}
 
 
+def _set_named_model(agent: FrameworkAgent, model: str, prefix: str | None, name: str) -> None:
+    """Set the model by its framework's name. `prefix`: its provider's here; `None`: it has none."""
+    if prefix is None:
+        agent.leave(f"the model {model!r}", _OTHER_MODEL)
+    else:
+        _set_model(agent, f"{prefix}{name}")
+
+
 def _set_model(agent: FrameworkAgent, name: str, address: str = "") -> None:
     agent.options |= {"models": {"fast": name, "smart": name}}
     if address and not address.startswith("https://api."):
@@ -383,11 +391,7 @@ class _OpenAIAgents:
         if isinstance(model, str):
             provider, _, name = model.rpartition("/")
             provider = provider.removeprefix("litellm/").removeprefix("any-llm/")
-            known = _OPENAI_PREFIXES.get(provider)
-            if known is None:
-                agent.leave(f"the model {model!r}", _OTHER_MODEL)
-            else:
-                _set_model(agent, f"{known}{name}")
+            _set_named_model(agent, model, _OPENAI_PREFIXES.get(provider), name)
         elif model is not None:
             kind = type(model).__name__
             if kind in ("OpenAIResponsesModel", "OpenAIChatCompletionsModel"):
@@ -625,11 +629,7 @@ def _read_pydantic_model(agent: FrameworkAgent, source: Any) -> None:
     model = source.model
     if isinstance(model, str):
         provider, _, name = model.partition(":")
-        known = _PYDANTIC_PREFIXES.get(provider) if name else ""
-        if known is None:
-            agent.leave(f"the model {model!r}", _OTHER_MODEL)
-        else:
-            _set_model(agent, f"{known}{name or model}")
+        _set_named_model(agent, model, _PYDANTIC_PREFIXES.get(provider) if name else "", name or model)
     elif model is not None:
         kind = type(model).__name__
         if kind in _PYDANTIC_MODELS:

@@ -22,6 +22,20 @@ def import_named(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+def import_setting(name: str, setting: str) -> ModuleType:
+    """Import a module as `import_named` does. Raise `SettingsError`, which begins with the `setting`, for one that cannot be."""
+    try:
+        return import_named(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        detail = "" if missing == name else f" (it imports {missing!r}, which is not installed)"
+        raise SettingsError(f"{setting}: there is no module {name!r}{detail}") from None
+    except Exception as error:
+        raise SettingsError(
+            f"{setting}: the module {name!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
 def names_module(text: str) -> bool:
     """Whether a text has the form `module:name`."""
     return _PLACE.fullmatch(text) is not None
@@ -32,16 +46,7 @@ def object_named(text: str) -> tuple[str, object]:
     place = _PLACE.fullmatch(text)
     assert place is not None
     module = place["module"]
-    try:
-        found = import_named(module)
-    except ModuleNotFoundError as error:
-        missing = error.name or module
-        detail = "" if missing == module else f" (it imports {missing!r}, which is not installed)"
-        raise SettingsError(f"no agent {text!r}: there is no module {module!r}{detail}") from None
-    except Exception as error:
-        raise SettingsError(
-            f"no agent {text!r}: the module {module!r} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+    found = import_setting(module, f"no agent {text!r}")
     try:
         return place["name"], getattr(found, place["name"])
     except AttributeError:

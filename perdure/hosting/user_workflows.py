@@ -12,7 +12,7 @@ from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, Workflo
 from temporalio.worker.workflow_sandbox import SandboxRestrictions
 
 from perdure.activities.registry import Registry
-from perdure.agents.modules import import_named
+from perdure.agents.modules import import_setting
 from perdure.errors import SettingsError
 from perdure.hosting._worker_parts import PURE
 from perdure.hosting.sdk_internals import Sandboxed, Unsandboxed, activity_name, workflow_name
@@ -43,7 +43,7 @@ def load_workflows(modules: Iterable[str]) -> UserWorkflows:
     found = UserWorkflows()
     taken = {workflow_name(each): "Perdure" for each in WORKFLOWS}
     for name in modules:
-        module = _import(name)
+        module = import_setting(name, "workflows")
         workflows = dict(_named(module, workflow_name))
         if not workflows:
             raise SettingsError(
@@ -73,19 +73,6 @@ def _named(module: ModuleType, name_of: Callable[[Any], str | None]) -> Iterator
             )
         if name:
             yield name, value
-
-
-def _import(name: str) -> ModuleType:
-    try:
-        return import_named(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or name
-        detail = "" if missing == name else f" (it imports {missing!r}, which is not installed)"
-        raise SettingsError(f"workflows: there is no module {name!r}{detail}") from None
-    except Exception as error:
-        raise SettingsError(
-            f"workflows: the module {name!r} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
 
 
 def _place_of(module: ModuleType) -> str:

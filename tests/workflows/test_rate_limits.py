@@ -155,4 +155,5 @@ async def test_r20_8_a_limit_of_tokens_that_is_lifted_holds_nobody_back(dev_serv
         pass
     async with harness(client, [], [DONE] * 4, task_queue=queue, model_limits={"m": 60_000.0}) as it:
         handles = [await it.start(agent(config=MODELS)) for _ in range(4)]
-        await asyncio.gather(*(handle.result() for handle in handles))
+        results = await asyncio.gather(*(handle.result() for handle in handles))
+    assert [result.status for result in results] == ["completed"] * 4
