@@ -92,12 +92,21 @@ class _DevWorker:
     """Build ids: its own, and those whose runs it has taken over."""
     idle: int = 0
     """How often in a row no run of its was found."""
+    drains: bool = False
+    """Whether it was interrupted."""
 
     @property
     def has_ended(self) -> bool:
         return self.process.returncode is not None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended by itself, or left work behind. The signal alone ends a process whose worker has ended already."""
+        return self.has_ended and not (self.drains and self.process.returncode in (0, -signal.SIGTERM))
+
     def interrupt(self) -> None:
+        """Have it drain, or hand over its work if it drains already."""
+        self.drains = True
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
 
@@ -200,10 +209,10 @@ class _Workers:
 
     async def _drained(self, interrupted: asyncio.Queue[int]) -> bool:
         """Have all workers drain; each further interrupt goes to them. Return whether all have ended in order."""
-        workers = self._all
-        in_order = not any(each.has_ended for each in workers if each is self._current)
+        workers = [each for each in self._all if not (each.has_ended and each.drains)]
         for each in workers:
-            each.interrupt()
+            if not each.has_ended and not each.drains:
+                each.interrupt()
         ended = asyncio.ensure_future(asyncio.gather(*(each.process.wait() for each in workers)))
         while not ended.done():
             again = asyncio.ensure_future(interrupted.get())
@@ -212,7 +221,10 @@ class _Workers:
                 for each in workers:
                     each.interrupt()
             again.cancel()
-        return in_order and all(each.process.returncode == 0 for each in workers)
+        failed = [each for each in workers if each.has_failed]
+        for each in failed:
+            print(f"a worker has ended with code {each.process.returncode}", file=sys.stderr, flush=True)
+        return not failed
 
     async def _reload(self, names: list[str]) -> None:
         """Start a worker with the code of now, and make it current."""

@@ -141,6 +141,35 @@ async def test_a_run_goes_on_with_its_code_and_a_new_one_has_the_new_code(tmp_pa
         await it.until("draining: takes nothing new")  # the former worker, whose runs have all ended
 
 
+LEAVES_SLOWLY = """
+import atexit, pathlib, sys, time
+def leave():
+    print("leaves", file=sys.stderr, flush=True)
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+atexit.register(leave)
+"""
+"""A worker's process that ends when there is a file `go`: its signal handlers are gone by then."""
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+async def test_an_interrupt_that_meets_a_worker_after_its_draining_is_no_failure(
+    tmp_path: Path, interrupts: int
+) -> None:
+    (tmp_path / "mytools.py").write_text(TOOLS + LEAVES_SLOWLY, encoding="utf-8")
+    async with dev(tmp_path, ends=False) as it:
+        await it.until("started")
+        it.write("words.py", "WORD = 'new'\n")
+        await it.until("changed")
+        await it.until("leaves")  # the former worker: it has no run
+        it.process.send_signal(signal.SIGINT)
+        await it.until("leaves")  # the current one
+        if interrupts == 1:
+            it.write("go", "")
+        else:
+            it.process.send_signal(signal.SIGINT)  # it ends both, without the file
+
+
 async def test_a_fault_is_one_line_and_the_code_before_stays(tmp_path: Path) -> None:
     async with dev(tmp_path) as it:
         await it.until("started")
