@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.activities.transcripts import recall
 from perdure.errors import MessageRefusedError, RunError, RunExistsError
+from perdure.hosting.connection import data_converter
 from perdure.sessions.entries import MessageEntry
 from perdure.sessions.transcript import SEGMENT_WORKFLOW, segment_of
 from perdure.testing.scripted_model import ChatRequest, Turn
+from tests.hosting.test_external_storage import stored
 from tests.timeouts import HANG
 from tests.workflows.test_session import ECHO, desk, echo, idles, users
 
@@ -76,6 +81,31 @@ async def test_r10_1_a_message_is_known_after_it_was_archived(dev_server: Workfl
         found = await session.recall("the first")
         assert [each["n"] for each in found["found"]] == [3, 1]
         assert (await session.recall("1"))["pages"] == 4
+
+
+async def test_r10_13_old_entries_lie_in_the_storage_where_there_is_one(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path))
+    client = await Client.connect(dev_server.client.service_client.config.target_host, data_converter=data_converter())
+    noise = random.Random(7)  # it does not become shorter by being packed
+    async with desk(dev_server, with_memory, client=client) as (session, it):
+        first = f"the first {noise.randbytes(20_000).hex()}"
+        await session.reply(await session.send(first, sender="ann"), HANG)
+        for _ in range(20):
+            await session.reply(await session.send(noise.randbytes(1_000).hex(), sender="ann"), HANG)
+        await session.new(sender="ann")
+        await session.reply(await session.send("short", sender="ann"), HANG)
+        for _ in range(10):
+            await session.reply(await session.send("short", sender="ann", mode="followup"), HANG)
+        await idles(session)
+        began = (await it.client.get_workflow_handle(session.id).fetch_history()).events[0]
+        name = began.workflow_execution_started_event_attributes.first_execution_run_id[:8]
+        segment = (await it.client.get_workflow_handle(f"{session.id}/~{name}-1").fetch_history()).events[0]
+        assert segment.workflow_execution_started_event_attributes.input.ByteSize() < 1_000
+        assert b"entries 1 to " in segment.user_metadata.summary.data  # which the Web UI shows
+        assert max(stored(tmp_path)) > 20_000
+        assert first[:10_000] in (await session.recall("1"))["text"]
 
 
 async def test_r10_13_entries_stay_where_a_reset_session_finds_other_ones_archived(
