@@ -85,7 +85,7 @@ class ToolActivity:
                 self._check_floor(function, call, reads)
                 await report_begun()
                 work.begun = True
-                store = MediaStore(activity.client().data_converter)
+                store = MediaStore(activity.client().data_converter, reads.owner.tenant if reads.owner else "")
                 usage: list[ReportedUsage] = []
                 context = _context(function, call, reads, heart.tell, usage.append)
                 value = await self._call(function, call, reads, context, store)

@@ -15,13 +15,14 @@ from temporalio.service import RPCError
 from perdure.activities.active_executions import others_poll
 from perdure.activities.named_functions import NamedFunctions
 from perdure.activities.notifications import NotificationRoutes
+from perdure.activities.prices import list_price
 from perdure.activities.prompt_files import PromptFolders, reading_tool
 from perdure.activities.registry import Registry
 from perdure.activities.transcripts import recall
 from perdure.approvals.policy import Ask, Flow
 from perdure.errors import ProtocolError, ToolDefinitionError
 from perdure.models.requests import PATIENCE
-from perdure.models.usage import PRICES, Price, price_of
+from perdure.models.usage import Price, price_of
 from perdure.plan import NO_SUCH_TOOL
 from perdure.queries import SearchAttributes
 from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
@@ -125,7 +126,7 @@ class PrepareActivity:
         self._folder = AgentFolder(agents)
         self._max_payload = max_payload
         self._floor: Ask = floor
-        self._prices = {**PRICES, **(prices or {})}
+        self._prices = dict(prices or {})
         self._attribute = attribute or SearchAttributes()
 
     @activity.defn(name=LIMITED_ACTIVITY)
@@ -216,14 +217,17 @@ class PrepareActivity:
         return declared
 
     def _known_prices(self, models: Models, wanted: PrepareInput) -> dict[str, Price]:
-        """Return the prices of the models that the run names; a worker's own policy may name any. Refuse a budget
-        without prices.
+        """Return the prices of the models that the run names: the agent's, the worker's, or list prices. Refuse a budget without prices.
+
+        A worker's own policy may also choose another model of the worker, or any that has a price of its own.
         """
         prices = {**self._prices, **wanted.prices}
         named = [models.fast, models.smart, *models.fallback]
-        known = {name: price for name in named if (price := price_of(name, prices)) is not None}
-        if models.policy not in POLICIES:
-            return prices
+        own = models.policy not in POLICIES
+        listed = [*named, *self._models.values()] if own else named
+        known = {name: price for name in listed if (price := price_of(name, prices) or list_price(name)) is not None}
+        if own:
+            return {**prices, **known}
         if wanted.cost_budget and (unknown := [name for name in named if name not in known]):
             message = f"config.cost_budget needs the price of {', '.join(map(repr, unknown))}: give it in config.prices, or in PERDURE_PRICES where the worker runs"
             raise ApplicationError(message, type=REFUSED, non_retryable=True)

@@ -539,12 +539,12 @@ async def _with_media(context: RequestContext, model: str) -> tuple[list[JsonObj
     A file that is not stored stays one line: it may have been deleted, or a text only looks like a file's line.
     """
     capabilities = capabilities_of(model)
-    store = MediaStore(activity.client().data_converter)
+    store = MediaStore(activity.client().data_converter, context.tenant)
     wanted = files_to_show(context.messages, capabilities) if store.is_there else []
     if not wanted:
         return context.messages, context.stable
     found = await asyncio.gather(*(store.find(file.digest) for file in wanted))
-    files = {file.digest: data for file, data in zip(wanted, found, strict=True) if data is not None}
+    files = {file.digest: data for file, data in zip(wanted, found, strict=True) if data and len(data) == file.bytes}
     return await asyncio.to_thread(with_files, context.messages, context.stable, files, capabilities)
 
 

@@ -77,6 +77,8 @@ class PriceOptions(TypedDict, total=False):
     completion: Required[float]
     cached: float | None
     """For prompt tokens from the server's cache; `None`, which is not printed: they cost as much as the others."""
+    cache_write: float | None
+    """For prompt tokens that the server puts into its cache; as `cached`."""
 
 
 class ApprovalOptions(TypedDict, total=False):
@@ -243,5 +245,8 @@ class AgentOptions(TypedDict, total=False):
     trusted_clients: Sequence[str]
     """Clients of the gateway whose histories and function results count as their user's own: `TENANT/SENDER`, `SENDER`
     without a tenant, `*` for all."""
+    image_hosts: Sequence[str]
+    """Hosts from which the model's provider may fetch pictures that clients of the gateway name by an address:
+    `img.example.com`, `*.example.org`."""
     session: SessionOptions
     """How its sessions take messages."""

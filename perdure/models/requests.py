@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Final, Literal
+from collections.abc import Sequence
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -52,7 +53,7 @@ class ModelWait(WireModel):
         return f"waiting for {self.model}: {self.reason} since {since or self.since[11:16]}"
 
 
-def read_away(details: Any) -> ProviderAway | None:
+def read_away(details: Sequence[object]) -> ProviderAway | None:
     """Return the first of a failure's details, if it is a `ProviderAway`."""
     try:
         return ProviderAway.model_validate(details[0]) if details and isinstance(details[0], dict) else None
@@ -105,7 +106,7 @@ class OutputForm(WireModel):
     """The name of its only member, a text, if the output is an object with one."""
     several: bool = False
     """Whether it is an object of more than one member."""
-    wraps: bool = False
+    wraps: bool = Field(default=False, exclude_if=operator.not_)
     """Whether a document `{"output": …}` is no such object, but holds one."""
 
 
@@ -147,6 +148,8 @@ class RequestContext(WireModel):
     (R6.7)."""
     watched_until: float = 0.0
     """Seconds since 1970 until which a watcher follows the run: the text is sent more often (R10.14)."""
+    tenant: str = Field(default="", exclude_if=operator.not_)
+    """The owner of the files that the messages name; empty: none, or there are no files."""
 
 
 class HostedCall(WireModel):

@@ -252,7 +252,8 @@ class ResponseStream:
             self._usage = Usage(
                 prompt_tokens=(prompt := _tokens(usage.get("prompt_tokens"))),
                 completion_tokens=_tokens(usage.get("completion_tokens")),
-                cached_tokens=min(prompt, _cached(usage)),
+                cached_tokens=(cached := min(prompt, _cached(usage))),
+                cache_write_tokens=min(prompt - cached, _cache_written(usage)),
                 reasoning_tokens=_tokens(_part_of(usage, "completion_tokens_details").get("reasoning_tokens")),
             )
 
@@ -333,6 +334,11 @@ def _cached(usage: JsonObject) -> int:
     """Return the tokens of the prompt that a server had in its cache, under any of the known keys (R10.19)."""
     cached = _part_of(usage, "prompt_tokens_details").get("cached_tokens")
     return max(map(_tokens, [cached, *(usage.get(name) for name in _CACHED)]))
+
+
+def _cache_written(usage: JsonObject) -> int:
+    """Return the tokens of the prompt that a server has put into its cache, as OpenRouter and our adapters of providers report them."""
+    return _tokens(_part_of(usage, "prompt_tokens_details").get("cache_write_tokens"))
 
 
 def _tokens(value: Json) -> int:

@@ -20,29 +20,13 @@ class Price(WireModel):
     cached: float | None = Field(default=None, ge=0, le=1e9)
     """For prompt tokens from the server's cache; `None`, which is not printed: they cost as much as the others."""
 
+    cache_write: float | None = Field(default=None, ge=0, le=1e9)
+    """For prompt tokens that the server puts into its cache; as `cached`."""
+
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
         plain: JsonObject = handler(self)
-        return {key: value for key, value in plain.items() if key != "cached" or value is not None}
-
-
-PRICES: Final[Mapping[str, Price]] = {
-    name: Price(prompt=prompt, completion=completion, cached=cached)
-    for name, prompt, completion, cached in [
-        ("gpt-4o", 2.50, 10.00, 1.25),
-        ("gpt-4o-mini", 0.15, 0.60, 0.075),
-        ("gpt-4.1", 2.00, 8.00, 0.50),
-        ("gpt-4.1-mini", 0.40, 1.60, 0.10),
-        ("gpt-4.1-nano", 0.10, 0.40, 0.025),
-        ("gpt-5", 1.25, 10.00, 0.125),
-        ("gpt-5-mini", 0.25, 2.00, 0.025),
-        ("gpt-5-nano", 0.05, 0.40, 0.005),
-        ("o3", 2.00, 8.00, 0.50),
-        ("o4-mini", 1.10, 4.40, 0.275),
-    ]
-}
-"""List prices without discounts, as published in 2025. `config.prices` and the worker's `PERDURE_PRICES` override
-them."""
+        return {key: value for key, value in plain.items() if value is not None}
 
 
 def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
@@ -65,11 +49,13 @@ class Usage(WireModel):
     """Prompt tokens from the server's cache; not printed if the server does not report them."""
     reasoning_tokens: int = 0
     """Completion tokens of the model's reasoning; printed as `cached_tokens` are."""
+    cache_write_tokens: int = 0
+    """Prompt tokens that the server has put into its cache; printed as `cached_tokens` are."""
 
     @model_serializer(mode="wrap")
     def _as_counted(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
         plain: JsonObject = handler(self)
-        unsaid = [name for name in ("cached_tokens", "reasoning_tokens") if not getattr(self, name)]
+        unsaid = [name for name in _NOT_ZERO if not getattr(self, name)]
         return {key: value for key, value in plain.items() if key not in {*unsaid, *map(to_camel, unsaid)}}
 
     @property
@@ -86,8 +72,19 @@ class Usage(WireModel):
         if price is None:
             return None
         cached = price.prompt if price.cached is None else price.cached
-        prompt = (self.prompt_tokens - self.cached_tokens) * price.prompt + self.cached_tokens * cached
+        written = price.prompt if price.cache_write is None else price.cache_write
+        others = self.prompt_tokens - self.cached_tokens - self.cache_write_tokens
+        prompt = others * price.prompt + self.cached_tokens * cached + self.cache_write_tokens * written
         return (prompt + self.completion_tokens * price.completion) / 1_000_000
+
+
+_NOT_ZERO: Final = ("cached_tokens", "reasoning_tokens", "cache_write_tokens")
+"""Fields that are printed where the server reports them."""
+
+
+def tokens_of(usage: Usage) -> dict[str, int]:
+    """Return the counts of tokens by their names, without costs."""
+    return {name: getattr(usage, name) for name in Usage.model_fields}
 
 
 class ModelUsage(Usage):
@@ -125,14 +122,7 @@ class RunUsage(Usage):
         """Add the usage of one Request, or of several of one model."""
         self._add(
             model,
-            ModelUsage(
-                prompt_tokens=usage.prompt_tokens,
-                completion_tokens=usage.completion_tokens,
-                cached_tokens=usage.cached_tokens,
-                reasoning_tokens=usage.reasoning_tokens,
-                requests=requests,
-                cost=usage.cost_at(price_of(model, prices)),
-            ),
+            ModelUsage(**tokens_of(usage), requests=requests, cost=usage.cost_at(price_of(model, prices))),
         )
 
     def include(self, child: RunUsage) -> None:
@@ -145,16 +135,11 @@ class RunUsage(Usage):
         before = self.by_model.get(model, ModelUsage(cost=0.0))
         known = before.cost is not None and usage.cost is not None
         self.by_model[model] = ModelUsage(
-            prompt_tokens=before.prompt_tokens + usage.prompt_tokens,
-            completion_tokens=before.completion_tokens + usage.completion_tokens,
-            cached_tokens=before.cached_tokens + usage.cached_tokens,
-            reasoning_tokens=before.reasoning_tokens + usage.reasoning_tokens,
+            **tokens_of(before.plus(usage)),
             requests=before.requests + usage.requests,
             cost=(before.cost or 0.0) + (usage.cost or 0.0) if known else None,
         )
-        self.prompt_tokens += usage.prompt_tokens
-        self.completion_tokens += usage.completion_tokens
-        self.cached_tokens += usage.cached_tokens
-        self.reasoning_tokens += usage.reasoning_tokens
+        for name, tokens in tokens_of(usage).items():
+            setattr(self, name, getattr(self, name) + tokens)
         costs = [each.cost for each in self.by_model.values()]
         self.cost = None if None in costs else sum(cost for cost in costs if cost is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -194,6 +194,10 @@ class ModelSampling(Sampling):
         return self.written_keys() | {key: value for each in own for key, value in each.written_keys().items()}
 
 
+ImageHost: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9.*-]+$", max_length=253)]
+"""The name of a host, where `*` is any part of it."""
+
+
 class Config(BaseModel):
     """The `config` of an agent file; every key may be left out."""
 
@@ -249,6 +253,8 @@ class Config(BaseModel):
     """Who is informed when an approval is requested or waits, a budget is nearly used, or a run ends (R19.5)."""
     trusted_clients: list[str] = Field(default_factory=list)
     """Clients of the gateway whose histories and function results count as their user's own: `TENANT/SENDER`, `SENDER` without a tenant, `*` for all (R15.2)."""
+    image_hosts: list[ImageHost] = Field(default_factory=list)
+    """Hosts from which the model's provider may fetch pictures that clients of the gateway name by an address: `img.example.com`, `*.example.org` (R20.3)."""
     session: SessionRules = Field(default_factory=SessionRules)
     """How its sessions take messages (section 10)."""
 

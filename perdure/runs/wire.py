@@ -223,8 +223,8 @@ class RunResult(WireModel):
 
     run_id: str
     status: RunStatus = "running"
-    output: Any = None
-    """JSON that fits the agent's schema, which its reader knows; `None` where there is none, or none yet."""
+    output: Any = None  # its reader knows the schema
+    """JSON that fits the agent's schema; `None` where there is none, or none yet."""
     stop_reason: StopReason | None = None  # R9.5
     """Why it ended: with its `output`, an `answer` in text, `task_complete`, or at the limit of this name."""
     requests: int = 0

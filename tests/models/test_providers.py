@@ -78,7 +78,7 @@ def result(id: str) -> dict[str, Any]:
 
 # What Anthropic's documentation shows of a stream with thoughts between calls.
 INTERLEAVED = [
-    {"type": "message_start", "message": {"model": "claude-sonnet-5", "usage": {"input_tokens": 10, "cache_read_input_tokens": 90}}},
+    {"type": "message_start", "message": {"model": "claude-sonnet-5", "usage": {"input_tokens": 10, "cache_read_input_tokens": 70, "cache_creation_input_tokens": 20}}},
     {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
     {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "first"}},
     {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "one"}},
@@ -101,8 +101,8 @@ INTERLEAVED = [
 def test_thoughts_between_calls_go_back_in_their_places() -> None:
     read = answer(SONNET, INTERLEAVED).result()
     assert read.calls == [{"_tool": "add", "a": 1, "_id": "a"}, {"_tool": "add", "_id": "b"}]
-    assert (read.usage.prompt_tokens, read.usage.cached_tokens, read.usage.completion_tokens) == (100, 90, 40)
-    assert read.usage.reasoning_tokens == 30
+    assert (read.usage.prompt_tokens, read.usage.cached_tokens, read.usage.cache_write_tokens) == (100, 70, 20)
+    assert (read.usage.completion_tokens, read.usage.reasoning_tokens) == (40, 30)
     assert read.thought == "first"
     assert read.beside is not None
     calls = [call(id) | beside for id, beside in zip("ab", read.beside.calls, strict=True)]

@@ -14,7 +14,7 @@ from perdure import Agent, Perdure, ToolError, tool
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import ReaderVocabulary
 from perdure.models.response_stream import ResponseStream
-from perdure.models.usage import PRICES, Price, RunUsage, Usage
+from perdure.models.usage import Price, RunUsage, Usage
 from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.support import agent, harness
 from tests.timeouts import HANG
@@ -204,9 +204,12 @@ async def test_r10_19_cached_tokens_are_summed_priced_and_shown(dev_server: Work
 async def test_without_a_price_for_them_cached_tokens_cost_what_others_do() -> None:
     usage = Usage(prompt_tokens=1000, completion_tokens=10, cached_tokens=900)
     assert usage.cost_at(Price(prompt=1.0, completion=1.0)) == pytest.approx(1010 / 1e6)
-    assert all(price.cached is not None and price.cached < price.prompt for price in PRICES.values())
+    usage = usage.plus(Usage(prompt_tokens=100, cache_write_tokens=80))
+    assert usage.cost_at(Price(prompt=1.0, completion=1.0, cached=0.1, cache_write=1.25)) == pytest.approx(
+        (120 + 10 + 90 + 80 * 1.25) / 1e6
+    )
     parent, child = RunUsage(), RunUsage()
     child.count("m", usage, {})
     parent.include(child)
-    assert parent.cached_tokens == 900
+    assert (parent.cached_tokens, parent.by_model["m"].cache_write_tokens) == (900, 80)
     assert Agent(name="a", prices={"m": {"prompt": 1, "completion": 1, "cached": 0.1}}).parsed.config.prices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from perdure.errors import JsonError
 from perdure.models.provider_extras import THINKING_BLOCKS
@@ -28,6 +28,7 @@ from perdure.models.providers.chat_messages import (
 )
 from perdure.models.providers.claude import Claude, claude_of, signed_thoughts
 from perdure.values.json import Json, JsonObject, dumps, loads
+from perdure.values.schema_nodes import SchemaPart
 
 _HOSTED: Final[dict[str, JsonObject]] = {
     "web_search": {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},  # the server pauses after 10
@@ -120,7 +121,7 @@ def _format(chat: JsonObject) -> JsonObject:
     return {"format": {"type": "json_schema", "schema": _enforced(schema["schema"])}}
 
 
-def _enforced(schema: Any) -> Any:
+def _enforced(schema: SchemaPart) -> SchemaPart:
     if isinstance(schema, list):
         return [_enforced(each) for each in schema]
     if not isinstance(schema, dict):
@@ -242,6 +243,7 @@ class AnthropicEvents:
             count(self._usage.get("output_tokens")),
             read,
             count(details.get("thinking_tokens")),
+            written,
         )
 
 

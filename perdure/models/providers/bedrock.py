@@ -190,4 +190,4 @@ def _counted(holder: JsonObject) -> JsonObject:
     usage = part_of(holder, "usage")
     read, written = (count(usage.get(f"cache{each}InputTokens")) for each in ("Read", "Write"))
     prompt = count(usage.get("inputTokens")) + read + written
-    return chunk(usage=usage_chunk(prompt, count(usage.get("outputTokens")), read))
+    return chunk(usage=usage_chunk(prompt, count(usage.get("outputTokens")), read, written=written))

@@ -282,12 +282,12 @@ def hosted_tools(body: JsonObject) -> list[str]:
     return body.get("hosted_tools") or []
 
 
-def usage_chunk(prompt: int, completion: int, cached: int = 0, reasoning: int = 0) -> JsonObject:
-    """Return counts of tokens in the form of Chat Completions; `prompt` includes the cached ones."""
+def usage_chunk(prompt: int, completion: int, cached: int = 0, reasoning: int = 0, written: int = 0) -> JsonObject:
+    """Return counts of tokens in the form of Chat Completions; `prompt` includes those from the cache, and those `written` to it."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
         "completion_tokens_details": {"reasoning_tokens": reasoning},
     }
 

@@ -1,0 +1,55 @@
+"""List prices of models, from the data of `genai-prices`: a run keeps those that it began with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from perdure.models.model_names import Provider, parse_model
+from perdure.models.usage import Price
+
+_PROVIDERS: Final[Mapping[Provider, str]] = {
+    "openai": "openai",
+    "openai-responses": "openai",
+    "anthropic": "anthropic",
+    "google": "google",
+    "bedrock": "aws",
+}
+"""The names of our providers there."""
+
+
+def list_price(model: str) -> Price | None:
+    """Return the present list price of a model as a run names it: `gpt-5-mini`, `anthropic:claude-sonnet-4-5`; `None` if it has none.
+
+    It is that of a short prompt: some models cost more from so many tokens on. It is looked up without the network.
+
+    ```python
+    price = list_price("bedrock:anthropic.claude-haiku-4-5-20251001-v1:0")
+    ```
+    """
+    from genai_prices.data_snapshot import get_snapshot  # a fifth of a second, which only workers need
+
+    named = parse_model(model)
+    try:
+        _, found = get_snapshot().find_provider_model(
+            named.name.partition("@")[0], None, _PROVIDERS[named.provider], None
+        )
+    except LookupError:
+        return None
+    prices = found.get_prices(datetime.now(UTC))
+    prompt, completion = _dollars(prices.input_mtok), _dollars(prices.output_mtok)
+    if prompt is None or completion is None:
+        return None
+    return Price(
+        prompt=prompt,
+        completion=completion,
+        cached=_dollars(prices.cache_read_mtok),
+        cache_write=_dollars(prices.cache_write_mtok),
+    )
+
+
+def _dollars(price: Any) -> float | None:  # a `Decimal`, tiers, or nothing
+    base = getattr(price, "base", price)
+    return float(base) if isinstance(base, Decimal) else None
