@@ -134,7 +134,7 @@ class Perdure:
         agent.check_policy()
         with media_met() as files:
             value = agent.check_input(input)
-        await MediaStore(self.client.data_converter).save(files)
+        await MediaStore(self.client.data_converter, tenant or "").save(files)
         known = agent.check_context(context)
         change: JsonObject = {**(approval or {})}
         parse_policy(change)
@@ -182,10 +182,11 @@ class Perdure:
         """Whether there is storage for files: `PERDURE_STORAGE`, or that of your own client."""
         return MediaStore(self.client.data_converter).is_there
 
-    async def load_media(self, value: Media | Json) -> Media:
+    async def load_media(self, value: Media | Json, *, tenant: str = "") -> Media:
         """Return a file with its bytes: of an output, a result or a text that holds its line.
 
-        Raises `MediaError` for a value that is no file, and for a file that is not stored.
+        `tenant`: the owner of the run that had the file. Raises `MediaError` for a value that is no file, and for a file
+        that is not stored for this tenant.
 
         ```python
         chart = await perdure.load_media(await run.result())
@@ -197,20 +198,21 @@ class Perdure:
         if found is None:
             raise MediaError(f"expected a file, {{'_media': 'sha256:…', …}}; got {clip(repr(value), 80)}")
         file = media_without_bytes(found)
-        await MediaStore(self.client.data_converter).load([file])
+        await MediaStore(self.client.data_converter, tenant).load([file])
         return file
 
-    async def save_media(self, *files: Media) -> list[Json]:
+    async def save_media(self, *files: Media, tenant: str = "") -> list[Json]:
         """Store files, and return their values. `start` and `send` do so by themselves.
 
-        Raises `MediaError` for files that are too large together, and without storage.
+        `tenant`: the owner of the runs that may read them. Raises `MediaError` for files that are too large together, and
+        without storage.
 
         ```python
         [chart] = await perdure.save_media(Image("chart.png"))
         ```
         """
         # R20.3
-        await MediaStore(self.client.data_converter).save(files)
+        await MediaStore(self.client.data_converter, tenant).save(files)
         return [file.value.as_json() for file in files]
 
     async def run(
@@ -334,7 +336,7 @@ class Perdure:
         session = self.session_of(run_id)
         with clear_errors(self.client, run_id):
             await check_owner(self.client, session.id, tenant, asked=run_id)
-        return session
+        return self._session(Address(self.client, session.id, tenant, known=session.id))
 
     async def events(
         self, id: str, from_: str | None = None, topics: Iterable[str] | None = None, *, tenant: str = ""

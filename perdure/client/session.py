@@ -163,7 +163,7 @@ class Session:
             known = read_context(context)
         except InputError as error:
             raise MessageRefusedError(str(error)) from None
-        await MediaStore(self._client.data_converter).save(files)
+        await MediaStore(self._client.data_converter, self.tenant).save(files)
         if files and isinstance(text, str):  # another text is refused below
             text = "\n".join([*([text] if text else []), *(file.value.line for file in files)])
         try:

@@ -18,13 +18,15 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp.types import INVALID_PARAMS
+from mcp.types import INVALID_PARAMS, ElicitResult, ResourceTemplateReference
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Image, Media, Perdure, tool
+from perdure.gateway.mcp._context import TASKS
+from perdure.gateway.mcp._elicitation import read_state
 from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.testing.scripted_model import ChatRequest
-from tests.gateway.support import Served, bearer, gateway, write_agents, write_tokens
+from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
 from tests.support import ROOT, harness, storage_fixture
 from tests.timeouts import HANG
 from tests.workflows.test_media import PDF, PNG, connect
@@ -78,9 +80,11 @@ def answer(request: ChatRequest) -> Any:
 
 
 @asynccontextmanager
-async def serving(server: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[tuple[Served, list[str]]]:
+async def serving(
+    server: WorkflowEnvironment, tmp_path: Path, tenant: str = "shop"
+) -> AsyncIterator[tuple[Served, list[str]]]:
     tokens = write_tokens(
-        tmp_path / "tokens.json", ("shop", "ann", ["*"]), ("other", "eve", ["*"]), ("shop", "ron", ["read"])
+        tmp_path / "tokens.json", (tenant, "ann", ["*"]), (f"no-{tenant}", "eve", ["*"]), (tenant, "ron", ["read"])
     )
     agents = write_agents(tmp_path / "agents", ADDS, PAYS)
     async with (
@@ -97,12 +101,36 @@ async def serving(server: WorkflowEnvironment, tmp_path: Path) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def client(at: Served, token: str) -> AsyncIterator[Client]:
+async def client(at: Served, token: str, **options: Any) -> AsyncIterator[Client]:
     async with (
         httpx2.AsyncClient(headers=bearer(token), timeout=HANG) as http,
-        Client(streamable_http_client(f"{at.address}/mcp", http_client=http)) as found,
+        Client(streamable_http_client(f"{at.address}/mcp", http_client=http), **options) as found,
     ):
         yield found
+
+
+async def modern(at: Served, token: str, method: str, *, header: str = "", **params: Any) -> Any:
+    """One request of 2026-07-28 by a client that takes tasks and fills forms, for what the library's client does not send.
+
+    `header`: what it names; empty: what the body does.
+    """
+    tasks: dict[str, Any] = {"extensions": {TASKS: {}}, "elicitation": {"form": {}}}
+    meta = {"protocolVersion": "2026-07-28", "clientInfo": {"name": "tests", "version": "1"}}
+    capabilities = params.pop("capabilities", tasks)
+    headers = {
+        **bearer(token),
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": method,
+        "Mcp-Name": header or params.get("taskId") or params.get("name", ""),
+    }
+    whole = {f"io.modelcontextprotocol/{key}": each for key, each in meta.items()}
+    params["_meta"] = {**whole, "io.modelcontextprotocol/clientCapabilities": capabilities}
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    answered = await at.http.post("/mcp", json=body, headers=headers)
+    if answered.headers["content-type"].startswith("application/json"):
+        return answered.json()
+    return said(answered)
 
 
 INITIALIZE: dict[str, Any] = {
@@ -246,6 +274,142 @@ async def test_r17_4_a_call_is_cancelled_by_its_session_and_request_through_any_
                 assert said(await calling)["result"]["isError"] is True
 
 
+async def test_r21_3_the_user_of_a_client_approves_a_call_by_a_form(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    forms: list[str] = []
+    states: list[str] = []
+
+    async def approve(context: Any, params: Any) -> ElicitResult:
+        del context
+        forms.append(params.message)
+        return ElicitResult(action="accept", content={"decision": "approve"})
+
+    async def close(context: Any, params: Any) -> ElicitResult:
+        del context, params
+        return ElicitResult(action="cancel")
+
+    tenant = some_name("shop")
+    async with serving(dev_server, tmp_path, tenant) as (at, tokens):
+        async with client(at, tokens[0], elicitation_callback=approve) as mcp:
+            paid = await mcp.call_tool("payer", {"request": "pay 5"})
+        assert (paid.is_error, paid.content[0].text) == (False, "paid 5")  # type: ignore[union-attr]
+        assert forms == ['pay 5 EUR: pay is dangerous\n{"euros":5}\npay.euros ← model']
+        async with client(at, tokens[0], elicitation_callback=close) as mcp:
+            closed = await mcp.call_tool("payer", {"request": "pay 5"})
+        assert "has decided nothing" in closed.content[0].text  # type: ignore[union-attr]
+        [waiting] = (await at.gateway.perdure.approvals(tenant=tenant)).waiting
+        await at.gateway.perdure.get_run(waiting.run_id).cancel()
+        # The state of a call: another tenant's, and another tool's, is none.
+        call: dict[str, Any] = {"name": "payer", "arguments": {"request": "pay 5"}}
+        call["capabilities"] = {"elicitation": {}}
+        asked = (await modern(at, tokens[0], "tools/call", **call))["result"]
+        assert (asked["resultType"], [*asked["inputRequests"]]) == ("input_required", ["pay"])
+        states.append(asked["requestState"])
+        again: dict[str, Any] = {"requestState": states[0], "inputResponses": {"pay": {"action": "decline"}}}
+        for token, tool in ((tokens[1], "payer"), (tokens[0], "adder")):
+            wrong = (await modern(at, token, "tools/call", **call | again | {"name": tool}))["error"]
+            assert (wrong["code"], wrong["message"][:12]) == (INVALID_PARAMS, "requestState")
+        forged = await modern(at, tokens[0], "tools/call", **call | again | {"requestState": "e30="})
+        assert forged["error"]["message"].startswith("requestState")
+        # A retry without an answer is asked again.
+        missing = (await modern(at, tokens[0], "tools/call", **call | {"requestState": states[0]}))["result"]
+        assert [*missing["inputRequests"]] == ["pay"]
+        await modern(at, tokens[0], "tools/call", **call | again)
+        run = at.gateway.perdure.get_run(read_state(states[0])[0])
+        await run.cancel()
+        ends = [event.data async for event in run.events(topics=["approval"]) if event.phase == "end"]
+        assert (ends[0]["decision"], ends[0]["by"]) == ("reject", "ann")
+
+
+async def test_r21_3_a_call_of_2026_is_a_task_whose_user_decides(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    tenant = some_name("shop")
+    async with serving(dev_server, tmp_path, tenant) as (at, tokens):
+        ann, eve, ron = tokens
+        begun = (await modern(at, ann, "tools/call", name="payer", arguments={"request": "pay 5"}))["result"]
+        assert (begun["resultType"], begun["ttlMs"]) == ("task", None)
+        id = begun["taskId"]
+
+        async def until(status: str) -> Any:
+            async with asyncio.timeout(HANG):
+                while (task := (await modern(at, ann, "tasks/get", taskId=id))["result"])["status"] != status:
+                    pass
+            return task
+
+        [(key, form)] = (await until("input_required"))["inputRequests"].items()
+        assert (form["method"], form["params"]["requestedSchema"]["required"]) == ("elicitation/create", ["decision"])
+        # A client without forms, or whose token may not approve, is not asked.
+        without_forms: dict[str, Any] = {"capabilities": {"extensions": {TASKS: {}}}}
+        for token, more in ((ann, without_forms), (ron, {})):
+            seen = (await modern(at, token, "tasks/get", taskId=id, **more))["result"]
+            assert (seen["status"], "inputRequests" in seen) == ("working", False)
+            assert "waits for a person" in seen["statusMessage"]
+        approved: dict[str, Any] = {"inputResponses": {key: {"action": "accept", "content": {"decision": "approve"}}}}
+        assert (await modern(at, eve, "tasks/update", taskId=id, **approved))["error"]["code"] == INVALID_PARAMS
+        assert "may not decide" in (await modern(at, ron, "tasks/update", taskId=id, **approved))["error"]["message"]
+        undeclared = await modern(at, ann, "tasks/get", taskId=id, capabilities={})
+        assert undeclared["error"]["code"] == -32021
+        assert (await modern(at, ann, "tasks/get", header="other", taskId=id))["error"]["code"] == -32020
+        for method in ("tasks/list", "tasks/result"):
+            assert (await modern(at, ann, method, taskId=id))["error"]["code"] == -32601
+        assert (await modern(at, ann, "tasks/update", taskId=id, **approved))["result"]["resultType"] == "complete"
+        done = await until("completed")
+        assert done["result"]["content"][0]["text"] == "paid 5"
+        assert (await modern(at, ann, "tasks/cancel", taskId=id))["result"]["resultType"] == "complete"
+        assert (await rpc(at, ann, "tasks/update", taskId=id, **approved))["error"]["code"] == -32601
+
+
+async def test_r21_3_runs_and_plans_are_resources_and_agents_prompts(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    tenant = some_name("shop")
+    async with serving(dev_server, tmp_path, tenant) as (at, tokens):
+        perdure = at.gateway.perdure
+        async with client(at, tokens[0]) as mcp:
+            await mcp.call_tool("adder", {"a": 2, "b": 3})
+            async with asyncio.timeout(HANG):
+                while not (listed := (await mcp.list_resources()).resources):
+                    pass
+            run, plan = listed
+            assert run.description is not None
+            assert run.description.startswith("adder, completed")
+            [shown] = (await mcp.read_resource(run.uri)).contents
+            assert json.loads(shown.text)["output"] == {"sum": 5}  # type: ignore[union-attr]
+            [calls] = (await mcp.read_resource(plan.uri)).contents
+            assert [call["tool"] for call in json.loads(calls.text)] == ["add"]  # type: ignore[union-attr]
+            session = perdure.session("a b", tenant=tenant, agent=at.gateway.agents.get("adder"))
+            await session.begin()
+            [entries] = (await mcp.read_resource("perdure:///sessions/a%20b/transcript")).contents
+            assert isinstance(json.loads(entries.text), list)  # type: ignore[union-attr]
+            templates = [each.uri_template for each in (await mcp.list_resource_templates()).resource_templates]
+            ids = await mcp.complete(
+                ResourceTemplateReference(uri=templates[0]), {"name": "run", "value": run.name[4:9]}
+            )
+            assert run.name.removeprefix("run ") in ids.completion.values
+            prompts = {each.name: each for each in (await mcp.list_prompts()).prompts}
+            assert [each.name for each in prompts["adder"].arguments or ()] == ["a", "b"]
+            adder = await mcp.get_prompt("adder", {"a": "2", "b": "3"})
+            assert [each.content.text for each in adder.messages] == ["Add.", '{"a":2,"b":3}']  # type: ignore[union-attr]
+            payer = await mcp.get_prompt("payer", {"request": "pay 5"})
+            assert payer.messages[-1].content.text == "pay 5"  # type: ignore[union-attr]
+            for name, arguments, words in (
+                ("nobody", {}, "is not a known prompt"),
+                ("adder", {"a": "two", "b": "3"}, "arguments.a: it must be JSON of the type number"),
+                ("adder", {"a": "2"}, "'b'"),
+            ):
+                with pytest.raises(MCPError, match=words):
+                    await mcp.get_prompt(name, arguments)
+            for uri in ("perdure:///runs/none", "file:///etc/passwd", "perdure:///sessions/none/transcript"):
+                with pytest.raises(MCPError, match="there is no resource"):
+                    await mcp.read_resource(uri)
+        async with client(at, tokens[1]) as other:
+            assert (await other.list_resources()).resources == []
+            with pytest.raises(MCPError, match="there is no resource"):
+                await other.read_resource(run.uri)
+
+
 async def test_the_client_of_the_docs_runs(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "gateway" / "mcp.md").read_text(encoding="utf-8")
     script = page.split("```python\n")[1].split("```")[0]
@@ -263,7 +427,7 @@ async def test_the_client_of_the_docs_runs(dev_server: WorkflowEnvironment, tmp_
 async def test_r20_3_the_files_of_an_output_are_contents(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     temporal = await connect(dev_server)
     files = [Image(data=PNG, name="a.png"), Media(data=PDF, name="b c.pdf"), Image(data=PNG, name="again.png")]
-    values = await Perdure(temporal).save_media(*files)
+    values = await Perdure(temporal).save_media(*files, tenant="shop")
     gone = {**values[0], "_media": f"sha256:{'0' * 64}"}  # type: ignore[dict-item]
     [token] = write_tokens(tmp_path / "tokens.json", ("shop", "ann", ["*"]))
     agents = write_agents(tmp_path / "agents", {"name": "drawer", "context": [{"type": "system", "text": "Draw."}]})

@@ -14,7 +14,8 @@ from perdure.agents.agent import Agent
 from perdure.agents.media import Media
 from perdure.approvals.requests import requests_of_people
 from perdure.errors import clip
-from perdure.runs.event_adapter import EventAdapter
+from perdure.gateway.answers import AnswerEvents
+from perdure.gateway.mcp._elicitation import Waiting, input_requests
 from perdure.runs.events import Event
 from perdure.runs.wire import RunView
 from perdure.values.json import Json, JsonObject, dumps
@@ -118,8 +119,43 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-class TaskProgress(EventAdapter[str, None]):
-    """The progress of a call, in words."""
+def detailed(view: RunView, created: str, waiting: Waiting, result: types.CallToolResult | None) -> JsonObject:
+    """Return a run as a task of 2026-07-28.
+
+    `waiting`: requests that this client's user decides. `result`: of a run that has ended; a failed run is a result, too.
+    """
+    status = "input_required" if waiting else "working"
+    more: JsonObject = {"inputRequests": _plain(input_requests(waiting))} if waiting else {}
+    if result is not None:
+        status = "cancelled" if view.status == "cancelled" else "completed"
+        more = {} if status == "cancelled" else {"result": {"resultType": "complete", **plain(result)}}
+    return {
+        "taskId": view.run_id,
+        "status": status,
+        "statusMessage": _message(view),
+        "createdAt": created,
+        "lastUpdatedAt": _last(view, created),
+        "ttlMs": None,
+        "pollIntervalMs": POLL,
+        **more,
+    }
+
+
+def plain(result: types.Result) -> JsonObject:
+    """Return a result as it goes over the wire."""
+    found: JsonObject = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return found
+
+
+def _plain(requests: types.InputRequests) -> JsonObject:
+    return {key: each.model_dump(mode="json", by_alias=True, exclude_none=True) for key, each in requests.items()}
+
+
+class CallProgress(AnswerEvents[str | Waiting]):
+    """The progress of a call in words, and at last what its client's user decides, if the run waits for that alone."""
+
+    def interrupt(self, waiting: Waiting) -> Iterator[str | Waiting]:
+        yield waiting
 
     def on_request(self, event: Event) -> Iterator[str]:
         if event.phase == "start":

@@ -1,19 +1,20 @@
-"""The route `/mcp`: tools are listed and called; tasks are read, awaited, and cancelled."""
+"""The route `/mcp`: tools are listed and called; tasks are read, awaited, answered and cancelled."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Any, Final, TypeGuard
 
 from mcp import types
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.routing import Route
@@ -21,14 +22,41 @@ from starlette.types import Message, Receive, Scope, Send
 
 from perdure.agents.agent import Agent
 from perdure.client.run import Run
+from perdure.client.run_tree import RunTree, RunTreeReader
 from perdure.client.selection import Selection
 from perdure.errors import JsonError, PerdureError, RunEndedError, RunNotFoundError
 from perdure.gateway.adapter import Adapter, Gateway
+from perdure.gateway.answers import AnswerStream, decide
 from perdure.gateway.bounds import read_value
-from perdure.gateway.callers import Caller, caller_of
+from perdure.gateway.callers import APPROVE, Caller, caller_of
 from perdure.gateway.errors import HttpError
 from perdure.gateway.files import load_files
-from perdure.gateway.mcp._objects import TaskProgress, block_of, error_of, now, result_of, task_of, tool_of, written
+from perdure.gateway.mcp._context import (
+    TASKS,
+    Context,
+    as_mcp,
+    caller_in,
+    check_takes_tasks,
+    is_modern,
+    may_decide,
+    takes_tasks,
+)
+from perdure.gateway.mcp._elicitation import Waiting, decisions, dismissed, input_required, read_state, wrong_state
+from perdure.gateway.mcp._objects import (
+    CallProgress,
+    block_of,
+    detailed,
+    error_of,
+    now,
+    plain,
+    result_of,
+    task_of,
+    tool_of,
+    written,
+)
+from perdure.gateway.mcp._prompts import Prompts
+from perdure.gateway.mcp._resources import Resources
+from perdure.runs.wire import RunView
 from perdure.sessions.wire import digest
 from perdure.values.json import Json, JsonObject
 from perdure.values.problems import none_of
@@ -40,10 +68,12 @@ def mcp_adapter(gateway: Gateway) -> Adapter:
         return Adapter("mcp", [])
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-    methods = Methods(gateway)
+    methods, prompts = Methods(gateway), Prompts(gateway)
     # The gateway's frame has looked at Host and Origin.
     manager = StreamableHTTPSessionManager(
-        mcp_server(methods), stateless=True, max_request_body_size=gateway.settings.gateway_body
+        mcp_server(methods, prompts, Resources(gateway, prompts)),
+        stateless=True,
+        max_request_body_size=gateway.settings.gateway_body,
     )
 
     class Address:
@@ -97,29 +127,44 @@ SESSION: Final = "mcp-session-id"
 """The header that names the client's connection to which a request belongs: request ids are unique within it."""
 _KEY: Final = "perdure/key"
 """Of `_meta`: the caller's idempotency key for a call, so that one that is sent again starts no second run."""
-Context = ServerRequestContext[Any, Request]
 
 
-class _WithTasks(Server[Any]):
-    """The library's server knows the types of tasks, and leaves the methods to whoever serves them."""
+class _Server(Server[Any]):
+    """The library's server, which knows the types of tasks, and leaves their methods to whoever serves them."""
 
     def get_capabilities(self, *args: Any, **given: Any) -> types.ServerCapabilities:
-        return super().get_capabilities(*args, **given).model_copy(update={"tasks": CAPABILITY})
+        found = super().get_capabilities(*args, **given)
+        if given.get("protocol_version") in MODERN_PROTOCOL_VERSIONS:
+            return found
+        return found.model_copy(update={"tasks": CAPABILITY, "extensions": None})
 
 
-def mcp_server(methods: Methods) -> Server[Any]:
+class _UpdateTaskParams(types.RequestParams):
+    task_id: str
+    input_responses: types.InputResponses
+
+
+def mcp_server(methods: Methods, prompts: Prompts, resources: Resources) -> Server[Any]:
     """A server that keeps nothing between two requests: any number of gateways side by side answer for one client."""
-    server = _WithTasks(
+    server = _Server(
         "perdure",
         version=version("perdure"),
         title="Perdure's agents",
         on_list_tools=methods.list_tools,
-        on_call_tool=methods.call_tool,
+        on_call_tool=methods.call_tool,  # type: ignore[arg-type]  # a task is the extension's: the library does not know it
+        on_list_prompts=prompts.list_prompts,
+        on_get_prompt=prompts.prompt,
+        on_list_resources=resources.list_resources,
+        on_list_resource_templates=resources.list_templates,
+        on_read_resource=resources.read,
+        on_completion=resources.complete,
     )
+    server.extensions[TASKS] = {}
     server.middleware.append(methods.as_task)
     server.add_request_handler("tasks/get", types.GetTaskRequestParams, methods.task)
-    server.add_request_handler("tasks/result", types.GetTaskPayloadRequestParams, methods.task_result)
     server.add_request_handler("tasks/cancel", types.CancelTaskRequestParams, methods.cancel_task)
+    server.add_request_handler("tasks/update", _UpdateTaskParams, methods.update_task)
+    server.add_request_handler("tasks/result", types.GetTaskPayloadRequestParams, methods.task_result)
     server.add_request_handler("tasks/list", types.PaginatedRequestParams, methods.list_tasks)
     return server
 
@@ -129,37 +174,53 @@ class Methods:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self._trees = RunTreeReader()
         self._calls: dict[str, Run[Any]] = {}
         """Calls that wait for their run here, by the beginning of its id."""
 
     async def list_tools(self, context: Context, _: Any) -> types.ListToolsResult:
-        _caller(context).check("read", "look at agents")
+        caller_in(context).check("read", "look at agents")
         return types.ListToolsResult(
             tools=[tool_of(name, each) for name, each in self._gateway.agents.by_name().items()]
         )
 
     async def as_task(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """A call that asks for a task is answered with it at once."""
+        """Answer a call of 2025-11-25 that asks for a task with it at once."""
         params = ctx.params or {}
-        if ctx.method != "tools/call" or not isinstance(params.get("task"), Mapping):
+        if is_modern(ctx) or ctx.method != "tools/call" or not isinstance(params.get("task"), Mapping):
             return await call_next(ctx)
-        with _as_mcp():
+        with as_mcp():
             run = await self._start(ctx, params)
             task = task_of(await run.view(), now())
         return {"task": written(task)}
 
-    async def call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-        """Run the agent and wait for its end. A client that closes the connection, or cancels the request, cancels the run."""
-        beginning = _beginning(_caller(context), _session(context), context.request_id)
+    async def call_tool(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult | JsonObject:
+        """Run the agent and wait for its end, or for its client's user. A client that closes the connection, or cancels the request,
+        cancels the run. Since 2026-07-28 a client that takes tasks gets one at once.
+        """
+        given = {"name": params.name, "arguments": params.arguments}
+        if takes_tasks(context) and params.request_state is None:
+            with as_mcp():
+                run = await self._start(context, given)
+                return {"resultType": "task", **detailed(await run.view(), now(), (), None)}
+        beginning = _beginning(caller_in(context), _session(context), context.request_id)
         try:
-            run = await self._start(context, {"name": params.name, "arguments": params.arguments}, beginning)
+            if is_modern(context) and params.request_state is not None:
+                run = await self._continue(context, params, params.request_state)
+            else:
+                run = await self._start(context, given, beginning)
         except (PerdureError, HttpError) as error:
             return error_of(str(error))
         if beginning:
             self._calls[beginning] = run
         try:
-            await self._follow(context, run)
-            return await self._result(run)
+            if waiting := await self._follow(context, run):
+                if dismissed((params.input_responses or {}).values()):
+                    return error_of(f"the run {run.id} waits for a person, and its client's user has decided nothing")
+                return input_required(run.id, waiting)
+            return await self._result(context, run)
         except asyncio.CancelledError:
             if not self._gateway.stopping.is_set():  # else it goes on, and is found by its id
                 await asyncio.shield(run.cancel())
@@ -168,6 +229,39 @@ class Methods:
             return error_of(str(error))
         finally:
             self._calls.pop(beginning, None)
+
+    async def _continue(self, context: Context, params: types.CallToolRequestParams, state: str) -> Run[Any]:
+        """Decide what the client's user has decided, and return the run that a call waits for. Raises `MCPError` for another's state."""
+        caller = caller_in(context)
+        caller.check("send", "run an agent")
+        agent = self._agent(params.name)
+        id, asked = read_state(state)
+        try:
+            run = await self._gateway.own_run(caller, id)
+            is_own = (await run.origin()).sender == caller.sender and (await run.view()).agent == agent.name
+        except RunNotFoundError:
+            is_own = False
+        if not is_own:
+            raise wrong_state()
+        responses = {asked[key]: each for key, each in (params.input_responses or {}).items() if key in asked}
+        await self._decide(context, run, responses)
+        return run
+
+    async def _decide(self, context: Context, run: Run[Any], responses: Mapping[str, Any]) -> None:
+        """Decide in the run and below it. `responses`: by exact keys. What does not wait any more is left as it is."""
+        caller = caller_in(context)
+        caller.check(APPROVE, "decide what waits for a person")
+        view = await run.view()
+        answers = decisions(await self._waiting(run, view), responses)
+        await decide(lambda id: self._gateway.own_run(caller, id), run.id, view, answers, caller.sender)
+
+    async def _waiting(self, run: Run[Any], view: RunView) -> Waiting:
+        """Return what people decide in the run and below it, at this moment."""
+        if view.status != "running":
+            return []
+        busy = any(call.status == "running" for call in view.calls)
+        tree = RunTree(view, await self._trees.below(run, asked=True) if busy else {})
+        return await self._trees.waiting(run, tree)
 
     async def cancel_call(self, caller: Caller, session: str, request_id: object) -> None:
         """Cancel the run of a call that the same sender has made in this session, through any gateway. Without a session no call is meant:
@@ -186,29 +280,52 @@ class Methods:
             await asyncio.sleep(_LOOK_AGAIN)
 
     async def task(self, context: Context, params: types.GetTaskRequestParams) -> JsonObject:
-        with _as_mcp():
-            return written(await self._task(context, params.task_id))
+        if not is_modern(context):
+            with as_mcp():
+                return written(await self._task(context, params.task_id))
+        check_takes_tasks(context, params.task_id)
+        with as_mcp():
+            run = await self._own(context, params.task_id)
+            view, created = await run.view(), (await run.started_at()).isoformat(timespec="milliseconds")
+            waiting = await self._waiting(run, view) if may_decide(context) else ()
+            result = None if view.status == "running" else await self._result(context, run)
+        return detailed(view, created, waiting, result)
 
-    async def _result(self, run: Run[Any]) -> types.CallToolResult:
+    async def update_task(self, context: Context, params: _UpdateTaskParams) -> JsonObject:
+        """Decide what the client's user has decided in the run."""
+        _check_method(context, "tasks/update", modern=True)
+        check_takes_tasks(context, params.task_id)
+        with as_mcp():
+            await self._decide(context, await self._own(context, params.task_id), params.input_responses)
+        return {}
+
+    async def _result(self, context: Context, run: Run[Any]) -> types.CallToolResult:
         """Return the result of a run once it has ended, with the files of its output beside it (R20.3)."""
         view = await run.wait()
         result = result_of(view)
-        files = [] if view.status != "completed" else await load_files(self._gateway.perdure, view.output)
+        tenant = caller_in(context).tenant
+        files = [] if view.status != "completed" else await load_files(self._gateway.perdure, view.output, tenant)
         result.content += [block_of(file) for file in files]
         return result
 
     async def task_result(self, context: Context, params: types.GetTaskPayloadRequestParams) -> JsonObject:
         """Return the answer that `tools/call` would have given, as soon as there is one."""
-        with _as_mcp():
+        _check_method(context, "tasks/result", modern=False)
+        with as_mcp():
             run = await self._own(context, params.task_id)
-            result = await self._result(run)
-        plain = result.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return plain | {"_meta": {_RELATED: {"taskId": run.id}}}
+            result = await self._result(context, run)
+        return plain(result) | {"_meta": {_RELATED: {"taskId": run.id}}}
 
     async def cancel_task(self, context: Context, params: types.CancelTaskRequestParams) -> JsonObject:
-        with _as_mcp():
-            _caller(context).check("stop", "cancel a task")
+        if is_modern(context):
+            check_takes_tasks(context, params.task_id)
+        with as_mcp():
+            caller_in(context).check("stop", "cancel a task")
             run = await self._own(context, params.task_id)
+            if is_modern(context):
+                with suppress(RunEndedError):
+                    await run.cancel()
+                return {}
             view = await run.view()
             if view.status != "running":
                 raise MCPError(types.INVALID_PARAMS, f"the task {run.id} has ended already: {view.status}")
@@ -217,8 +334,9 @@ class Methods:
             return written(await self._task(context, run.id))
 
     async def list_tasks(self, context: Context, params: types.PaginatedRequestParams) -> JsonObject:
-        caller = _caller(context)
-        with _as_mcp():
+        _check_method(context, "tasks/list", modern=False)
+        caller = caller_in(context)
+        with as_mcp():
             caller.check("read", "look at tasks")
             page = await self._gateway.perdure.page_of_runs(
                 Selection(tenant=caller.tenant), size=LISTED, page=params.cursor
@@ -232,7 +350,7 @@ class Methods:
         return {"tasks": [written(task) for task in tasks], **more}
 
     async def _start(self, context: Context, params: Mapping[str, Any], beginning: str = "") -> Run[Any]:
-        caller = _caller(context)
+        caller = caller_in(context)
         caller.check("send", "run an agent")
         agent = self._agent(params.get("name"))
         arguments = params.get("arguments")
@@ -253,22 +371,39 @@ class Methods:
             raise MCPError(types.INVALID_PARAMS, none_of(str(name), "tool", sorted(agents)))
         return agents[name]
 
-    async def _follow(self, context: Context, run: Run[Any]) -> None:
-        """Say how far it is, to whoever wants to know, until it ends."""
+    async def _follow(self, context: Context, run: Run[Any]) -> Waiting:
+        """Report the progress to a client that wants it, until the run ends, or waits for the client's user alone: return for what."""
         token = (context.meta or {}).get("progress_token")
-        if not isinstance(token, str | int):
-            return
-        progress, steps = TaskProgress(), 0.0
-        async with aclosing(self._gateway.perdure.events(run.id, topics=progress.topics)) as events:
-            async for event in events:
-                for words in progress.fold(event):
-                    steps += 1
+        progress, steps = CallProgress(run.id), 0.0
+        if not may_decide(context) and not isinstance(token, str | int):
+            return ()
+        async with aclosing(self._forms(context, run, progress)) as forms:
+            async for form in forms:
+                if not isinstance(form, str):
+                    return form
+                steps += 1
+                if isinstance(token, str | int):
                     await context.session.send_progress_notification(
-                        token, steps, message=words, related_request_id=str(context.request_id)
+                        token, steps, message=form, related_request_id=str(context.request_id)
                     )
+        return ()
+
+    async def _forms(
+        self, context: Context, run: Run[Any], progress: CallProgress
+    ) -> AsyncGenerator[str | Waiting, None]:
+        if may_decide(context):
+            stream = AnswerStream(run, None, self._trees, progress, str, approves=True)
+            async with aclosing(stream.forms()) as forms:
+                async for form in forms:
+                    yield form
+            return
+        async with aclosing(run.events(topics=progress.topics)) as events:
+            async for event in events:
+                for form in progress.fold(event):
+                    yield form
 
     async def _own(self, context: Context, id: str) -> Run[Any]:
-        caller = _caller(context)
+        caller = caller_in(context)
         caller.check("read", "look at a task")
         return await self._gateway.own_run(caller, id)
 
@@ -277,15 +412,10 @@ class Methods:
         return task_of(await run.view(), (await run.started_at()).isoformat(timespec="milliseconds"))
 
 
-@contextmanager
-def _as_mcp() -> Iterator[None]:
-    """Translate errors into MCP's."""
-    try:
-        yield
-    except RunNotFoundError:
-        raise MCPError(types.INVALID_PARAMS, "there is no such task") from None
-    except (PerdureError, HttpError) as error:
-        raise MCPError(types.INVALID_PARAMS, str(error)) from None
+def _check_method(context: Context, method: str, *, modern: bool) -> None:
+    """Raise `MCPError` where the client's version of the protocol does not have the method."""
+    if is_modern(context) is not modern:
+        raise MCPError(types.METHOD_NOT_FOUND, "Method not found", data=method)
 
 
 def _beginning(caller: Caller, session: str, request_id: object) -> str:
@@ -298,10 +428,3 @@ def _beginning(caller: Caller, session: str, request_id: object) -> str:
 def _session(context: Context) -> str:
     assert context.request is not None
     return context.request.headers.get(SESSION, "")
-
-
-def _caller(context: Context) -> Caller:
-    """Return the caller, whom the gateway's frame has identified."""
-    assert context.request is not None
-    caller: Caller = context.request.state.caller
-    return caller

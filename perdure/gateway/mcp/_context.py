@@ -1,0 +1,70 @@
+"""A request of an MCP client: who sends it, what its client can do, and errors in the protocol's form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias
+
+from mcp import types
+from mcp.server.context import ServerRequestContext
+from mcp.server.mcpserver import require_client_extension
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.requests import Request
+
+from perdure.errors import PerdureError, RunNotFoundError
+from perdure.gateway.callers import APPROVE, Caller
+from perdure.gateway.errors import HttpError
+
+Context: TypeAlias = ServerRequestContext[Any, Request]
+TASKS: Final = "io.modelcontextprotocol/tasks"
+"""The extension by which a client of 2026-07-28 takes a task for a result."""
+
+
+def caller_in(context: Context) -> Caller:
+    """Return the caller, whom the gateway's frame has identified."""
+    assert context.request is not None
+    caller: Caller = context.request.state.caller
+    return caller
+
+
+def is_modern(context: Context) -> bool:
+    """Whether the client speaks 2026-07-28 or a later version, in which each request names what its client can do."""
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def takes_tasks(context: Context) -> bool:
+    """Whether the client of this request accepts a task in place of a result."""
+    capabilities = context.session.client_capabilities
+    return is_modern(context) and TASKS in ((capabilities and capabilities.extensions) or {})
+
+
+def check_takes_tasks(context: Context, task_id: str) -> None:
+    """Raise `MCPError` where the client has not declared the extension for tasks (-32021), or its header names another task (-32020)."""
+    require_client_extension(context, TASKS)
+    assert context.request is not None
+    if decode_header_value(context.request.headers.get(MCP_NAME_HEADER)) != task_id:
+        words = f"{MCP_NAME_HEADER} header does not match the request body's 'taskId' parameter"
+        raise MCPError(types.HEADER_MISMATCH, words)
+
+
+def may_decide(context: Context) -> bool:
+    """Whether the client can ask its user by a form, and its token may decide what waits for a person."""
+    capabilities = context.session.client_capabilities
+    elicitation = capabilities.elicitation if capabilities else None
+    # A client that names no mode has forms.
+    has_forms = elicitation is not None and (elicitation.form is not None or elicitation.url is None)
+    return is_modern(context) and has_forms and caller_in(context).may(APPROVE)
+
+
+@contextmanager
+def as_mcp(missing: str = "there is no such task") -> Iterator[None]:
+    """Translate errors into MCP's. `missing`: the words for a run that is not there, or is another tenant's."""
+    try:
+        yield
+    except RunNotFoundError:
+        raise MCPError(types.INVALID_PARAMS, missing) from None
+    except (PerdureError, HttpError) as error:
+        raise MCPError(types.INVALID_PARAMS, str(error)) from None
