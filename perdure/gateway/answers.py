@@ -24,7 +24,9 @@ from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject, loads
 from perdure.values.messages import Mode
 
-_INTERRUPT: Final = re.compile(r"([0-9a-f]{6}-[0-9]{1,9})((?:/[0-9.\[\]]{1,60}){1,40})/([0-9a-f]{8,64})")
+_RUN: Final = r"([0-9a-f]{6}-[0-9]{1,9})"
+_INTERRUPT: Final = re.compile(_RUN + r"((?:/[0-9.\[\]]{1,60}){1,40})/([0-9a-f]{8,64})")
+_CALL: Final = re.compile(_RUN + r"((?:/[0-9.\[\]]{1,60}){0,40}):([0-9.\[\]]{1,60})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,48 @@ def interrupt_answer(interrupt: str, decision: JsonObject) -> InterruptAnswer | 
         return None
     path, _, call = found[2][1:].rpartition("/")
     return InterruptAnswer(interrupt, found[1], path, call, decision | {"call": call, "digest": found[3]})
+
+
+@dataclass(frozen=True, slots=True)
+class ClientResult:
+    """The result of a call that a client has carried out, under the id by which the client knows the call."""
+
+    run: str
+    """The last part of the id of the conversation's run."""
+    path: str
+    """The path of the delegate's run that made the call; empty: the conversation's run itself."""
+    call: str
+    decision: JsonObject
+
+
+def client_result(id: str, decision: JsonObject) -> ClientResult | None:
+    """Return the result of the call that a client knows by this id; `None`: no call has such an id."""
+    found = _CALL.fullmatch(id)
+    return None if found is None else ClientResult(found[1], found[2][1:], found[3], decision)
+
+
+async def answers_of_results(
+    find_run: FindRun, session: Session, results: Sequence[ClientResult]
+) -> tuple[list[InterruptAnswer], str | None]:
+    """Return the results of calls that still wait for the client, as answers, and the id of the run that the last result is of.
+
+    Other results were taken before, or are another's. A call that waits for a person is not the client's: its interrupt alone decides it.
+    `None`: none of the runs is the caller's.
+    """
+    found, last = [], None
+    for run, path in dict.fromkeys((each.run, each.path) for each in results):
+        try:
+            view = await (await find_run(below(f"{session.id}/{run}", path))).view()
+        except RunNotFoundError:
+            continue
+        last = f"{session.id}/{run}"
+        waiting = {request.call: request for request in view.waiting if request.client}
+        for each in results:
+            if (each.run, each.path) == (run, path) and (request := waiting.get(each.call)) is not None:
+                interrupt = interrupt_id(below(run, path), each.call, request.digest)
+                decision = each.decision | {"call": each.call, "digest": request.digest}
+                found.append(InterruptAnswer(interrupt, run, path, each.call, decision))
+    return found, last
 
 
 def below(run: str, path: str) -> str:
@@ -309,7 +353,8 @@ class AnswerStream(Generic[Form]):
     """The stream of one run, for one client."""
 
     run: Run[Any]
-    session: Session
+    session: Session | None
+    """The run's session; `None`: the run has none, and has begun."""
     trees: RunTreeReader
     events: AnswerEvents[Form]
     as_frame: Callable[[Form], str]
@@ -366,8 +411,11 @@ class AnswerStream(Generic[Form]):
 
     async def _begun(self) -> RunView:
         """The run, once it has begun. Raises `HttpError` (409) where its message was taken back before that."""
+        session = self.session
+        if session is None:
+            return await self.run.view()
         try:
-            return await poll(lambda: self.session.view_run(self.run.id))
+            return await poll(lambda: session.view_run(self.run.id))
         except RunNotFoundError:
             raise HttpError(409, "the message was withdrawn before a run took it", kind="withdrawn") from None
 

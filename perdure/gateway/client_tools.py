@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
+from perdure.errors import JsonError, ToolDefinitionError
+from perdure.gateway.errors import HttpError
 from perdure.tools.tool import CLIENT, parse_tool
-from perdure.values.json import JsonObject
+from perdure.values.json import Json, JsonObject, loads
 
 MOST_TOOLS: Final = 128
 """Tools that a client carries out itself, in one request."""
@@ -29,3 +31,57 @@ def client_tool(name: str, schema: object, description: object) -> JsonObject:
     tool["_activity"] = CLIENT
     parse_tool(tool)
     return tool
+
+
+def read_page_tools(listed: Any, schema: str) -> list[JsonObject]:
+    """Return the tools that a page lists as `{name, description?, SCHEMA?}`, as an agent file defines them.
+
+    `schema`: the key of the parameters' JSON Schema in the page's protocol. Raises `HttpError` (422).
+    """
+    if listed is None:
+        return []
+    if not isinstance(listed, list) or len(listed) > MOST_TOOLS:
+        raise HttpError(422, f"tools must be a list of at most {MOST_TOOLS} tools")
+    found: dict[str, JsonObject] = {}
+    for at, tool in enumerate(listed):
+        name = tool.get("name") if isinstance(tool, dict) else None
+        if not is_function_name(name) or name in found:
+            words = "must have 1 to 64 letters, digits, '_' and '-', and be the only one"
+            raise HttpError(422, f"tools[{at}].name {words}")
+        try:
+            found[name] = client_tool(name, tool.get(schema), tool.get("description"))
+        except ToolDefinitionError as error:
+            words = f"must be {{name, description?, {schema}?}}: {error}"
+            raise HttpError(422, f"tools[{at}] {words}") from None
+    return list(found.values())
+
+
+def context_with_tools(document: JsonObject, tools: list[JsonObject], source: str) -> list[Json]:
+    """Return the context of an agent file with the page's tools behind it.
+
+    `source`: of their results (R15.2); empty: they are trusted. Raises `HttpError` (422) for a tool that has the name of one of the agent's.
+    """
+    own = document.get("context")
+    context: list[Json] = own if isinstance(own, list) else []
+    names = {str(tool["name"]) for tool in tools}
+    if taken := sorted(names & {_tool_name(message) for message in context}):
+        raise HttpError(422, f"tools has {taken[0]!r}, a tool of the agent's own: call yours another name")
+    untrusted: JsonObject = {"_untrusted": bool(source)}
+    added: list[JsonObject] = [{"type": "tool", "tool": tool | untrusted} for tool in tools]
+    return [*context, *added]
+
+
+def parse_result(text: Json) -> Json:
+    """Return the object or list that a call's result is as JSON, so that a plan can read in it; else the text."""
+    if isinstance(text, str) and text.lstrip()[:1] in ("{", "["):
+        try:
+            return loads(text, source="a result")
+        except JsonError:
+            return text
+    return text
+
+
+def _tool_name(message: Json) -> str:
+    tool = message.get("tool") if isinstance(message, dict) and message.get("type") == "tool" else None
+    name = tool.get("name") if isinstance(tool, dict) else tool
+    return name if isinstance(name, str) else ""

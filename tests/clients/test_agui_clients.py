@@ -27,3 +27,19 @@ async def test_copilotkits_runtime(dev_server: WorkflowEnvironment, tmp_path: Pa
         "state": {"receipt": "paid 5"},
     }
     assert '# data of the page: The open page\n\n{"shoes":"red"}' in shown
+
+
+async def test_a_tool_of_copilotkits_page(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """CopilotKit's core carries the call out and sends the result by itself; the next message does not send it again."""
+    installed("copilotkit")
+    script = [
+        {"calls": [{"_tool": "read_cart", "of": "ann", "_outputPath": "†state.cart"}]},
+        {"calls": [], "output": "{†state.cart.fruit}"},
+        {"calls": [], "output": "You are welcome."},
+    ]
+    async with played(dev_server.client, tmp_path, script) as it:
+        code, out, err = await node("copilotkit/tools.mjs", it.served.address, it.tokens[0])
+        requests = len(it.it.model.requests)
+    assert code == 0, err
+    assert json.loads(out) == {"calls": [{"of": "ann"}], "texts": ["apple", "You are welcome."]}
+    assert requests == 3

@@ -322,7 +322,9 @@ async def test_what_is_refused(dev_server: WorkflowEnvironment, tmp_path: Path) 
             ({"messages": []}, 404, "no session"),
             ({"messages": [user(" ")]}, 422, "without words"),
             ({"messages": [user(picture)]}, 422, "only text"),
-            ({"messages": [user("x")], "tools": [tool]}, 422, "tools must be empty"),
+            ({"messages": [user("x")], "tools": [tool, tool]}, 422, "be the only one"),
+            ({"messages": [user("x")], "tools": [tool | {"name": "pay"}]}, 422, "a tool of the agent's own"),
+            ({"messages": [user("x")], "tools": [tool | {"parameters": {"type": 3}}]}, 422, "tools[0] must be"),
             ({"messages": [user("x")], "threadId": ""}, 422, "threadId"),
             ({"messages": 3}, 422, "messages"),
             ({"resume": [{"interruptId": "x", "status": "resolved"}]}, 422, "no interrupt"),
@@ -341,6 +343,87 @@ async def test_what_is_refused(dev_server: WorkflowEnvironment, tmp_path: Path) 
         for said, status, words in wrong:
             found, detail = await it.refused(**said)
             assert (found, words in detail, "\n" in detail) == (status, True, False), (said, detail)
+
+
+READS_CART: list[Any] = [
+    {"name": "read_cart", "description": "Read the cart.", "parameters": {"type": "object", "properties": {}}}
+]
+SIZE: dict[str, Any] = {"_tool": "ask_person", "question": "Which size?", "_outputPath": "†state.size"}
+
+
+def result_of(call: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"id": some_name(), "role": "tool", "toolCallId": call, "content": content, **more}
+
+
+async def test_tools_of_the_page(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """A call ends the answer, the next input has its result; the right to send is enough, and nothing else is decided so."""
+    script = [
+        {"calls": [{"_tool": "read_cart", "_outputPath": "†state.cart"}]},
+        {"calls": [SIZE], "output": "{†state.cart.fruit} {†state.size}"},
+    ]
+    who = [("acme", "bob", ["send"]), EVERYTHING, ("other", "eve", ["*"])]
+    async with played(dev_server.client, tmp_path, script, who) as it, asyncio.timeout(HANG):
+        thread = some_name()
+        has = [user("Order.")]
+        first = await it.ask(threadId=thread, messages=has, tools=READS_CART)
+        call = next(event["toolCallId"] for event in first if event["type"] == "TOOL_CALL_START")
+        assert first[-1]["outcome"] == {"type": "success"}  # clients before 1.0 take no more in it
+        assert "result" not in first[-1]
+        has = has_of(first, has)
+        given = [*has, result_of(call, '{"fruit": "apple"}')]
+        assert (await it.refused(2, threadId=thread, messages=given[1:]))[0] in (404, 409)
+        second = await it.ask(1, threadId=thread, messages=given, tools=READS_CART)
+        (interrupt,) = second[-1]["outcome"]["interrupts"]
+        assert "TOOL_CALL_RESULT" not in kinds(second)  # the page has it
+        has = has_of(second, given)
+        asked = interrupt["toolCallId"]
+        # A question is a person's: no result of a tool answers it.
+        third = await it.ask(1, threadId=thread, messages=[*has, result_of(asked, "L")])
+        assert third[-1]["outcome"]["interrupts"] == [interrupt]
+        answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"answer": "42"}}
+        done = await it.ask(1, threadId=thread, messages=has, resume=[answer])
+        assert text(done) == done[-1]["result"] == "apple 42"
+        late = await it.ask(1, threadId=thread, messages=given, tools=READS_CART)
+        assert late[-1]["result"] == "apple 42"
+        assert len(it.it.model.requests) == 2
+
+
+async def test_tools_of_the_page_beside_an_approval_and_a_result_that_is_an_error(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """Both wait: the interrupts end the answer, the page's call is in it, and one input answers both."""
+    script = [{"calls": [PAYS[0]["calls"][0], {"_tool": "read_cart"}]}, {"calls": [], "output": "Done."}]
+    async with played(dev_server.client, tmp_path, script) as it, asyncio.timeout(HANG):
+        thread = some_name()
+        first = await it.ask(threadId=thread, messages=[user("Order.")], tools=READS_CART)
+        (interrupt,) = first[-1]["outcome"]["interrupts"]
+        names = {event["toolCallName"]: event["toolCallId"] for event in first if event["type"] == "TOOL_CALL_START"}
+        assert interrupt["toolCallId"] == names["pay"]
+        has = [*has_of(first, [user("Order.")]), result_of(names["read_cart"], "", error="the cart is closed")]
+        answer = {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}}
+        done = await it.ask(threadId=thread, messages=has, resume=[answer], tools=READS_CART)
+        assert text(done) == "Done."
+        assert "the cart is closed" in it.it.model.requests[1].shown
+        assert "paid 5" in it.it.model.requests[1].shown
+
+
+async def test_a_message_beside_a_result_goes_to_the_run_that_called(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    """Whether the message comes before the Request that reads the result, or steers it: the last Request reads both."""
+
+    def script(request: ChatRequest) -> dict[str, Any]:
+        return {"calls": [], "output": "A pear."} if "apple" in request.text else {"calls": [{"_tool": "read_cart"}]}
+
+    async with played(dev_server.client, tmp_path, script) as it, asyncio.timeout(HANG):
+        thread = some_name()
+        first = await it.ask(threadId=thread, messages=[user("Order.")], tools=READS_CART)
+        (call,) = [event["toolCallId"] for event in first if event["type"] == "TOOL_CALL_START"]
+        has = [*has_of(first, [user("Order.")]), result_of(call, "apple"), user("A pear, rather.", "m2")]
+        done = await it.ask(threadId=thread, messages=has, tools=READS_CART)
+        assert done[-1]["result"] == "A pear."
+        assert done[-1]["metadata"]["perdure"]["runId"] == first[-1]["metadata"]["perdure"]["runId"]
+        assert all(words in it.it.model.requests[-1].shown for words in ("apple", "A pear, rather."))
 
 
 async def test_a_run_that_fails_and_a_command(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -227,6 +227,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
     """The events that answer one input. `run`: the end of the run's id. `before`: Requests up to this number are not reported."""
 
     shows_state = True
+    runs_tools = True
 
     def __init__(self, request: AguiRequest, run: str = "", run_id: str = "", before: int = 0) -> None:
         self._messages = [dict(message) for message in request.messages]
@@ -266,7 +267,7 @@ class AguiEvents(AnswerEvents[BaseEvent]):
             yield CustomEvent(name=NOT_COUNTED, value={"interruptId": each, "reason": "it does not wait any more"})
 
     def interrupt(self, waiting: Sequence[tuple[str, WaitingView]]) -> Iterator[BaseEvent]:
-        """The run waits for a person. `waiting`: each request with the path of the delegate's run that asks."""
+        """The run waits for a person, or for the page's tools. `waiting`: each request with the path of the run that asks."""
         for path, offer in waiting:
             if offer.calls is None:
                 yield from self._announce(self._call_id(offer.call, path), offer.tool, offer.params)
@@ -274,8 +275,12 @@ class AguiEvents(AnswerEvents[BaseEvent]):
         interrupts = [
             interrupt_of(offer, below(self._run, path), below(self._run_id, path), self._call_id(offer.call, path))
             for path, offer in waiting
+            if not offer.client
         ]
-        yield self._finished(outcome=RunFinishedInterruptOutcome(interrupts=interrupts))
+        if interrupts:
+            yield self._finished(outcome=RunFinishedInterruptOutcome(interrupts=interrupts))
+        else:  # the page's calls alone; clients before 1.0 refuse an outcome that names them
+            yield self._finished(outcome=RunFinishedSuccessOutcome())
 
     def end(self, ended: RunView) -> Iterator[BaseEvent]:
         """Yield the last events. `ended`: the run with its whole output."""

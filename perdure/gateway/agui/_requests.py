@@ -9,7 +9,8 @@ from typing import Any, Final
 from ag_ui.core import ResumeEntry, RunAgentInput, TextPart
 from pydantic import ValidationError
 
-from perdure.gateway.answers import InterruptAnswer, interrupt_answer
+from perdure.gateway.answers import ClientResult, InterruptAnswer, client_result, interrupt_answer
+from perdure.gateway.client_tools import context_with_tools, parse_result, read_page_tools
 from perdure.gateway.errors import HttpError
 from perdure.values.json import Json, JsonObject
 
@@ -31,17 +32,31 @@ class AguiRequest:
     """All that the client has."""
     context: list[tuple[str, str]] = field(default_factory=list)
     """Data of its page: what each is, and its value."""
+    tools: list[JsonObject] = field(default_factory=list)
+    """Tools that the page carries out, as an agent file defines them."""
+    results: list[ClientResult] = field(default_factory=list)
+    """Results of calls since the user's message that the answer is to: the page's own, and those that it was sent."""
+
+    @property
+    def ends_with_results(self) -> bool:
+        """Whether the page sends results alone: the user's last message is one that a run has taken."""
+        return bool(self.results) and self.messages[-1].get("role") != "user"
 
     def settings(self, document: JsonObject, source: str) -> JsonObject:
-        """Return the keys of the agent file that differ in the message's own run: the page's data follows its context, from this source (R15.2)."""
-        if not self.context or self.answers:  # with answers, the message goes to the run that they answer
+        """Return the keys of the agent file that differ in the message's own run: it has the page's tools, and the page's data behind its context.
+
+        `source`: of the data and of the tools' results (R15.2). Raises `HttpError` (422) for a tool that has the name of one of the agent's.
+        """
+        if (
+            not (self.context or self.tools) or self.answers
+        ):  # with answers, the message goes to the run that they answer
             return {}
         parameters: JsonObject = {"_sources": [source]} if source else {}
         data = [
             {"role": "user", "content": f"# data of the page: {what}\n\n{value}", **parameters}
             for what, value in self.context
         ]
-        return {"context": [*(document.get("context") or []), *data]}
+        return {"context": [*context_with_tools(document, self.tools, source), *data]}
 
 
 def read(body: JsonObject) -> AguiRequest:
@@ -54,13 +69,12 @@ def read(body: JsonObject) -> AguiRequest:
     for key, text in (("threadId", run_input.thread_id), ("runId", run_input.run_id)):
         if not 0 < len(text) <= MOST:
             raise _wrong(key, f"must have 1 to {MOST} characters")
-    if run_input.tools:
-        raise _wrong("tools", "must be empty: an agent has its own tools, and runs none of the client's here")
     answers = [_answer(entry) for entry in run_input.resume or []]
     if len({answer.run for answer in answers}) > 1:
         raise _wrong("resume", "must answer the interrupts of one run")
     message = _message(run_input, follows=bool(answers))
-    if message is None and not answers and run_input.messages:
+    results = _results(run_input.messages)
+    if message is None and not answers and not results and run_input.messages:
         raise _wrong("messages", "has nothing to answer: it needs a user's message")
     raw = body["messages"]
     context = [(each.description, each.value) for each in run_input.context or []]
@@ -71,6 +85,8 @@ def read(body: JsonObject) -> AguiRequest:
         answers,
         [each for each in raw if isinstance(each, dict)],
         context,
+        read_page_tools(body.get("tools"), "parameters"),
+        results,
     )
 
 
@@ -88,10 +104,27 @@ def _message(run_input: RunAgentInput, *, follows: bool) -> tuple[str, str] | No
     return last.id, text
 
 
-def _text(parts: Sequence[Any]) -> str:
+def _results(messages: Sequence[Any]) -> list[ClientResult]:
+    """Return the results since the user's message before, in their order. A user's message that is last is a new one."""
+    found: list[ClientResult] = []
+    for message in reversed(messages[:-1] if messages and messages[-1].role == "user" else messages):
+        if message.role == "user":
+            break
+        if message.role == "tool" and (result := client_result(message.tool_call_id, {})) is not None:
+            content = (
+                message.content if isinstance(message.content, str) else _text(message.content, "a tool's message")
+            )
+            decision: JsonObject = {"decision": "answer", "answer": parse_result(content)}
+            if message.error is not None:
+                decision = {"decision": "reject", "reason": message.error or content}
+            found.append(replace(result, decision=decision))
+    return found[::-1]
+
+
+def _text(parts: Sequence[Any], what: str = "a user's message") -> str:
     for part in parts:
         if not isinstance(part, TextPart):
-            raise _wrong("messages", f"has a user's message with {part.type!r} in it: only text is taken")
+            raise _wrong("messages", f"has {what} with {part.type!r} in it: only text is taken")
     return "\n\n".join(part.text for part in parts)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -14,9 +15,10 @@ from perdure.client.run_tree import RunTreeReader
 from perdure.client.session import Session
 from perdure.gateway._keys import Key
 from perdure.gateway.adapter import Adapter, Gateway
-from perdure.gateway.answers import AnswerStream, Delivery, deliver
+from perdure.gateway.answers import AnswerStream, Delivery, answers_of_results, deliver
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
+from perdure.gateway.client_tools import MOST_TOOLS
 from perdure.gateway.errors import HttpError
 from perdure.gateway.files import with_stored_files
 from perdure.gateway.streams import EventStream
@@ -38,14 +40,38 @@ def agui_adapter(gateway: Gateway) -> Adapter:
 
         caller = caller_of(request)
         agent = gateway.agents.get(request.path_params["agent"])
-        body = await with_stored_files(gateway.perdure, await read_json(request), "messages")
+        body = await with_stored_files(gateway.perdure, await read_json(request), "messages", caller.tenant)
         agui_request = read(body)
         key = Key.of(gateway, request, caller, body)
         session = gateway.perdure.session(agui_request.thread, tenant=caller.tenant, agent=agent)
+        if agui_request.answers:
+            caller.check(APPROVE, "decide what waits for a person")
+        agui_request, run_id = await _with_results(gateway, caller, session, agui_request)
         settings = agui_request.settings(agent.document(), gateway.client_source(caller, agent))
-        return await _answer(gateway, trees, caller, session, agui_request, settings, key)
+        return await _answer(gateway, trees, caller, session, agui_request, run_id, settings, key)
 
     return Adapter("ag-ui", [Route("/ag-ui/{agent}", answer, methods=["POST"])])
+
+
+async def _with_results(
+    gateway: Gateway, caller: Caller, session: Session, agui_request: AguiRequest
+) -> tuple[AguiRequest, str | None]:
+    """Return the request with the results of calls that wait for the page as answers, and the run that it follows.
+
+    `None`: the request names none. Raises `HttpError` (403).
+    """
+    results = agui_request.results
+    if agui_request.answers:  # those of one run
+        results = [each for each in results if each.run == agui_request.answers[0].run]
+    if not results:
+        return agui_request, None
+    caller.check(SEND, "send the results of a page's tools")
+    answers, run_id = await answers_of_results(lambda id: gateway.own_run(caller, id), session, results[-MOST_TOOLS:])
+    if run_id is None:
+        return agui_request, None
+    answers = [each for each in answers if each.run == answers[-1].run]
+    message = None if agui_request.ends_with_results else agui_request.message
+    return replace(agui_request, message=message, answers=[*agui_request.answers, *answers]), run_id
 
 
 async def _answer(
@@ -54,22 +80,26 @@ async def _answer(
     caller: Caller,
     session: Session,
     agui_request: AguiRequest,
+    run_id: str | None,
     settings: JsonObject,
     key: Key | None,
 ) -> Response:
-    """Send messages and decisions, and then stream what follows. A refusal is a status, before anything is streamed."""
+    """Send messages and decisions, and then stream what follows. A refusal is a status, before anything is streamed.
+
+    `run_id`: of the run that a request without both follows; `None`: of the one that runs.
+    """
     from perdure.gateway.agui._events import AguiEvents, as_frame
 
     message, answers = agui_request.message, agui_request.answers
     if message is not None:
         caller.check(SEND, "say something in threads")
-    if answers:
-        caller.check(APPROVE, "decide what waits for a person")
     if message is None and not answers:
-        caller.check(READ, "follow what runs in a thread")
-        if (running := await session.run()) is None:
-            raise HttpError(409, "nothing runs in this thread: send a message first", kind="nothing-runs")
-        delivery = Delivery(running.id)
+        if run_id is None:
+            caller.check(READ, "follow what runs in a thread")
+            if (running := await session.run()) is None:
+                raise HttpError(409, "nothing runs in this thread: send a message first", kind="nothing-runs")
+            run_id = running.id
+        delivery = Delivery(run_id)
     else:
         delivery = await deliver(
             session,

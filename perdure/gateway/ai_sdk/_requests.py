@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from perdure.errors import ToolDefinitionError
 from perdure.gateway.answers import InterruptAnswer, interrupt_answer
-from perdure.gateway.client_tools import MOST_TOOLS, client_tool, is_function_name
+from perdure.gateway.client_tools import context_with_tools, read_page_tools
 from perdure.gateway.errors import HttpError
 from perdure.values.json import Json, JsonObject
 
@@ -45,12 +44,7 @@ class PageChatRequest:
         """
         if not self.tools or self.answers:  # with answers, the message goes to the run that they answer
             return {}
-        own = document.get("context") or []
-        names = {str(tool["name"]) for tool in self.tools}
-        if taken := sorted(names & {_tool_name(message) for message in own}):
-            raise _wrong("tools", f"has {taken[0]!r}, a tool of the agent's own: call yours another name")
-        untrusted: JsonObject = {"_untrusted": bool(source)}
-        return {"context": [*own, *({"type": "tool", "tool": tool | untrusted} for tool in self.tools)]}
+        return {"context": context_with_tools(document, self.tools, source)}
 
 
 def read(body: JsonObject) -> PageChatRequest:
@@ -73,7 +67,7 @@ def read(body: JsonObject) -> PageChatRequest:
             "messages", "ends with nothing to answer: a user's message, a tool's output, or an approval's answer"
         )
     message = (last["id"], _text(last)) if last["role"] == "user" else None
-    return PageChatRequest(chat, message, answers, read, _tools(body.get("tools")))
+    return PageChatRequest(chat, message, answers, read, read_page_tools(body.get("tools"), "inputSchema"))
 
 
 def _message(message: Any, at: int) -> UiMessage:
@@ -139,30 +133,6 @@ def _answer(interrupt: Json, decision: JsonObject) -> InterruptAnswer:
     if found is None:
         raise _wrong("messages", f"answers what did not wait in this chat: {str(interrupt)[:MOST]!r}")
     return found
-
-
-def _tools(listed: Any) -> list[JsonObject]:
-    """Return the tools that the page carries out. A call of one of them ends the answer until its output comes."""
-    if listed is None:
-        return []
-    if not isinstance(listed, list) or len(listed) > MOST_TOOLS:
-        raise _wrong("tools", f"must be a list of at most {MOST_TOOLS} tools")
-    found: dict[str, JsonObject] = {}
-    for at, tool in enumerate(listed):
-        name = tool.get("name") if isinstance(tool, dict) else None
-        if not is_function_name(name) or name in found:
-            raise _wrong(f"tools[{at}].name", "must have 1 to 64 letters, digits, '_' and '-', and be the only one")
-        try:
-            found[name] = client_tool(name, tool.get("inputSchema"), tool.get("description"))
-        except ToolDefinitionError as error:
-            raise _wrong(f"tools[{at}]", f"must be {{name, description?, inputSchema?}}: {error}") from None
-    return list(found.values())
-
-
-def _tool_name(message: Json) -> str:
-    tool = message.get("tool") if isinstance(message, dict) and message.get("type") == "tool" else None
-    name = tool.get("name") if isinstance(tool, dict) else tool
-    return name if isinstance(name, str) else ""
 
 
 def _wrong(key: str, words: str) -> HttpError:

@@ -39,7 +39,7 @@ def ai_sdk_adapter(gateway: Gateway) -> Adapter:
 
     async def answer(request: Request) -> Response:
         caller = caller_of(request)
-        body = await with_stored_files(gateway.perdure, await read_json(request), "messages")
+        body = await with_stored_files(gateway.perdure, await read_json(request), "messages", caller.tenant)
         agent = gateway.agents.get(request.path_params["agent"])
         chat_request = read(body)
         settings = chat_request.settings(agent.document(), gateway.client_source(caller, agent))
@@ -146,7 +146,7 @@ async def chat_response(
         caller = replace(_caller(sender, tenant, rights), context=read_context(context))
         if not isinstance(body, dict):
             raise HttpError(422, "the body must be a JSON object")
-        chat_request = read(await with_stored_files(perdure, body, "messages"))
+        chat_request = read(await with_stored_files(perdure, body, "messages", caller.tenant))
         chat_request = replace(chat_request, chat=_own_key(sender, chat_request.chat) if key is None else key)
         frames = await _Chats(perdure, caller).answer(chat_request, agent, chat_request.settings(agent.document(), ""))
     except (HttpError, PerdureError) as error:

@@ -258,7 +258,7 @@ def usage_of(found: FoundRun, leg: int) -> JsonObject:
         whole = _less(whole, _sum([each.usage for each in found.view.log if each.number <= first]))
     return {
         "input_tokens": whole.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": whole.cached_tokens, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": whole.cached_tokens, "cache_write_tokens": whole.cache_write_tokens},
         "output_tokens": whole.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": whole.reasoning_tokens},
         "total_tokens": whole.tokens,

@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from perdure.errors import AgentError, JsonError, ToolDefinitionError
-from perdure.gateway.client_tools import MOST_TOOLS, client_tool, is_function_name
+from perdure.errors import AgentError, ToolDefinitionError
+from perdure.gateway.client_tools import MOST_TOOLS, client_tool, is_function_name, parse_result
 from perdure.gateway.openai._errors import invalid, refused, unsupported
 from perdure.sessions.wire import digest
-from perdure.values.json import Json, JsonObject, ReadOnlyJson, dumps, loads, shorten
+from perdure.values.json import Json, JsonObject, ReadOnlyJson, dumps, shorten
 from perdure.values.messages import parse_messages
 from perdure.values.problems import close_names
 
@@ -332,7 +332,7 @@ def of_history(messages: list[JsonObject], where: str) -> ClientInput:
     if results < first:
         client_input.earlier.extend(messages[: max(0, results - 1)])
         results_of = messages[results:first]
-        client_input.outputs.update({str(each["tool_call_id"]): parsed(each["content"]) for each in results_of})
+        client_input.outputs.update({str(each["tool_call_id"]): parse_result(each["content"]) for each in results_of})
     if not client_input.texts and not client_input.outputs:
         raise refused(f"'{where}' ends with nothing to answer: a user's message, or results", where, "invalid_value")
     return client_input
@@ -404,17 +404,7 @@ def _part(part: Any, where: str) -> JsonObject:
 
 
 def _result(output: Any, where: str) -> Json:
-    return parsed(_text_of(output, where))
-
-
-def parsed(text: Json) -> Json:
-    """An object or a list where the text is one, so that a plan can read in it; else the text."""
-    if isinstance(text, str) and text.lstrip()[:1] in ("{", "["):
-        try:
-            return loads(text, source="a result")
-        except JsonError:
-            return text
-    return text
+    return parse_result(_text_of(output, where))
 
 
 def _text_of(output: Any, where: str) -> str:

@@ -29,6 +29,7 @@ from perdure.gateway._keys import Key, reused
 from perdure.gateway.adapter import Gateway, check_same_context
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError
+from perdure.gateway.files import fetched_problem
 from perdure.gateway.openai._agent_file import (
     Record,
     changed_agent,
@@ -580,8 +581,10 @@ class RunStarter:
 
     def _changed(self, request: ClientRequest, record: Record, *, alone: bool = False) -> JsonObject:
         wait = self._gateway.settings.gateway_client_wait
-        document = self._agent(request.model).document()
-        return changed_agent(document, request.changes, record, alone=alone, client_wait=wait)
+        agent = self._agent(request.model)
+        if problem := fetched_problem(record.before, agent.parsed.config.image_hosts):
+            raise refused(problem, "input", "invalid_value")
+        return changed_agent(agent.document(), request.changes, record, alone=alone, client_wait=wait)
 
     def _agent(self, name: str) -> Agent[Any]:
         try:

@@ -232,7 +232,7 @@ class Routes:
     async def create(self, request: Request) -> Response:
         caller = caller_of(request)
         caller.check(SEND, "start runs")
-        body = await with_stored_files(self._gateway.perdure, await read_json(request), "input")
+        body = await with_stored_files(self._gateway.perdure, await read_json(request), "input", caller.tenant)
         client_request = read_request(body)
         id, record = await self._starter.begin(caller, client_request, self._idempotency(request, caller, body))
         if client_request.stream:
@@ -250,7 +250,7 @@ class Routes:
     async def complete(self, request: Request) -> Response:
         caller = caller_of(request)
         caller.check(SEND, "start runs")
-        body = await with_stored_files(self._gateway.perdure, await read_json(request), "messages")
+        body = await with_stored_files(self._gateway.perdure, await read_json(request), "messages", caller.tenant)
         client_request = read_chat(body)
         id, record = await self._starter.begin(caller, client_request, self._idempotency(request, caller, body))
         if client_request.stream:
