@@ -60,7 +60,7 @@ def _moment(text: str) -> datetime | None:
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             moment = parse(text)
-        except ValueError:
+        except (ValueError, OverflowError):  # a year or an hour of many digits
             continue
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return None

@@ -6,26 +6,31 @@ import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from typing import Final
 
 from perdure.agents.media import Media
 from perdure.client.perdure import Perdure
-from perdure.errors import MediaError
+from perdure.errors import MediaError, clip
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import MAX_FILES_SHOWN, MAX_MEDIA_SHOWN
 from perdure.values.media import media_within
 
 _DATA: Final = re.compile(r"data:[^,]{0,200};base64,")
+_ADDRESS: Final = re.compile(
+    r"https?://([A-Za-z0-9.-]{1,253})(?::[0-9]{1,5})?(?:[/?][^\s\\\x00-\x1f]*)?", re.IGNORECASE
+)
+"""An address that everybody reads in the same way: no user, no backslash."""
 _PARTS: Final = ("content", "parts")
 """Keys of a message's parts, by protocol."""
 
 
-async def with_stored_files(perdure: Perdure, body: JsonObject, key: str) -> JsonObject:
+async def with_stored_files(perdure: Perdure, body: JsonObject, key: str, tenant: str) -> JsonObject:
     """Return the body with a text part, the file's line, in the place of each file that its messages hold as base64.
 
-    `key`: of the list of messages. Without storage the body stays, and the protocol says what it takes. A file that is
+    `key`: of the list of messages. `tenant`: the caller's, who alone reads the files. Without storage the body stays, and the protocol says what it takes. A file that is
     named by an address stays too: nothing is fetched. Raises `MediaError` for data that are no base64, and for files
     that are too large.
     """
@@ -35,12 +40,36 @@ async def with_stored_files(perdure: Perdure, body: JsonObject, key: str) -> Jso
     found = await asyncio.to_thread(lambda: list(_files(messages, key)))
     if not found:
         return body
-    await perdure.save_media(*(file for _, _, file in found))
+    await perdure.save_media(*(file for _, _, file in found), tenant=tenant)
     changed = {id(part): {"type": kind, "text": file.value.line} for part, kind, file in found}
     return {**body, key: [_with_texts(message, changed) for message in messages]}
 
 
-async def load_files(perdure: Perdure, value: Json) -> list[Media]:
+def fetched_problem(messages: Iterable[JsonObject], hosts: Sequence[str]) -> str | None:
+    """Return why the pictures of messages cannot be given to a model; `None`: they can.
+
+    A picture is in the message itself, or has the address of a host that the agent allows (`config.image_hosts`). The
+    provider fetches it and may read an odd address in another way, so only plain addresses are taken.
+    """
+    for message in messages:
+        content = message.get("content")
+        for part in content if isinstance(content, list) else []:
+            about = part.get("image_url") if isinstance(part, dict) else None
+            address = about.get("url") if isinstance(about, dict) else None
+            if about is None or (isinstance(address, str) and _DATA.match(address)):
+                continue
+            found = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
+            if found is None:
+                return f"{clip(repr(address), 80)} is not a picture: give base64, data:image/png;base64,…"
+            if not any(fnmatchcase(found[1].lower(), host.lower()) for host in hosts):
+                return (
+                    f"the agent allows no pictures from {clip(found[1], 80)}: give base64, or name the host in the agent's "
+                    "config.image_hosts"
+                )
+    return None
+
+
+async def load_files(perdure: Perdure, value: Json, tenant: str) -> list[Media]:
     """Return the files of a value with their bytes: the first ones, up to `MAX_FILES_SHOWN` and `MAX_MEDIA_SHOWN`.
 
     A file that is not stored is left out.
@@ -55,7 +84,7 @@ async def load_files(perdure: Perdure, value: Json) -> list[Media]:
     found: list[Media] = []
     for each in wanted.values():
         with suppress(MediaError):
-            found.append(await perdure.load_media(each))
+            found.append(await perdure.load_media(each, tenant=tenant))
     return found
 
 

@@ -67,6 +67,11 @@ def with_files(
     return shown, stays
 
 
+def names_files(message: JsonObject) -> bool:
+    """Return whether a message has the line of a file."""
+    return bool(_named(message))
+
+
 def _named(message: JsonObject) -> list[MediaValue]:
     """Return the files whose lines a message has. What the model has written itself names none."""
     if message.get("role") == "assistant":

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from perdure.models.usage import Usage
-from perdure.values.json import JsonObject, dumps
+from perdure.values.json import Json, JsonObject
 
 MINUTE: Final = 60.0
 EXPECTED: Final = 4_000
@@ -20,6 +20,8 @@ _CHANGE: Final = 0.1
 """Share of the rate by which it must differ to be set anew."""
 _CHARACTERS: Final = 4
 """Characters of a prompt for one token."""
+_FILE: Final = 1_500 * _CHARACTERS
+"""Characters as which a picture, document or recording counts: providers count about so many tokens for a large picture."""
 
 
 def initial_rate(requests: float | None, tokens: float | None) -> float:
@@ -29,7 +31,20 @@ def initial_rate(requests: float | None, tokens: float | None) -> float:
 
 def prompt_size(body: JsonObject) -> int:
     """Return about how many tokens a Request's prompt has."""
-    return len(dumps(body)) // _CHARACTERS
+    return _characters(body) // _CHARACTERS
+
+
+def _characters(value: Json) -> int:
+    """Return about how many characters a value has as JSON. A file counts as `_FILE`, however long its base64 is."""
+    if isinstance(value, str):
+        return _FILE if value.startswith("data:") else len(value) + 2
+    if isinstance(value, list):
+        return 2 + sum(map(_characters, value))
+    if isinstance(value, dict):
+        if value.get("type") == "input_audio":
+            return _FILE
+        return 2 + sum(len(key) + 4 + _characters(item) for key, item in value.items())
+    return 4
 
 
 class TokenRate:

@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from perdure.errors import MediaError
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.callers import caller_of
 from perdure.gateway.errors import HttpError
 from perdure.pages._site import Site
-from perdure.values.media import PICTURES, file_name, media_lines
+from perdure.queries.media_store import MediaStore
+from perdure.values.media import PICTURES, file_name, is_digest, media_of
 
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -24,7 +24,7 @@ _HEADERS: Final = {
 
 
 class FilePages:
-    """The files below `/files`, by their digests: whoever knows a digest has read it where the file is named."""
+    """The files below `/files`, by their digests: a caller reads those of its own tenant alone."""
 
     def __init__(self, gateway: Gateway, site: Site) -> None:
         self._gateway = gateway
@@ -35,18 +35,18 @@ class FilePages:
 
     async def _file(self, request: Request) -> Response:
         """Return a file. Its bytes decide its type: a browser shows pictures, and saves anything else."""
-        caller_of(request).check("read", "read files")
+        caller = caller_of(request)
+        caller.check("read", "read files")
         digest = str(request.path_params["digest"])
-        named = next(media_lines(f"[a/a, 0 bytes, sha256:{digest}]"), None)
-        try:
-            file = None if named is None else await self._gateway.perdure.load_media(named.as_json())
-        except MediaError:
-            file = None
-        if file is None:
+        store = MediaStore(self._gateway.perdure.client.data_converter, caller.tenant)
+        is_one = store.is_there and is_digest(f"sha256:{digest}")
+        data = await store.find(f"sha256:{digest}") if is_one else None
+        if data is None:
             raise HttpError(404, "this file is not stored here")
+        file = media_of(data)
         shown = file.type in PICTURES
         name = quote(file_name(request.query_params.get("name", "")) or "file", safe="")
-        response = Response(file.read(), media_type=file.type if shown else "application/octet-stream")
+        response = Response(data, media_type=file.type if shown else "application/octet-stream")
         response.headers["Content-Disposition"] = f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{name}"
         response = self._site.guards.finish(request, response)
         response.headers.update(_HEADERS)

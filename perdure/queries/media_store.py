@@ -17,6 +17,9 @@ from perdure.values.media import MediaValue
 
 NO_STORAGE: Final = "files need storage: set PERDURE_STORAGE (a folder, or s3://bucket) for clients and workers"
 
+_AT_ONCE: Final = 8
+"""Files that are loaded at once."""
+
 
 @runtime_checkable
 class NamedStorage(Protocol):
@@ -32,9 +35,14 @@ class NamedStorage(Protocol):
 
 
 class MediaStore:
-    """The files of clients and workers that have this converter. Its codec encodes what is stored."""
+    """The files of a tenant, for clients and workers that have this converter. Its codec encodes what is stored.
 
-    def __init__(self, converter: DataConverter) -> None:
+    `tenant`: the owner of the run, session or caller (`""`: none). A file of another tenant is not found, as if it were
+    not stored, whoever knows its digest.
+    """
+
+    def __init__(self, converter: DataConverter, tenant: str = "") -> None:
+        self._tenant = tenant
         self._codec = converter.payload_codec
         drivers = converter.external_storage.drivers if converter.external_storage is not None else ()
         self._storage = next((driver for driver in drivers if isinstance(driver, NamedStorage)), None)
@@ -57,22 +65,28 @@ class MediaStore:
         missing = [file for file in files if not file.is_loaded]
         _check_sum({file.digest: file.size for file in missing}.values())
         wanted = {file.digest: file.value for file in missing}
-        found = dict(zip(wanted, await asyncio.gather(*map(self.get, wanted.values())), strict=True))
+        found: dict[str, bytes] = {}
+        for first in range(0, len(wanted), _AT_ONCE):
+            some = list(wanted.items())[first : first + _AT_ONCE]
+            loaded = await asyncio.gather(*(self.get(value) for _, value in some))
+            found.update(zip((digest for digest, _ in some), loaded, strict=True))
         for file in missing:
             fill_media(file, found[file.digest])
 
     async def get(self, value: MediaValue) -> bytes:
-        """Return the bytes of a file. Raises `MediaError` if they are not stored."""
+        """Return the bytes of a file. Raises `MediaError` if they are not stored, or if their number is another."""
         data = await self.find(value.digest)
         if data is None:
             raise MediaError(f"the file {value.line} is not stored here")
+        if len(data) != value.bytes:  # sums are checked by the numbers that values name
+            raise MediaError(f"the file {value.line} has {len(data):,} bytes")
         return data
 
     async def find(self, digest: str) -> bytes | None:
         """Return the bytes of this digest; `None`: they are not stored here, or were damaged."""
         if self._storage is None:
             raise MediaError(NO_STORAGE)
-        stored = await self._storage.get_named(_name(digest))
+        stored = await self._storage.get_named(self._name(digest))
         if stored is None:
             return None
         payload = Payload.FromString(stored)
@@ -85,16 +99,17 @@ class MediaStore:
         payload = Payload(metadata={"encoding": b"binary/plain"}, data=data)
         if self._codec is not None:
             payload = (await self._codec.encode([payload]))[0]
-        await self._storage.put_named(_name(digest), payload.SerializeToString())
+        await self._storage.put_named(self._name(digest), payload.SerializeToString())
+
+    def _name(self, digest: str) -> str:
+        """Return the name of a stored file: its digest, and of a tenant's file a digest of both."""
+        if not self._tenant:
+            return digest.removeprefix("sha256:")
+        return hashlib.sha256(f"{len(self._tenant)}:{self._tenant}{digest}".encode()).hexdigest()
 
 
 def _digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
-
-
-def _name(digest: str) -> str:
-    """Return the name of a stored file."""
-    return digest.removeprefix("sha256:")
 
 
 def _check_sum(sizes: Iterable[int]) -> None:

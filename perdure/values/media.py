@@ -59,12 +59,17 @@ def file_name(name: str) -> str:
     return _NOT_IN_NAMES.sub("_", name.replace("\\", "/").rpartition("/")[2]).strip()[-120:]
 
 
+def is_digest(text: str) -> bool:
+    """Return whether a text is the digest of a file."""
+    return _IS_DIGEST.fullmatch(text) is not None
+
+
 def read_media(value: Json) -> MediaValue | None:
     """Return the file that a value is; `None`: it is another value."""
     if not isinstance(value, dict) or MEDIA_KEY not in value or not value.keys() <= _KEYS:
         return None
     digest, kind, size, name = value[MEDIA_KEY], value.get("type"), value.get("bytes"), value.get("name", "")
-    if not (isinstance(digest, str) and _IS_DIGEST.fullmatch(digest) and isinstance(name, str)):
+    if not (isinstance(digest, str) and is_digest(digest) and isinstance(name, str)):
         return None
     if not (isinstance(kind, str) and _IS_TYPE.fullmatch(kind) and type(size) is int and size >= 0):
         return None

@@ -39,6 +39,8 @@ ANTHROPIC = {
         ({"retry-after": "Mon, 23 Nov 2026 11:00:00 GMT"}, 0),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "-1"}, None),
+        ({"retry-after": f"Mon, 23 Nov {'9' * 20} 12:00:40 GMT"}, None),
+        ({"retry-after": "20", "date": f"Mon, 23 Nov 2026 {'9' * 20}:00:40 GMT"}, 20),
         (OPENAI, 360),
         (OPENAI | {"x-ratelimit-remaining-tokens": "12"}, None),
         (OPENAI | {"x-ratelimit-reset-tokens": "850ms"}, 0.85),

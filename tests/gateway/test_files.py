@@ -14,6 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure.gateway.agui.adapter import agui_adapter
 from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
+from perdure.gateway.files import fetched_problem
 from perdure.gateway.openai.adapter import openai_adapter
 from tests.gateway.openai_support import EVERYTHING, SHOPPER, says
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
@@ -29,9 +30,11 @@ IMAGE_URL, DOCUMENT_URL = f"data:image/png;base64,{IMAGE}", f"data:application/p
 
 
 @asynccontextmanager
-async def serving(server: WorkflowEnvironment, folder: Path, script: Any) -> AsyncIterator[tuple[Served, Harness, str]]:
+async def serving(
+    server: WorkflowEnvironment, folder: Path, script: Any, more: dict[str, Any] | None = None
+) -> AsyncIterator[tuple[Served, Harness, str]]:
     [token] = write_tokens(folder / "tokens.json", EVERYTHING)
-    agents = write_agents(folder / "agents", SHOPPER)
+    agents = write_agents(folder / "agents", SHOPPER | (more or {}))
     given: dict[str, Any] = {"agents": agents, "gateway_tokens": folder / "tokens.json"}
     client = await connect(server)
     async with (
@@ -127,6 +130,60 @@ async def test_r20_3_a_file_that_is_none_is_refused(
         answer = await served.http.post("/v1/responses", json=body, headers=bearer(token))
     assert answer.status_code in (400, 422)
     assert words in answer.json()["error"]["message"]
+
+
+ADDRESSES = {
+    "https://img.example.com/cat.png": True,
+    "HTTPS://IMG.EXAMPLE.COM:8443?size=1": True,
+    "https://a.pictures.example/x": True,
+    "https://pictures.example/x": False,
+    "http://169.254.169.254/latest": False,
+    "https://img.example.com@evil.example/cat.png": False,
+    "https://evil.example\\@img.example.com/cat.png": False,
+    "https://evil.example#@img.example.com/": False,
+    "https://img.example.com.evil.example/": False,
+    "file:///etc/passwd": False,
+    "gs://bucket/private.png": False,
+    "https://img.example.com\n/": False,
+    "": False,
+    "data:image/png;base64,AAAA": True,
+}
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+async def test_r20_3_a_picture_is_fetched_from_an_allowed_host_alone(address: str) -> None:
+    messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": address}}]}]
+    assert (fetched_problem(messages, ["img.example.com", "*.pictures.example"]) is None) == ADDRESSES[address]
+
+
+@pytest.mark.parametrize("protocol", ["responses", "chat"])
+async def test_r20_3_nothing_is_fetched_from_an_address_unless_the_agent_allows_its_host(
+    dev_server: WorkflowEnvironment, tmp_path: Path, protocol: str
+) -> None:
+    async def post(folder: Path, address: str, hosts: list[str]) -> tuple[Any, Any]:
+        part = (
+            {"type": "input_image", "image_url": address}
+            if protocol == "responses"
+            else {"type": "image_url", "image_url": {"url": address}}
+        )
+        key = "input" if protocol == "responses" else "messages"
+        text = {"type": "text" if protocol == "chat" else "input_text", "text": "What is it?"}
+        body = {"model": "shopper", key: [{"role": "user", "content": [text, part]}]}
+        async with serving(dev_server, folder, [says("A cat.")], {"config": {"image_hosts": hosts}}) as (
+            served,
+            it,
+            token,
+        ):
+            answer = await served.http.post(BODIES[protocol][0], json=body, headers=bearer(token))
+            return answer, it.model.requests
+
+    address = "https://img.example.com/cat.png"
+    refused, none = await post(tmp_path, address, [])
+    taken, [request] = await post(tmp_path, address, ["*.example.com"])
+    assert (refused.status_code, none) == (400, [])
+    assert "allows no pictures from img.example.com" in refused.json()["error"]["message"]
+    assert taken.status_code == 200
+    assert pictures(request) == [address]
 
 
 async def test_without_storage_files_are_refused(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.models.token_rates import EXPECTED, TokenRate, initial_rate
+from perdure.models.token_rates import EXPECTED, TokenRate, initial_rate, prompt_size
 from perdure.models.usage import Usage
 from perdure.tools.invocation import limiting_name
 
@@ -26,7 +26,7 @@ def test_the_newest_requests_together_keep_the_limits(
             used.append(prompt + answer)
         else:
             used.append(0)
-        assert min(1.0, requests or 1.0) * 0.999999 <= rate.rate * 60 <= (requests or float("inf"))
+        assert min(1.0, requests or 1.0) * 0.999999 <= rate.rate * 60 <= (requests or float("inf")) * 1.000001
     if all(used[-16:]) and used:
         mean = sum(used[-16:]) / len(used[-16:])
         assert rate.rate * 60 * mean <= tokens * 1.000001 or mean < 1 or rate.rate * 60 <= 1.000001
@@ -61,3 +61,12 @@ def test_the_smaller_limit_holds(requests: float | None, tokens: float | None, a
 )
 def test_a_name_may_be_the_beginning_of_models(model: str, name: str | None) -> None:
     assert limiting_name(model, ["m", "anthropic:*", "anthropic:b*", "mm"]) == name
+
+
+def test_a_file_counts_as_a_picture_and_not_by_its_base64() -> None:
+    picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 4_000_000}"}}
+    sound = {"type": "input_audio", "input_audio": {"data": "A" * 4_000_000, "format": "wav"}}
+    text = {"type": "text", "text": "word " * 4_000}
+    body = {"messages": [{"role": "user", "content": [text, picture, sound]}]}
+    assert 5_000 < prompt_size({"messages": [text]}) < 5_100
+    assert 8_000 < prompt_size(body) < 8_200

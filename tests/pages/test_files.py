@@ -22,7 +22,8 @@ storage = storage_fixture()
 @pytest.mark.usefixtures("storage")
 async def test_r20_3_a_page_shows_pictures_and_offers_files(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     client = await connect(dev_server)
-    ann, none = write_tokens(tmp_path / "tokens.json", ("shop", "ann", ["read", "send"]), ("shop", "eve", ["send"]))
+    who = (("shop", "ann", ["read", "send"]), ("shop", "eve", ["send"]), ("rival", "max", ["*"]))
+    ann, none, other = write_tokens(tmp_path / "tokens.json", *who)
     given: dict[str, Any] = {"agents": write_agents(tmp_path / "agents"), "gateway_tokens": tmp_path / "tokens.json"}
     picture, page = Image(data=PNG, name='a "cat".png'), Media(data=b"<script>alert(1)</script>", name="x.png")
     drawer = Agent("drawer", instructions="Draw.", input=dict[str, Any])
@@ -44,6 +45,7 @@ async def test_r20_3_a_page_shows_pictures_and_offers_files(dev_server: Workflow
         seen = await get(f"/files/{picture.digest[7:]}?name=a%0d%0ab.png")
         saved = await get(f"/files/{page.digest[7:]}?name=x.png")
         refused = [await get(f"/files/{picture.digest[7:]}", none), await get(f"/files/{'0' * 64}")]
+        refused += [await get(f"/files/{picture.digest[7:]}", other)]
         refused += [await get(f"/files/{name}") for name in ("..%2f..%2fetc%2fpasswd", "x")]
     assert shown.text.count(f'<img src="/files/{picture.digest[7:]}?name=a%20_cat_.png"') == 2
     assert f'href="/files/{page.digest[7:]}?name=x.png" download' in shown.text
@@ -57,4 +59,4 @@ async def test_r20_3_a_page_shows_pictures_and_offers_files(dev_server: Workflow
     )
     assert saved.headers["content-disposition"].startswith("attachment; ")
     assert "sandbox" in saved.headers["content-security-policy"]
-    assert [each.status_code for each in refused] == [403, 404, 404, 404]
+    assert [each.status_code for each in refused] == [403, 404, 404, 404, 404]

@@ -186,3 +186,62 @@ async def test_r20_3_an_agents_output_may_be_a_picture(dev_server: WorkflowEnvir
         loaded = await perdure.load_media(output)
     assert isinstance(output, Image)
     assert loaded.read() == PNG
+
+
+@pytest.mark.usefixtures("storage")
+async def test_r20_3_a_digest_opens_no_file_of_another_tenant(dev_server: WorkflowEnvironment) -> None:
+    client = await connect(dev_server)
+    reader = Agent("reader", instructions="Measure.", tools=[measure], input=dict[str, Any])
+    calls = [{"_tool": "measure", "picture": "†input.file", "_outputPath": "†state.measured"}]
+    script: list[Any] = [{"calls": calls, "output": None}, {"output": "Done."}]
+    async with harness(client, [measure], script * 3) as it:
+        perdure = Perdure(client, task_queue=it.task_queue)
+        file = Image(data=PNG, name="a.png")
+        copied = file.value.as_json()
+        found = []
+        for given, tenant in ((file, "acme"), (copied, "rival"), (copied, "")):
+            run = await perdure.start(reader, {"file": given}, tenant=tenant)
+            view = await run.wait(timeout=HANG)
+            found.append((view.calls[0].error is None, pictures(it.model.requests[-1])))
+        loaded = await perdure.load_media(file.value.as_json(), tenant="acme")
+        for tenant in ("rival", ""):
+            with pytest.raises(MediaError, match="is not stored here"):
+                await perdure.load_media(copied, tenant=tenant)
+    assert found == [(True, ["data:image/png"]), (False, []), (False, [])]
+    assert loaded.read() == PNG
+
+
+@pytest.mark.usefixtures("storage")
+async def test_r20_3_a_delegate_and_a_loop_read_files_of_their_runs_tenant(dev_server: WorkflowEnvironment) -> None:
+    client = await connect(dev_server)
+    below = Agent("below", instructions="Measure.", tools=[measure], input=dict[str, Any])
+    above = Agent("above", instructions="Delegate.", tools=[measure, below], input=dict[str, Any])
+    looped = {"_tool": "below", "_each": [{"file": "†input.file"}], "_outputPath": "†state.all"}
+    measured = {"_tool": "measure", "picture": "†input.item.file", "_outputPath": "†state.m"}
+    script: list[Any] = [
+        {"calls": [looped], "output": None},
+        {"calls": [measured], "output": "†state.m"},
+        {"output": "†state.all"},
+    ]
+    async with harness(client, [measure], script) as it:
+        perdure = Perdure(client, task_queue=it.task_queue)
+        run = await perdure.start(above, {"file": Image(data=PNG, name="a.png")}, tenant="acme")
+        view = await run.wait(timeout=HANG)
+        shown = [pictures(request) for request in it.model.requests]
+    assert view.output == [f"a.png has {len(PNG)} bytes of image/png"]
+    assert shown == [["data:image/png"]] * 3
+
+
+@pytest.mark.usefixtures("storage")
+async def test_r20_3_a_value_that_names_fewer_bytes_than_its_file_has_is_refused(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    client = await connect(dev_server)
+    [value] = await Perdure(client).save_media(Image(data=PNG, name="a.png"))
+    assert isinstance(value, dict)
+    forged = value | {"bytes": 0}
+    script: list[Any] = [{"calls": [{"_tool": "measure", "picture": forged}], "output": None}, DONE]
+    async with harness(client, [measure], script) as it:
+        view = await it.run(agent("measure", context=[{"type": "data", "data": forged}]))
+        assert pictures(it.model.requests[0]) == []
+    assert f"has {len(PNG):,} bytes" in str(view.calls[0].error)
