@@ -129,6 +129,36 @@ def test_no_import_reaches_into_the_private_module_of_another_package() -> None:
 NAMED_TYPE = re.compile(r"`([A-Z][a-z]+[A-Za-z]*)(?:\.[A-Za-z_.]+)?`")
 
 
+PURE = ("values", "hooks", "tools", "plan", "approvals", "models", "runs", "sessions")
+GENERIC = {"TypeAdapter", "TypeVar", "PayloadKind", "Callable", "ToolContext", "ModelMessages"}
+"""Types whose parameter may be any: `Callable[..., Any]` is any function."""
+
+
+def test_every_any_of_the_pure_packages_is_explained_where_it_stands() -> None:
+    """A comment on its line or the line above says why no type does; an alias has a docstring."""
+    unexplained = []
+    for path in (file for package in PURE for file in sorted((PACKAGE / package).rglob("*.py"))):
+        text = path.read_text(encoding="utf-8")
+        lines, tree = text.splitlines(), ast.parse(text)
+        parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        for name in (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "Any"):
+            above = parents[name]
+            above = parents[above] if isinstance(above, ast.Tuple) else above
+            around: ast.AST = name
+            while not isinstance(around, ast.stmt):
+                around = parents[around]
+            if isinstance(around, ast.AnnAssign) and ast.unparse(around.annotation) == "TypeAlias":
+                continue
+            if isinstance(above, ast.Subscript) and ast.unparse(above.value) in GENERIC:
+                continue
+            if isinstance(above, ast.Call | ast.Compare | ast.Assign):  # a value, and no annotation
+                continue
+            line = name.lineno - 1
+            if "#" not in lines[line] and not lines[line - 1].lstrip().startswith("#"):
+                unexplained.append(f"{path.relative_to(ROOT)}:{name.lineno}")
+    assert not unexplained, "\n".join(unexplained)
+
+
 def test_every_type_that_a_docstring_names_exists() -> None:
     """A name in backquotes that nothing has any more sends a reader on a search."""
     known: set[str] = set(dir(builtins))

@@ -384,9 +384,9 @@ def _approve(call: Call, digests: Digests) -> None:
         call.inputs.approved = approval_digest(call.spec.known_tool.activity, call.inputs.params, digests)
 
 
-def _written(request: ApprovalRequest, call: Any) -> Any:
-    """Return a call, its parameters, or a list of calls, from the form that a person sends, in the engine's own notation:
-    of an object an object. Raises `DecisionError`."""
+def _written(request: ApprovalRequest, call: Json) -> Any:  # of an object an object
+    """Return a call, its parameters, or a list of calls, from the form that a person sends, in the engine's own notation.
+    Raises `DecisionError`."""
     held = None if request.call is None else set(held_marks(request.shown))
     try:
         return written_call(call, held)

@@ -61,7 +61,7 @@ class ApprovalRequest:
         return self.call is not None and is_with_client(self.call)
 
     @property
-    def shown(self) -> Any:
+    def shown(self) -> Any:  # of a call an object, of a plan a list
         """The value that the digest is of: of a call an object, the resolved parameters; of a plan a list, the calls as
         written, with their references marked."""
         if self.call is None:

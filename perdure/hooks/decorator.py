@@ -19,17 +19,20 @@ REGISTERED: Final = "__perdure_hooks__"
 TIMEOUT: Final = 10.0
 """The default limit in seconds for a hook: the run, or a person, waits for it."""
 
+HookCode: TypeAlias = Callable[[Any], Any]
+"""A hook's function: its event's rule says what it takes and returns."""
+
 
 @dataclass(frozen=True, slots=True)
 class HookFunction:
     """A hook with the code behind it."""
 
     ref: HookRef
-    function: Callable[[Any], Any]
+    function: HookCode
     is_async: bool
 
 
-def make_hook(function: Callable[[Any], Any], event: str, tools: Sequence[str] | None, timeout: float) -> HookFunction:
+def make_hook(function: HookCode, event: str, tools: Sequence[str] | None, timeout: float) -> HookFunction:
     """Return the hook of a function. Raises `HookDefinitionError` if the function cannot be a hook of this event."""
     name = f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
     where = f"hook {name}"
@@ -77,7 +80,7 @@ def _check_signature(function: Callable[..., Any], rule: Rule, where: str) -> bo
     return returns in (None, NoneType)
 
 
-def _named(annotation: Any) -> str:
+def _named(annotation: object) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
@@ -107,7 +110,7 @@ class Decorator(Protocol[E_co]):
     """A decorator that makes a function of such an event a hook. It returns the function itself, which may be a hook of
     another event too."""
 
-    def __call__(self, function: Callable[[E_co], R], /) -> Callable[[Any], R]: ...
+    def __call__(self, function: Callable[[E_co], R], /) -> Callable[[Any], R]: ...  # of any hook's event
 
 
 @overload
@@ -148,7 +151,7 @@ def hook(event: Literal["message_sent"], /, *, timeout: float = ...) -> Decorato
 def hook(event: Literal["gateway_start"], /, *, timeout: float = ...) -> Decorator[events.GatewayStart]: ...
 @overload
 def hook(event: Literal["gateway_stop"], /, *, timeout: float = ...) -> Decorator[events.GatewayStop]: ...
-def hook(event: str, /, *, tools: _Tools = None, timeout: float = TIMEOUT) -> Any:
+def hook(event: str, /, *, tools: _Tools = None, timeout: float = TIMEOUT) -> Any:  # the overloads say what
     """Register a function, sync or async, as a hook of an event: `docs/hooks.md` has the table of all events.
 
     The function takes the event. It returns nothing to leave the event as it is, `event.changed(…)` to change it, or
@@ -168,7 +171,7 @@ def hook(event: str, /, *, tools: _Tools = None, timeout: float = TIMEOUT) -> An
     """
     # R10.17
 
-    def decorate(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def decorate(function: HookCode) -> HookCode:
         made = make_hook(function, event, tools, timeout)
         setattr(function, REGISTERED, [made, *hook_functions(function)])
         return function

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
+from typing import ClassVar, Final, Literal, Self, TypeAlias
 
 from pydantic import ConfigDict, Field
 
@@ -42,7 +42,7 @@ class HookEvent(WireModel):
     context: JsonObject = Field(default_factory=dict)
     """The context that its start, or its message, was given beside sender and tenant."""
 
-    def changed(self, **fields: Any) -> Self:
+    def changed(self, **fields: object) -> Self:
         """Return the event with these fields changed. Raises `TypeError` for a field that a hook may not change.
 
         ```python

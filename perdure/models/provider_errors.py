@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from perdure.models.provider_extras import SIGNED, keys_beside, without_beside
 from perdure.values.json import Json, JsonObject
@@ -252,7 +252,7 @@ _WAIT: Final = re.compile(
 
 def _wait(words: str, error: Json) -> float | None:
     """Return the seconds that the message asks to wait, or a `retryDelay` beside it."""
-    details: Any = error.get("details") if isinstance(error, dict) else None
+    details: Json = error.get("details") if isinstance(error, dict) else None
     for detail in details if isinstance(details, list) else ():
         delay = detail.get("retryDelay") if isinstance(detail, dict) else None
         if isinstance(delay, str) and re.fullmatch(r"\d{1,9}(\.\d+)?s", delay):

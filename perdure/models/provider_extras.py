@@ -7,7 +7,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from typing import Any, Final
+from typing import Final
 
 from pydantic import Field
 
@@ -221,5 +221,5 @@ def text_in(value: Json, depth: int = 0) -> str:
         return value if isinstance(value, str) else ""
     if isinstance(value, list):
         return "".join(text_in(each, depth + 1) for each in value)
-    found: Any = next((value[key] for key in _INSIDE if value.get(key)), "") if isinstance(value, dict) else ""
+    found: Json = next((value[key] for key in _INSIDE if value.get(key)), "") if isinstance(value, dict) else ""
     return text_in(found, depth + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
@@ -59,8 +59,8 @@ class Approval(BaseModel):
     """The channel by which the decision came, if the sender named it; else not printed."""
 
     @model_serializer(mode="wrap")
-    def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        plain: dict[str, Any] = handler(self)
+    def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+        plain: JsonObject = handler(self)
         return plain if self.via else {key: value for key, value in plain.items() if key != "via"}
 
 
@@ -444,7 +444,7 @@ class CallInputs:
 
     params: JsonObject
     """The parameters: as written until the call is ready, resolved from then on."""
-    items: list[Any] | None = None
+    items: list[Json] | None = None
     """The resolved value of `_each`: the delegate runs once for each item (R8.5)."""
     origins: Origins = UNKNOWN_ORIGINS
     """The provenance of the call and of its parameters (R15.1)."""
@@ -568,7 +568,7 @@ class Call:
         return entry
 
 
-def find_branch(call: Call, text: str) -> tuple[Any, ...] | None:
+def find_branch(call: Call, text: str) -> tuple[Path, ...] | None:
     """Return the alternative of the call's output path that a returned branch addresses, or `None` (R4.3, R12.4)."""
     try:
         wanted = parse_output_path(text)

@@ -60,7 +60,7 @@ class Iteration(Protocol):
     @property
     def held_back(self) -> bool: ...
     @property
-    def held_calls(self) -> Any: ...
+    def held_calls(self) -> Any: ...  # `HeldCalls`, which is above this module
     def take_ready(self, time: str = "", *, only_safe: bool = False) -> list[Call]: ...
     def go_on(self) -> None: ...
     def end_all(self, status: Literal["rejected", "skipped"], reason: str, time: str = "") -> None: ...
@@ -138,7 +138,7 @@ class RunningLoop:
         """The writes of the iterations, over the state outside. In a sequential loop, the next iteration reads them."""
         self._labels, self._sources = _labels_outside(call), NOWHERE
         """The provenance of the state that the next iteration reads, and of the results of all (R15.1)."""
-        self._items: list[Any] = call.inputs.items or []
+        self._items: list[Json] = call.inputs.items or []
         self._first = form.first or 0
         self._next = 0
         self.dropped = ""

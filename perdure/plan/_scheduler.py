@@ -146,8 +146,7 @@ class _Judging:
             "skipped", reason=f"its condition does not hold: {clip(call.spec.condition_text, 200)}", branch=True
         )
 
-    def _valued(self, template: Template, where: Path) -> Any:
-        # A `CallEnd`, or a value of the form of its template: of parameters an object.
+    def _valued(self, template: Template, where: Path) -> Any:  # a `CallEnd`, or a value: of parameters an object
         for site in template.sites:
             if evaluate(site.expression, self.found.__getitem__) is MISSING:
                 return self._unreadable(site.expression, json_path((*where, *site.path)))

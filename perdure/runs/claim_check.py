@@ -34,7 +34,7 @@ class PayloadKind(Generic[V]):
     """A kind of value that readers fetch."""
 
     name: str
-    type: Any
+    type: Any  # Python cannot say that it is `type[V]` or a union
     """The type of its values, `V`."""
 
 
@@ -57,7 +57,7 @@ USAGE: Final = PayloadKind[SpentBudget]("usage", SpentBudget)
 class Payload(NamedTuple):
     """A value that a reader fetches, and its size in bytes, as far as that counts."""
 
-    value: Any
+    value: object
     """`None`: nobody needs it any more."""
     size: int = 0
 

@@ -43,7 +43,7 @@ _LARGE: Final = ("agent", "input", "params", "items", "delegates")
 _SCOPE: Final = re.compile(r"†?(?P<kind>[^.]+)(\.(?P<path>.+))?")
 
 
-def wanted_delegates(tools: Iterable[Any]) -> list[str]:
+def wanted_delegates(tools: Iterable[object]) -> list[str]:
     """Return the names of saved Requests that tool messages name, in their order."""
     names = []
     for tool in tools:
@@ -282,7 +282,7 @@ def _too_many(call: Call, most: int) -> CallError | None:
 
 def _below(
     run: RunState, budget: Budget, approval: JsonObject, givers: Sequence[ToolOwner], sources: Mapping[str, list[str]]
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # the fields of the child's input
     """Return the values that every child workflow receives from its run."""
     guard = run.approval_queue.guard
     return {
@@ -319,6 +319,6 @@ def input_size(argument: RunInput | LoopInput, sizes: Sizes) -> int:
 
 def referred(argument: RunInput | LoopInput) -> RunInput | LoopInput:
     """Return the input without its large values, which the child queries from its parent."""
-    empty: dict[str, Any] = {"input": None} if isinstance(argument, RunInput) else {"params": {}, "items": []}
+    empty: JsonObject = {"input": None} if isinstance(argument, RunInput) else {"params": {}, "items": []}
     named = {"name": argument.agent.get("name")}
     return argument.model_copy(update={**empty, "agent": named, "delegates": {}, "asks": True})

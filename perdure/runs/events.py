@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -399,17 +400,17 @@ def last_reset(resets: Sequence[RunReset]) -> int:
     return resets[-1].mark if resets else 0
 
 
-class TextPiece(WireModel):
+class TextPiece(WireModel, extra="ignore"):
     """The end of a text that is being written."""
 
     start: int = 0
     """Number of characters before it."""
     text: str = ""
-    form: TextForm = PLAIN
+    form: TextForm = Field(default=PLAIN, exclude_if=lambda form: form == PLAIN)
     """How it shows the output."""
 
 
-class WrittenText(WireModel):
+class WrittenText(WireModel, extra="ignore"):
     """The text that a Request's model has written so far: its activity's heartbeat details, which no history keeps."""
 
     request: int
@@ -419,7 +420,7 @@ class WrittenText(WireModel):
     reasoning: TextPiece = Field(default_factory=TextPiece)
 
 
-class EventsPage(WireModel):
+class EventsPage(WireModel, extra="ignore"):
     """A page of events of one source, from a number on."""
 
     first: int
@@ -438,7 +439,7 @@ class EventsPage(WireModel):
     """Whether no event follows the last of `count`."""
     earlier: bool = False
     """Whether the previous execution may still have some of the missed events: it answers the same query."""
-    written: WrittenText | None = None
+    written: WrittenText | None = Field(default=None, exclude_if=operator.not_)
     """The known text of an answer that is complete and whose calls still run, where it has grown since number `first`.
     """
 

@@ -53,10 +53,20 @@ class PartialText:
         if self.form.kind == "text":
             return text
         try:
-            value: Json = from_json(_UNCLOSED.sub("", text), allow_partial="trailing-strings" if texts else True)
+            if (end := _UNCLOSED.search(text)) is not None and not _ends_in_text(text):
+                text = text[: end.start()]
+            value: Json = from_json(text, allow_partial="trailing-strings" if texts else True)
         except ValueError:
             return MISSING
         return value
+
+
+def _ends_in_text(json: str) -> bool:
+    """Return whether a text of the JSON is open at its end: then it alone makes a difference."""
+    try:
+        return bool(from_json(json, allow_partial="trailing-strings") != from_json(json, allow_partial=True))
+    except ValueError:  # half a number
+        return False
 
 
 class PartialOutputEvents(EventAdapter[PartialText, None]):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from perdure.approvals.queue import ApprovalQueue
 from perdure.hooks.events import RunOwner
 from perdure.models.dialects.registry import DIALECTS
+from perdure.models.media_parts import names_files
 from perdure.models.providers.capabilities import capabilities_of
 from perdure.models.requests import ModelWait, RequestContext, RequestInput, RequestResult, RequestView
 from perdure.plan import Call, Plan
@@ -230,7 +231,11 @@ class RunState:
 
     def request_context(self, number: int) -> RequestContext:
         """Return the context of Request `number`, for as long as it is the last one begun."""
-        return self.conversation.context(number)
+        context = self.conversation.context(number)
+        tenant = self.identity.owner.tenant
+        if tenant and any(map(names_files, context.messages)):  # a worker of an older release reads any other context
+            context.tenant = tenant
+        return context
 
     # The plan of a Request.
 

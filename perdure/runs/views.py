@@ -501,6 +501,7 @@ def _code(text: str) -> str:
 
 R = TypeVar("R", bound=RunResult)
 M = TypeVar("M", bound=BaseModel)
+ItemT = TypeVar("ItemT")
 
 _PARTS_FITTING: Final = ("output", "errors", "waiting", "calls", "state", "log", "refusals", "edges", "reads", "writes")
 """Parts that can grow, the most important first."""
@@ -529,7 +530,7 @@ def fit(result: R, limit: int = MAX_PAYLOAD, sizes: Sizes | None = None, *, call
     result = result.model_copy(update={"calls": [_slim(call, sizes) for call in result.calls]})
     needed[names.index("calls")] = _size(result.calls, sizes)
     shares = _allot(needed, room - 200 * len(names))
-    update: dict[str, Any] = {}
+    update: dict[str, object] = {}
     cut: list[str] = []
     for name, size, share in zip(names, needed, shares, strict=True):
         if size > share:
@@ -586,7 +587,7 @@ def _allot(needed: Sequence[int], room: int) -> list[int]:
     return allot(needed, room)
 
 
-def _size(part: Any, sizes: Sizes) -> int:
+def _size(part: Any, sizes: Sizes) -> int:  # a field of a view
     if isinstance(part, list) and part and isinstance(part[0], WaitingView):
         return sum(approval_size(view, sizes) for view in part)
     if isinstance(part, list) and part and isinstance(part[0], BaseModel):
@@ -618,7 +619,7 @@ def approval_size(view: WaitingView, sizes: Sizes) -> int:
 
 def _cut_request(view: WaitingView, share: int, sizes: Sizes) -> WaitingView:
     """Return a request that is cut to its share: first without its schema, which the tool's definition repeats."""
-    update: dict[str, Any] = {"cut": True, "parameters": {}, "simulation": None}
+    update: dict[str, object] = {"cut": True, "parameters": {}, "simulation": None}
     update |= {name: clipped(getattr(view, name), _NAME) for name in ("tool", "agent")}
     if share < _SHOWN_FITTING:
         reason = clipped(view.reason, _NAME)
@@ -632,7 +633,7 @@ def _cut_request(view: WaitingView, share: int, sizes: Sizes) -> WaitingView:
     return view.model_copy(update=update)
 
 
-def _cut(name: str, whole: Any, share: int, sizes: Sizes) -> Any:
+def _cut(name: str, whole: Any, share: int, sizes: Sizes) -> object:  # the field of a view with this name
     if name == "waiting":
         return fit_waiting(whole, share, sizes)
     if name == "calls":
@@ -663,10 +664,10 @@ def _slim(call: CallView, sizes: Sizes) -> CallView:
     )
 
 
-def _newest(items: Sequence[Any], room: int, size: Any) -> list[Any]:
+def _newest(items: Sequence[ItemT], room: int, size: Callable[[ItemT], int]) -> list[ItemT]:
     """Return the last items that fit."""
     room -= 2
-    kept: list[Any] = []
+    kept: list[ItemT] = []
     for item in reversed(items):
         room -= size(item)
         if room < 0:
@@ -675,11 +676,11 @@ def _newest(items: Sequence[Any], room: int, size: Any) -> list[Any]:
     return kept[::-1]
 
 
-def _cut_line(run_id: str, name: str, whole: Any, shown: Any, size: int, left_out: int) -> str:
+def _cut_line(run_id: str, name: str, whole: object, shown: object, size: int, left_out: int) -> str:
     """Return how much of a part was cut, and how to read all of it; `left_out` items were missing before."""
-    counts = isinstance(whole, list) and isinstance(shown, list) and len(shown) < len(whole)
-    end = "first" if name == "waiting" else "last"
+    end, what = "first" if name == "waiting" else "last", "in part"
     # Of an output the first items are kept, and the last says how many more there are.
-    what = f"the {end} {len(shown):,} of {len(whole) + left_out:,}" if counts and name != "output" else "in part"
+    if name != "output" and isinstance(whole, list) and isinstance(shown, list) and len(shown) < len(whole):
+        what = f"the {end} {len(shown):,} of {len(whole) + left_out:,}"
     have = "have" if name[-1] == "s" else "has"
     return f"{name} {have} {bytes_text(size)}, shown {what}; whole: perdure show {run_id} --value {name}"

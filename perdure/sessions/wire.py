@@ -274,8 +274,8 @@ class RunUpdate(WireModel):
 class RunUpdateResult(WireModel):
     """The answer to the update, or the reason of its rejection."""
 
-    answer: Any = None
-    """JSON of the form that the update returns, which its sender knows."""
+    answer: Any = None  # its sender knows the form
+    """JSON of the form that the update returns."""
     refused: str | None = None
 
 

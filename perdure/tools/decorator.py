@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, Final, Generic, Literal, get_args, get_origin, get_type_hints, overload
+from typing import Any, Final, Generic, Literal, TypeAlias, get_args, get_origin, get_type_hints, overload
 
 import docstring_parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -23,6 +23,8 @@ from perdure.values.problems import first_problem
 from perdure.values.schema_nodes import SchemaPart, pattern_problem
 
 F = TypeVar("F", bound=Callable[..., Any])
+Annotation: TypeAlias = Any
+"""A type, or another thing that Python allows in an annotation: `list[int]`, `None`, `Annotated[…]`. Python has no type for them."""
 
 REGISTERED: Final = "__perdure_tool__"
 """The attribute in which a decorated function carries its `ToolFunction`."""
@@ -86,7 +88,7 @@ class ToolContext(Generic[ContextT]):
         """
         return self.is_cancelled()
 
-    def heartbeat(self, *details: Any) -> None:
+    def heartbeat(self, *details: object) -> None:
         """Send a heartbeat; its details are available to the next attempt if this one is lost.
 
         Raises `ToolError` if the call was given up, so that a thread that sends heartbeats ends.
@@ -142,10 +144,10 @@ class Branch:
     """A result for one alternative of the call's output path: see `branch`."""
 
     path: str
-    value: Any
+    value: object
 
 
-def branch(path: str, value: Any = None) -> Branch:
+def branch(path: str, value: object = None) -> Branch:
     """Return a tool's result for one alternative of the call's output path.
 
     `path`: the alternative, as the output path names it. `value`: JSON, or a value that pydantic writes as JSON
@@ -182,7 +184,7 @@ class ToolFunction:
     def __perdure_tool__(self) -> ToolFunction:
         return self
 
-    def bind(self, params: JsonObject, context: ToolContext) -> dict[str, Any]:
+    def bind(self, params: JsonObject, context: ToolContext) -> dict[str, Any]:  # arguments of the user's types
         """Return keyword arguments for the function, of the annotated types. Raises `ToolError` when the parameters do
         not fit."""
         if self.context_parameter is not None and self.context_parameter in params:
@@ -211,7 +213,7 @@ class ToolFunction:
                 "invalid_context", f"the context of the run does not fit {self.name}: {first_problem(error)}"
             ) from None
 
-    def dump(self, value: Any) -> Json:
+    def dump(self, value: object) -> Json:
         """Return a tool's result as JSON. Raises `ToolError` when it cannot be written as JSON."""
         adapter = self.result or TypeAdapter(Any)
         try:
@@ -230,7 +232,7 @@ def tool(
     *,
     name: str | None = None,
     output_path: str | None = None,
-    approval: Any = None,
+    approval: Any = None,  # in any form that a definition has it
     ask: str | None = None,
     safe: bool = False,
     dangerous: bool = False,
@@ -246,7 +248,7 @@ def tool(
 ) -> Callable[[F], F]: ...
 
 
-def tool(function: Any = None, /, **options: Any) -> Any:
+def tool(function: Any = None, /, **options: Any) -> Any:  # the overloads say what
     """Make a typed function, sync or async, a tool.
 
     The annotations give the schemas of the parameters and the result, the docstring gives the descriptions. A function
@@ -290,7 +292,7 @@ def tool_function(target: object) -> ToolFunction | None:
     return found if isinstance(found, ToolFunction) else None
 
 
-def describe(function: Callable[..., Any], **options: Any) -> ToolFunction:
+def describe(function: Callable[..., Any], **options: Any) -> ToolFunction:  # those of `tool`
     """Return the tool of a function, with the options of `@tool`. Raises `ToolDefinitionError`."""
     name = options.pop("name", None) or getattr(function, "__name__", "")
     arguments, result, context_parameter = read_signature(function, name)
@@ -333,7 +335,7 @@ def read_signature(
     hints = _hints(function, where)
     documented = docstring_parser.parse(inspect.getdoc(function) or "")
     descriptions = {parameter.arg_name: parameter.description for parameter in documented.params}
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {}  # as `create_model` takes them
     context_parameter: str | None = None
     open_ended = False
     for parameter in list(inspect.signature(function).parameters.values())[method:]:
@@ -376,7 +378,7 @@ def read_signature(
 _NO_SCHEMA: Final = (PydanticSchemaGenerationError, PydanticUserError, TypeError, NameError)
 
 
-def _adapter(annotation: Any, mode: Literal["validation", "serialization"]) -> TypeAdapter[Any] | None:
+def _adapter(annotation: Annotation, mode: Literal["validation", "serialization"]) -> TypeAdapter[Any] | None:
     """Return a reader and writer of values of a type; `None`: the type has no JSON Schema."""
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(annotation)
@@ -386,7 +388,7 @@ def _adapter(annotation: Any, mode: Literal["validation", "serialization"]) -> T
     return adapter
 
 
-def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
+def _hints(function: Callable[..., Any], where: str) -> dict[str, Annotation]:
     """Return the annotations by parameter, and `return`; without `return` if only that cannot be resolved. Raises
     `ToolDefinitionError`."""
     try:
@@ -395,7 +397,7 @@ def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
         annotations = getattr(function, "__annotations__", None)
         if not isinstance(annotations, dict):
             raise ToolDefinitionError(f"{where}: its annotations cannot be read: {error}") from None
-    hints: dict[str, Any] = {}
+    hints: dict[str, Annotation] = {}
     for name, annotation in annotations.items():
         alone = SimpleNamespace(
             __annotations__={name: annotation}, __globals__=getattr(inspect.unwrap(function), "__globals__", {})
@@ -411,7 +413,7 @@ def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
     return hints
 
 
-def _name_of(annotation: Any) -> str:
+def _name_of(annotation: Annotation) -> str:
     return annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
 
 

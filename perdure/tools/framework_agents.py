@@ -13,8 +13,8 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from typing_extensions import Unpack
 
 from perdure.errors import ToolDefinitionError, ToolError
-from perdure.tools.decorator import ToolContext, ToolFunction, meta_properties, open_tool, plain_schema
-from perdure.tools.frameworks import CONTEXT
+from perdure.tools.decorator import Annotation, ToolContext, ToolFunction, meta_properties, open_tool, plain_schema
+from perdure.tools.frameworks import CONTEXT, ForeignObject
 from perdure.tools.temporal import ActivityOptions
 from perdure.values.json import JsonObject
 
@@ -62,7 +62,7 @@ def agent_tool(
     ```
     """
     # R21.2
-    source: Any = agent
+    source: ForeignObject = agent
     framework = framework_of(agent)
     if framework is None:
         raise ToolDefinitionError(f"{agent!r} is not an agent of the OpenAI Agents SDK or Pydantic AI")
@@ -83,14 +83,14 @@ def agent_tool(
     definition |= {"_output": output} if output else {}
     run = _run_openai if openai else _run_pydantic_ai
 
-    async def call(request: str, **given: Any) -> Any:
+    async def call(request: str, **given: Any) -> Any:  # the context of the call; JSON
         return await run(source, name, request, given[CONTEXT], max_requests)
 
     found = open_tool(definition, call, context_parameter=CONTEXT)
     return replace(found, context_type=_reader(made[0] if made else None, name, context))
 
 
-def _schema(wanted: Any) -> JsonObject:
+def _schema(wanted: Annotation) -> JsonObject:
     try:
         found: JsonObject = plain_schema(TypeAdapter(wanted).json_schema(mode="serialization"))
     except _TYPE_PROBLEMS:
@@ -98,9 +98,9 @@ def _schema(wanted: Any) -> JsonObject:
     return found
 
 
-def _reader(wanted: Any, name: str, make: Callable[[JsonObject], Any] | None) -> TypeAdapter[Any] | None:
+def _reader(wanted: Annotation, name: str, make: Callable[[JsonObject], Any] | None) -> TypeAdapter[Any] | None:
     if make is not None:
-        return TypeAdapter(Annotated[Any, BeforeValidator(make)])
+        return TypeAdapter(Annotated[Any, BeforeValidator(make)])  # what `make` returns
     if wanted in (None, Any, object, type(None), dict):
         return None
     try:
@@ -122,7 +122,9 @@ def _needs_approval(name: str, tools: list[str]) -> ToolError:
     )
 
 
-async def _run_openai(agent: Any, name: str, request: str, context: ToolContext[Any], most: int | None) -> Any:
+async def _run_openai(
+    agent: ForeignObject, name: str, request: str, context: ToolContext[Any], most: int | None
+) -> ForeignObject:
     sdk = importlib.import_module("agents")
     turns = {} if most is None else {"max_turns": most}
     try:
@@ -147,7 +149,9 @@ async def _run_openai(agent: Any, name: str, request: str, context: ToolContext[
     return result.final_output
 
 
-async def _run_pydantic_ai(agent: Any, name: str, request: str, context: ToolContext[Any], most: int | None) -> Any:
+async def _run_pydantic_ai(
+    agent: ForeignObject, name: str, request: str, context: ToolContext[Any], most: int | None
+) -> ForeignObject:
     framework, exceptions = (importlib.import_module(f"pydantic_ai{each}") for each in ("", ".exceptions"))
     limits = {} if most is None else {"usage_limits": framework.UsageLimits(request_limit=most)}
     try:

@@ -9,7 +9,7 @@ import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, NoReturn, get_args, get_type_hints
+from typing import Any, Final, NoReturn, TypeAlias, get_args, get_type_hints
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
@@ -18,6 +18,8 @@ from perdure.errors import ToolDefinitionError, ToolError
 from perdure.tools.decorator import ToolContext, ToolFunction, describe, open_tool, plain_schema, tool_function
 from perdure.values.json import Json, JsonObject, dumps
 
+ForeignObject: TypeAlias = Any
+"""An object of a framework that need not be installed: its class cannot be imported here."""
 CONTEXT: Final = "perdure_context"
 """The parameter through which a framework's tool gets the context of its call."""
 _OPENAI: Final = "agents.tool.FunctionTool"
@@ -82,17 +84,17 @@ def with_context_type(function: ToolFunction, reader: TypeAdapter[Any] | None) -
 class _Invocation:
     """The code of a framework's tool. Two of one tool are equal."""
 
-    tool: Any
-    call: Callable[[Any, ToolContext[Any], JsonObject], Any]
+    tool: ForeignObject
+    call: Callable[[ForeignObject, ToolContext[Any], JsonObject], Any]
 
-    async def __call__(self, **params: Any) -> Any:
+    async def __call__(self, **params: Any) -> Any:  # JSON, and the context of the call
         context = params.pop(CONTEXT)
         return await self.call(self.tool, context, params)
 
 
 def _tool(
-    tool: Any,
-    call: Callable[[Any, ToolContext[Any], JsonObject], Any],
+    tool: ForeignObject,
+    call: Callable[[ForeignObject, ToolContext[Any], JsonObject], Any],
     schema: JsonObject,
     *,
     asks: object = False,
@@ -126,14 +128,14 @@ def _context_type(function: object) -> TypeAdapter[Any] | None:
     return None
 
 
-def _refuse(tool: Any, what: str, instead: str) -> NoReturn:
+def _refuse(tool: ForeignObject, what: str, instead: str) -> NoReturn:
     raise ToolDefinitionError(f"tool {tool.name!r}: {what} cannot carry over: {instead}")
 
 
 # The OpenAI Agents SDK
 
 
-def _of_openai(tool: Any) -> ToolFunction:
+def _of_openai(tool: ForeignObject) -> ToolFunction:
     if tool.is_enabled is False:
         _refuse(tool, "is_enabled=False", "leave the tool out")
     # A condition in Python is decided in the SDK's own loop, so that each call is asked about here.
@@ -143,7 +145,7 @@ def _of_openai(tool: Any) -> ToolFunction:
     return _tool(tool, _call_openai, schema, asks=asks, context_of=function, timeout=tool.timeout_seconds)
 
 
-async def _call_openai(tool: Any, context: ToolContext[Any], params: JsonObject) -> Json:
+async def _call_openai(tool: ForeignObject, context: ToolContext[Any], params: JsonObject) -> Json:
     contexts = importlib.import_module("agents.tool_context")
     text = dumps(params)
     wrapper = contexts.ToolContext(
@@ -165,7 +167,7 @@ async def _call_openai(tool: Any, context: ToolContext[Any], params: JsonObject)
     return result
 
 
-def _check_guardrail(tool: Any, guardrail: Any, outcome: Any) -> None:
+def _check_guardrail(tool: ForeignObject, guardrail: ForeignObject, outcome: ForeignObject) -> None:
     """Raise `ToolError` where a guardrail of the tool rejects its call or its result."""
     behavior = outcome.behavior
     if behavior["type"] != "allow":
@@ -173,14 +175,14 @@ def _check_guardrail(tool: Any, guardrail: Any, outcome: Any) -> None:
         raise ToolError("refused_by_guardrail", words)
 
 
-async def _answer(value: Any) -> Any:
+async def _answer(value: ForeignObject) -> ForeignObject:
     return await value if inspect.isawaitable(value) else value
 
 
 # Pydantic AI
 
 
-def _of_pydantic_ai(tool: Any) -> ToolFunction:
+def _of_pydantic_ai(tool: ForeignObject) -> ToolFunction:
     if tool.prepare is not None:
         _refuse(tool, "prepare", "give the tool to the agents that need it, or decide in a before_tool_call hook")
     if tool.args_validator is not None:
@@ -198,7 +200,7 @@ def _of_pydantic_ai(tool: Any) -> ToolFunction:
     )
 
 
-async def _call_pydantic_ai(tool: Any, context: ToolContext[Any], params: JsonObject) -> Json:
+async def _call_pydantic_ai(tool: ForeignObject, context: ToolContext[Any], params: JsonObject) -> Json:
     framework, exceptions = (importlib.import_module(f"pydantic_ai{each}") for each in ("", ".exceptions"))
     models, usage = (importlib.import_module(f"pydantic_ai.{each}") for each in ("models.test", "usage"))
     run = framework.RunContext(
@@ -212,7 +214,7 @@ async def _call_pydantic_ai(tool: Any, context: ToolContext[Any], params: JsonOb
     )
     schema = tool.function_schema
     try:
-        result: Any = await schema.call(schema.validator.validate_python(params), run)
+        result: ForeignObject = await schema.call(schema.validator.validate_python(params), run)
     except exceptions.ModelRetry as error:
         raise ToolError("retry", error.message) from None
     except (exceptions.ApprovalRequired, exceptions.CallDeferred) as error:
@@ -226,12 +228,12 @@ async def _call_pydantic_ai(tool: Any, context: ToolContext[Any], params: JsonOb
 # LangChain
 
 
-def _of_langchain(tool: Any) -> ToolFunction:
+def _of_langchain(tool: ForeignObject) -> ToolFunction:
     wanted = tool.tool_call_schema
     return _tool(tool, _call_langchain, wanted if isinstance(wanted, dict) else wanted.model_json_schema())
 
 
-async def _call_langchain(tool: Any, context: ToolContext[Any], params: JsonObject) -> Json:
+async def _call_langchain(tool: ForeignObject, context: ToolContext[Any], params: JsonObject) -> Json:
     tools = importlib.import_module("langchain_core.tools")
     known = {"context": context.context, "sender": context.sender, "tenant": context.tenant, "run_id": context.run_id}
     try:

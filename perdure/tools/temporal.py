@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import Unpack
 
 from perdure.errors import ToolDefinitionError, ToolError, clip
-from perdure.tools.decorator import ToolFunction, described, meta_properties, plain_schema, read_signature
+from perdure.tools.decorator import Annotation, ToolFunction, described, meta_properties, plain_schema, read_signature
 from perdure.tools.tool import Existing, parse_tool
 from perdure.values.json import JsonObject
 
@@ -30,7 +30,7 @@ class ToolOptions(TypedDict, total=False):
     name: str
     description: str
     output_path: str
-    approval: Any
+    approval: Any  # an `approval`, in any form that a tool's definition has it
     ask: str
     safe: bool
     dangerous: bool
@@ -48,7 +48,11 @@ class ActivityOptions(ToolOptions, total=False):
 
 
 def activity_tool(
-    activity: Callable[..., Any] | str, *, input: Any = None, output: Any = None, **options: Unpack[ActivityOptions]
+    activity: Callable[..., Any] | str,
+    *,
+    input: Annotation = None,
+    output: Annotation = None,
+    **options: Unpack[ActivityOptions],
 ) -> ToolFunction:
     """Return a tool for an existing activity: its calls run that activity, on its own workers.
 
@@ -80,8 +84,8 @@ def workflow_tool(
     workflow: type | str,
     *,
     id: str | None = None,
-    input: Any = None,
-    output: Any = None,
+    input: Annotation = None,
+    output: Annotation = None,
     **options: Unpack[ToolOptions],
 ) -> ToolFunction:
     """Return a tool for an existing workflow: a call is a child of the run.
@@ -109,12 +113,12 @@ def workflow_tool(
 
 
 def nexus_tool(
-    operation: Any,
+    operation: Any,  # `nexusrpc` types it by its input and output
     *,
     endpoint: str,
     service: type | str,
-    input: Any = None,
-    output: Any = None,
+    input: Annotation = None,
+    output: Annotation = None,
     **options: Unpack[ToolOptions],
 ) -> ToolFunction:
     """Return a tool for an existing Nexus operation.
@@ -143,7 +147,7 @@ def nexus_tool(
     return _by_name(existing, takes, gives, {"retries": 0, **options})
 
 
-def _by_name(existing: Existing, input: Any, output: Any, options: JsonObject) -> ToolFunction:
+def _by_name(existing: Existing, input: Annotation, output: Annotation, options: JsonObject) -> ToolFunction:
     where = f"tool {options.get('name', existing.name)!r}"
     none = input in (None, type(None))
     schema = {} if none else _schema(input, where, "validation")
@@ -187,14 +191,14 @@ def _made(
     definition |= {"_output": output} if output else {}
     parse_tool(definition, activities=[name])
 
-    async def elsewhere(**_: Any) -> Any:
+    async def elsewhere(**_: object) -> object:
         raise ToolError("not_here", f"{name} is {existing.title}, which this worker does not run: fake it in a test")
 
     arguments: type[BaseModel] = create_model(f"{name}_arguments", __config__=ConfigDict(extra="allow"))
     return ToolFunction(definition, elsewhere, arguments, None, None, True)
 
 
-def _schema(wanted: Any, where: str, mode: Any) -> JsonObject:
+def _schema(wanted: Annotation, where: str, mode: Literal["validation", "serialization"]) -> JsonObject:
     if isinstance(wanted, dict):
         return wanted
     try:

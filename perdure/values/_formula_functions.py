@@ -296,8 +296,10 @@ def _sum(steps: EvaluationSteps, values: Json, start: Json = 0) -> Json:
 Key: TypeAlias = Callable[[Json], Json] | None
 
 
-def _ranked(steps: EvaluationSteps, values: list[Json], key: Key) -> list[Any]:
-    """Return the values of the sort key; the comparisons are counted. Not all can be compared: Python decides."""
+def _ranked(
+    steps: EvaluationSteps, values: list[Json], key: Key
+) -> list[Any]:  # not all can be compared: Python decides
+    """Return the values of the sort key; the comparisons are counted."""
     by = values if key is None else [key(value) for value in values]
     steps.take(steps.weigh(by) * max(1, len(by).bit_length()))
     return by
@@ -402,7 +404,7 @@ def _set(steps: EvaluationSteps, values: Json = None) -> Json:
     if any(isinstance(value, list | dict) for value in listed):
         raise FormulaUseError("a set contains texts and numbers, no lists or objects")
     steps.take(steps.weigh(listed) * max(1, len(listed).bit_length()))
-    ranked: Any = dict.fromkeys(listed)
+    ranked: Any = dict.fromkeys(listed)  # scalars, which `Json` cannot say
     return sorted(ranked, key=lambda value: (value is None, isinstance(value, str), 0 if value is None else value))
 
 
@@ -464,7 +466,7 @@ def _pay(steps: EvaluationSteps, text: str, arguments: Sequence[Json]) -> None:
     steps.text(len(text) + sum(len(each) for each in arguments if isinstance(each, str)))
 
 
-def _split(steps: EvaluationSteps, text: str, *parts: Any) -> Json:
+def _split(steps: EvaluationSteps, text: str, *parts: Any) -> Json:  # `str.split` checks them
     if parts and parts[0] == "":
         raise FormulaUseError("split needs something to split by")
     _pay(steps, text, parts)
@@ -482,7 +484,7 @@ def _join(steps: EvaluationSteps, text: str, values: Json) -> Json:
     return text.join(parts)
 
 
-def _replace(steps: EvaluationSteps, text: str, old: Json, new: Json, *count: Any) -> Json:
+def _replace(steps: EvaluationSteps, text: str, old: Json, new: Json, *count: Any) -> Json:  # `str.replace` checks it
     if not isinstance(old, str) or not isinstance(new, str):
         raise FormulaUseError("replace takes two texts")
     _pay(steps, text, (old,))

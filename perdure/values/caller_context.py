@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -65,13 +65,12 @@ def same_context(one: ReadOnlyJson, other: ReadOnlyJson) -> bool:
 
 def masked_context(context: JsonObject) -> JsonObject:
     """Return the context for people and logs: values of keys whose names say secret, token, key or password are masked."""
-    masked: JsonObject = _masked(context)
-    return masked
+    return {name: MASK if looks_secret(name) else _masked(each) for name, each in context.items()}
 
 
-def _masked(value: Json) -> Any:
+def _masked(value: Json) -> Json:
     if isinstance(value, dict):
-        return {name: MASK if looks_secret(name) else _masked(each) for name, each in value.items()}
+        return masked_context(value)
     return [_masked(each) for each in value] if isinstance(value, list) else value
 
 

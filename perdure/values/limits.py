@@ -393,11 +393,11 @@ class CheckBudget:
 
     def __init__(self) -> None:
         # Schema and value are kept beside the verdict, so that their ids cannot be used again while it counts.
-        self.verdicts: dict[int, dict[int, tuple[Any, Any, bool | None]]] = {}
+        self.verdicts: dict[int, dict[int, tuple[object, object, bool | None]]] = {}
         """Whether the value fits, by value and node; `None`: that takes too many steps."""
-        self.words: dict[tuple[int, int], tuple[Any, Any, list[Any] | None]] = {}
+        self.words: dict[tuple[int, int], tuple[object, object, list[Any] | None]] = {}  # errors of `jsonschema`
         """The errors, by schema and value; `None`: that takes too many steps."""
-        self.schemas: dict[int, Any] = {}
+        self.schemas: dict[int, Any] = {}  # of `values.schemas`, which is above this module
         """Schemas that are made where they are used, by the identity of the document."""
         self.taken = 0
         """Steps in the current task."""

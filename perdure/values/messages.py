@@ -176,7 +176,7 @@ class _DataMessage(_Message):
 
     @model_validator(mode="before")
     @classmethod
-    def _both_spellings(cls, message: Any) -> Any:
+    def _both_spellings(cls, message: object) -> object:
         if not isinstance(message, dict) or "given" in message:
             return message
         nested = message.get("type")
@@ -246,7 +246,7 @@ class ErrorMessage(_Message):
 
     @model_validator(mode="before")
     @classmethod
-    def _nested(cls, message: Any) -> Any:
+    def _nested(cls, message: object) -> object:
         """Accept the message flat, or under `data` as a data message has it."""
         if not isinstance(message, dict) or not isinstance(message.get("data"), dict):
             return message
@@ -359,7 +359,7 @@ def merge_data(messages: Iterable[Message]) -> list[MergedMessages]:
     return list(merged.values())
 
 
-def deep_merge(first: Json | Missing, second: Json) -> Any:
+def deep_merge(first: Json | Missing, second: Json) -> Any:  # of two objects an object
     """Merge two JSON values: objects merge deeply, so that two are one; any other value is replaced."""
     if first is MISSING:
         return second
@@ -373,7 +373,7 @@ Priority: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=5)]
 _PRIORITY: Final = TypeAdapter(Priority)
 
 
-def check_priority(priority: Any) -> int | None:
+def check_priority(priority: object) -> int | None:
     """Return a priority as it is. Raise `InputError` for anything but `None` and 1 to 5."""
     try:
         return None if priority is None else _PRIORITY.validate_python(priority)

@@ -7,9 +7,10 @@ import json
 import re
 import types
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin
+from typing import Annotated, Final, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from perdure.errors import Problem
 from perdure.values.json import Json, PathPart, json_path, shorten, without_comments
@@ -61,7 +62,7 @@ def problem_at(place: Sequence[PathPart], words: str) -> Problem:
 
 
 def problems_of(
-    error: ValidationError, document: Json = None, *, model: Any = None, at: Place = (), skip: int = 0
+    error: ValidationError, document: Json = None, *, model: object = None, at: Place = (), skip: int = 0
 ) -> list[Problem]:
     """Return all problems of a pydantic error about the `document`, which has to be a `model` and stands at `at`.
 
@@ -110,7 +111,7 @@ def _place(steps: Sequence[PathPart], document: Json, *, missing: bool) -> Place
     return tuple(place)
 
 
-def _words(error: Any, place: Place, keys: Sequence[str]) -> str:
+def _words(error: ErrorDetails, place: Place, keys: Sequence[str]) -> str:
     kind, found = error["type"], error["input"]
     if kind == "extra_forbidden":
         return none_of(str(place[-1]) if place else "it", "key", keys)
@@ -128,7 +129,7 @@ def _words(error: Any, place: Place, keys: Sequence[str]) -> str:
     return plain if plain == message else plain + got
 
 
-def _keys(model: Any, place: Place) -> list[str]:
+def _keys(model: object, place: Place) -> list[str]:
     """Return the keys that an object at this place of a model's document may have."""
     for step in place:
         if isinstance(model, type) and issubclass(model, BaseModel):
@@ -141,7 +142,7 @@ def _keys(model: Any, place: Place) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _stripped(kind: Any) -> Any:
+def _stripped(kind: object) -> object:
     """Return the model among the kinds of a value; a list's, or a mapping's, stays as it is."""
     if get_origin(kind) is Annotated:
         return _stripped(get_args(kind)[0])
@@ -150,11 +151,11 @@ def _stripped(kind: Any) -> Any:
     return kind
 
 
-def _inside(kind: Any) -> Any:
+def _inside(kind: object) -> object:
     return get_args(kind)[-1] if get_args(kind) else None
 
 
-def first_problem(error: ValidationError, document: Json = None, *, model: Any = None, skip: int = 0) -> str:
+def first_problem(error: ValidationError, document: Json = None, *, model: object = None, skip: int = 0) -> str:
     """Return a pydantic error's first problem as one line with its JSON path."""
     first = problems_of(error, document, model=model, skip=skip)[0]
     return f"{first.words} at {first.path}" if first.place else first.words

@@ -153,9 +153,8 @@ class Labels:
             yield path, place.own
             left.extend(((*path, key), below) for key, below in place.below.items())
 
-    def shaped(self, value: Json, hides: Hides, shape: Shaping, named: Naming) -> Any:
-        """Return the value with each hidden part replaced by its shape, and the very same value if none is hidden. An
-        object stays one."""
+    def shaped(self, value: Json, hides: Hides, shape: Shaping, named: Naming) -> Any:  # of an object an object
+        """Return the value with each hidden part replaced by its shape, and the very same value if none is hidden."""
 
         def walk(value: Json, place: _Place, path: tuple[str, ...]) -> Json:
             if not untrusted(place.everything()):

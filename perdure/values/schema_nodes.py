@@ -108,7 +108,7 @@ def uncovered(maker: Maker, schema: JsonObject) -> Part:
     return part
 
 
-def scalar_key(value: Any) -> Any:
+def scalar_key(value: object) -> object:
     """Return a key that is equal for equal scalars of JSON: `1` and `1.0` are equal, `1` and `true` are not.
 
     Numbers become texts, because anybody can choose numbers whose hashes are equal: a set of them takes quadratic time.
@@ -125,7 +125,7 @@ def all_distinct(value: list[Json], steps: CheckSteps) -> bool:
     return len({_frozen(child, steps) for child in value}) == len(value)
 
 
-def _frozen(value: Any, steps: CheckSteps) -> Any:
+def _frozen(value: Json, steps: CheckSteps) -> object:
     steps.take(3)
     if isinstance(value, dict):
         return (dict, frozenset((key, _frozen(child, steps)) for key, child in value.items()))
@@ -192,7 +192,7 @@ class Pattern:
         if len(text) > 10_000:
             raise PatternError("it is longer than 10,000 characters")
         try:
-            self._compiled: Any = re2.compile(_translated(text), _OPTIONS)
+            self._compiled: Any = re2.compile(_translated(text), _OPTIONS)  # `re2` has no types
         except (re2.error, UnicodeEncodeError) as error:
             raise PatternError(_reason(text, error)) from None
         self._size: int = self._compiled.programsize
@@ -512,7 +512,7 @@ def _all_of(maker: Maker, schema: JsonObject) -> Part:
     nodes = [maker.node(each) for each in schema["allOf"]]
     size = len(nodes) // 4  # nodes without keywords take no steps
 
-    def part(value: Any, steps: CheckSteps) -> bool:
+    def part(value: Json, steps: CheckSteps) -> bool:
         steps.take_size(size)
         return all(node.fits(value, steps) for node in nodes)
 
@@ -581,7 +581,7 @@ def _const(maker: Maker, schema: JsonObject) -> Part | None:
 # Keywords of a size or a bound.
 
 
-def _bound(keyword: str, test: Callable[[Any, Any], bool]) -> Callable[[Maker, JsonObject], Part | None]:
+def _bound(keyword: str, test: Callable[[SchemaPart, SchemaPart], bool]) -> Callable[[Maker, JsonObject], Part | None]:
     def make(maker: Maker, schema: JsonObject) -> Part | None:
         limit = schema[keyword]
         if isinstance(limit, bool):

@@ -46,6 +46,8 @@ from perdure.values.templates import EXPR, has_reference, is_expression, without
 
 Validator: TypeAlias = Any
 """A validator, or its class: `jsonschema` makes them while it is imported, without a type."""
+Keyword: TypeAlias = Callable[[Validator, SchemaPart, Json, SchemaPart], Iterable[ValidationError] | None]
+"""Yields the errors of a value: given the validator, the keyword's own value, the value, and the schema around the keyword."""
 VALIDATORS: Final[dict[int, Validator]] = {
     4: Draft4Validator,
     6: Draft6Validator,
@@ -274,7 +276,7 @@ def validator_class(number: int) -> Validator:
     Each of those messages holds the whole value as text: the errors of 300 alternatives on a large value took seconds.
     """
     base: Validator = VALIDATORS[number]
-    own: dict[str, Callable[..., Any]] = {
+    own: dict[str, Keyword] = {
         **{name: _assertion(name, check) for name, check in base.VALIDATORS.items() if name in _ASSERTIONS},
         **dict.fromkeys(("$ref", "$dynamicRef"), _reference),
         **dict.fromkeys(("dependencies", "dependentRequired", "dependentSchemas"), _dependent),
@@ -298,7 +300,7 @@ def validator_class(number: int) -> Validator:
         "unevaluatedItems": _unevaluated_items,
         "$recursiveRef": _recursive_reference,
     }
-    make: Any = extend
+    make: Validator = extend
     return make(base, {name: _counted(own.get(name, check)) for name, check in base.VALIDATORS.items()})
 
 
@@ -311,7 +313,7 @@ _ASSERTIONS: Final = frozenset(
 """Keywords whose verdict the nodes of `perdure.values.schema_nodes` give."""
 
 
-def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
+def _counted(check: Keyword) -> Keyword:
     def counted(
         validator: Validator, value: SchemaPart, instance: Json, schema: SchemaPart
     ) -> Iterator[ValidationError]:
@@ -326,11 +328,11 @@ def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
     return counted
 
 
-def _assertion(keyword: str, of_draft: Callable[..., Any]) -> Callable[..., Any]:
+def _assertion(keyword: str, of_draft: Keyword) -> Keyword:
     """Return the keyword as the nodes decide it; where they do not, as `jsonschema` does."""
     kinds = tuple(kind for kind in MAKERS[keyword][0] if kind is not bool)
 
-    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    def check(validator: Validator, value: SchemaPart, instance: Json, schema: SchemaPart) -> Iterator[ValidationError]:
         if not isinstance(instance, kinds) or (isinstance(instance, bool) and dict not in kinds):
             return
         checking = CHECKING.get()
@@ -345,7 +347,11 @@ def _assertion(keyword: str, of_draft: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _descend(
-    validator: Any, value: Any, schema: Any, key: str | int | None = None, resolver: Any = None
+    validator: Validator,
+    value: Json,
+    schema: SchemaPart,
+    key: str | int | None = None,
+    resolver: Any = None,  # hidden by `referencing`
 ) -> Iterator[ValidationError]:
     """Yield the errors of the value, or of its part at `key`, against a part of the schema."""
     CHECKING.get().steps.take_size(_DESCENT)
@@ -356,27 +362,33 @@ def _descend(
         yield from validator.descend(value, schema, path=key, resolver=resolver)
 
 
-def _is_valid(validator: Any, value: Any, schema: Any) -> bool:
+def _is_valid(validator: Validator, value: Json, schema: SchemaPart) -> bool:
     CHECKING.get().steps.take_size(_DESCENT)
     return schema is not False and bool(validator.evolve(schema=schema).is_valid(value))
 
 
-def _reference(validator: Any, reference: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _reference(validator: Validator, reference: str, instance: Json, schema: SchemaPart) -> Iterator[ValidationError]:
     found = validator._resolver.lookup(reference)
     return _descend(validator, instance, found.contents, resolver=found.resolver)
 
 
-def _recursive_reference(validator: Any, reference: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _recursive_reference(
+    validator: Validator, reference: str, instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     found = lookup_recursive_ref(validator._resolver)
     return _descend(validator, instance, found.contents, resolver=found.resolver)
 
 
-def _all_of(validator: Any, every: list[Any], instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _all_of(
+    validator: Validator, every: list[SchemaPart], instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     for each in every:
         yield from _descend(validator, instance, each)
 
 
-def _any_of(validator: Any, alternatives: Iterable[Any], instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _any_of(
+    validator: Validator, alternatives: Iterable[SchemaPart], instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     causes: list[ValidationError] = []
     for each in alternatives:
         found = list(_descend(validator, instance, each))
@@ -386,38 +398,46 @@ def _any_of(validator: Any, alternatives: Iterable[Any], instance: Any, schema: 
     yield ValidationError("", context=causes)
 
 
-def _one_of(validator: Any, alternatives: list[Any], instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _one_of(
+    validator: Validator, alternatives: list[SchemaPart], instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     rest = iter(alternatives)
     yield from _any_of(validator, rest, instance, schema)  # it takes all until the first that fits
     if [each for each in rest if _is_valid(validator, instance, each)]:
         yield ValidationError("")
 
 
-def _not(validator: Any, refused: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _not(validator: Validator, refused: SchemaPart, instance: Json, schema: SchemaPart) -> Iterator[ValidationError]:
     if _is_valid(validator, instance, refused):
         yield ValidationError("")
 
 
-def _if(validator: Any, condition: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _if(validator: Validator, condition: SchemaPart, instance: Json, schema: SchemaPart) -> Iterator[ValidationError]:
     following = "then" if _is_valid(validator, instance, condition) else "else"
     if following in schema:
         yield from _descend(validator, instance, schema[following])
 
 
-def _type(validator: Any, types: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _type(validator: Validator, types: SchemaPart, instance: Json, schema: SchemaPart) -> Iterator[ValidationError]:
     if not any(validator.is_type(instance, each) for each in (types if isinstance(types, list) else [types])):
         yield ValidationError("")
 
 
-def _dependent(validator: Any, rules: dict[str, Any], instance: Any, schema: Any) -> Iterator[ValidationError]:
-    for name, rule in rules.items() if isinstance(instance, dict) else ():
+def _dependent(
+    validator: Validator, rules: JsonObject, instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
+    if not isinstance(instance, dict):
+        return
+    for name, rule in rules.items():
         if name in instance and not isinstance(rule, list):
             yield from _descend(validator, instance, rule)
         elif name in instance:
             yield from (ValidationError("") for each in rule if each not in instance)
 
 
-def _property_names(validator: Any, names: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _property_names(
+    validator: Validator, names: SchemaPart, instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     for name in instance if isinstance(instance, dict) else ():
         yield from _descend(validator, name, names)
 
@@ -499,7 +519,7 @@ def known_errors(
 def _copied(error: ValidationError) -> ValidationError:
     """Return a copy of the error: its place is written into it on the way up."""
     CHECKING.get().steps.take(_KEYWORD)
-    copied: Any = ValidationError.create_from(error)
+    copied: Any = ValidationError.create_from(error)  # `jsonschema` does not type its attributes
     copied._type_checker = cast(Any, error)._type_checker  # `create_from` forgets it, and `best_match` needs it
     copied.context = [_copied(cause) for cause in (error.context or ())[:_MOST_CAUSES]]
     for cause in copied.context:
@@ -568,18 +588,22 @@ def _items(validator: Validator, items: SchemaPart, instance: Json, schema: Sche
                 yield from _into(validator, instance[index], items, index)
 
 
-def _has_prefix(validator: Any) -> bool:
+def _has_prefix(validator: Validator) -> bool:
     """Whether the draft has `prefixItems`."""
     return "prefixItems" in validator.VALIDATORS
 
 
-def _prefix_items(validator: Any, prefix: list[Any], instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _prefix_items(
+    validator: Validator, prefix: list[SchemaPart], instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     if isinstance(instance, list):
         for index, (item, each) in enumerate(zip(instance, prefix, strict=False)):
             yield from _descend(validator, item, each, index)
 
 
-def _additional_items(validator: Any, rest: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _additional_items(
+    validator: Validator, rest: SchemaPart, instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     prefix = schema.get("items")
     if not isinstance(instance, list) or not isinstance(prefix, list):
         return
@@ -590,7 +614,9 @@ def _additional_items(validator: Any, rest: Any, instance: Any, schema: Any) -> 
             yield from _descend(validator, item, rest, index)
 
 
-def _contains(validator: Any, contained: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _contains(
+    validator: Validator, contained: SchemaPart, instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     if not isinstance(instance, list):
         return
     count, least, most = 0, schema.get("minContains", 1), schema.get("maxContains", len(instance))
@@ -605,17 +631,21 @@ def _contains(validator: Any, contained: Any, instance: Any, schema: Any) -> Ite
         yield ValidationError("", validator="minContains", validator_value=least)
 
 
-def _contains_one(validator: Any, contained: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _contains_one(
+    validator: Validator, contained: SchemaPart, instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     if isinstance(instance, list) and not any(_is_valid(validator, each, contained) for each in instance):
         yield ValidationError("")
 
 
-def _unevaluated_items(validator: Any, rest: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _unevaluated_items(
+    validator: Validator, rest: SchemaPart, instance: Json, schema: SchemaPart
+) -> Iterator[ValidationError]:
     if isinstance(instance, list) and len(_evaluated_items(validator, instance, schema)) < len(instance):
         yield ValidationError("")
 
 
-def _evaluated_items(validator: Any, instance: list[Any], schema: Any) -> set[int]:
+def _evaluated_items(validator: Validator, instance: list[Json], schema: SchemaPart) -> set[int]:
     """Return the places that the schema, or one that holds beside it, covers."""
     if not isinstance(schema, dict):
         return set()
@@ -667,7 +697,7 @@ def _evaluated(validator: Validator, instance: JsonObject, schema: SchemaPart, *
         yield from _evaluated(validator, instance, branch)
 
 
-def _branches(validator: Any, instance: Any, schema: JsonObject) -> Iterator[JsonObject]:
+def _branches(validator: Validator, instance: Json, schema: JsonObject) -> Iterator[JsonObject]:
     """Yield the schemas that hold beside this one for the value."""
     branches = [child for keyword in ("allOf", "oneOf", "anyOf") for child in schema.get(keyword, ())]
     if isinstance(instance, dict):
@@ -680,7 +710,7 @@ def _branches(validator: Any, instance: Any, schema: JsonObject) -> Iterator[Jso
             yield branch
 
 
-def _target(validator: Validator, reference: str, keyword: str) -> tuple[Any, Any]:
+def _target(validator: Validator, reference: str, keyword: str) -> tuple[Validator, SchemaPart]:
     """Return the target of a reference, and the validator that it is read by."""
     resolver = validator._resolver
     found = lookup_recursive_ref(resolver) if keyword == "$recursiveRef" else resolver.lookup(reference)

@@ -129,8 +129,8 @@ class ValueTree:
         # The object is kept beside its id, so that the id cannot be used again while it counts.
         self._owned: dict[int, dict[str, Json] | list[Json]] = {}
 
-    def snapshot(self) -> Any:
-        """Return the present value: of an object, an object."""
+    def snapshot(self) -> Any:  # of an object an object
+        """Return the present value."""
         self._owned.clear()
         return self.value
 

@@ -235,8 +235,8 @@ class Template:
     computes: bool = False
     """Whether it contains a formula, perhaps one without references."""
 
-    def resolve(self, lookup: Lookup, texts: TextBudget | None = None) -> Any:
-        """Return the value with every reference replaced: of an object, an object. Call it only when every site's
+    def resolve(self, lookup: Lookup, texts: TextBudget | None = None) -> Any:  # of an object an object
+        """Return the value with every reference replaced. Call it only when every site's
         expression has a value.
 
         `texts` makes the texts with embedded values; all formulas share one budget of steps. Raises `TooLargeError`,
@@ -563,8 +563,8 @@ def _resolve(node: _Node, lookup: Lookup, texts: TextBudget, steps: EvaluationSt
     return texts.placed(_value(node, lookup), level)
 
 
-def _value(expression: Expression, lookup: Lookup) -> Any:
-    # Any: a `lookup` that may return `MISSING` is given by a caller that looks for it in the result.
+def _value(expression: Expression, lookup: Lookup) -> Any:  # as the next line says
+    # A `lookup` that may return `MISSING` is given by a caller that looks for it in the result.
     return evaluate(expression, lookup)
 
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.errors import CursorError
+from perdure.models.requests import OutputForm
 from perdure.runs.event_journal import EventJournal
 from perdure.runs.event_stream import EventBuffer, LiveState, RunEventReader, SessionEventReader
-from perdure.runs.events import Cursor, Event, JournalEntry, TextPiece, Topic, WrittenText, parse_cursor
+from perdure.runs.events import Cursor, Event, EventsPage, JournalEntry, TextPiece, Topic, WrittenText, parse_cursor
 from tests.event_reader import Reader
 
 AT = "2026-01-01T00:00:00.000Z"
@@ -583,3 +584,13 @@ def test_r19_4_known_text_is_sent_anew_after_a_reset() -> None:
     relay.stream.add(world.journal.page(relay.stream.next))
     texts = [each for each in delta(feed, relay.stream) if each[0] == "assistant"]
     assert texts == [("assistant", "superseded", "the run was reset"), ("assistant", "delta", "It is ")]
+
+
+def test_a_reader_of_an_older_release_reads_what_has_nothing_new_and_a_newer_writers_keys_are_left_out() -> None:
+    written = WrittenText(request=1, attempt=1, assistant=TextPiece(text="Hello"))
+    page = EventsPage(first=0, next=0, kept_from=0, count=0)
+    assert set(written.as_json()["assistant"]) == {"start", "text"}
+    assert "written" not in page.as_json()
+    assert OutputForm(several=True).as_json() == {"member": None, "several": True}
+    assert EventsPage.model_validate({**page.as_json(), "newer": 1}) == page
+    assert TextPiece.model_validate({"text": "Hello", "newer": 1}) == written.assistant

@@ -6,7 +6,7 @@ import json
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
 from typing_extensions import TypedDict
@@ -111,6 +111,8 @@ def test_a_typed_value_is_the_beginning_of_the_final_one(of: Any, report: dict[s
 
 
 @given(output=json_values() | LETTERS, dialect=st.sampled_from(["solution", "script"]))
+@example(output={"0": "0"}, dialect="solution")
+@example(output={"a": {"b": "x"}}, dialect="solution")
 def test_the_text_of_each_dialect_names_its_form(output: Any, dialect: str) -> None:
     if "†" in dumps(output) or '"_' in dumps(output):
         return
@@ -190,3 +192,19 @@ def test_the_events_of_a_run_as_values(events: list[Event], values: list[Any]) -
 def test_a_form_is_the_same_behind_an_event() -> None:
     for form in (PLAIN, AS_JSON, REMARK, TextForm(kind="member", member="a")):
         assert TextForm.of_event(json.loads(json.dumps(form.event_data()))) == form
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a":"x,wor', {"a": "x,wor"}),
+        ('{"a":"http://e.org:80', {"a": "http://e.org:80"}),
+        ('["[12', ["[12"]),
+        ('{"a":"x","b":12', {"a": "x"}),
+        ('["x",tr', ["x"]),
+        ('["x",-', ["x"]),
+        ('["x",1e', ["x"]),
+    ],
+)
+def test_a_word_behind_a_comma_of_a_text_is_part_of_the_text(text: str, value: Any) -> None:
+    assert PartialText(text, AS_JSON).value == value

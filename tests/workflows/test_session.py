@@ -91,7 +91,7 @@ async def desk(
 ) -> AsyncIterator[tuple[Session, Harness]]:
     """A session of its own, with a worker that answers in it."""
     rules = options.pop("rules", {})
-    async with harness(server.client, tools, script, **options) as it:
+    async with harness(options.pop("client", server.client), tools, script, **options) as it:
         perdure = Perdure(it.client, task_queue=it.task_queue)
         key = f"desk-{uuid.uuid4().hex[:8]}"
         yield perdure.session(key, agent=Agent.of(document or ECHO), tenant="acme", **rules), it

@@ -96,7 +96,7 @@ class _Named(ast.NodeTransformer):
             keyword.value = keyword.value if named else self.visit(keyword.value)
         return node
 
-    def _scoped(self, node: Any) -> Any:
+    def _scoped(self, node: Any) -> Any:  # one of the comprehensions
         before = list(self._bound)
         for generator in node.generators:
             generator.iter = self.visit(generator.iter)
@@ -723,7 +723,7 @@ class Calls:
                 setattr(node, part, [self._part(each, block) for each in value])
         return node
 
-    def _part(self, node: Any, block: Block) -> Any:
+    def _part(self, node: object, block: Block) -> object:
         if isinstance(node, ast.keyword):
             node.value = self.plain(node.value, block)
         return self.plain(node, block) if isinstance(node, ast.expr) else node

@@ -133,6 +133,7 @@ class OutputText:
         self._string: str = ""  # "", or the kind of the string that is being read: "text", "value", "key"
         self._plain = PlainText()
         self._key: list[str] = []
+        """The newest key, in pieces."""
         self._quoted = False
         """Whether the opening quote of a value was returned."""
         self.form = PLAIN
@@ -226,7 +227,8 @@ class OutputText:
             self._scalar(scalar)
         elif mark == '"':
             self._string = "key" if self._key_next else "value" if self._open else "text"
-            self._plain, self._key, self._quoted, self._key_next = PlainText(), [], False, False
+            self._key = [] if self._key_next else self._key  # a value's key names it once the object has ended
+            self._plain, self._quoted, self._key_next = PlainText(), False, False
         elif mark in "{[":
             self._begin(mark)
         else:
