@@ -77,7 +77,8 @@ async def embedded_server(
                 ui_port=ui_port or None,
                 dev_server_existing_path=program,
                 dev_server_database_filename=db,
-                dev_server_log_level="error",
+                # Its caller gets every failure as an error of the call; on "error" the server prints each cancelled call too.
+                dev_server_log_level="never",
                 dev_server_extra_args=["--output", "none", *dynamic],
             )
         )

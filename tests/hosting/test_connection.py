@@ -269,3 +269,15 @@ async def test_a_server_that_goes_away_is_found_again(dev_server: WorkflowEnviro
         await relay.close()
     assert [(call.status, call.attempts) for call in result.calls] == [("done", 1)]
     assert len(paid) == 1
+
+
+async def test_an_embedded_server_prints_nothing_about_calls_that_its_clients_cancel(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async with embedded_server(ui=False) as server:
+        for _ in range(300):  # some are cancelled while the server is at them
+            count = asyncio.create_task(server.client.count_workflows("WorkflowType = 'none'"))
+            await asyncio.sleep(0.001)
+            count.cancel()
+        await asyncio.gather(count, return_exceptions=True)
+    assert "context canceled" not in capfd.readouterr().err

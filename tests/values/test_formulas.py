@@ -386,7 +386,9 @@ def test_r16_3_where_python_gives_json_a_formula_does(text: str) -> None:
         return
     if _carried(expected) and "y" not in text:
         formula = parse_formula(text)
-        assert formula.evaluate([found(SMALL, each.path) for each in formula.references]) == expected
+        values = [found(SMALL, each.path) for each in formula.references]
+        if not any(value is MISSING for value in values):  # a reference does not index a text (R3.2), Python does
+            assert formula.evaluate(values) == expected
 
 
 WRITTEN = st.lists(
