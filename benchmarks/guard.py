@@ -45,7 +45,6 @@ BILLED: Final = {
     EventType.EVENT_TYPE_MARKER_RECORDED,
     EventType.EVENT_TYPE_TIMER_STARTED,
     EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES,
-    EventType.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED,
 }
 """Events of a history that are Actions."""
 
