@@ -26,7 +26,7 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure, model_failure, refusal_in, within_patience
 from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
 from perdure.activities.queries import AttemptState, fetch, look, own_run
-from perdure.activities.secrets import known_secrets, masked_error, masked_value
+from perdure.activities.secrets import known_secrets, masked, masked_error, masked_value
 from perdure.activities.token_rates import QueueRates
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.media_parts import files_to_show, with_files
@@ -43,6 +43,7 @@ from perdure.runs.events import WATCHED, WrittenText
 from perdure.runs.wire import CALLS_SIGNAL, REQUEST_ACTIVITY
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import MAX_EVENT
+from perdure.values.media import is_text, media_type
 from perdure.values.secret_names import MASK
 
 # The parser accepts a byte order mark, any line ends, `retry:` and comments, lines without an empty one between them,
@@ -544,8 +545,16 @@ async def _with_media(context: RequestContext, model: str) -> tuple[list[JsonObj
     if not wanted:
         return context.messages, context.stable
     found = await asyncio.gather(*(store.find(file.digest) for file in wanted))
-    files = {file.digest: data for file, data in zip(wanted, found, strict=True) if data and len(data) == file.bytes}
+    files = {
+        file.digest: _masked_text(data)
+        for file, data in zip(wanted, found, strict=True)
+        if data and len(data) == file.bytes
+    }
     return await asyncio.to_thread(with_files, context.messages, context.stable, files, capabilities)
+
+
+def _masked_text(data: bytes) -> bytes:
+    return masked(data.decode()).encode() if is_text(media_type(data)) else data
 
 
 _SHARE_OF_READS: Final = 0.03

@@ -8,30 +8,32 @@ from typing import Final
 
 from perdure.models.providers.capabilities import Capabilities
 from perdure.values.json import JsonObject
-from perdure.values.limits import MAX_FILES_SHOWN, MAX_MEDIA_SHOWN
-from perdure.values.media import PICTURES, MediaValue, media_lines, media_type
+from perdure.values.limits import MAX_FILE_TEXT, MAX_FILES_SHOWN, MAX_MEDIA_SHOWN, MAX_TEXT_SHOWN
+from perdure.values.media import PICTURES, MediaValue, is_text, media_lines, media_type
 
 _NEEDED: Final = {
     **dict.fromkeys(PICTURES, "images"),
     "application/pdf": "documents",
     **dict.fromkeys(("audio/wav", "audio/mpeg"), "audio"),
 }
-"""Type of a file → the capability that it needs; of other types no provider takes a part."""
+"""Type of a file → the capability that it needs; of other types no provider takes a part. Texts need none."""
 _ABOVE: Final = "The files that are named above:"
 
 
 def files_to_show(messages: Iterable[JsonObject], capabilities: Capabilities) -> list[MediaValue]:
-    """Return the files that a Request shows: each once, the newest up to `MAX_FILES_SHOWN` and `MAX_MEDIA_SHOWN` bytes."""
+    """Return the files that a Request shows: each once, the newest up to `MAX_FILES_SHOWN`, `MAX_MEDIA_SHOWN` bytes, and
+    `MAX_TEXT_SHOWN` bytes of the texts in them."""
     found: dict[str, MediaValue] = {}
     for message in messages:
         for file in _named(message):
             if _readable(file.type, capabilities):
                 found.setdefault(file.digest, file)
     shown: list[MediaValue] = []
-    room = MAX_MEDIA_SHOWN
+    room, room_for_text = MAX_MEDIA_SHOWN, MAX_TEXT_SHOWN
     for file in reversed(list(found.values())[-MAX_FILES_SHOWN:]):
         room -= file.bytes
-        if room < 0:
+        room_for_text -= min(file.bytes, MAX_FILE_TEXT) if is_text(file.type) else 0
+        if room < 0 or room_for_text < 0:
             break
         shown.append(file)
     return shown[::-1]
@@ -44,7 +46,8 @@ def with_files(
 
     `files`: the bytes by digest. Each file stands where its line stands first: in a person's message, else in a message
     after the results or the system's words, where every server takes it. A file stays one line if its bytes are of
-    another type than its value says.
+    another type than its value says. A text is text, its beginning up to `MAX_FILE_TEXT`; a message without other parts
+    stays one string, which every server takes.
     """
     left = dict(files)
     shown: list[JsonObject] = []
@@ -52,7 +55,7 @@ def with_files(
     stays = 0
     for index, message in enumerate([*messages, {"role": ""}]):
         if waiting and message["role"] != "tool":
-            shown.append({"role": "user", "content": [{"type": "text", "text": _ABOVE}, *waiting]})
+            shown.append({"role": "user", "content": _content([{"type": "text", "text": _ABOVE}, *waiting])})
             waiting = []
         if index == stable:
             stays = len(shown)
@@ -60,7 +63,7 @@ def with_files(
             break
         parts = [part for file in _named(message) for part in _parts(file, left.pop(file.digest, b""), capabilities)]
         if parts and message["role"] == "user":
-            message = {**message, "content": [*_as_parts(message), *parts]}
+            message = {**message, "content": _content([*_as_parts(message), *parts])}
         else:
             waiting += parts
         shown.append(message)
@@ -86,15 +89,32 @@ def _as_parts(message: JsonObject) -> list[JsonObject]:
     return [{"type": "text", "text": content or ""}]
 
 
+def _content(parts: list[JsonObject]) -> str | list[JsonObject]:
+    if all(part.get("type") == "text" for part in parts):
+        return "\n\n".join(str(part.get("text") or "") for part in parts)
+    return parts
+
+
 def _readable(kind: str, capabilities: Capabilities) -> bool:
-    return kind in _NEEDED and bool(getattr(capabilities, _NEEDED[kind]))
+    return is_text(kind) or kind in _NEEDED and bool(getattr(capabilities, _NEEDED[kind]))
 
 
 def _parts(file: MediaValue, data: bytes, capabilities: Capabilities) -> list[JsonObject]:
     kind = media_type(data)
-    if not data or not _readable(kind, capabilities):
+    if not data or not _readable(kind, capabilities) or is_text(kind) != is_text(file.type):  # by which it was counted
         return []
+    if is_text(kind):
+        return [{"type": "text", "text": _text(file, data.decode("utf-8-sig"))}]
     return [{"type": "text", "text": file.line}, _part(kind, file.name, base64.b64encode(data).decode())]
+
+
+def _text(file: MediaValue, text: str) -> str:
+    """Return the text between the file's line and a line that the text itself cannot have: no text knows its digest."""
+    shown = text[:MAX_FILE_TEXT]
+    rest = (
+        "" if shown == text else f"\n… [the first {MAX_FILE_TEXT:,} of {len(text):,} characters; a tool reads the rest]"
+    )
+    return f"{file.line}\n{shown}{rest}\n[end of {file.digest[:23]}]"
 
 
 def _part(kind: str, name: str, encoded: str) -> JsonObject:

@@ -44,6 +44,10 @@ MAX_MEDIA_SHOWN: Final = 14_000_000
 provider."""
 MAX_FILES_SHOWN: Final = 20
 """Files in one Request, the newest: Bedrock takes 20 pictures."""
+MAX_FILE_TEXT: Final = 48_000
+"""Characters of one text file in a Request, about 12,000 tokens: a long document, or some hundred lines of a table."""
+MAX_TEXT_SHOWN: Final = 200_000
+"""Bytes of all text files in one Request, the newest: with the rest of a prompt they fit into a window of 128,000 tokens."""
 
 # One workflow task.
 

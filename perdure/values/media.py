@@ -124,6 +124,8 @@ _STARTS: Final = (
     (b"II*\x00", "image/tiff"),
     (b"MM\x00*", "image/tiff"),
 )
+_WORDS: Final = (b"ID3", b"BM")
+"""Of these, the letters with which a text may begin too. The files have zeros after them."""
 PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """The types that browsers and models show. They hold nothing that could run."""
 _RIFF: Final = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"}
@@ -137,7 +139,7 @@ _TEXTS: Final = {"csv": "text/csv", "md": "text/markdown", "json": "application/
 def media_type(data: bytes, name: str = "") -> str:
     """Return the type of a file, found from its bytes; the `name` only says what kind of text a text is."""
     for start, kind in _STARTS:
-        if data.startswith(start):
+        if data.startswith(start) and (start not in _WORDS or b"\0" in data[:10]):
             return kind
     if data[:4] == b"RIFF" and data[8:12] in _RIFF:
         return _RIFF[data[8:12]]
@@ -150,6 +152,11 @@ def media_type(data: bytes, name: str = "") -> str:
     except UnicodeDecodeError:
         return "application/octet-stream"
     return "application/octet-stream" if "\0" in text else _TEXTS.get(name.rpartition(".")[2].lower(), "text/plain")
+
+
+def is_text(kind: str) -> bool:
+    """Return whether files of a type are texts, which every model reads."""
+    return kind.startswith("text/") or kind == "application/json"
 
 
 def media_of(data: bytes, name: str = "") -> MediaValue:

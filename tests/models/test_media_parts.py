@@ -11,7 +11,7 @@ import pytest
 from perdure.models.media_parts import files_to_show, with_files
 from perdure.models.providers.capabilities import EXAMPLES, Capabilities, capabilities_of
 from perdure.models.providers.registry import write_request
-from perdure.values.limits import MAX_FILES_SHOWN, MAX_MEDIA_SHOWN
+from perdure.values.limits import MAX_FILE_TEXT, MAX_FILES_SHOWN, MAX_MEDIA_SHOWN, MAX_TEXT_SHOWN
 from perdure.values.media import MediaValue, media_of
 
 PNG, PDF, WAV, CSV = b"\x89PNG\r\n\x1a\n1", b"%PDF-1.7", b"RIFF\x00\x00\x00\x00WAVEfmt ", b"a,b"
@@ -39,7 +39,7 @@ def kinds(message: dict[str, Any]) -> list[str]:
 
 def test_a_file_stands_in_the_message_that_names_it_first() -> None:
     messages, stays = shown([said("p.png", "t.csv"), said("p.png", "d.pdf", "s.wav")], 1)
-    assert kinds(messages[0]) == ["text", "text", "image_url"]
+    assert kinds(messages[0]) == ["text", "text", "image_url", "text"]
     assert kinds(messages[1]) == ["text", "text", "file", "text", "input_audio"]
     assert stays == 1
 
@@ -110,3 +110,47 @@ def test_each_provider_gets_files_in_its_own_form(provider: Any, expected: list[
     encoded = {key: base64.b64encode(data).decode() for key, data in (("png", PNG), ("pdf", PDF))}
     for each in expected:
         assert each % encoded in body, body
+
+
+LEAST = Capabilities()
+
+
+def test_a_text_is_shown_to_every_model_and_its_message_stays_one_string() -> None:
+    csv = FILES["t.csv"][0]
+    text = f"{csv.line}\na,b\n[end of {csv.digest[:23]}]"
+    messages, _ = shown([said("t.csv", "p.png"), said("t.csv")], 0, LEAST)
+    assert messages == [{"role": "user", "content": f"{said('t.csv', 'p.png')['content']}\n\n{text}"}, said("t.csv")]
+    result, _ = shown([said("t.csv", role="tool")], 0, LEAST)
+    assert result[1:] == [{"role": "user", "content": f"The files that are named above:\n\n{text}"}]
+
+
+@pytest.mark.parametrize("model", [f"{provider}:{name}" for provider, name in EXAMPLES.items()])
+def test_each_provider_takes_a_text(model: str) -> None:
+    messages, stays = shown([said("t.csv", "p.png")], 1, capabilities_of(model))
+    body = write_request(model, "m", {"messages": messages}, stays)
+    assert f"a,b\\n[end of {FILES['t.csv'][0].digest[:23]}]" in json.dumps(body)
+
+
+def test_of_a_long_text_the_beginning_is_shown() -> None:
+    data = ("é" * (MAX_FILE_TEXT + 5)).encode()
+    file = media_of(data, "long.txt")
+    ((message,), _) = with_files([{"role": "user", "content": file.line}], 0, {file.digest: data}, LEAST)
+    assert (
+        f"é\n… [the first 48,000 of 48,005 characters; a tool reads the rest]\n[end of {file.digest[:23]}]"
+        in message["content"]
+    )
+    assert message["content"].count("é") == MAX_FILE_TEXT
+
+
+def test_texts_are_shown_up_to_a_sum_of_their_own() -> None:
+    files = [MediaValue(f"sha256:{number:064}", "text/plain", MAX_FILE_TEXT * 3) for number in range(6)]
+    assert (
+        files_to_show([{"role": "user", "content": file.line} for file in files], LEAST)
+        == files[-(MAX_TEXT_SHOWN // MAX_FILE_TEXT) :]
+    )
+
+
+def test_a_file_that_is_no_text_is_not_shown_as_one() -> None:
+    file = MediaValue(FILES["p.png"][0].digest, "text/plain", len(PNG))
+    message = {"role": "user", "content": file.line}
+    assert with_files([message], 1, {file.digest: PNG}, LEAST) == ([message], 1)

@@ -71,6 +71,8 @@ def test_a_hostile_text_takes_linear_time() -> None:
         (b"a,b\n1,2\n", "A.CSV", "text/csv"),
         (b"<svg onload='alert(1)'/>", "a.svg", "text/plain"),
         (b"<html>", "a.html", "text/plain"),
+        (b"BMW,ID3\n", "cars.csv", "text/csv"),
+        (b"ID3 is a tag", "", "text/plain"),
         (b"\x00\x01\x02\xfe", "a.png", "application/octet-stream"),
         (b"", "", "text/plain"),
     ],

@@ -92,6 +92,23 @@ async def test_r20_3_a_picture_reaches_the_next_tool_and_a_model_that_sees(
 
 
 @pytest.mark.usefixtures("storage")
+async def test_r20_3_any_model_reads_a_text_without_the_workers_secrets(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", "sk-0123456789abcdef")
+    table = Media(data=b"id,total\r\n1,42\r\n", name="orders.csv")
+    notes = Media(data=b"the key is sk-0123456789abcdef", name="notes.md")
+    reader = Agent("reader", instructions="Read.", input=dict[str, Any])
+    client = await connect(dev_server)
+    async with harness(client, [], [{"output": "read"}]) as it:
+        await Perdure(client, task_queue=it.task_queue).run(reader, {"files": [table, notes]})
+        (request,) = it.model.requests
+    assert f"{table.value.line}\nid,total\r\n1,42\r\n\n[end of {table.digest[:23]}]" in request.text
+    assert "the key is " in request.text
+    assert "sk-0123456789abcdef" not in request.text
+
+
+@pytest.mark.usefixtures("storage")
 async def test_r20_3_files_go_in_and_come_out(dev_server: WorkflowEnvironment) -> None:
     client = await connect(dev_server)
     given = Agent("packer", instructions="Pack.", tools=[pack], input=dict[str, Any])
