@@ -80,9 +80,9 @@ def context_failure(error: Exception) -> ApplicationError:
     assert refusal is not None
     if refusal.kind == "too_long":
         return _failure(
-            f"the context is too large to be asked for: {refusal.words}", type=CONTEXT_TOO_LONG, non_retryable=True
+            f"the context is too large for a query: {refusal.words}", type=CONTEXT_TOO_LONG, non_retryable=True
         )
-    return _failure(f"the run cannot say what the Request is told: {refusal.words}", type="Context")
+    return _failure(f"the run could not send the Request's context: {refusal.words}", type="Context")
 
 
 def refusal_in(error: Exception) -> Refusal | None:

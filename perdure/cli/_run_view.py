@@ -207,7 +207,7 @@ def print_result(console: Console, view: RunView) -> None:
     cost = "" if usage.cost is None else f" · ${usage.cost:.4f}"
     console.print(
         Text(
-            f"{view.requests} Requests · {len(view.calls)} calls · errors told to the model: {len(view.errors)} · "
+            f"{view.requests} Requests · {len(view.calls)} calls · errors: {len(view.errors)} · "
             f"tokens: {_tokens(usage)}{cost}",
             style="dim",
         )

@@ -550,7 +550,7 @@ def result_for_parent(result: RunResult, sizes: Sizes) -> RunResult:
     beside = sum(_size(getattr(result, name), sizes) for name in ("errors", "calls", "state"))
     if beside <= _BESIDE:
         return result
-    cut = [f"errors, calls and state are not told to the run above; whole: perdure show {result.run_id}"]
+    cut = [f"errors, calls and state are left out of the parent's result; all of them: perdure show {result.run_id}"]
     return result.model_copy(update={"errors": [], "calls": [], "state": {}, "cut": cut})
 
 
