@@ -76,7 +76,7 @@ def a2a_tool(
         raise ToolDefinitionError(f"tool {name!r}: {url!r} is not the address of an agent: write https://HOST/PATH")
 
     async def ask(message: str, context: ToolContext, task: str = "") -> Any:
-        return await _Call(name, url, dict(headers or {}), context).answer(message, task)
+        return await _RemoteCall(name, url, dict(headers or {}), context).answer(message, task)
 
     ask.__doc__ = f"""{description}
 
@@ -87,7 +87,7 @@ def a2a_tool(
     return describe(ask, name=name, untrusted=True, **{"timeout": TIMEOUT, **options})
 
 
-class _Call:
+class _RemoteCall:
     """One call. A task that the attempt before has begun goes on: its id is in the heartbeat's details."""
 
     def __init__(self, name: str, url: str, headers: dict[str, str], context: ToolContext) -> None:

@@ -143,10 +143,12 @@ LAST_MOMENTS: Final = 2.0
 """Seconds for a cancelled thread to end, where its result still counts."""
 
 
-async def in_thread(work: Callable[[], Any], name: str, *, tell: Callable[[], None], counts: Callable[[], bool]) -> Any:
+async def in_thread(
+    work: Callable[[], Any], name: str, *, notify: Callable[[], None], counts: Callable[[], bool]
+) -> Any:
     """Return or raise the function's result. It starts at once: there are as many threads as the worker takes calls.
 
-    Nothing can end a thread. When the call is cancelled, `tell` informs it; where its result still `counts` then, it
+    Nothing can end a thread. When the call is cancelled, `notify` informs it; where its result still `counts` then, it
     has `LAST_MOMENTS` to end. A thread that goes on delays nobody, not even the worker's own end.
     """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
@@ -169,7 +171,7 @@ async def in_thread(work: Callable[[], Any], name: str, *, tell: Callable[[], No
     try:
         value, error = await asyncio.shield(ended)
     except asyncio.CancelledError:
-        tell()
+        notify()
         if counts():
             await asyncio.wait([ended], timeout=LAST_MOMENTS)
         if not ended.done():

@@ -87,7 +87,7 @@ class ToolActivity:
                 work.begun = True
                 store = MediaStore(activity.client().data_converter, reads.owner.tenant if reads.owner else "")
                 usage: list[ReportedUsage] = []
-                context = _context(function, call, reads, heart.tell, usage.append)
+                context = _context(function, call, reads, heart.record, usage.append)
                 value = await self._call(function, call, reads, context, store)
                 branch = value.path if isinstance(value, Branch) else None
                 with media_met() as files:
@@ -130,7 +130,7 @@ class ToolActivity:
             return await function.function(**arguments)
         work = functools.partial(function.function, **arguments)
         name = f"{call.tool} {call.call_id}"
-        return await in_thread(work, name, tell=given_up.set, counts=lambda: self._underway.interrupted)
+        return await in_thread(work, name, notify=given_up.set, counts=lambda: self._underway.interrupted)
 
 
 def _measured(name: str, result: Json, limit: int) -> int:
@@ -170,7 +170,7 @@ def _context(
     function: ToolFunction,
     call: ToolInput,
     reads: ToolReads,
-    say: Callable[..., None],
+    send: Callable[..., None],
     used: Callable[[ReportedUsage], None],
 ) -> ToolContext:
     owner = reads.owner or RunOwner()
@@ -187,16 +187,16 @@ def _context(
         sender=owner.sender,
         tenant=owner.tenant,
         context=owner.context,
-        on_heartbeat=_heartbeat_from_anywhere(say),
+        on_heartbeat=_heartbeat_from_anywhere(send),
         on_usage=used,
     )
 
 
-def _heartbeat_from_anywhere(say: Callable[..., None]) -> Callable[..., None]:
+def _heartbeat_from_anywhere(send: Callable[..., None]) -> Callable[..., None]:
     """Heartbeats for code that may run in a thread: Temporal's own must be called on the event loop."""
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
 
     def heartbeat(*details: Any) -> None:
-        loop.call_soon_threadsafe(functools.partial(say, *details), context=context)
+        loop.call_soon_threadsafe(functools.partial(send, *details), context=context)
 
     return heartbeat

@@ -14,7 +14,7 @@ import openai
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from perdure.activities.rate_headers import asked_pause
+from perdure.activities.rate_headers import requested_pause
 from perdure.activities.secrets import masked
 from perdure.errors import ToolError
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
@@ -100,8 +100,8 @@ def refusal_in(error: Exception) -> Refusal | None:
     if isinstance(error, json.JSONDecodeError):  # an event of the stream that is no JSON can only be words
         return refusal_of(None, error.doc, event="error")
     if isinstance(error, openai.APIError) and error.body is not None:  # in a stream
-        said: Any = error.body  # JSON, as the stream had it
-        return refusal_of(None, {"error": said})
+        in_stream: Any = error.body  # JSON, as the stream had it
+        return refusal_of(None, {"error": in_stream})
     return None
 
 
@@ -199,8 +199,8 @@ def _text(words: str) -> str:
     return words[:MAX_MESSAGE].encode("utf-8", "replace").decode()
 
 
-def _retry_after(headers: Mapping[str, str], said: float | None) -> timedelta | None:
+def _retry_after(headers: Mapping[str, str], named: float | None) -> timedelta | None:
     """Return the wait that the headers or the words request: see `perdure.activities.rate_headers`."""
-    pause = asked_pause(headers, datetime.now(UTC))
-    pause = said if pause is None else pause
+    pause = requested_pause(headers, datetime.now(UTC))
+    pause = named if pause is None else pause
     return None if pause is None else timedelta(seconds=min(pause, _LONGEST_WAIT))

@@ -25,7 +25,7 @@ SHORTEST: Final = 1.0
 _SHARE: Final = 0.25
 """Of the time that the activity has run so far: what has run for a minute can be given up a quarter of a minute late."""
 _SHARE_OF_NEWS: Final = 0.05
-"""The same where there is progress to tell."""
+"""The same where there is progress to send."""
 _MARGIN: Final = 2.5
 """Seconds of a heartbeat timeout that are left at least when a heartbeat is sent, or half of a shorter one."""
 
@@ -57,14 +57,14 @@ class Heartbeat:
         self.renew: Callable[[], tuple[Any, ...]] | None = None
         """The details of a heartbeat that goes out anyway, if they change by themselves."""
         self.on_look: Callable[[AttemptState], None] | None = None
-        """Told of every look."""
+        """Called at every look."""
 
-    def tell(self, *details: Any) -> None:
+    def record(self, *details: Any) -> None:
         """Progress, sent with the next heartbeat; that comes sooner for it. On the event loop only."""
         self._details = details
         self._news.set()
 
-    async def say(self, *details: Any) -> None:
+    async def send(self, *details: Any) -> None:
         """Progress, sent at once: the worker holds back what comes close upon another. The caller masks keys."""
         self._details = details
         handle = client().get_async_activity_handle(task_token=activity.info().task_token)

@@ -129,14 +129,16 @@ _CONTEXT: Final = "†context"
 
 
 @asynccontextmanager
-async def mcp_tools(config: McpConfig, registry: Registry, tell: Callable[[str], None]) -> AsyncIterator[list[str]]:
+async def mcp_tools(config: McpConfig, registry: Registry, report: Callable[[str], None]) -> AsyncIterator[list[str]]:
     """Keep the tools of all servers in the registry as `<server>.<tool>` while the context lasts; gives the servers that are missing.
 
-    A server that cannot be used keeps nobody waiting for longer than ten seconds, and no other from being used: `tell` is given one
-    line, and it is tried again until it answers. It is told in one line, too, of each tool that cannot be one; the others are offered.
+    A server that cannot be used keeps nobody waiting for longer than ten seconds, and no other from being used: `report` gets one
+    line, and the server is tried again until it answers. `report` also gets one line for each definition that cannot be a tool; the others are offered.
     """
     servers = [
-        _Server(name, server, registry, tell) for name, server in config.mcpServers.items() if not server.disabled
+        _ServerTools(name, server, registry, report)
+        for name, server in config.mcpServers.items()
+        if not server.disabled
     ]
     try:
         await asyncio.gather(*(server.start() for server in servers))
@@ -145,21 +147,21 @@ async def mcp_tools(config: McpConfig, registry: Registry, tell: Callable[[str],
         await asyncio.gather(*(server.close() for server in servers))
 
 
-class _Server:
-    def __init__(self, name: str, server: McpServer, registry: Registry, tell: Callable[[str], None]) -> None:
+class _ServerTools:
+    def __init__(self, name: str, server: McpServer, registry: Registry, report: Callable[[str], None]) -> None:
         self.name = name
         self.trying: asyncio.Task[None] | None = None
         self._server = server
         self._registry = registry
-        self._tell: Callable[[str], None] = lambda line: tell(masked(line))
+        self._report: Callable[[str], None] = lambda line: report(masked(line))
         self._connection = Connection(name, server, self._register)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def start(self) -> None:
         try:
             await self._connection.open()
         except UnusableServerError as error:
-            self._tell(str(error))
+            self._report(str(error))
             self.trying = asyncio.create_task(self._try())
 
     async def _try(self) -> None:
@@ -169,7 +171,7 @@ class _Server:
                 await self._connection.open()
             except UnusableServerError:
                 continue
-            self._tell(f"the MCP server {self.name!r} answers now")
+            self._report(f"the MCP server {self.name!r} answers now")
             return
 
     async def close(self) -> None:
@@ -195,11 +197,12 @@ class _Server:
             )
         problems += self._registry.replace(f"mcp {self.name}", found.values())
         for problem in problems:
-            if len(self._told) < MAX_MCP_PROBLEMS and problem not in self._told:  # once, not whenever the list changes
-                self._told.add(problem)
-                self._tell(clip(problem))
-                if len(self._told) == MAX_MCP_PROBLEMS:
-                    self._tell(f"the MCP server {self.name!r}: nothing more is told of what is wrong with its tools")
+            # Once, not whenever the list changes.
+            if len(self._reported) < MAX_MCP_PROBLEMS and problem not in self._reported:
+                self._reported.add(problem)
+                self._report(clip(problem))
+                if len(self._reported) == MAX_MCP_PROBLEMS:
+                    self._report(f"the MCP server {self.name!r}: further problems of its tools are not reported")
 
 
 def _tool(name: str, server: McpServer, connection: Connection, offered: Tool) -> ToolFunction:
@@ -213,11 +216,11 @@ def _tool(name: str, server: McpServer, connection: Connection, offered: Tool) -
     async def call(**params: Any) -> Any:  # JSON, and the context; and JSON with files
         context: ToolContext = params.pop(_CONTEXT)
 
-        async def tell(progress: float, total: float | None, message: str | None) -> None:
+        async def report(progress: float, total: float | None, message: str | None) -> None:
             count = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
             context.progress(f"{message} ({count})" if message else count)
 
-        result = await connection.call(offered.name, params, tell)
+        result = await connection.call(offered.name, params, report)
         return value_of(offered.name, result, schema, stored=_stores_files())
 
     definition = _definition(name, server, offered)
@@ -250,7 +253,7 @@ def _definition(name: str, server: McpServer, offered: Tool) -> JsonObject:
     elif server.trusted and hints.read_only_hint:
         definition["_safe"] = True
     if hints is None or not (hints.idempotent_hint or hints.read_only_hint):
-        definition["_retries"] = 0  # it may have happened: only the model can tell whether to do it again
+        definition["_retries"] = 0  # it may have happened: only the model can decide whether to do it again
     if not server.trusted:
         definition["_untrusted"] = True
     return definition

@@ -150,7 +150,7 @@ class Messages:
             raise anyio.BrokenResourceError("the server sent more, or larger, messages than are accepted")
 
 
-class _Lines(codecs.BufferedIncrementalDecoder):
+class _LineDecoder(codecs.BufferedIncrementalDecoder):
     """A decoder of UTF-8 by whole lines: the client joins a partial line anew with each piece."""
 
     def __init__(self, errors: str = "strict") -> None:
@@ -179,7 +179,7 @@ def _find(name: str) -> codecs.CodecInfo | None:
     if name.replace("_", "-") != ENCODING:
         return None
     utf8 = codecs.lookup("utf-8")
-    return codecs.CodecInfo(utf8.encode, utf8.decode, incrementaldecoder=_Lines, name=ENCODING)
+    return codecs.CodecInfo(utf8.encode, utf8.decode, incrementaldecoder=_LineDecoder, name=ENCODING)
 
 
 codecs.register(_find)

@@ -156,7 +156,7 @@ class NotifyActivity:
         given_up = threading.Event()
         work = functools.partial(route.function, notification)
         name = f"notification {notification.key}"
-        return await in_thread(work, name, tell=given_up.set, counts=lambda: self._underway.interrupted)
+        return await in_thread(work, name, notify=given_up.set, counts=lambda: self._underway.interrupted)
 
 
 def _refused(why: str) -> Delivered:

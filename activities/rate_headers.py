@@ -13,7 +13,7 @@ _SPAN: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d
 _UNITS: Final = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
 
 
-def asked_pause(headers: Mapping[str, str], now: datetime) -> float | None:
+def requested_pause(headers: Mapping[str, str], now: datetime) -> float | None:
     """Return the seconds after which the headers ask to try again; `None` if they do not.
 
     `retry-after-ms` and `retry-after` (seconds, or a date) go first. Else it is the time until the last limit of which

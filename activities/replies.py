@@ -46,4 +46,4 @@ class DeliverActivity:
         given_up = threading.Event()
         work = functools.partial(route.function, reply)
         name = f"reply {delivery.key}"
-        return await in_thread(work, name, tell=given_up.set, counts=lambda: self._underway.interrupted)
+        return await in_thread(work, name, notify=given_up.set, counts=lambda: self._underway.interrupted)

@@ -317,7 +317,7 @@ class WritingReporter:
 
     async def supersede(self) -> None:
         """Withdraw the text that an earlier attempt has reported."""
-        await self._heart.say(self._writing.written())
+        await self._heart.send(self._writing.written())
 
     @asynccontextmanager
     async def of(self, answer: ResponseStream) -> AsyncIterator[None]:
@@ -351,7 +351,7 @@ class WritingReporter:
             await self._wait(lambda: begun + UNWATCHED, begun)
         while True:
             self._take()
-            await self._heart.say(self._written())
+            await self._heart.send(self._written())
             await self._wait(lambda: self._reported_at + next_report(clock() - begun, watched=self._watched), clock())
             await self._more(_SHORTEST)
 

@@ -105,12 +105,12 @@ class Masking(worker.Interceptor):
     """An interceptor that masks secrets in the errors and heartbeats of every activity of a worker."""
 
     def intercept_activity(self, next: worker.ActivityInboundInterceptor) -> worker.ActivityInboundInterceptor:
-        return _Inbound(next)
+        return _MaskingInbound(next)
 
 
-class _Inbound(worker.ActivityInboundInterceptor):
+class _MaskingInbound(worker.ActivityInboundInterceptor):
     def init(self, outbound: worker.ActivityOutboundInterceptor) -> None:
-        super().init(_Outbound(outbound))
+        super().init(_MaskingOutbound(outbound))
 
     async def execute_activity(self, input: worker.ExecuteActivityInput) -> Any:
         try:
@@ -121,7 +121,7 @@ class _Inbound(worker.ActivityInboundInterceptor):
             raise clean from None
 
 
-class _Outbound(worker.ActivityOutboundInterceptor):
+class _MaskingOutbound(worker.ActivityOutboundInterceptor):
     def heartbeat(self, *details: Any) -> None:
         super().heartbeat(*map(masked_details, details or begun_details()))
 

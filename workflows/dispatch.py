@@ -396,16 +396,16 @@ class EagerStartInterceptor(worker.Interceptor):
     each time.
     """
 
-    def workflow_interceptor_class(self, _: worker.WorkflowInterceptorClassInput) -> type[_Inbound]:
-        return _Inbound
+    def workflow_interceptor_class(self, _: worker.WorkflowInterceptorClassInput) -> type[_DispatchInbound]:
+        return _DispatchInbound
 
 
-class _Inbound(worker.WorkflowInboundInterceptor):
+class _DispatchInbound(worker.WorkflowInboundInterceptor):
     def init(self, outbound: worker.WorkflowOutboundInterceptor) -> None:
-        super().init(_Outbound(outbound))
+        super().init(_DispatchOutbound(outbound))
 
 
-class _Outbound(worker.WorkflowOutboundInterceptor):
+class _DispatchOutbound(worker.WorkflowOutboundInterceptor):
     def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[Any]:
         if any(isinstance(argument, ToolInput) and argument.elsewhere for argument in input.args):
             input.disable_eager_execution = True

@@ -160,11 +160,11 @@ class RunDisplay:
 class DetailsInterceptor(worker.Interceptor):
     """An interceptor that makes a run's details when the Web UI asks for them: most runs are never looked at."""
 
-    def workflow_interceptor_class(self, _: worker.WorkflowInterceptorClassInput) -> type[_Inbound]:
-        return _Inbound
+    def workflow_interceptor_class(self, _: worker.WorkflowInterceptorClassInput) -> type[_DisplayInbound]:
+        return _DisplayInbound
 
 
-class _Inbound(worker.WorkflowInboundInterceptor):
+class _DisplayInbound(worker.WorkflowInboundInterceptor):
     async def handle_query(self, input: worker.HandleQueryInput) -> Any:
         answer = await super().handle_query(input)
         if isinstance(answer, WorkflowMetadata) and isinstance(of := workflow.instance(), HasDetails):

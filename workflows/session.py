@@ -35,7 +35,7 @@ with workflow.unsafe.imports_passed_through():
         END,
         ENDED,
         FATE,
-        GIVEN_SESSION,
+        FORK_INPUT,
         REDELIVER,
         SEND,
         SESSION_WORKFLOW,
@@ -227,11 +227,11 @@ class SessionWorkflow:
 
     # Views.
 
-    @workflow.query(name=GIVEN_SESSION, description="The input of a fork of this session, without its transcript")
+    @workflow.query(name=FORK_INPUT, description="The input of a fork of this session, without its transcript")
     @query_arguments
-    def given_session(self) -> SessionInput:
+    def fork_input(self) -> SessionInput:
         """Return the input of a fork of this session, without its transcript (R10.20)."""
-        return self._open.given
+        return self._open.fork_input
 
     @workflow.query(name=DESCRIBE, description="The session's metadata, without its messages")
     @query_arguments

@@ -203,7 +203,7 @@ class SessionState:
         return self._input.model_copy(update={"snapshot": pack(snapshot, SESSION_FORM)})
 
     @property
-    def given(self) -> SessionInput:
+    def fork_input(self) -> SessionInput:
         """Return the input of a new session with the same agent and rules."""
         return self._input.model_copy(update={"snapshot": None, "metadata": {}, "created_at": ""})
 

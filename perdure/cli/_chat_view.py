@@ -213,7 +213,7 @@ class ChatView(EventAdapter[Text, None]):
 
     def live(self, width: int, room: int) -> list[Text]:
         """At most so many lines of this width: what is being written, by its end, what runs, and what waits for a person."""
-        below = [*self._running(), *self._asked()]
+        below = [*self._running(), *self._waiting()]
         for line in below:
             line.truncate(width, overflow="ellipsis")
         below = below[-room:] if room > 0 else []
@@ -245,7 +245,7 @@ class ChatView(EventAdapter[Text, None]):
         elif self._asking:
             yield _line(f"  {self._asking}…", "dim")
 
-    def _asked(self) -> Iterator[Text]:
+    def _waiting(self) -> Iterator[Text]:
         waiting = list(self.waits.values())
         if not waiting:
             return

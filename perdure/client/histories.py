@@ -299,7 +299,7 @@ class _Recorder(Interceptor):
     def workflow_interceptor_class(self, _: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
         audit = self.audit
 
-        class Outbound(WorkflowOutboundInterceptor):
+        class RecordingOutbound(WorkflowOutboundInterceptor):
             def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
                 if input.activity == REQUEST_ACTIVITY:
                     request: RequestInput = input.args[0]
@@ -307,9 +307,9 @@ class _Recorder(Interceptor):
                     audit.exchanges.append(Exchange(request, run.context(request.number)))
                 return super().start_activity(input)
 
-        class Inbound(WorkflowInboundInterceptor):
+        class RecordingInbound(WorkflowInboundInterceptor):
             def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-                super().init(Outbound(outbound))
+                super().init(RecordingOutbound(outbound))
 
             async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
                 try:
@@ -326,7 +326,7 @@ class _Recorder(Interceptor):
                 audit.view, audit.tools = run.view(), run.tools
                 audit.view.status = status
 
-        return Inbound
+        return RecordingInbound
 
 
 def _status_of(error: BaseException) -> RunStatus:

@@ -37,7 +37,7 @@ from perdure.sessions.fork import fork, run_number
 from perdure.sessions.message_queue import QueueState, check_name, check_text, says
 from perdure.sessions.transcript import SESSION_FORM, SessionSnapshot
 from perdure.sessions.wire import (
-    GIVEN_SESSION,
+    FORK_INPUT,
     SEND,
     SESSION_WORKFLOW,
     UNKNOWN_AGENT,
@@ -363,7 +363,7 @@ async def begin_fork(source: Address, at: str, target: Address) -> None:
     check_name(target.key, "the session's key")
     with found(source.client, source.key):
         described = await source.handle.describe()
-        given: SessionInput = await answer_of(source.handle, GIVEN_SESSION, result_type=SessionInput)
+        given: SessionInput = await answer_of(source.handle, FORK_INPUT, result_type=SessionInput)
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     carried, state = await fork(SessionReader(source.client, source.id), source.key, at, now)
     runs = [

@@ -272,10 +272,10 @@ def _parsed(document: Json | Mapping[str, Any]) -> tuple[dict[str, Trigger], lis
     faults: list[str] = []
     for name, raw in listed.items():
         try:
-            named = _Named(name=name, trigger=raw)
+            named = _NamedTrigger(name=name, trigger=raw)
         except ValidationError as error:
             given = {"name": name, "trigger": raw}
-            for problem in problems_of(error, given, model=_Named):
+            for problem in problems_of(error, given, model=_NamedTrigger):
                 if problem.place[:1] == ("name",):
                     faults.append(f"{name!r} is not a name of a trigger: use 1 to 64 of a-z, 0-9, '-' and '_'")
                 else:
@@ -288,7 +288,7 @@ def _parsed(document: Json | Mapping[str, Any]) -> tuple[dict[str, Trigger], lis
     return found, faults
 
 
-class _Named(BaseModel):
+class _NamedTrigger(BaseModel):
     name: str = Field(pattern=NAME)
     trigger: Trigger
 

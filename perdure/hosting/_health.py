@@ -200,7 +200,7 @@ async def look(client: Client) -> tuple[int, float]:
     return count, oldest
 
 
-async def tell_waiting(client: Client, meter: MetricMeter) -> None:
+async def export_waiting(client: Client, meter: MetricMeter) -> None:
     """Look again and again, until cancelled. If the namespace cannot list what waits, nothing is exported."""
     names = ("perdure_approvals_waiting", "perdure_approvals_oldest_seconds")
     waiting, oldest = (meter.create_gauge_float(name, METRICS[name].help) for name in names)

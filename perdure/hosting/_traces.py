@@ -394,7 +394,7 @@ class TracedWorkflow(worker.WorkflowInboundInterceptor):
     """Round one execution."""
 
     def init(self, outbound: worker.WorkflowOutboundInterceptor) -> None:
-        super().init(_Outbound(outbound, self))
+        super().init(_TracingOutbound(outbound, self))
 
     @cached_property
     def trace(self) -> _Trace:
@@ -431,7 +431,7 @@ class TracedWorkflow(worker.WorkflowInboundInterceptor):
         trace.ended(EndedSpan(name, trace.here, parent, trace.began, workflow.time_ns(), attributes, error))
 
 
-class _Outbound(worker.WorkflowOutboundInterceptor):
+class _TracingOutbound(worker.WorkflowOutboundInterceptor):
     def __init__(self, next: worker.WorkflowOutboundInterceptor, above: TracedWorkflow) -> None:
         super().__init__(next)
         self._above = above

@@ -86,7 +86,7 @@ def _has_more(record: logging.LogRecord) -> bool:
     return "poll_" not in (words := record.getMessage()) or "retried" not in words
 
 
-class _Lines(logging.Formatter):
+class _LogFormatter(logging.Formatter):
     def __init__(self, payloads: bool) -> None:
         super().__init__()
         self._payloads = payloads
@@ -121,7 +121,7 @@ class _Lines(logging.Formatter):
         return "".join(trace.format() if self._payloads else _frames(trace)).rstrip("\n")
 
 
-class TextLines(_Lines):
+class TextLines(_LogFormatter):
     """`2026-11-21T18:05:00.123Z INFO run: call ended run=… call=1.0 tool=…`, and a bug's traceback in the lines after it."""
 
     def __init__(self, payloads: bool = False, colours: bool = False) -> None:
@@ -138,7 +138,7 @@ class TextLines(_Lines):
         return masked("\n".join(filter(None, (line, self.story(record)))))
 
 
-class JsonLines(_Lines):
+class JsonLines(_LogFormatter):
     """One JSON object a line: `{"time", "level", "logger", "message", "run"?, "call"?, …, "traceback"?}`."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -23,7 +23,7 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.registry import Registry
 from perdure.errors import PerdureError, SettingsError
 from perdure.hosting import logs
-from perdure.hosting._health import Health, tell_waiting
+from perdure.hosting._health import Health, export_waiting
 from perdure.hosting._worker_parts import INTERCEPTORS, PURE, WorkerParts
 from perdure.hosting._worker_slots import tuning
 from perdure.hosting.connection import connect, reached
@@ -147,7 +147,7 @@ async def work(
     built = [build_worker(client, registry, settings=each, attribute=attribute, underway=underway) for each in versions]
     worker = WorkerGroup(*(each for group in built for each in group.all))
     health = Health(client, worker, tools_only=settings.tools_only, on_return=attribute.forget)
-    beside_it = [health.watch(), *([tell_waiting(client, runtime.metric_meter)] if settings.metrics else [])]
+    beside_it = [health.watch(), *([export_waiting(client, runtime.metric_meter)] if settings.metrics else [])]
     with interrupts() as interrupted:
         async with health.served(settings.health_port), worker, beside(*beside_it):
             hooks = f", {len(registry.hooks)} hooks" if registry.hooks else ""

@@ -307,7 +307,7 @@ def make_strict(composed: JsonObject) -> tuple[JsonObject, list[str]]:
     With problems the schema is not usable.
     """
     for shapes in (3, 2, 1):
-        strict, maker = _made(composed, shapes)
+        strict, maker = _convert(composed, shapes)
         if maker.properties <= _MAX_PROPERTIES:
             break
     else:
@@ -315,8 +315,8 @@ def make_strict(composed: JsonObject) -> tuple[JsonObject, list[str]]:
     return strict, list(dict.fromkeys(maker.problems))
 
 
-def _made(composed: JsonObject, shapes: int) -> tuple[JsonObject, _Maker]:
-    maker = _Maker()
+def _convert(composed: JsonObject, shapes: int) -> tuple[JsonObject, _StrictConverter]:
+    maker = _StrictConverter()
     definitions = {
         name: maker.convert(maker.in_shapes(definition, _owner(name), shapes), _owner(name), (), 0)
         for name, definition in composed.get("$defs", {}).items()
@@ -351,7 +351,7 @@ _NAMES_STRICTNESS: Final[dict[type, str]] = {
 }
 
 
-class _Maker:
+class _StrictConverter:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.properties = 0

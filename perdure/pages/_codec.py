@@ -30,7 +30,7 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Perdure codec server</title>
-<h1>Perdure codec server</h1><p>{said}</p>
+<h1>Perdure codec server</h1><p>{notice}</p>
 <form method="post" action="/sign-in"><label>Token <input name="token" type="password" autofocus></label> <button>Sign in</button></form>"""
 
 
@@ -72,13 +72,13 @@ class CodecServer:
 
     async def _decode(self, request: Request) -> Response:
         """Decode payloads. One that cannot be read is returned as it is, beside the others."""
-        found = await self._asked(request)
+        found = await self._read_payloads(request)
         if isinstance(found, Response):
             return found
         return _answer([await self._read(one) for one in found.payloads])
 
     async def _encode(self, request: Request) -> Response:
-        found = await self._asked(request)
+        found = await self._read_payloads(request)
         if isinstance(found, Response):
             return found
         return _answer(await self._converter.encode([RawValue(one) for one in found.payloads]))
@@ -91,7 +91,7 @@ class CodecServer:
         decoded: Payload = value.payload
         return payload if is_unreadable(decoded) else decoded
 
-    async def _asked(self, request: Request) -> Payloads | Response:
+    async def _read_payloads(self, request: Request) -> Payloads | Response:
         """The payloads of a request that may be answered; otherwise the refusal."""
         if request.headers.get("origin", self._origin) != self._origin:
             return _finish(
@@ -117,8 +117,8 @@ class CodecServer:
 
     async def _home(self, request: Request) -> Response:
         signed_in = self._guards.signed_in(request) is not None
-        said = f"Signed in: the Web UI at {self._origin} may show what is encrypted." if signed_in else ""
-        return _finish(HTMLResponse(_PAGE.format(said=said)))
+        notice = f"Signed in: the Web UI at {self._origin} may show what is encrypted." if signed_in else ""
+        return _finish(HTMLResponse(_PAGE.format(notice=notice)))
 
     async def _sign_in(self, request: Request) -> Response:
         async with request.form(max_files=0, max_fields=4) as form:
@@ -126,9 +126,9 @@ class CodecServer:
         try:
             caller = self._guards.caller_with(token, request)
         except TooManyGuessesError as error:
-            return _finish(HTMLResponse(_PAGE.format(said=error), 429, {"Retry-After": f"{error.seconds:.0f}"}))
+            return _finish(HTMLResponse(_PAGE.format(notice=error), 429, {"Retry-After": f"{error.seconds:.0f}"}))
         if caller is None:
-            return _finish(HTMLResponse(_PAGE.format(said="That is not the token."), 401))
+            return _finish(HTMLResponse(_PAGE.format(notice="That is not the token."), 401))
         response = RedirectResponse("/", 303)
         self._guards.sign_in(request, response, caller)
         return _finish(response)

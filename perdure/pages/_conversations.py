@@ -283,7 +283,7 @@ class Conversations:
                 "last": last_entry(view),
                 "offers": offers,
                 "modes": MODE_WORDS,
-                "said": self._site.said_of(request),
+                "notice": self._site.notice_of(request),
                 "live": urlencode({"after": last_entry(view), "offered": named(offers)}),
                 "message_id": uuid.uuid4().hex,
                 "typed": {},
@@ -324,10 +324,12 @@ class Conversations:
             raise
         except PerdureError as error:
             return await self._refused(request, str(error), form)
-        said = RECEIPTS[receipt.done] + (f": {receipt.why}" if receipt.why else "")
+        notice = RECEIPTS[receipt.done] + (f": {receipt.why}" if receipt.why else "")
         if request.headers.get("hx-request"):
-            return self._composer(request, session.key, said=said)
-        return self._site.go_to(request, f"/conversations/{path(session.key)}?{self._site.said(request, said)}#end")
+            return self._composer(request, session.key, notice=notice)
+        return self._site.go_to(
+            request, f"/conversations/{path(session.key)}?{self._site.notice_query(request, notice)}#end"
+        )
 
     async def _refused(self, request: Request, problem: str, form: dict[str, str]) -> Response:
         if request.headers.get("hx-request"):
@@ -335,7 +337,7 @@ class Conversations:
         return await self._show(request, typed=form, problem=problem)
 
     def _composer(self, request: Request, key: str, **more: Any) -> Response:
-        given = {"typed": {}, "problem": "", "said": "", "message_id": None} | more
+        given = {"typed": {}, "problem": "", "notice": "", "message_id": None} | more
         given["message_id"] = given["message_id"] or uuid.uuid4().hex
         caller = caller_of(request)
         csrf = self._site.csrf(request)
@@ -350,14 +352,14 @@ class Conversations:
         key = self._key(request)
         try:
             run = await self._find(caller, form.get("run", ""))
-            said = await decide(run, form, by=caller.sender)
+            notice = await decide(run, form, by=caller.sender)
         except (PerdureError, FormError, JsonError) as error:
             if request.headers.get("hx-request"):
                 raise HttpError(422, str(error)) from None
             return await self._show(request, problem=str(error))
         if request.headers.get("hx-request"):
-            return self._site.fragment(request, "said.html", said=said)
-        return self._site.go_to(request, f"/conversations/{path(key)}?{self._site.said(request, said)}#end")
+            return self._site.fragment(request, "notice.html", notice=notice)
+        return self._site.go_to(request, f"/conversations/{path(key)}?{self._site.notice_query(request, notice)}#end")
 
     def _key(self, request: Request) -> str:
         return str(request.path_params["key"])

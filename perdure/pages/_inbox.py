@@ -80,13 +80,13 @@ class Inbox:
         ]
 
     async def _show(self, request: Request) -> Response:
-        return await self._page(request, said=self._site.said_of(request))
+        return await self._page(request, notice=self._site.notice_of(request))
 
     async def _page(
         self,
         request: Request,
         *,
-        said: str = "",
+        notice: str = "",
         problem: str = "",
         typed: dict[str, str] | None = None,
         status: int = 200,
@@ -118,7 +118,7 @@ class Inbox:
             gone=not chosen and "run" in request.query_params,
             typed=typed or {},
             by=(typed or {}).get("by", unquote(request.cookies.get("perdure_by", ""))),
-            said=said,
+            notice=notice,
             problem=problem,
         )
 
@@ -154,10 +154,10 @@ class Inbox:
         try:
             caller.check("approve", "decide what waits")
             run = await self._find(caller, form.get("run", ""))
-            said = await decide(run, form, by=None if self._everywhere else caller.sender)
+            notice = await decide(run, form, by=None if self._everywhere else caller.sender)
         except (RunError, ServerError, FormError, JsonError) as error:
             return await self._page(request, problem=str(error), typed=form, status=422)
-        response = self._site.go_to(request, "./?" + self._site.said(request, said))
+        response = self._site.go_to(request, "./?" + self._site.notice_query(request, notice))
         # A cookie holds Latin-1 at most, a name anything.
         name = quote(form.get("by", "")[:_LONGEST_NAME])
         response.set_cookie("perdure_by", name, httponly=True, samesite="strict", max_age=30_000_000)

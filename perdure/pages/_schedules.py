@@ -37,11 +37,11 @@ class SchedulesPage:
     async def _show(self, request: Request) -> Response:
         caller_of(request).check(READ, "look at schedules")
         return await self._page(
-            request, changed=request.query_params.get("schedule", ""), said=self._site.said_of(request)
+            request, changed=request.query_params.get("schedule", ""), notice=self._site.notice_of(request)
         )
 
     async def _page(
-        self, request: Request, *, changed: str = "", said: str = "", problem: str = "", status: int = 200
+        self, request: Request, *, changed: str = "", notice: str = "", problem: str = "", status: int = 200
     ) -> Response:
         """`changed`: a schedule that the list, which is a moment late, may show as it was."""
         caller, perdure = caller_of(request), self._gateway.perdure
@@ -60,7 +60,7 @@ class SchedulesPage:
             may_send=caller.may(SEND),
             may_stop=caller.may(STOP),
             tenants=await self._site.tenants(request, perdure),
-            said=said,
+            notice=notice,
             problem=problem,
         )
 
@@ -83,5 +83,5 @@ class SchedulesPage:
             )
         except (RunError, ServerError, ScheduleError) as error:
             return await self._page(request, problem=str(error), status=422)
-        said = self._site.said(request, f"{schedule.name} {words}")
-        return self._site.go_to(request, f"/schedules?{urlencode({'schedule': schedule.name})}&{said}")
+        notice = self._site.notice_query(request, f"{schedule.name} {words}")
+        return self._site.go_to(request, f"/schedules?{urlencode({'schedule': schedule.name})}&{notice}")

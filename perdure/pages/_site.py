@@ -91,14 +91,14 @@ class Site:
         """Redirect the browser after a form was accepted."""
         return self.guards.finish(request, RedirectResponse(address, 303))
 
-    def said(self, request: Request, words: str) -> str:
+    def notice_query(self, request: Request, words: str) -> str:
         """A query by which the next page shows these words."""
-        return urlencode({"said": words, "by": self.guards.sign_words(request, words)})
+        return urlencode({"notice": words, "by": self.guards.sign_words(request, words)})
 
-    def said_of(self, request: Request) -> str:
+    def notice_of(self, request: Request) -> str:
         """Return the words in such a query, if this server has signed them."""
         query = request.query_params
-        return self.guards.own_words(request, query.get("said", ""), query.get("by", ""))
+        return self.guards.own_words(request, query.get("notice", ""), query.get("by", ""))
 
     async def form(self, request: Request) -> dict[str, str]:
         """The texts of a form that came from a page of ours. Raises `HttpError` where it did not, or is too large."""

@@ -1,7 +1,7 @@
 """Plans: calls as a dependency graph, their scheduler, loops, validation, and simulation."""
 
 from perdure.plan._calls import (
-    DEFAULT_MAX,
+    DEFAULT_ITERATIONS,
     DEFAULT_PARALLEL,
     EACH,
     ENDED,
@@ -40,7 +40,7 @@ __all__ = [
     "BEGUN",
     "CONVERTED",
     "Call",
-    "DEFAULT_MAX",
+    "DEFAULT_ITERATIONS",
     "DEFAULT_PARALLEL",
     "EACH",
     "ENDED",

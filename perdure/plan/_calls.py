@@ -181,7 +181,7 @@ def _or_unknown(lookup: Callable[[Reference], Json | Missing], reference: Refere
 
 
 DEFAULT_PARALLEL: Final = 8
-DEFAULT_MAX: Final = 20
+DEFAULT_ITERATIONS: Final = 20
 SHOWN_FAILURES: Final = 10
 """Failed iterations that the model reads one by one."""
 EACH: Final = "_each"
@@ -318,7 +318,7 @@ class LoopForm:
     place: str = INDEX
     """The kinds of the references that read the item and its place."""
     parallel: int = DEFAULT_PARALLEL
-    most: int = DEFAULT_MAX
+    most: int = DEFAULT_ITERATIONS
     first: int | None = None
     """The place of the first item, for a part of a longer list; `None`: the whole list."""
     each: Template = EMPTY_TEMPLATE

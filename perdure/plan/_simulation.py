@@ -124,7 +124,7 @@ class _Player:
                 levels[call.index],
                 starts.get(call.index),
                 ends.get(call.index),
-                self._is_asked(call, rounds) if call.index in starts else False,
+                self._needs_approval(call, rounds) if call.index in starts else False,
                 *rounds.get(call.index, ()),
             )
             for call in plan.calls
@@ -166,7 +166,7 @@ class _Player:
             self._assumed.lengths |= {show(path): times for path in paths}
         return Returned(UNKNOWN, outcome.branch, parts=dict.fromkeys(call.spec.loop.writes, UNKNOWN))
 
-    def _is_asked(self, call: Call, rounds: Mapping[int, tuple[int, bool, Simulation]]) -> bool:
+    def _needs_approval(self, call: Call, rounds: Mapping[int, tuple[int, bool, Simulation]]) -> bool:
         if call.index in rounds:
             return any(step.asks for step in rounds[call.index][2].steps)
         return call.spec.tool is not None and call.spec.tool is not LET and self._asks(call)

@@ -270,7 +270,7 @@ class RunOutput:
         text = result.text if self.text_answers and result.text.strip() else None
         return text if result.output is None else result.output
 
-    def is_given(self, plan: Plan, result: RequestResult) -> bool:
+    def is_complete(self, plan: Plan, result: RequestResult) -> bool:
         """Whether an answer holds an output in any form, so that no Request has to follow."""
         return bool(_completions(plan.own)) or self.text(result) is not None
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from perdure.approvals.policy import Policy, ToolOwner
 from perdure.errors import CallError, ProtocolError, ToolDefinitionError
 from perdure.models.usage import RunUsage
-from perdure.plan import DEFAULT_MAX, DEFAULT_PARALLEL, Call, LoopForm
+from perdure.plan import DEFAULT_ITERATIONS, DEFAULT_PARALLEL, Call, LoopForm
 from perdure.runs.agent import Config, parse_agent
 from perdure.runs.budget import ExpectedUsage
 from perdure.runs.limits import Budget
@@ -235,7 +235,7 @@ def handed(call: Call, base: Mapping[str, Json], run: RunState, budget: Budget) 
         items=call.inputs.items or [],
         parallel=call.spec.raw.get("_parallel", DEFAULT_PARALLEL),
         until=call.spec.raw.get("_until", ""),
-        max=call.spec.raw.get("_max", DEFAULT_MAX),
+        max=call.spec.raw.get("_max", DEFAULT_ITERATIONS),
         title=tool.name,
         max_payload=prepared.max_payload,
         **below,

@@ -49,7 +49,7 @@ class EventJournal:
     """
 
     def __init__(self, carried: CarriedEvents | None = None) -> None:
-        self._kept: deque[_Entry] = deque()
+        self._kept: deque[_JournalEntry] = deque()
         self._size = 0
         self.count = 0
         """Number of events so far."""
@@ -74,7 +74,7 @@ class EventJournal:
         self.resets = list(carried.resets)
         for each in carried.events:
             size = clipped(each.data, KEPT_EVENTS_SIZE)[1]
-            self._keep(_Entry(each.topic, each.phase, each.at, each.run_id, each.data, size))
+            self._keep(_JournalEntry(each.topic, each.phase, each.at, each.run_id, each.data, size))
         if resets and resets[0].event == 0:
             self._note_reset(resets.pop(0).at)
         self.resets += [RunReset(self.count + mark.event, mark.at) for mark in resets]
@@ -103,7 +103,7 @@ class EventJournal:
             held = size <= _HELD
             found, size = (data, min(size, most)) if held else _small(data, most, values=of is not None)
         self.count += 1
-        self._keep(_Entry(topic, phase, at, run_id, found, size, held))
+        self._keep(_JournalEntry(topic, phase, at, run_id, found, size, held))
 
     def show(self, written: WrittenText | None) -> None:
         """Set the text that a reader of these events sees as it stands; `None`: none."""
@@ -164,7 +164,7 @@ class EventJournal:
             events.appendleft(entry.noted())
         return CarriedEvents(count=self.count, resets=list(self.resets), events=list(events))
 
-    def _keep(self, entry: _Entry) -> None:
+    def _keep(self, entry: _JournalEntry) -> None:
         self._kept.append(entry)
         self._size += entry.weight
         while len(self._kept) > KEPT_EVENTS or self._size > KEPT_EVENTS_SIZE:
@@ -172,7 +172,7 @@ class EventJournal:
 
 
 @dataclass(slots=True)
-class _Entry:
+class _JournalEntry:
     topic: Topic
     phase: str
     at: str

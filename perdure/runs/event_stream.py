@@ -497,8 +497,8 @@ class TextWriter:
     def __init__(self, request: int, attempt: int, secrets: Iterable[str] = (), mask: str = "") -> None:
         self._request, self._attempt = request, attempt
         secrets = list(secrets)
-        self._assistant = _Text(MaskedText(secrets, mask))
-        self._reasoning = _Text(MaskedText(secrets, mask))
+        self._assistant = _StreamedText(MaskedText(secrets, mask))
+        self._reasoning = _StreamedText(MaskedText(secrets, mask))
         self._held: str | None = ""
         """Text that may become `NO_REPLY`; `None`: the answer is not `NO_REPLY`."""
         self._told = 0
@@ -529,7 +529,7 @@ class TextWriter:
         )
 
 
-class _Text:
+class _StreamedText:
     def __init__(self, masked: MaskedText) -> None:
         self._masked = masked
         self._end = ""

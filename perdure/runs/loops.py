@@ -13,7 +13,7 @@ from perdure.errors import CallError
 from perdure.hooks.events import RunOwner
 from perdure.models.usage import RunUsage
 from perdure.plan import (
-    DEFAULT_MAX,
+    DEFAULT_ITERATIONS,
     DEFAULT_PARALLEL,
     EACH,
     LOOP_DONE,
@@ -202,7 +202,7 @@ class LoopInput(WireModel):
     items: list[Json] = Field(default_factory=list)
     parallel: int = DEFAULT_PARALLEL
     until: Json = ""
-    max: int = DEFAULT_MAX
+    max: int = DEFAULT_ITERATIONS
     max_payload: int = MAX_PAYLOAD
     title: str = ""
     """The call in words, for summaries."""

@@ -493,7 +493,7 @@ class RequestLoop:
         idle = not self.running and not self.behind and self.stage is RequestStage.DRAINING
         if not idle or not self.plan.closed or not self.plan.held_calls.held:
             return
-        if self._run.output.is_given(self.plan, self.result):
+        if self._run.output.is_complete(self.plan, self.result):
             self._drop(f"not run: Request {self.plan.request} gave the output, and none has kept it", now)
         else:
             self._stage = RequestStage.REVISED

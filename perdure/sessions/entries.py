@@ -27,7 +27,7 @@ _CALL: Final = 200
 """Bytes of a call beside its parameters, its result and its error."""
 
 
-class _Entry(WireModel):
+class _TranscriptEntry(WireModel):
     n: int = 0
     """Place in the session, from 1 on without gaps, unless a fork leaves entries out. The transcript sets it."""
     at: str
@@ -43,7 +43,7 @@ class _Entry(WireModel):
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
-class MessageEntry(_Entry):
+class MessageEntry(_TranscriptEntry):
     """A sender's message, once, in the order of acceptance."""
 
     type: Literal["message"] = "message"
@@ -109,7 +109,7 @@ class CallEntry(WireModel):
         return dumps({"status": self.status, **({"reason": self.reason} if self.reason else {})})
 
 
-class RunEntry(_Entry):
+class RunEntry(_TranscriptEntry):
     """A run that has ended, with any outcome."""
 
     type: Literal["run"] = "run"
@@ -134,7 +134,7 @@ class RunEntry(_Entry):
         return super().as_json() | {"runId": self.run_id, "status": self.status, "calls": calls}
 
 
-class ReplyEntry(_Entry):
+class ReplyEntry(_TranscriptEntry):
     """The reply of a run."""
 
     type: Literal["reply"] = "reply"
@@ -149,7 +149,7 @@ class ReplyEntry(_Entry):
         return super().as_json() | {"runId": self.run_id, "text": self.text}
 
 
-class DeliveryEntry(_Entry):
+class DeliveryEntry(_TranscriptEntry):
     """The outcome of a reply's delivery (R10.16)."""
 
     type: Literal["delivery"] = "delivery"
@@ -170,7 +170,7 @@ class DeliveryEntry(_Entry):
         return super().as_json() | {"runId": self.run_id, "kind": self.kind}
 
 
-class CompactionEntry(_Entry):
+class CompactionEntry(_TranscriptEntry):
     """The text that stands for all entries before a Request (R10.11)."""
 
     type: Literal["compaction"] = "compaction"
@@ -194,7 +194,7 @@ class CompactionEntry(_Entry):
     branch: int = 0
 
 
-class CommandEntry(_Entry):
+class CommandEntry(_TranscriptEntry):
     """A command of a sender, or an action on the session."""
 
     type: Literal["command"] = "command"

@@ -132,10 +132,10 @@ class Index:
     @classmethod
     def of(cls, ids: Iterable[str], segment: int) -> Index:
         """Return the index of one segment's messages."""
-        return cls._made(_digest(id) + segment.to_bytes(4) for id in ids)
+        return cls._from_records(_digest(id) + segment.to_bytes(4) for id in ids)
 
     @classmethod
-    def _made(cls, records: Iterable[bytes]) -> Index:
+    def _from_records(cls, records: Iterable[bytes]) -> Index:
         made = cls()
         made._bytes = b"".join(sorted(records))
         return made
@@ -153,7 +153,7 @@ class Index:
     def joined(self, other: Index) -> Index:
         """Return this index joined with another."""
         each = [index._record(at) for index in (self, other) for at in range(len(index))]
-        return self._made(each)
+        return self._from_records(each)
 
     def find(self, id: str) -> int:
         """Return the newest segment of a message; 0 if it is not here."""

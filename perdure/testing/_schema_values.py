@@ -71,7 +71,7 @@ def make(schema: Json, chooser: Chooser, *, what: str = "a value") -> Json:
     wanted = Schema(schema if isinstance(schema, dict) else {} if schema else {"not": {}})
     problems: list[str] = []
     for _ in range(_TRIES):
-        value = _Maker(wanted.schema, chooser).make(wanted.schema, 0)
+        value = _ValueMaker(wanted.schema, chooser).make(wanted.schema, 0)
         problems = wanted.errors(value)
         if not problems:
             return value
@@ -80,7 +80,7 @@ def make(schema: Json, chooser: Chooser, *, what: str = "a value") -> Json:
     )
 
 
-class _Maker:
+class _ValueMaker:
     def __init__(self, root: JsonObject, chooser: Chooser) -> None:
         self._root, self._chooser = root, chooser
 

@@ -186,7 +186,7 @@ async def record_run(client: Client, run_id: str) -> Case:
         audited = await audit_run(client, workflow_id)
         view = audited.view or await fetch_run(client, workflow_id)
         if workflow_id == run_id:
-            case |= _given(taken.input)
+            case |= _input_of(taken.input)
             case["tools"] = {}
         case["tools"] |= _definitions(audited.tools)
         runs[workflow_id.removeprefix(run_id).removeprefix("/")] = _written(view, audited.exchanges, taken)
@@ -240,7 +240,7 @@ def _definitions(tools: Iterable[Tool]) -> JsonObject:
     }
 
 
-def _given(run_input: RunInput | None) -> JsonObject:
+def _input_of(run_input: RunInput | None) -> JsonObject:
     if run_input is None:
         return {}
     given: JsonObject = {"agent": run_input.agent}

@@ -517,7 +517,7 @@ class ScriptedModel:
         client = model.client(timeout=5)
         ```
         """
-        http = DefaultAsyncHttpxClient(event_hooks={"request": [_say_run]})
+        http = DefaultAsyncHttpxClient(event_hooks={"request": [_name_run]})
         key = self._api_key or "scripted"
         return AsyncOpenAI(base_url=self.base_url, api_key=key, max_retries=0, http_client=http, **options)
 
@@ -529,7 +529,7 @@ class ScriptedModel:
         ```
         """
         address, key = self.base_url.removesuffix("/v1"), self._api_key or "scripted"
-        http = httpx2.AsyncClient(event_hooks={"request": [_say_run]}, timeout=TIMEOUT)
+        http = httpx2.AsyncClient(event_hooks={"request": [_name_run]}, timeout=TIMEOUT)
         others = [provider for provider in FORMS if not provider.startswith("openai")]
         return {provider: connect(provider, address, key, http) for provider in others}
 
@@ -674,7 +674,7 @@ class ScriptedModel:
             self._changed.notify_all()
 
 
-async def _say_run(request: Any) -> None:
+async def _name_run(request: Any) -> None:
     if activity.in_activity():
         request.headers[RUN_HEADER] = activity.info().workflow_id or ""
 

@@ -155,7 +155,7 @@ def _by_name(existing: Existing, input: Annotation, output: Annotation, options:
         schema, names = ({}, []) if none else ({"properties": {_ONE: schema}, "required": [_ONE]}, [_ONE])
         existing = existing.model_copy(update={"arguments": names})
     result = None if output in (None, type(None)) else _schema(output, where, "serialization")
-    return _made(existing, schema, result, options, "")
+    return _tool_of(existing, schema, result, options, "")
 
 
 def _by_signature(
@@ -172,16 +172,16 @@ def _by_signature(
     output = None if result is None else plain_schema(result.json_schema(mode="serialization"))
     alone = _schema(fields[0].annotation, f"tool {name!r}", "validation") if len(fields) == 1 else {}
     if _is_object(alone):
-        return _made(existing, alone, output, options, about)
+        return _tool_of(existing, alone, output, options, about)
     try:
         defaults = {str(f.alias): to_jsonable_python(f.get_default()) for f in fields if not f.is_required()}
     except PydanticSerializationError as error:
         raise ToolDefinitionError(f"tool {name!r}: a default cannot be written as JSON: {error}") from None
     existing = existing.model_copy(update={"arguments": [f.alias for f in fields], "defaults": defaults})
-    return _made(existing, schema, output, options, about)
+    return _tool_of(existing, schema, output, options, about)
 
 
-def _made(
+def _tool_of(
     existing: Existing, schema: JsonObject, output: JsonObject | None, options: JsonObject, about: str
 ) -> ToolFunction:
     name = options.pop("name", existing.name)

@@ -597,7 +597,7 @@ class Formula:
         value has more than `most` bytes.
         """
         value = self.evaluate(values, steps)
-        _, new, looked_at = sizes.of_made(value, frozenset(map(id, values)), most)
+        _, new, looked_at = sizes.of_composed(value, frozenset(map(id, values)), most)
         with _in_words():
             steps.take(looked_at // LOOKS)
             steps.text(new)

@@ -81,14 +81,14 @@ def in_words(sources: Iterable[str]) -> str:
     )
 
 
-class _Place:
+class _LabelledPlace:
     """A path with a write. `own`: the sources of the value here, without the places below."""
 
     __slots__ = ("age", "below", "own", "whole")
 
-    def __init__(self, own: Sources, age: int, below: dict[str, _Place] | None = None) -> None:
+    def __init__(self, own: Sources, age: int, below: dict[str, _LabelledPlace] | None = None) -> None:
         self.own, self.age = own, age
-        self.below: dict[str, _Place] = {} if below is None else below
+        self.below: dict[str, _LabelledPlace] = {} if below is None else below
         self.whole: Sources | None = None
         """The sources of the place and all places below, once they were needed."""
 
@@ -106,7 +106,7 @@ class Labels:
 
     def __init__(self, own: Sources = NOWHERE) -> None:
         self._age = 0
-        self._root = _Place(own, 0)
+        self._root = _LabelledPlace(own, 0)
 
     def snapshot(self) -> Labels:
         """Return the present labels; later writes do not show in them. Costs nothing."""
@@ -140,14 +140,14 @@ class Labels:
 
     def of_absent(self, path: Path) -> Sources:
         """Return the sources of the fact that there is no value at the path: of a write to exactly that path."""
-        place: _Place | None = self._root
+        place: _LabelledPlace | None = self._root
         for part in path:
             place = None if place is None else place.below.get(str(part))
         return NOWHERE if place is None else place.own
 
     def parts(self) -> Iterator[tuple[tuple[str, ...], Sources]]:
         """Yield each path with a write, with the sources of its value without the parts below; from above."""
-        left: list[tuple[tuple[str, ...], _Place]] = [((), self._root)]
+        left: list[tuple[tuple[str, ...], _LabelledPlace]] = [((), self._root)]
         while left:
             path, place = left.pop()
             yield path, place.own
@@ -156,7 +156,7 @@ class Labels:
     def shaped(self, value: Json, hides: Hides, shape: Shaping, named: Naming) -> Any:  # of an object an object
         """Return the value with each hidden part replaced by its shape, and the very same value if none is hidden."""
 
-        def walk(value: Json, place: _Place, path: tuple[str, ...]) -> Json:
+        def walk(value: Json, place: _LabelledPlace, path: tuple[str, ...]) -> Json:
             if not untrusted(place.everything()):
                 return value
             hidden = hides(place.own)
@@ -194,9 +194,9 @@ class Labels:
             last = depth == len(path) - 1
             below = place.below.get(str(part))
             if last and method == "set":
-                below = _Place(sources, self._age)
+                below = _LabelledPlace(sources, self._age)
             else:
-                below = _Place(place.own, self._age) if below is None else self._mine(below)
+                below = _LabelledPlace(place.own, self._age) if below is None else self._mine(below)
             place.below[str(part)] = below
             place = below
         if method == "set":
@@ -214,31 +214,31 @@ class Labels:
             if _odd(part):
                 break
             below = place.below.get(str(part))
-            below = _Place(place.own, self._age) if below is None else self._mine(below)
+            below = _LabelledPlace(place.own, self._age) if below is None else self._mine(below)
             place.below[str(part)] = place = below
         self._add(place, sources)
 
-    def _put(self, place: _Place, key: str, sources: Sources, *, merged: bool) -> None:
+    def _put(self, place: _LabelledPlace, key: str, sources: Sources, *, merged: bool) -> None:
         """Record a key of an object that is merged, or assigned, into the value at the place."""
         if not merged:
-            place.below[key] = _Place(sources, self._age)
+            place.below[key] = _LabelledPlace(sources, self._age)
         elif key not in place.below:
-            place.below[key] = _Place(join(place.own, sources), self._age)
+            place.below[key] = _LabelledPlace(join(place.own, sources), self._age)
         else:
             place.below[key] = self._mine(place.below[key])
             self._add(place.below[key], sources)
 
-    def _add(self, place: _Place, sources: Sources) -> None:
+    def _add(self, place: _LabelledPlace, sources: Sources) -> None:
         """Add sources to the place and to all below."""
         place.own, place.whole = join(place.own, sources), None
         for key in place.below:
             place.below[key] = self._mine(place.below[key])
             self._add(place.below[key], sources)
 
-    def _mine(self, place: _Place) -> _Place:
+    def _mine(self, place: _LabelledPlace) -> _LabelledPlace:
         """Return the place to be changed: a copy if a snapshot holds it."""
         if place.age != self._age:
-            return _Place(place.own, self._age, dict(place.below))
+            return _LabelledPlace(place.own, self._age, dict(place.below))
         place.whole = None
         return place
 

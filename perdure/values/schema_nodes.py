@@ -697,7 +697,7 @@ class Verdicts:
             raise UncoveredError
         known = self._nodes.get(id(schema))
         if known is None:
-            known = self._nodes[id(schema)] = self._made(schema)
+            known = self._nodes[id(schema)] = self._compile(schema)
         return known
 
     def assertion(self, schema: JsonObject, keyword: str) -> Part | None:
@@ -707,7 +707,7 @@ class Verdicts:
             self._assertions[place] = MAKERS[keyword][1](self, schema)
         return self._assertions[place]
 
-    def _made(self, schema: JsonObject) -> SchemaNode:
+    def _compile(self, schema: JsonObject) -> SchemaNode:
         self._refuse_names(schema)
         if self.draft.lone_reference and "$ref" in schema:
             schema = {"$ref": schema["$ref"]}

@@ -72,7 +72,7 @@ class Sizes:
             self.note(value, size)
         return size
 
-    def of_made(self, value: Json, known_ids: Collection[int], most: int) -> tuple[int, int, int]:
+    def of_composed(self, value: Json, known_ids: Collection[int], most: int) -> tuple[int, int, int]:
         """Return the bytes of a value that was made of others, how many of them are new, and the number of parts
         examined.
 

@@ -77,10 +77,10 @@ def is_prefix(prefix: Path, path: Path) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _WrittenPlace:
     """A path with writes."""
 
-    below: dict[str, _Place] = field(default_factory=dict)
+    below: dict[str, _WrittenPlace] = field(default_factory=dict)
     here: list[int] = field(default_factory=list)
 
 
@@ -92,14 +92,14 @@ class VisibleWrites:
 
     def __init__(self) -> None:
         self._writes: dict[int, Write] = {}
-        self._root = _Place()
+        self._root = _WrittenPlace()
         self._count = 0
 
     def add(self, write: Write) -> None:
         """Add the next write of the log."""
         place = self._root
         for part in write.path:
-            place = place.below.setdefault(str(part), _Place())
+            place = place.below.setdefault(str(part), _WrittenPlace())
         if stands_alone(write.method, write.path):
             hidden = [place]
             while hidden:

@@ -42,8 +42,8 @@ async def test_what_was_told_last_is_there_for_the_next_attempt(fails: bool) -> 
 
     async def work() -> None:
         async with supervised_heartbeat() as heart:
-            heart.tell("first")
-            heart.tell("second")
+            heart.record("first")
+            heart.record("second")
             await asyncio.sleep(0)
             if fails:
                 raise ValueError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.activities.rate_headers import asked_pause
+from perdure.activities.rate_headers import requested_pause
 
 NOW = datetime(2026, 11, 23, 12, 0, 0, tzinfo=UTC)
 OPENAI = {
@@ -51,7 +51,7 @@ ANTHROPIC = {
     ],
 )
 def test_the_headers_name_the_pause(headers: dict[str, str], seconds: float | None) -> None:
-    assert asked_pause(headers, NOW) == (None if seconds is None else pytest.approx(seconds))
+    assert requested_pause(headers, NOW) == (None if seconds is None else pytest.approx(seconds))
 
 
 NAMES = st.sampled_from(["retry-after", "retry-after-ms", "date", *OPENAI, *ANTHROPIC])
@@ -62,5 +62,5 @@ TEXTS = st.text(max_size=12) | st.sampled_from(
 
 @given(st.dictionaries(NAMES, TEXTS))
 def test_no_header_breaks_a_failure(headers: dict[str, str]) -> None:
-    pause = asked_pause(headers, NOW)
+    pause = requested_pause(headers, NOW)
     assert pause is None or 0 <= pause < float("inf")

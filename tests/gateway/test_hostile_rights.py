@@ -154,8 +154,8 @@ async def test_a_page_says_what_this_gateway_has_told_this_browser_and_nothing_e
             answer = await at.http.post(begun, data=form | {"mode": "followup"})
             told.append(answer.headers["location"].partition("#")[0])
         own, other = urlsplit(told[1]), urlsplit(told[0])
-        words = parse_qs(own.query)["said"][0]
-        forged = urlencode({"said": words, "by": "0" * 64})
+        words = parse_qs(own.query)["notice"][0]
+        forged = urlencode({"notice": words, "by": "0" * 64})
         addresses = [told[1], f"{own.path}?{other.query}", f"{own.path}?{forged}", f"/inbox/?{forged}"]
         shown = [f'role="status">{words}' in (await at.http.get(address)).text for address in addresses]
         assert shown == [True, False, False, False]

@@ -246,7 +246,7 @@ async def test_r17_5_all_pages_are_read_without_javascript_and_on_a_small_screen
         await page.goto(f"{seen.at.address}/conversations/{key}")
         await page.get_by_label("Message").fill("And the chair?")
         await page.get_by_role("button", name="Send").click()
-        await expect(page.locator(".said")).to_contain_text("Sent: the agent has begun")
+        await expect(page.locator(".notice")).to_contain_text("Sent: the agent has begun")
         await context.close()
         small = await (await browser.new_context(viewport={"width": 360, "height": 740})).new_page()
         await sign(small, seen.at, seen.tokens[0])

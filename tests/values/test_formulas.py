@@ -467,8 +467,8 @@ def test_r18_9_a_value_of_shared_parts_has_the_size_that_it_is_written_in(
     if known:
         sizes.of(parts)
     written = len(dumps(made).encode())
-    size, new, _ = sizes.of_made(made, frozenset(map(id, parts)), written)
+    size, new, _ = sizes.of_composed(made, frozenset(map(id, parts)), written)
     assert size == sizes.of(made) == written
     assert 0 <= new <= size
     with pytest.raises(TooManyBytesError):
-        Sizes().of_made(made, frozenset(), written - 1)
+        Sizes().of_composed(made, frozenset(), written - 1)

@@ -69,18 +69,18 @@ class Beats(list[str]):
 
 def beats(monkeypatch: pytest.MonkeyPatch) -> Beats:
     sent = Beats()
-    say, beat = Heartbeat.say, Heartbeat._beat
+    send, beat = Heartbeat.send, Heartbeat._beat
 
     async def counted(self: Heartbeat, *details: Any) -> None:
         sent.append("told")
-        await say(self, *details)
+        await send(self, *details)
 
     def counted_beat(self: Heartbeat) -> None:
         sent.append("beat")
         beat(self)
         sent.alive.set()
 
-    monkeypatch.setattr(Heartbeat, "say", counted)
+    monkeypatch.setattr(Heartbeat, "send", counted)
     monkeypatch.setattr(Heartbeat, "_beat", counted_beat)
     return sent
 

@@ -108,18 +108,18 @@ def _as_a2a() -> Any:
 
 
 def _method(
-    method: Callable[Concatenate[Methods, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[Methods, P], Coroutine[Any, Any, R]]:
+    method: Callable[Concatenate[A2AMethods, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[A2AMethods, P], Coroutine[Any, Any, R]]:
     @wraps(method)
-    async def translated(self: Methods, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def translated(self: A2AMethods, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with _as_a2a():
             return await method(self, *args, **kwargs)
 
-    checked: Callable[Concatenate[Methods, P], Coroutine[Any, Any, R]] = validate_request_params(translated)
+    checked: Callable[Concatenate[A2AMethods, P], Coroutine[Any, Any, R]] = validate_request_params(translated)
     return checked
 
 
-class Methods(RequestHandler):
+class A2AMethods(RequestHandler):
     """Each method takes what its caller wants of the agent whose address was called."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -129,7 +129,7 @@ class Methods(RequestHandler):
     @_method
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task | Message:
         """Send a message, and wait until its task has ended or waits for this client, unless the client wants the task at once."""
-        call = _Call(self._gateway, self._trees, context)
+        call = _MethodCall(self._gateway, self._trees, context)
         _check_configuration(params)
         session, run_id = await call.send(params.message)
         if run_id is None:
@@ -143,7 +143,7 @@ class Methods(RequestHandler):
     ) -> AsyncGenerator[Task | Message | Update, None]:
         """Send a message, and yield its task and what becomes of it."""
         with _as_a2a():
-            call = _Call(self._gateway, self._trees, context)
+            call = _MethodCall(self._gateway, self._trees, context)
             _check_configuration(params)
             session, run_id = await call.send(params.message)
             if run_id is None:
@@ -159,7 +159,7 @@ class Methods(RequestHandler):
     ) -> AsyncGenerator[Task | Update, None]:
         """Yield a task, and what becomes of it. What a model has written since its beginning comes again, from the first piece."""
         with _as_a2a():
-            call = _Call(self._gateway, self._trees, context)
+            call = _MethodCall(self._gateway, self._trees, context)
             call.caller.check(READ, "follow a task")
             session = await call.session_of(params.id)
             task = await call.task(session, params.id)
@@ -172,13 +172,13 @@ class Methods(RequestHandler):
 
     @_method
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
-        call = _Call(self._gateway, self._trees, context)
+        call = _MethodCall(self._gateway, self._trees, context)
         call.caller.check(READ, "look at a task")
         return await call.task(await call.session_of(params.id), params.id, _history_length(params))
 
     @_method
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
-        call = _Call(self._gateway, self._trees, context)
+        call = _MethodCall(self._gateway, self._trees, context)
         call.caller.check(STOP, "cancel a task")
         session = await call.session_of(params.id)
         task = await call.task(session, params.id)
@@ -193,7 +193,7 @@ class Methods(RequestHandler):
 
     @_method
     async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
-        call = _Call(self._gateway, self._trees, context)
+        call = _MethodCall(self._gateway, self._trees, context)
         call.caller.check(READ, "look at tasks")
         return await call.tasks(params)
 
@@ -228,7 +228,7 @@ class Methods(RequestHandler):
         raise ExtendedAgentCardNotConfiguredError
 
 
-class _Call:
+class _MethodCall:
     """One call of a method: its caller, and the agent that it is for."""
 
     def __init__(self, gateway: Gateway, trees: RunTreeReader, context: ServerCallContext) -> None:

@@ -32,12 +32,12 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
     def dispatcher() -> JsonRpcDispatcher:
         from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 
-        from perdure.gateway.a2a._methods import CallContexts, Methods
+        from perdure.gateway.a2a._methods import A2AMethods, CallContexts
 
         # It logs each refusal with a stack; the client has its reason, and the gateway's own log the faults.
         logging.getLogger("a2a.server.routes").setLevel(logging.CRITICAL)
         logging.getLogger("a2a.compat").setLevel(logging.CRITICAL)
-        return JsonRpcDispatcher(Methods(gateway), CallContexts(), enable_v0_3_compat=True)
+        return JsonRpcDispatcher(A2AMethods(gateway), CallContexts(), enable_v0_3_compat=True)
 
     async def call(request: Request) -> Response:
         gateway.agents.get(request.path_params["agent"])

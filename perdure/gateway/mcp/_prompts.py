@@ -92,19 +92,19 @@ def _text(value: Json) -> str:
 def _messages(name: str, agent: Agent[Any], value: JsonObject) -> Iterator[types.PromptMessage]:
     for number, each in enumerate(agent.parsed.messages()):
         if isinstance(each, SystemMessage):
-            yield _said(each.text)
+            yield _prompt_message(each.text)
         elif isinstance(each, TextMessage):
-            yield _said(each.text, each.role)
+            yield _prompt_message(each.text, each.role)
         elif isinstance(each, ChatMessage) and each.role in ("system", "user", "assistant") and each.text:
-            yield _said(each.text, "assistant" if each.role == "assistant" else "user")
+            yield _prompt_message(each.text, "assistant" if each.role == "assistant" else "user")
         elif isinstance(each, DataMessage) and each.given:
             uri = f"perdure:///agents/{quote(name)}/{number}/{quote(each.kind)}"
             resource = types.TextResourceContents(uri=uri, mime_type=JSON, text=dumps(each.data))
             yield types.PromptMessage(role="user", content=types.EmbeddedResource(resource=resource))
     if value:
         whole = [*value] == ["request"] and not any(isinstance(each, InputMessage) for each in agent.parsed.messages())
-        yield _said(_text(value["request"]) if whole else dumps(value))
+        yield _prompt_message(_text(value["request"]) if whole else dumps(value))
 
 
-def _said(text: str, role: types.Role = "user") -> types.PromptMessage:
+def _prompt_message(text: str, role: types.Role = "user") -> types.PromptMessage:
     return types.PromptMessage(role=role, content=types.TextContent(text=text))

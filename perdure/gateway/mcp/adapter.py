@@ -68,7 +68,7 @@ def mcp_adapter(gateway: Gateway) -> Adapter:
         return Adapter("mcp", [])
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-    methods, prompts = Methods(gateway), Prompts(gateway)
+    methods, prompts = McpMethods(gateway), Prompts(gateway)
     # The gateway's frame has looked at Host and Origin.
     manager = StreamableHTTPSessionManager(
         mcp_server(methods, prompts, Resources(gateway, prompts)),
@@ -76,7 +76,7 @@ def mcp_adapter(gateway: Gateway) -> Adapter:
         max_request_body_size=gateway.settings.gateway_body,
     )
 
-    class Address:
+    class McpEndpoint:
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             request = Request(scope, receive)
             request_body: Json = None
@@ -104,7 +104,7 @@ def mcp_adapter(gateway: Gateway) -> Adapter:
             yield
 
     # A session is a name alone: there is nothing to end (DELETE), nor to say unasked, so a GET would hold a connection for nothing.
-    return Adapter("mcp", [Route("/mcp", Address(), methods=["POST"])], lifespan=lifespan)
+    return Adapter("mcp", [Route("/mcp", McpEndpoint(), methods=["POST"])], lifespan=lifespan)
 
 
 def _is(request_body: Json, method: str) -> TypeGuard[JsonObject]:
@@ -129,7 +129,7 @@ _KEY: Final = "perdure/key"
 """Of `_meta`: the caller's idempotency key for a call, so that one that is sent again starts no second run."""
 
 
-class _Server(Server[Any]):
+class _TaskServer(Server[Any]):
     """The library's server, which knows the types of tasks, and leaves their methods to whoever serves them."""
 
     def get_capabilities(self, *args: Any, **given: Any) -> types.ServerCapabilities:
@@ -144,9 +144,9 @@ class _UpdateTaskParams(types.RequestParams):
     input_responses: types.InputResponses
 
 
-def mcp_server(methods: Methods, prompts: Prompts, resources: Resources) -> Server[Any]:
+def mcp_server(methods: McpMethods, prompts: Prompts, resources: Resources) -> Server[Any]:
     """A server that keeps nothing between two requests: any number of gateways side by side answer for one client."""
-    server = _Server(
+    server = _TaskServer(
         "perdure",
         version=version("perdure"),
         title="Perdure's agents",
@@ -169,7 +169,7 @@ def mcp_server(methods: Methods, prompts: Prompts, resources: Resources) -> Serv
     return server
 
 
-class Methods:
+class McpMethods:
     """Each takes what was asked, and whose token it was asked with."""
 
     def __init__(self, gateway: Gateway) -> None:

@@ -59,7 +59,7 @@ def computes(node: ast.expr) -> bool:
 
 def formula_text(node: ast.expr, resolve: Resolve) -> str:
     """Return the formula in its general notation: names that a script keeps results under are the state's."""
-    named: ast.expr = _Named(resolve).visit(node)
+    named: ast.expr = _NameRewriter(resolve).visit(node)
     return ast.unparse(named)
 
 
@@ -74,7 +74,7 @@ def path_node(reference: Reference, like: ast.AST) -> ast.expr:
     return ast.fix_missing_locations(ast.copy_location(node, like))
 
 
-class _Named(ast.NodeTransformer):
+class _NameRewriter(ast.NodeTransformer):
     """A rewrite of `profile.age` to `state.profile.age`, unless a comprehension defines the name."""
 
     def __init__(self, resolve: Resolve) -> None:
