@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 from urllib.parse import urlsplit
@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 from temporalio import activity
 from typing_extensions import Unpack
 
-from perdure.activities.queries import is_dropped
+from perdure.activities.queries import is_dropped, stores_files
+from perdure.agents.media import Media
 from perdure.errors import ToolDefinitionError, ToolError, clip
 from perdure.tools.decorator import ToolContext, ToolFunction, describe
-from perdure.values.json import Json, JsonObject, whole_numbers
+from perdure.values.json import JsonObject, whole_numbers
 from perdure.values.limits import MAX_PROGRESS
 
 if TYPE_CHECKING:
@@ -75,14 +76,15 @@ def a2a_tool(
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
         raise ToolDefinitionError(f"tool {name!r}: {url!r} is not the address of an agent: write https://HOST/PATH")
 
-    async def ask(message: str, context: ToolContext, task: str = "") -> Any:
-        return await _RemoteCall(name, url, dict(headers or {}), context).answer(message, task)
+    async def ask(message: str, context: ToolContext, task: str = "", files: list[Media] | None = None) -> Any:
+        return await _RemoteCall(name, url, dict(headers or {}), context).answer(message, task, files or [])
 
     ask.__doc__ = f"""{description}
 
     Args:
         message: what the agent is to do, in whole sentences: it knows nothing of this conversation.
         task: the task that has asked something; the message is then the answer.
+        files: files that the agent is to read.
     """
     return describe(ask, name=name, untrusted=True, **{"timeout": TIMEOUT, **options})
 
@@ -94,15 +96,15 @@ class _RemoteCall:
         self._name, self._url, self._headers, self._context = name, url, headers, context
         self._task = ""
 
-    async def answer(self, message: str, task: str) -> Json:
+    async def answer(self, message: str, task: str, files: Sequence[Media]) -> Any:
         import httpx
         from a2a.client.errors import A2AClientError
         from a2a.types import Message, Part, Role, SendMessageRequest
         from a2a.utils.errors import A2AError
 
-        sent = Message(
-            message_id=self._context.idempotency_key, role=Role.ROLE_USER, parts=[Part(text=message)], task_id=task
-        )
+        parts = [Part(text=message)]
+        parts += [Part(raw=file.read(), media_type=file.type, filename=file.name) for file in files]
+        sent = Message(message_id=self._context.idempotency_key, role=Role.ROLE_USER, parts=parts, task_id=task)
         try:
             async with self._client() as client:
                 try:
@@ -181,7 +183,7 @@ class _RemoteCall:
             pause = min(2 * pause, longest)
         return task
 
-    def _result(self, task: Task) -> Json:
+    def _result(self, task: Task) -> Any:
         from a2a.types import TaskState
 
         words = clip(_text(task.status.message.parts), _WORDS)
@@ -245,22 +247,27 @@ def _text(parts: Any) -> str:
     return "\n".join(part.text for part in parts if part.WhichOneof("content") == "text")
 
 
-def _value(parts: Any) -> Json:
-    """Return what parts hold: a text, or data; a list of these where text and data, or files, come together."""
+def _value(parts: Any) -> Any:
+    """Return what parts hold: a text, data or a file; a list of these where several kinds come together.
+
+    A file is a `Media` where files are stored, else the number of its bytes. An address of a file stays one.
+    """
     from google.protobuf.json_format import MessageToDict
 
-    read: list[Json] = [_part(part, MessageToDict) for part in parts]
+    read: list[Any] = [_part(part, MessageToDict) for part in parts]
     if all(isinstance(each, str) for each in read):
         return "".join(map(str, read))
     return read[0] if len(read) == 1 else read
 
 
-def _part(part: Part, plain: Callable[[Any], Any]) -> Json:
+def _part(part: Part, plain: Callable[[Any], Any]) -> Any:
     kind = part.WhichOneof("content")
     if kind == "text":
         return str(part.text)
     if kind == "data":
         return whole_numbers(plain(part.data))
+    if kind == "raw" and stores_files():
+        return Media(data=part.raw, name=part.filename)
     file: JsonObject = {"file": part.filename, "mediaType": part.media_type}
     file |= {"url": part.url} if kind == "url" else {"bytes": len(part.raw)}
     return file

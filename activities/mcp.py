@@ -18,14 +18,13 @@ from mcp.types import (
     TextContent,
     Tool,
 )
-from temporalio import activity
 
 from perdure.activities.mcp_connection import Connection, McpConfig, McpServer, UnusableServerError
+from perdure.activities.queries import stores_files
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import masked
 from perdure.agents.media import Media
 from perdure.errors import JsonError, MediaError, ToolDefinitionError, ToolError, clip
-from perdure.queries.media_store import MediaStore
 from perdure.tools.decorator import ToolContext, ToolFunction, open_tool
 from perdure.values.json import Json, JsonObject, dumps, loads, shorten
 from perdure.values.limits import MAX_MCP_DEFINITION, MAX_MCP_PROBLEMS, MAX_MCP_TOOLS
@@ -116,10 +115,6 @@ def _news(texts: Iterable[Json], structured: Json) -> list[Json]:
 
 def _words(value: Json) -> str:
     return value if isinstance(value, str) else shorten(value, 500)
-
-
-def _stores_files() -> bool:
-    return activity.in_activity() and MediaStore(activity.client().data_converter).is_there
 
 
 TRY_AGAIN: Final = 30.0
@@ -221,7 +216,7 @@ def _tool(name: str, server: McpServer, connection: Connection, offered: Tool) -
             context.progress(f"{message} ({count})" if message else count)
 
         result = await connection.call(offered.name, params, report)
-        return value_of(offered.name, result, schema, stored=_stores_files())
+        return value_of(offered.name, result, schema, stored=stores_files())
 
     definition = _definition(name, server, offered)
     if (size := len(dumps(definition))) > MAX_MCP_DEFINITION:

@@ -20,6 +20,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.queries import TIMEOUT, answer_of
+from perdure.queries.media_store import MediaStore
 from perdure.runs.claim_check import PAYLOADS_QUERY, PayloadKind
 from perdure.values import limits
 
@@ -47,6 +48,11 @@ def own_run() -> _Run:
 def client() -> Client:
     """Return the worker's client, with Perdure's converter."""
     return OWN_CLIENT.get(None) or activity.client()
+
+
+def stores_files() -> bool:
+    """Return whether files can be stored where this runs."""
+    return activity.in_activity() and MediaStore(client().data_converter).is_there
 
 
 async def ask_other(run_id: str, query: str, result_type: Any, *arguments: Any) -> Any:

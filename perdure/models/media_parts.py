@@ -96,7 +96,7 @@ def _content(parts: list[JsonObject]) -> str | list[JsonObject]:
 
 
 def _readable(kind: str, capabilities: Capabilities) -> bool:
-    return is_text(kind) or kind in _NEEDED and bool(getattr(capabilities, _NEEDED[kind]))
+    return is_text(kind) or (kind in _NEEDED and bool(getattr(capabilities, _NEEDED[kind])))
 
 
 def _parts(file: MediaValue, data: bytes, capabilities: Capabilities) -> list[JsonObject]:

@@ -17,20 +17,22 @@ from starlette.routing import Route
 from temporalio.client import Client as Temporal
 from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
-from perdure import Agent, Perdure, ToolContext, ToolError, a2a_tool
+from perdure import Agent, Media, Perdure, ToolContext, ToolError, a2a_tool
 from perdure.activities.registry import Registry
 from perdure.client.run import Run
 from perdure.client.selection import Selection
 from perdure.errors import ToolDefinitionError
+from perdure.hosting.connection import data_converter
 from perdure.testing.scripted_model import Script
 from perdure.tools.decorator import ToolFunction
 from tests.gateway.support import bearer, some_name
 from tests.gateway.test_a2a import WAITS, Agents, agents, user
-from tests.gateway.test_agui import PAYS, SHOPPER
-from tests.support import Harness, harness, serving
+from tests.gateway.test_agui import EVERYTHING, PAYS, SHOPPER
+from tests.support import Harness, harness, serving, storage_fixture
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+storage = storage_fixture()
 ASKS: list[Any] = [
     {"calls": [{"_tool": "shopper", "message": "Shoes, please.", "_outputPath": "†state.shoes"}]},
     {"calls": [], "output": "{†state.shoes}"},
@@ -76,6 +78,25 @@ async def test_data_is_the_result(dev_server: WorkflowEnvironment, tmp_path: Pat
     asks = [ASKS[0], {"calls": [], "output": "size {†state.shoes.size}"}]
     async with agents(client, tmp_path, script, documents=documents) as it, asking(client, it, asks) as asker:
         assert (await (await begun(client, asker)).wait(HANG)).output == "size 42"
+
+
+@pytest.mark.usefixtures("storage")
+async def test_files_go_to_another_agent_and_come_back(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    client = await Temporal.connect(
+        dev_server.client.service_client.config.target_host, data_converter=data_converter()
+    )
+    photo, shoe = Media(data=b"GIF89a\0foot", name="foot.gif"), Media(data=b"GIF89a\0shoe", name="shoe.gif")
+    await Perdure(client).save_media(shoe, tenant=EVERYTHING[0])
+    call = {"_tool": "shopper", "message": "Shoes.", "files": ["†input.photo"], "_outputPath": "†state.shoes"}
+    asks: list[Any] = [{"calls": [call]}, {"calls": [], "output": "†state.shoes"}]
+    agent = Agent("desk", instructions="You sell.", tools=["shopper"], input=dict[str, Any])
+    script = [{"calls": [], "output": f"These: {shoe.value.line}"}]
+    async with agents(client, tmp_path, script) as it, asking(client, it, asks) as asker:
+        perdure = Perdure(client, task_queue=asker.task_queue)
+        words, file = await perdure.run(agent, {"photo": photo})
+        assert (await perdure.load_media(file)).read() == b"GIF89a\0shoe"
+        assert words == f"These: {shoe.value.line}"
+        assert photo.value.line in it.it.model.requests[0].text
 
 
 async def test_a_task_that_asks_is_one_clear_error(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -34,15 +34,17 @@ from google.protobuf.struct_pb2 import Value
 from temporalio.client import Client as Temporal
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import Media, tool
 from perdure.gateway.a2a import a2a_adapter
+from perdure.hosting.connection import data_converter
 from perdure.testing.scripted_model import Script
 from tests.gateway.support import Served, bearer, gateway, some_name, write_agents, write_tokens
 from tests.gateway.test_agui import EVERYTHING, LEVELS, PAYS, SHOPPER, levels, pay
-from tests.support import ROOT, Harness, harness
+from tests.support import ROOT, Harness, harness, storage_fixture
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+storage = storage_fixture()
 WORKING, COMPLETED = TaskState.TASK_STATE_WORKING, TaskState.TASK_STATE_COMPLETED
 ASKS = TaskState.TASK_STATE_INPUT_REQUIRED
 WAITER: dict[str, Any] = {"name": "waiter", "context": [{"type": "tool", "tool": "wait"}]}
@@ -357,7 +359,10 @@ WRONG: list[tuple[Message, str]] = [
     (Message(message_id="m", role=Role.ROLE_AGENT, parts=[Part(text="x")]), "role must be the user's"),
     (Message(message_id="m" * 201, role=Role.ROLE_USER, parts=[Part(text="x")]), "messageId must have 1 to 200"),
     (Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text=" ")]), "parts have no words"),
-    (Message(message_id="m", role=Role.ROLE_USER, parts=[Part(url="https://example.com/a.png")]), "text and data"),
+    (
+        Message(message_id="m", role=Role.ROLE_USER, parts=[Part(url="https://example.com/a.png")]),
+        "text, data and files",
+    ),
     (Message(message_id="m", task_id="none", role=Role.ROLE_USER, parts=[Part(text="x")]), "there is no such task"),
 ]
 
@@ -385,6 +390,54 @@ async def test_wrong_input_is_one_line(dev_server: WorkflowEnvironment, tmp_path
         assert await code(card) == -32007
         assert (await it.served.http.post("/a2a/shopper", json={})).status_code == 401
         assert (await it.http[0].post(f"{it.served.address}/a2a/none", json={})).status_code == 404
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+
+
+@pytest.mark.usefixtures("storage")
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_files_go_in_and_come_out(dev_server: WorkflowEnvironment, tmp_path: Path, *, streaming: bool) -> None:
+    client = await Temporal.connect(
+        dev_server.client.service_client.config.target_host, data_converter=data_converter()
+    )
+    picture = Media(data=PNG, name="a.png")
+    script = [{"calls": [], "output": f"Here it is: {picture.value.line}"}]
+    async with agents(client, tmp_path, script) as it:
+        message = user("Copy this:")
+        message.parts.append(Part(raw=PNG, filename="a.png", media_type="text/html"))
+        seen = await it.send(message, streaming=streaming)
+        (request,) = it.it.model.requests
+        card = (await it.http[0].get(f"{it.served.address}/a2a/shopper/.well-known/agent-card.json")).json()
+        listed = await (await it.client()).list_tasks(
+            ListTasksRequest(context_id=seen.task.context_id, include_artifacts=True)
+        )
+    assert picture.value.line in request.text
+    (artifact,) = seen.task.artifacts
+    assert (artifact.parts[-1].raw, artifact.parts[-1].media_type, artifact.parts[-1].filename) == (
+        PNG,
+        "image/png",
+        "a.png",
+    )
+    assert [part.WhichOneof("content") for part in artifact.parts].count("raw") == 1
+    assert card["defaultInputModes"] == ["text/plain", "application/json", "*/*"]
+    assert [part.WhichOneof("content") for part in listed.tasks[0].artifacts[0].parts] == ["text"]
+
+
+@pytest.mark.usefixtures("storage")
+async def test_a_file_that_cannot_be_taken_is_one_line(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    linked = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(url="https://img.example/a.png")])
+    raw = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(raw=PNG)])
+    stored = await Temporal.connect(
+        dev_server.client.service_client.config.target_host, data_converter=data_converter()
+    )
+    async with agents(stored, tmp_path, []) as it:
+        with pytest.raises(A2AError, match="text, data and files, and no part of the kind 'url'"):
+            await it.send(linked, streaming=False)
+    (tmp_path / "none").mkdir()
+    async with agents(dev_server.client, tmp_path / "none", []) as it:
+        with pytest.raises(A2AError, match="the gateway has no storage for them"):
+            await it.send(raw, streaming=False)
 
 
 async def test_clients_of_the_version_before_are_answered(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +11,7 @@ from a2a.types import Message, Part, Role
 from a2a.utils.errors import ContentTypeNotSupportedError
 from google.protobuf.json_format import MessageToDict
 
+from perdure.agents.media import Media
 from perdure.approvals.requests import WaitingView
 from perdure.gateway.answers import InterruptAnswer, below, interrupt_answer, interrupt_id
 from perdure.gateway.errors import HttpError
@@ -41,16 +42,26 @@ class A2aMessage:
     decisions: Sequence[InterruptAnswer]
 
 
-def read(message: Message) -> A2aMessage:
-    """Raises `HttpError` (422), in one line, for what is no message of a user, and `ContentTypeNotSupportedError` for files."""
+def files_of(message: Message) -> dict[int, Media]:
+    """Return the files that a message holds, by the number of their part. Raises `MediaError` for one that is too large."""
+    parts = enumerate(message.parts)
+    return {number: Media(data=part.raw, name=part.filename) for number, part in parts if part.HasField("raw")}
+
+
+def read(message: Message, files: Mapping[int, Media]) -> A2aMessage:
+    """Return a message, with the line of each file in the file's place. `files`: those that can be stored, by their part.
+
+    Raises `HttpError` (422), in one line, for what is no message of a user, and `ContentTypeNotSupportedError` for
+    other files, and for addresses of files: nothing is fetched.
+    """
     for key, id, least in (("messageId", message.message_id, 1), ("contextId", message.context_id, 0)):
         if not least <= len(id) <= MOST:
             raise _wrong(key, f"must have {least} to {MOST} characters")
     if message.role != Role.ROLE_USER:
         raise _wrong("role", "must be the user's: ROLE_USER")
     texts, decisions = [], []
-    for part in message.parts:
-        content = _content(part)
+    for number, part in enumerate(message.parts):
+        content = files[number].value.line if number in files else _content(part)
         if isinstance(content, dict) and "decision" in content:
             decisions.append(_decision(content))
         else:
@@ -72,7 +83,9 @@ def _content(part: Part) -> Json:
         return text
     if kind == "data":
         return whole_numbers(MessageToDict(part.data))
-    raise ContentTypeNotSupportedError(f"a message has text and data, and no part of the kind {kind!r}")
+    if kind == "raw":
+        raise ContentTypeNotSupportedError("a message has no files here: the gateway has no storage for them")
+    raise ContentTypeNotSupportedError(f"a message has text, data and files, and no part of the kind {kind!r}")
 
 
 def _decision(data: JsonObject) -> InterruptAnswer:

@@ -28,8 +28,10 @@ from a2a.types import (
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
+    TaskArtifactUpdateEvent,
     TaskPushNotificationConfig,
     TaskState,
+    TaskStatusUpdateEvent,
 )
 from a2a.utils.errors import (
     A2AError,
@@ -46,6 +48,7 @@ from a2a.utils.errors import (
 from starlette.requests import Request
 
 from perdure.agents.agent import Agent
+from perdure.agents.media import Media
 from perdure.approvals.requests import WaitingView
 from perdure.client.run_tree import RunTree, RunTreeReader
 from perdure.client.selection import STATUSES, Selection
@@ -54,12 +57,22 @@ from perdure.client.tenancy import IdempotentStart
 from perdure.errors import RunEndedError, RunError, RunNotFoundError
 from perdure.gateway._keys import Key
 from perdure.gateway.a2a._events import TaskUpdates, Update
-from perdure.gateway.a2a._messages import A2aMessage, decision_of, read
-from perdure.gateway.a2a._objects import JSON, STATES, TEXT, agent_message, submitted, task_of
+from perdure.gateway.a2a._messages import A2aMessage, decision_of, files_of, read
+from perdure.gateway.a2a._objects import (
+    JSON,
+    STATES,
+    TEXT,
+    agent_message,
+    file_part,
+    output_artifact,
+    submitted,
+    task_of,
+)
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.answers import AnswerStream, deliver, with_output
 from perdure.gateway.callers import APPROVE, READ, SEND, STOP, Caller, caller_of
 from perdure.gateway.errors import HttpError, problem_of
+from perdure.gateway.files import load_files
 from perdure.gateway.streams import gone
 from perdure.runs.wire import RunView
 from perdure.sessions.wire import SESSION_PREFIX, digest, session_id
@@ -150,7 +163,7 @@ class A2AMethods(RequestHandler):
                 yield _done(params.message)
                 return
             yield await call.task(session, run_id, _history_length(params.configuration), params.message)
-            async with aclosing(call.stream(session, run_id).forms()) as updates:
+            async with aclosing(call.updates(session, run_id)) as updates:
                 async for update in updates:
                     yield update
 
@@ -166,7 +179,7 @@ class A2AMethods(RequestHandler):
             if task.status.state in _ENDED:
                 raise UnsupportedOperationError(f"the task {params.id} has ended: read it with GetTask")
             yield task
-            async with aclosing(call.stream(session, params.id).forms()) as updates:
+            async with aclosing(call.updates(session, params.id)) as updates:
                 async for update in updates:
                     yield update
 
@@ -251,7 +264,11 @@ class _MethodCall:
     async def send(self, message: Message) -> tuple[Session, str | None]:
         """Send a message, or decide what it decides, and return its session and the id of its run; `None`: it was a command."""
         self.caller.check(SEND, "send messages to an agent")
-        a2a_message = read(message)
+        perdure = self._gateway.perdure
+        files = await asyncio.to_thread(files_of, message) if perdure.stores_media else {}
+        a2a_message = read(message, files)
+        if files:
+            await perdure.save_media(*files.values(), tenant=self.caller.tenant)
         if not a2a_message.task:
             # The same message, sent again, begins the same context.
             context = a2a_message.context or digest(["a2a", self.caller.sender, self._name, a2a_message.id], 32)
@@ -314,17 +331,26 @@ class _MethodCall:
         tree = RunTree(view, await self._trees.below(run, asked=True) if busy else {})
         return await self._trees.waiting(run, tree) if tree.rests else []
 
-    def stream(self, session: Session, run_id: str) -> AnswerStream[Update]:
-        """Return the stream of a task's updates, until it has ended or waits for this client."""
+    async def updates(self, session: Session, run_id: str) -> AsyncGenerator[Update, None]:
+        """Yield a task's updates, until it has ended or waits for this client. The files of its output are the last part of its artifact."""
         run = self._gateway.perdure.get_run(run_id)
         updates = TaskUpdates(run_id, session.key)
-        return AnswerStream(run, session, self._trees, updates, repr, self.caller.may(APPROVE))
+        stream = AnswerStream(run, session, self._trees, updates, repr, self.caller.may(APPROVE))
+        async with aclosing(stream.forms()) as forms:
+            async for update in forms:
+                is_end = isinstance(update, TaskStatusUpdateEvent) and update.status.state == STATES["completed"]
+                if is_end and (files := await self._files(await with_output(run, await run.view()))):
+                    artifact = output_artifact(*map(file_part, files))
+                    yield TaskArtifactUpdateEvent(
+                        task_id=run_id, context_id=session.key, artifact=artifact, append=True, last_chunk=True
+                    )
+                yield update
 
     async def follow(self, session: Session, run_id: str) -> None:
         """Wait until the task has ended or waits for this client, the client has gone, or the gateway ends."""
 
         async def read_all() -> None:
-            async with aclosing(self.stream(session, run_id).forms()) as updates:
+            async with aclosing(self.updates(session, run_id)) as updates:
                 async for _ in updates:
                     pass
 
@@ -342,9 +368,19 @@ class _MethodCall:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def task(
-        self, session: Session, run_id: str, history: int | None = None, message: Message | None = None
+        self,
+        session: Session,
+        run_id: str,
+        history: int | None = None,
+        message: Message | None = None,
+        *,
+        with_files: bool = True,
     ) -> Task:
-        """Return a run as a task. `history`: so many messages at most. `message`: the one that was just sent. Raises `RunNotFoundError`."""
+        """Return a run as a task.
+
+        `history`: so many messages at most. `message`: the one that was just sent. `with_files`: whether its artifact
+        has the files of the output. Raises `RunNotFoundError`.
+        """
         view = await session.view_run(run_id)
         messages = [] if message is None or history == 0 else [_with_ids(message, session.key, run_id)]
         if view is None:
@@ -355,7 +391,13 @@ class _MethodCall:
         view, waiting = await with_output(run, view), await self._waiting(view)
         at = max([(await run.started_at()).isoformat(), *_times(view)])
         context = view.owner.session or await self._context(session)  # a run before its first task knows no owner
-        return task_of(view, context, at, waiting, messages)
+        files = await self._files(view) if with_files else []
+        return task_of(view, context, at, waiting, messages, files)
+
+    async def _files(self, view: RunView) -> list[Media]:
+        """Return the files of a run's whole output, with their bytes."""
+        output = view.output if view.status == "completed" else None
+        return await load_files(self._gateway.perdure, output, self.caller.tenant)
 
     async def _context(self, session: Session) -> str:
         return (await session.about()).session
@@ -376,7 +418,7 @@ class _MethodCall:
         found: list[Task] = []
         for row in page.rows:
             try:
-                found.append(await self.task(await self.session_of(row.id), row.id))
+                found.append(await self.task(await self.session_of(row.id), row.id, with_files=False))
             except (RunNotFoundError, RunError):  # a delegate's run, or one that no worker answers for
                 continue
         kept = [task for task in found if _fits(task, params)]

@@ -27,6 +27,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Struct, Value
 
 from perdure.agents.agent import Agent
+from perdure.agents.media import Media
 from perdure.approvals.requests import WaitingView
 from perdure.gateway.a2a._messages import DECIDES
 from perdure.gateway.answers import below, failure_of, interrupt_id, output_text
@@ -50,8 +51,13 @@ STATES: Final[dict[RunStatus, TaskState]] = {
 _BEARER: Final = "bearer"
 
 
-def card_of(name: str, agent: Agent[Any], url: str, *, with_token: bool) -> AgentCard:
-    """Return an agent's card. `url`: of its methods. `with_token`: whether the gateway lets in callers with a token alone."""
+def card_of(name: str, agent: Agent[Any], url: str, *, with_token: bool, with_files: bool) -> AgentCard:
+    """Return an agent's card.
+
+    `url`: of its methods. `with_token`: whether the gateway lets in callers with a token alone. `with_files`: whether
+    it takes and returns files.
+    """
+    modes = [TEXT, JSON, *(["*/*"] if with_files else [])]
     about = agent.description or f"Runs the agent {agent.name}."
     card = AgentCard(
         name=name,
@@ -61,8 +67,8 @@ def card_of(name: str, agent: Agent[Any], url: str, *, with_token: bool) -> Agen
             AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version=each) for each in ("1.0", "0.3")
         ],
         capabilities=AgentCapabilities(streaming=True, push_notifications=False),
-        default_input_modes=[TEXT, JSON],
-        default_output_modes=[TEXT, JSON],
+        default_input_modes=modes,
+        default_output_modes=modes,
         skills=[AgentSkill(id=name, name=name, description=about, tags=["agent"])],
     )
     if with_token:
@@ -78,15 +84,18 @@ def task_of(
     at: str,
     waiting: Sequence[tuple[str, WaitingView]] = (),
     history: Iterable[Message] = (),
+    files: Iterable[Media] = (),
 ) -> Task:
     """Return a run as a task, whose id is the run's.
 
     `view`: of the run, with its whole output. `context`: the session's key. `at`: ISO 8601, the time of the last change. `waiting`: requests that
-    this client decides, once the run waits for nothing else.
+    this client decides, once the run waits for nothing else. `files`: those of the output, with their bytes.
     """
     status = input_required(view.run_id, waiting) if waiting else ended_status(view)
     status.timestamp.FromJsonString(at)
     artifacts = [] if (artifact := artifact_of(view)) is None else [artifact]
+    for each in artifacts:
+        each.parts.extend(map(file_part, files))
     about = {"perdure": {"status": view.status, "stopReason": view.stop_reason}}
     return Task(
         id=view.run_id, context_id=context, status=status, artifacts=artifacts, history=history, metadata=struct(about)
@@ -139,9 +148,14 @@ def artifact_of(view: RunView) -> Artifact | None:
     return output_artifact(Part(text=text, media_type=TEXT)) if (text := output_text(view)) else None
 
 
-def output_artifact(part: Part) -> Artifact:
+def output_artifact(*parts: Part) -> Artifact:
     """Return a task's artifact, or a piece of it."""
-    return Artifact(artifact_id=OUTPUT, name=OUTPUT, parts=[part])
+    return Artifact(artifact_id=OUTPUT, name=OUTPUT, parts=parts)
+
+
+def file_part(file: Media) -> Part:
+    """Return a file, with its bytes."""
+    return Part(raw=file.read(), media_type=file.type, filename=file.name)
 
 
 def agent_message(id: str, parts: Iterable[Part]) -> Message:
