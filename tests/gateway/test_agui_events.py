@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from copy import deepcopy
 from typing import Any
 
@@ -207,19 +205,3 @@ def test_a_superseded_attempt_that_is_told_again_moves_no_later_text() -> None:
                 client.take(told)
         has = client.messages
     assert client.texts == ["x", "xx"]
-
-
-def test_the_gateway_serves_without_the_library_of_agui() -> None:
-    """`pip install perdure` alone: there is no such address, and all others are."""
-    code = """
-import sys
-
-class Missing:
-    def find_spec(self, name, *_):
-        if name.partition(".")[0] == "ag_ui":
-            raise ModuleNotFoundError(name)
-
-sys.meta_path.insert(0, Missing())
-import perdure.cli._gateway
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -299,3 +301,20 @@ async def test_a_request_is_a_line_in_the_log_that_names_no_token_and_no_address
     assert token.split("_")[1] in told
     assert secret_of(token) not in told
     assert "private" not in told
+
+
+def test_the_gateway_serves_without_the_libraries_of_extras() -> None:
+    """`pip install 'perdure[embedded]'` alone: `perdure dev` starts, and a protocol without its library has no routes."""
+    code = """
+from importlib.machinery import PathFinder
+
+EXTRAS = {"a2a", "ag_ui", "anthropic", "apprise", "aioboto3", "botocore", "cryptography", "mcp", "opentelemetry"}
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] in EXTRAS else find(name, *rest)
+
+import perdure.hosting.worker
+from perdure.cli._gateway import a2a_adapter, agui_adapter, mcp_adapter
+
+assert [adapter(None).routes for adapter in (a2a_adapter, agui_adapter, mcp_adapter)] == [[], [], []]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
