@@ -517,14 +517,21 @@ async def replaced(it: Harness, handle: WorkflowHandle[Any, Any], below: str) ->
 
 async def reset_to_start(client: Client, handle: WorkflowHandle[Any, Any], *, messages: bool = True) -> None:
     """Reset a workflow to its first task. Without `messages` the server brings none of before again."""
+    await reset_to_task(client, handle, 0, messages=messages)
+
+
+async def reset_to_task(
+    client: Client, handle: WorkflowHandle[Any, Any], number: int, *, messages: bool = True
+) -> None:
+    """Reset a workflow to one of its tasks that have completed: 0 is the first, -1 the last."""
     events = (await handle.fetch_history()).events
-    first = next(each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)
+    tasks = [each for each in events if each.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
     await client.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
             namespace=client.namespace,
             workflow_execution=WorkflowExecution(workflow_id=handle.id),
             reason="recorded",
-            workflow_task_finish_event_id=first.event_id,
+            workflow_task_finish_event_id=tasks[number].event_id,
             request_id=uuid.uuid4().hex,
             reset_reapply_exclude_types=[] if messages else [ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE],
         )
@@ -974,6 +981,35 @@ async def record_notification_slots(to: Recorder) -> None:
             await it.client.get_workflow_handle(handle.id).signal("approve", {"call": f"1.{number}"})
         await handle.result()
     await to.write(it.client, "notified-later", most=1)
+
+
+async def record_informed_again(to: Recorder) -> None:
+    """A request that waits when its run is reset: it is asked again, and informs people again."""
+    functions = registry([remove])
+    informed: list[str] = []
+
+    async def page(notification: Notification) -> None:
+        informed.append(notification.key)
+
+    functions.notification_routes.add(RouteFunction("ops", page, is_async=True))
+    config = {"notify": {"approval_requested": ["ops"]}}
+    script = [calls({"_tool": "remove", "path": "/a"}), DONE]
+    async with harness(to.client, [], script, registry=functions, sandboxed=False) as it:
+        handle = await it.start(agent("remove", config=config), run_id="informed-again")
+
+        async def is_delivered() -> bool:
+            view = await it.view(handle.id)
+            return bool(view.notifications) and view.notifications[-1].routes[0].status == "delivered"
+
+        async def is_informed_again() -> bool:
+            return len(set(informed)) == 2
+
+        await until(is_delivered)
+        await reset_to_task(it.client, handle, -1)
+        await until(is_informed_again)
+        await it.client.get_workflow_handle(handle.id).signal("approve", {"call": "1.0"})
+        await it.client.get_workflow_handle(handle.id).result()
+    await to.keep(it.client, "informed-again", [handle.id])
 
 
 async def record_held_back(to: Recorder) -> None:

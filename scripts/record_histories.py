@@ -693,6 +693,7 @@ async def main() -> int:
         "asking": scenarios.record_asking,
         "notifications": scenarios.record_notifications,
         "notification_slots": scenarios.record_notification_slots,
+        "informed_again": scenarios.record_informed_again,
     }
     parser = argparse.ArgumentParser(description=f"Record the histories of {current}.")
     parser.add_argument("part", nargs="*", help=f"all, or some of: {', '.join(parts)}")

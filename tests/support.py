@@ -69,7 +69,14 @@ class Harness:
     model: ScriptedModel
     task_queue: str
 
-    async def start(self, document: dict[str, Any], run_input: Any = None, *, run_id: str | None = None) -> AgentHandle:
+    async def start(
+        self,
+        document: dict[str, Any],
+        run_input: Any = None,
+        *,
+        run_id: str | None = None,
+        callback: str | None = None,
+    ) -> AgentHandle:
         return await start_run(
             self.client,
             parse_agent(document),
@@ -78,6 +85,7 @@ class Harness:
             has_input=run_input is not None,
             run_id=run_id or f"test-{uuid.uuid4().hex[:8]}",
             task_queue=self.task_queue,
+            callback=callback,
         )
 
     async def run(self, document: dict[str, Any], run_input: Any = None) -> RunView:

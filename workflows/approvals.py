@@ -38,7 +38,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs import metrics
     from perdure.runs.event_journal import RunJournal
     from perdure.runs.limits import Limit
-    from perdure.runs.rules import REMEMBER_PROVENANCE, RESETS_COUNT, follows
+    from perdure.runs.rules import INFORMED_AGAIN, REMEMBER_PROVENANCE, RESETS_COUNT, follows
     from perdure.runs.run import RunState
     from perdure.runs.views import approval_size, request_view
     from perdure.runs.views import summary as line
@@ -70,8 +70,8 @@ class RunApprovals:
             display.report_reset()
         self._rules = 0
         self._verdicts: dict[str, asyncio.Future[ApprovalVerdict]] = {}
-        self.timeout_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when another timeout counts than before, and another then."""
+        self.waits_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when another timeout counts than before, or requests are asked again; then it is another."""
 
     def begin(self, guard: Guard, rules: int) -> None:
         """Set the guard and the rules of the run. Decisions that came before wait for this."""
@@ -161,8 +161,7 @@ class RunApprovals:
         self._children.signal_change(change.as_change())
         self._release()
         if self.approval_queue.guard.policy.timeout != before:
-            changed, self.timeout_changed = self.timeout_changed, asyncio.get_running_loop().create_future()
-            changed.set_result(None)
+            self._wake_waits()
         policy: JsonObject = self.approval_queue.guard.policy.model_dump(mode="json")
         return policy
 
@@ -205,6 +204,13 @@ class RunApprovals:
         for approval_request in self.approval_queue.renew(now()):
             self._notes.waits(approval_request)
         self._display.renew()
+        if follows(self._rules, INFORMED_AGAIN):
+            self._wake_waits()
+
+    def _wake_waits(self) -> None:
+        """Let each wait for a verdict look at its request and its timeout again."""
+        changed, self.waits_changed = self.waits_changed, asyncio.get_running_loop().create_future()
+        changed.set_result(None)
 
     def _release(self) -> None:
         for approval_request in self.approval_queue.released():
@@ -231,17 +237,28 @@ class ApprovalWaits:
         self._programs = asyncio.Semaphore(PROGRAMS_AT_ONCE)
 
     async def verdict(self, approval_request: ApprovalRequest) -> ApprovalVerdict:
-        """Wait until somebody decides, or until the policy's timeout, counted from the request; a changed one counts at once."""
+        """Wait until somebody decides, or until the policy's timeout, counted from the request; a changed one counts at once.
+
+        A request that is asked again after a reset informs people again, and has its whole time again.
+        """
         decided, since = self._approvals.verdict_of(approval_request), workflow.time()
+        asked_at = approval_request.approval.requested_at
         self._observe_wait(approval_request)
         program = asyncio.create_task(self._ask_program(approval_request, decided))
         informing = self._notifications.watch(approval_request, program)
         client_timeout = self._agent_run.agent.config.client_timeout
         try:
             while not decided.done():
+                if approval_request.approval.requested_at != asked_at and self._agent_run.prepared.follows(
+                    INFORMED_AGAIN
+                ):
+                    asked_at, since = approval_request.approval.requested_at, workflow.time()
+                    if informing is not None:
+                        informing.cancel()
+                    informing = self._notifications.watch(approval_request, program)
                 for_client = approval_request.is_with_client and client_timeout is not None
                 seconds = client_timeout if for_client else self._approval_queue.guard.policy.timeout
-                events: list[asyncio.Future[Any]] = [decided, self._approvals.timeout_changed]
+                events: list[asyncio.Future[Any]] = [decided, self._approvals.waits_changed]
                 if seconds is not None and since + seconds <= workflow.time():
                     if for_client:
                         self._client_gone(seconds)

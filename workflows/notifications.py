@@ -55,7 +55,7 @@ with workflow.unsafe.imports_passed_through():
         show_command,
         used_words,
     )
-    from perdure.runs.rules import NOTIFIES
+    from perdure.runs.rules import INFORMED_AGAIN, NOTIFIES
     from perdure.runs.run import RunState
     from perdure.runs.views import summary as line
     from perdure.runs.views import waiting_entry
@@ -321,7 +321,14 @@ class RunNotifications:
         )
         notification = Notification(
             **_frame(run, self._run_id),
-            key=notification_key(self._run_id, kind, number, call=approval_request.id, digest=approval_request.digest),
+            key=notification_key(
+                self._run_id,
+                kind,
+                number,
+                call=approval_request.id,
+                digest=approval_request.digest,
+                asked_at=approval_request.approval.requested_at if run.prepared.follows(INFORMED_AGAIN) else "",
+            ),
             kind=kind,
             text=text,
             link=approval_link(run.prepared.pages, self._run_id, approval_request.id),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from collections.abc import Callable, Iterable
@@ -245,11 +246,15 @@ class NotificationResult(WireModel):
     routes: list[RouteOutcome]
 
 
-def notification_key(run_id: str, kind: str, number: int = 1, *, call: str = "", digest: str = "") -> str:
+def notification_key(
+    run_id: str, kind: str, number: int = 1, *, call: str = "", digest: str = "", asked_at: str = ""
+) -> str:
     """Return `<run>/<call>:<digest>/<kind>/<number>`, of a run `<run>/<kind>/<number>`.
 
-    The digest is of what is asked: after a reset the same call may ask for something else.
+    The digest is of what is asked and when: after a reset the same call is asked again, or asks for something else.
     """
+    if asked_at:
+        digest = hashlib.sha256(f"{digest} {asked_at}".encode()).hexdigest()
     about = f"/{call}:{digest[:12]}" if call else ""
     return f"{run_id}{about}/{kind}/{number}"
 

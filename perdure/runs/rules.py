@@ -27,6 +27,8 @@ LAST_REQUEST_COUNTS: Final = "last-request-counts"
 """The Request that a limit leaves counts as one of those that the run may make."""
 LEFT_CHILDREN_END: Final = "left-children-end"
 """What a reset of the run has left behind is cancelled at once, also where the run does not start it anew (R7.2)."""
+INFORMED_AGAIN: Final = "informed-again"
+"""A request that is asked again, such as after a reset, informs people again, and its timeout counts from then (R7.2, R19.5)."""
 LISTED_AGENT: Final = "listed-agent"
 """A run that a user's own workflow has started lists its agent."""
 MODEL_PATIENCE: Final = "model-patience"
@@ -74,9 +76,9 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         ),
         1,
     )
-    | {LEFT_CHILDREN_END: 2, LEFT_LOOPS_END: 3}
+    | {LEFT_CHILDREN_END: 2, LEFT_LOOPS_END: 3, INFORMED_AGAIN: 4}
 )
-"""By rule the number that is recorded since it came. 0 is 0.1.0, 1 to 3 are 0.2.0: a rule that comes after a release has the next number, and so
+"""By rule the number that is recorded since it came. 0 is 0.1.0, 1 to 4 are 0.2.0: a rule that comes after a release has the next number, and so
 has one whose commands would break the recorded histories of the version."""
 NEWEST: Final = max(SINCE.values())
 """What this version records for runs that begin."""

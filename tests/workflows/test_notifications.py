@@ -22,8 +22,10 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Notification, Run, notification_route, refuse, tool
 from perdure.cli._approval_commands import _panel
+from perdure.client.histories import replay_history
 from perdure.errors import RunError
 from perdure.gateway.api import api
+from perdure.hosting.connection import data_converter
 from perdure.hosting.settings import Settings
 from perdure.runs.notifications import NotificationResult, NotificationView, notification_routes_of
 from perdure.testing import approve
@@ -550,7 +552,7 @@ async def test_a_large_output_goes_as_a_link(run_locally: Callable[..., Any]) ->
     assert said.output_link == f"https://agents.example.com/v1/runs/{view.run_id}/value?what=output"
 
 
-async def test_a_run_that_is_reset_or_goes_on_as_new_sends_no_key_twice(
+async def test_a_run_that_is_reset_asks_again_and_informs_again_and_one_that_goes_on_as_new_does_not(
     dev_server: WorkflowEnvironment, tiny_server: WorkflowEnvironment
 ) -> None:
     pager = Pager()
@@ -567,11 +569,15 @@ async def test_a_run_that_is_reset_or_goes_on_as_new_sends_no_key_twice(
         await reset(dev_server, handle, await task_before_decision(handle))
         await until_asked(it, handle.id, "1.0")
         await Run(it.client, handle.id).approve("1.0")
-        await asyncio.wait_for(it.client.get_workflow_handle(handle.id).result(), HANG)
+        again = it.client.get_workflow_handle(handle.id)
+        await asyncio.wait_for(again.result(), HANG)
         view = await it.view(handle.id)
-    assert sorted(pager.tried) == first
-    assert [kind for kind, _ in pager.kinds] == ["approval_requested", "run_ended"]
+        replayed = await replay_history(await again.fetch_history(), data_converter(), handle.id)
+    assert replayed.problem is None
+    assert len(set(pager.tried)) == len(pager.tried) == len(first) + 1
+    assert [kind for kind, _ in pager.kinds] == ["approval_requested", "run_ended", "approval_requested"]
     assert outcomes(view.notifications) == [
+        ("approval_requested", "ops", "delivered"),
         ("approval_requested", "ops", "delivered"),
         ("run_ended", "boss", "delivered"),
     ]
@@ -620,7 +626,34 @@ async def test_a_notification_that_is_under_way_goes_on_when_its_run_is_reset(
         goes_on.set()
         outcome = await it.client.get_workflow_handle(tried[0], result_type=NotificationResult).result()
     assert [route.status for route in outcome.routes] == ["delivered"]
-    assert len(tried) == 1
+    assert len(set(tried)) == len(tried) == 2, "the request of before the reset, and the one that is asked again"
+
+
+async def test_the_key_of_a_callback_stays_the_same_when_a_reset_run_ends_otherwise(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    """Its receiver takes one end of a run: the first life's approval and the second one's rejection have one key."""
+    async with receiving() as (receiver, url):
+        settings = Settings.model_construct(callback_hosts=("127.0.0.1",), callback_secret=SECRET)
+        async with (
+            harness(dev_server.client, [refund], [ASKED, DONE, {"output": {"ok": False}}], settings=settings) as it,
+            asyncio.timeout(HANG),
+        ):
+            handle = await it.start(agent("refund"), callback=url)
+            await until_asked(it, handle.id, "1.0")
+            await Run(it.client, handle.id).approve("1.0")
+            await handle.result()
+            await reset(dev_server, handle, await task_before_decision(handle))
+            await until_asked(it, handle.id, "1.0")
+            await Run(it.client, handle.id).reject("1.0")
+            again = it.client.get_workflow_handle(handle.id)
+            await again.result()
+            view = await it.view(handle.id)
+            replayed = await replay_history(await again.fetch_history(), data_converter(), handle.id)
+    assert replayed.problem is None
+    assert [call.status for call in view.calls] == ["rejected"]
+    assert [each.key for each in view.notifications] == [f"{handle.id}/callback/1"]
+    assert receiver.read()["data"]["output"] == {"ok": True}
 
 
 async def test_a_scheduled_or_other_run_that_cannot_begin_calls_back(run_locally: Callable[..., Any]) -> None:
