@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Image, Media, Perdure
+from perdure import Agent, Image, Media, Perdure, tool
 from perdure.pages.adapter import pages, sign_in
 from tests.gateway.support import bearer, gateway, some_name, write_agents, write_tokens
 from tests.support import harness, storage_fixture
@@ -60,3 +61,38 @@ async def test_r20_3_a_page_shows_pictures_and_offers_files(dev_server: Workflow
     assert saved.headers["content-disposition"].startswith("attachment; ")
     assert "sandbox" in saved.headers["content-security-policy"]
     assert [each.status_code for each in refused] == [403, 404, 404, 404, 404]
+
+
+@tool(dangerous=True)
+def publish(picture: Image) -> str:
+    """Publish a picture."""
+    return picture.name
+
+
+@pytest.mark.usefixtures("storage")
+async def test_r20_3_whoever_approves_a_call_sees_its_pictures(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    client = await connect(dev_server)
+    tenant = some_name("shop")
+    (ann,) = write_tokens(tmp_path / "tokens.json", (tenant, "ann", ["*"]))
+    given: dict[str, Any] = {"agents": write_agents(tmp_path / "agents"), "gateway_tokens": tmp_path / "tokens.json"}
+    publisher = Agent("publisher", instructions="Publish.", tools=[publish], input=dict[str, Any])
+    picture, other = Image(data=PNG, name="front.png"), Image(data=PNG + b"2", name="back.png")
+    calls = [{"_tool": "publish", "picture": "†input.file"}]
+    async with (
+        harness(client, [publish], [{"calls": calls, "output": None}, {"output": "Seen."}]) as it,
+        gateway(client, [sign_in, pages], task_queue=it.task_queue, **given) as at,
+    ):
+        perdure = Perdure(client, task_queue=it.task_queue)
+        run = await perdure.start(publisher, {"file": picture, "more": other}, tenant=tenant)
+        await it.until_waiting(run.id, "1.0")
+        async with asyncio.timeout(HANG):  # the server's index is a moment late
+            while not (await perdure.approvals(tenant=tenant)).waiting:
+                pass
+        page = await at.http.get("/inbox/", headers=bearer(ann))
+        await run.approve("1.0")
+        await run.wait(timeout=HANG)
+        async with asyncio.timeout(HANG):  # other tests look at what waits in the whole namespace
+            while (await perdure.approvals(tenant=tenant)).waiting:
+                pass
+    assert f'<img src="/files/{picture.digest[7:]}?name=front.png"' in page.text
+    assert other.digest[7:] not in page.text
