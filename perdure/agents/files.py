@@ -170,7 +170,7 @@ def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tupl
     path = Path(name)
     if not path.is_file():
         if not by_name.is_file():
-            named = "" if path.suffix == ".json" else f", and no {by_name}"
+            named = "" if path.suffix == ".json" else f", and no {by_name}; an agent in Python is named MODULE:NAME"
             raise SettingsError(f"no agent {name!r}: there is no file {path}{named}")
         path = by_name
     written = read_json(path)

@@ -260,13 +260,13 @@ def is_earlier(run: RunState, what: str) -> bool:
 
 
 def before_start(run_input: RunInput | None, what: str) -> Json:
-    """Return such a value of a run that was accepted and has not begun. Raise `KeyError` as `whole` does."""
+    """Return such a value of a run that was accepted and has not begun. Raise `LookupError` as `whole` does."""
     if what == "metadata":
         return None if run_input is None else run_input.agent.get("metadata")
     if what in ("state", "†state"):
         return {}
     if what not in _PARTS:
-        raise KeyError(f"{what!r} is not known: the run has not begun")
+        raise LookupError(f"{what!r} is not known: the run has not begun")
     found: Json = RunView(run_id="").as_json()[what]
     return found
 
@@ -274,14 +274,14 @@ def before_start(run_input: RunInput | None, what: str) -> Json:
 def whole(run: RunState, what: str) -> Json:
     """Return a value that a view may have cut: a part of the result by name, a reference's value, or a call by id.
 
-    Raise `ReferenceSyntaxError` or `KeyError` for anything else.
+    Raise `ReferenceSyntaxError` or `LookupError` for anything else.
     """
     if what.removeprefix("†").partition(".")[0] == "state" or what.startswith("†"):
         expression = parse_expression(what if what.startswith("†") else f"†{what}")
         values = {**run.context.values(), "state": run.state.snapshot()}
         found = evaluate(expression, lambda reference: get(values.get(reference.kind, MISSING), reference.path))
         if found is MISSING:
-            raise KeyError(f"{what} does not exist")
+            raise LookupError(f"{what} does not exist")
         return found
     for call in run.plan.every_call() if run.plan is not None else ():
         if call.id == what:
@@ -290,7 +290,7 @@ def whole(run: RunState, what: str) -> Json:
         if view.id == what:
             if (kept := run.records.values.get(what)) is None:
                 why = f"of the calls that have ended the newest are kept whole, {bytes_text(MAX_KEPT)} of them"
-                raise KeyError(f"{what} is only in the run's history now: {why}")
+                raise LookupError(f"{what} is only in the run's history now: {why}")
             return view.as_json() | kept
     plan, past = run.plan, run.records.past
     made = list(plan.every_call()) if plan is not None else []
@@ -307,7 +307,7 @@ def whole(run: RunState, what: str) -> Json:
         "calls": lambda: loads("".join(_pieces(run, "calls"))),
     }
     if what not in parts:
-        raise KeyError(
+        raise LookupError(
             f"{what!r} is not a part of a run: use output, state, errors, calls, waiting, log, metadata, a call's id or a reference"
         )
     part: Json = parts[what]()

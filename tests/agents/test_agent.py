@@ -154,6 +154,10 @@ class Unreadable:
         (lambda: Agent("a", messages=[{"type": "text"}]), r"agent 'a': \$.context\[0\]\.text: is missing"),
         (lambda: Agent("a", messages=[{"type": "text", "text": len}]), "agent 'a' cannot be written as JSON"),
         (lambda: Agent(""), "agent '': .*"),
+        (
+            lambda: Agent.read("nowhere"),
+            r"no agent 'nowhere': there is no file nowhere, and no agents/nowhere\.json; an agent in Python is named MODULE:NAME$",
+        ),
         (lambda: Agent.read("nowhere.json"), r"no agent 'nowhere.json': there is no file nowhere\.json$"),
         (
             lambda: Agent.read(Agent("a")),  # type: ignore[call-overload]

@@ -98,7 +98,7 @@ def test_r18_3_of_an_execution_before_the_execution_before_is_asked() -> None:
     run = run_of("v", times=2)
     restored = continued(run)
     assert Pages().page(restored, "2.0", 0).earlier
-    with pytest.raises(KeyError, match="is not a part of a run"):
+    with pytest.raises(LookupError, match=r"^'2\.7' is not a part of a run"):
         Pages().page(restored, "2.7", 0)
 
 
