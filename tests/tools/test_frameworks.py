@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import agents
@@ -69,6 +69,62 @@ CONTEXT = ToolContext[Any](
 async def call(tool: Any, **params: Any) -> Any:
     [function] = tool_functions(tool)
     return function.dump(await function.function(**function.bind(params, CONTEXT)))
+
+
+ToolGuard = agents.ToolGuardrailFunctionOutput
+
+
+@agents.tool_input_guardrail
+def no_secrets(data: agents.ToolInputGuardrailData) -> ToolGuard:
+    return ToolGuard.reject_content("leave keys out") if "sk-" in data.context.tool_arguments else ToolGuard.allow()
+
+
+@agents.tool_input_guardrail
+async def known_customer(data: agents.ToolInputGuardrailData) -> ToolGuard:
+    return ToolGuard.allow() if data.context.context.id == "ann" else ToolGuard.raise_exception()
+
+
+@agents.tool_output_guardrail
+def no_phone_number(data: agents.ToolOutputGuardrailData) -> ToolGuard:
+    return ToolGuard.raise_exception() if "555" in data.output else ToolGuard.allow()
+
+
+SEARCHED: list[str] = []
+
+
+@agents.function_tool(tool_input_guardrails=[no_secrets, known_customer], tool_output_guardrails=[no_phone_number])
+def search(ctx: agents.RunContextWrapper[Customer], words: str) -> str:
+    """Search the notes about a customer."""
+    SEARCHED.append(words)
+    return f"{ctx.context.id}: {words}"
+
+
+@asynchronous
+@pytest.mark.parametrize(
+    ("words", "customer", "refusal", "ran"),
+    [
+        ("shoes", "ann", "", True),
+        ("sk-1", "ann", "leave keys out", False),
+        ("shoes", "bob", "the guardrail known_customer stopped search", False),
+        ("555-1234", "ann", "the guardrail no_phone_number stopped search", True),
+    ],
+    ids=["allowed", "input-rejected", "input-raised", "output-raised"],
+)
+async def test_r21_1_guardrails_of_a_tool_run_before_and_after_it(
+    words: str, customer: str, refusal: str, ran: bool
+) -> None:
+    """A call that an input guardrail refuses never reaches the function, and a refused result never leaves the tool."""
+    SEARCHED.clear()
+    [function] = tool_functions(search)
+    context = replace(CONTEXT, context={"id": customer})
+    bound = function.bind({"words": words}, context)
+    if refusal:
+        with pytest.raises(ToolError) as refused:
+            await function.function(**bound)
+        assert (refused.value.code, refused.value.message) == ("refused_by_guardrail", refusal)
+    else:
+        assert await function.function(**bound) == "ann: shoes"
+    assert bool(SEARCHED) is ran
 
 
 def test_r21_1_names_schemas_and_approval_marks_carry_over() -> None:
