@@ -33,10 +33,11 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.decisions import Decision
     from perdure.approvals.policy import Policy
     from perdure.approvals.queue import ApprovalQueue
-    from perdure.approvals.requests import STEER, WITHDRAW, IncomingMessage, WaitingView
+    from perdure.approvals.requests import STEER, WITHDRAW, IncomingMessage, MessageFate, WaitingView
     from perdure.errors import PerdureError
     from perdure.models.requests import CallDelivery, RequestContext, RequestInput, RequestResult
     from perdure.models.usage import RunUsage
+    from perdure.plan import Call
     from perdure.runs.agent import ModelChoice
     from perdure.runs.claim_check import (
         APPROVAL,
@@ -112,7 +113,7 @@ class RunDriver:
         self.sender = sender
         self.calls: CallLoop | None = None
         """Calls of the current Request, or of the last one."""
-        self._input = run_input
+        self.run_input = run_input
         self._approvals = approvals
         self.notifications = RunNotifications(run, sender.alarm, run_input.callback)
         self._waits = ApprovalWaits(run, approvals, display, sender, self.notifications)
@@ -133,15 +134,15 @@ class RunDriver:
 
     async def to_result(self) -> RunResult:
         """Run to the output and return the result. Fail with the result so far as detail."""
-        run, below = self.run, bool(self._input.lineage)
+        run, below = self.run, bool(self.run_input.lineage)
         if run.prepared.follows(LISTED_AGENT):
             list_agent(run.agent.name, run.prepared.attributes, below=below)
         self._display.report()
-        late = self._parent.late if self._input.clocked else None
+        late = self._parent.late if self.run_input.clocked else None
         watching = watch(run, self.clock, self._rests, self._at_deadline, late)
         try:
             result = await self._to_end()
-            if (refusal := await self._parent.refusal(run, result, self._input.free)) is not None:
+            if (refusal := await self._parent.refusal(run, result, self.run_input.free)) is not None:
                 raise self._failure(*refusal)
             result.messages = message_fates(run.progress)  # one may have come since
             return result
@@ -172,8 +173,10 @@ class RunDriver:
     async def _requests(self) -> None:
         """Make Requests until the run is over. Fail at a limit."""
         run = self.run
-        starts = run.context.starts_with_plan and self._input.snapshot is None
-        if starts and await self._run_calls(0, _plan_as_result(run.context.plan)):
+        starts = run.context.starts_with_plan and self.run_input.snapshot is None
+        recorded = None if run.fork is None else run.fork.answer(0)
+        plan = run.context.plan if recorded is None else recorded.result.calls
+        if starts and await self._run_calls(0, _plan_as_result(plan)):
             return
         while True:
             await self._mailbox.lull()
@@ -234,8 +237,11 @@ class RunDriver:
         return over
 
     async def _choose(self) -> ModelChoice:
+        situation = self.run.situation()
+        if self.run.fork is not None and (recorded := self.run.fork.answer(situation.number)) is not None:
+            return ModelChoice(recorded.model, f"recorded: {self.run.fork.title}")
         try:
-            return await choose(self.run.situation(), local=not self.run.prepared.follows(ASKS_BY_ACTIVITY))
+            return await choose(situation, local=not self.run.prepared.follows(ASKS_BY_ACTIVITY))
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -243,6 +249,8 @@ class RunDriver:
 
     async def _request(self, request: RequestInput) -> RequestResult:
         run = self.run
+        if run.fork is not None and (recorded := run.fork.answer(request.number)) is not None:
+            return recorded.result
 
         def has_released() -> bool:
             return self.calls is not None and self.calls.loop.intake.received > 0
@@ -270,8 +278,8 @@ class RunDriver:
             await self.notifications.settle()
             await self._left.until_ended()
         if run.plan is None and not self._approvals.resets.pending:
-            clocked = self._input.clocked and not self._parent.late.done()
-            following = self._input.model_copy(update={"clocked": clocked})
+            clocked = self.run_input.clocked and not self._parent.late.done()
+            following = self.run_input.model_copy(update={"clocked": clocked})
             self._continuing.go_on(following, run, self.clock.worked(workflow.time()))
         if (words := full(NEAR)) is not None:
             run.limits.reached = Limit("history", f"{words}, and what the run carries on is too large for a new one")
@@ -351,6 +359,8 @@ class AgentWorkflow:
         self._watchers = Watchers()
         self._pages = Pages()
         self._run_input: RunInput | None = None
+        self.collected: list[Call] | None = None
+        """The calls that have ended, for a replay that sets a list before the run begins."""
         self._driver: RunDriver | None = None
         """The rest, once the run is prepared. Handlers may be called before."""
 
@@ -363,6 +373,7 @@ class AgentWorkflow:
         with self._notes.to_end(ApplicationError):
             self._run_input = run_input = await whole(read_input(RunInput, arguments))
             run_input, run = await prepare(run_input, self._approvals, self._notes, self._hooks)
+            run.records.collected = self.collected
             sender = Dispatcher(
                 run.sizes,
                 run.prepared.max_payload,
@@ -399,6 +410,14 @@ class AgentWorkflow:
     def tools(self) -> list[Tool]:
         """Return the tools that the run recorded at its start, for replays."""
         return [] if self._driver is None else list(self._driver.run.prepared.tools)
+
+    def recorded(self) -> tuple[RunInput | None, list[Call], list[MessageFate]]:
+        """Return the run's input with its agent, its calls so far where they are `collected`, and its messages, for replays."""
+        if self._driver is None:
+            return self._run_input, [], []
+        run, ended = self._driver.run, {id(call): call for call in self.collected or ()}
+        running = () if run.plan is None else (call for call in run.plan.every_call() if id(call) not in ended)
+        return self._driver.run_input, [*ended.values(), *running], message_fates(run.progress)
 
     def details(self) -> str:
         """Return the run's details for the Web UI (R12.8)."""

@@ -447,6 +447,8 @@ class CallLoop:
             with self._resting(call):
                 await held.enter_async_context(self._slots)
             await self._gate(call)
+            if (known := self._agent_run.recorded(call, decided=True)) is not None:
+                return known
             if was_requested:
                 self._agent_run.journal.call_began(call)
                 self._on_change()

@@ -25,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs import metrics
     from perdure.runs.agent import AgentSpec, Context, Models, check_task, parse_agent, parse_prompt
     from perdure.runs.event_journal import RunJournal
+    from perdure.runs.fork import FORK_FORM, Fork, ForkRecord
     from perdure.runs.hosted_tools import hosted_problems
     from perdure.runs.loops import LoopInput
     from perdure.runs.run import RunIdentity, RunState
@@ -90,6 +91,7 @@ class ContinueAsNew:
         run.progress.worked = worked
         following = run_input.model_copy(
             update={"snapshot": pack(snapshot(run), SNAPSHOT_FORM), "budget": run.limits.pool.share}
+            | ({} if run.fork is None else {"fork": pack(run.fork.remaining(run.progress.number), FORK_FORM)})
         )
         packed = len(following.model_dump_json().encode())
         if packed <= most:
@@ -144,6 +146,9 @@ async def _prepare(
         budget=run_input.budget,
         sources=run_input.sources,
         journal=journal,
+        fork=None
+        if run_input.fork is None
+        else Fork(run_input.fork.read(ForkRecord, FORK_FORM, "the record of the fork")),
     )
     if earlier is not None:
         restore(run, earlier)

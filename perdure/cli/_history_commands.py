@@ -1,24 +1,109 @@
-"""`perdure record` and `perdure replay`."""
+"""`perdure fork`, `perdure record` and `perdure replay`."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perdure.agents.agent import Agent
+from perdure.agents.files import json_option
+from perdure.cli._console import screen
 from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
-from perdure.cli._execute import RunId, connected, execute
+from perdure.cli._execute import Json, RunId, connected, execute
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
+from perdure.cli._run_view import print_result
 from perdure.errors import SettingsError
 from perdure.hosting.settings import Settings
+from perdure.runs.wire import RunView
+from perdure.values.json import JsonObject, dumps
+from perdure.values.references import MISSING
 
 if TYPE_CHECKING:
     from perdure.client.perdure import Perdure
 
 
 histories_app = Commands()
+
+
+@histories_app.command()
+@configured("agents")
+def fork(
+    settings: Settings,
+    run_id: RunId,
+    at: Annotated[str, typer.Option("--at", metavar="R[.N]", help="The point: before Request R, or before call R.N.")],
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="AGENT", help="Another agent: a file, a name in the agents folder, or MODULE:NAME."),
+    ] = None,
+    input: Annotated[str | None, typer.Option("--input", metavar="JSON|@FILE", help="Another input.")] = None,
+    edit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--edit", metavar="CALL=JSON", help="Keys of a call that differ; null removes one. May be repeated."
+        ),
+    ] = None,
+    result: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--result", metavar="CALL=JSON", help="The result of a call in place of its own. May be repeated."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model of the Requests from the point on.")
+    ] = None,
+    id: Annotated[str | None, typer.Option("--id", help="The new run's id.")] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and print its id.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Start a new run from a point of another one. Requests before it, and calls that are the same, are answered from the record.
+
+    The other calls run, under the policies of today. The other run is only read.
+    """
+    with one_line_errors():
+        found = None if agent is None else Agent.read_to_run(agent, folder=settings.agents_folder)
+        given = MISSING if input is None else json_option(input, "--input")
+        edits = _by_call(edit, "--edit", '2.1={"amount": 5}')
+        for call, keys in edits.items():
+            if not isinstance(keys, dict):
+                raise CommandError(
+                    f'--edit {call}: expected an object of the keys that differ, as 2.1={{"amount": 5}}', USAGE
+                )
+        results = _by_call(result, "--result", "2.1=true")
+
+    async def start(perdure: Perdure) -> tuple[str, RunView | None]:
+        run = await perdure.get_run(run_id).fork(
+            at, agent=found, input=given, edits=edits, results=results, model=model, id=id
+        )
+        if no_wait:
+            return run.id, None
+        if not as_json:
+            print(f"{run.id}: {run_id} at {at}", file=sys.stderr)
+        return run.id, await run.wait()
+
+    name, view = connected(start)
+    if view is None:
+        print(dumps({"runId": name}) if as_json else name)
+        return
+    if as_json:
+        print(dumps(view.result().as_json()))
+    else:
+        print_result(screen(), view)
+    raise SystemExit(0 if view.status == "completed" else FAILED)
+
+
+def _by_call(options: list[str] | None, name: str, example: str) -> JsonObject:
+    """Return the values of a repeated option `CALL=JSON` by call."""
+    found: JsonObject = {}
+    for each in options or []:
+        call, sign, text = each.partition("=")
+        if not sign or not call:
+            raise CommandError(f"{name} {each[:80]}: expected CALL=JSON, as {example}", USAGE)
+        found[call] = json_option(text, f"{name} {call}")
+    return found
 
 
 @histories_app.command()

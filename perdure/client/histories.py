@@ -28,13 +28,15 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
+from perdure.approvals.requests import MessageFate
 from perdure.client.selection import quoted
 from perdure.errors import PerdureError, RunError, SettingsError
 from perdure.hosting.telemetry import silent_runtime
 from perdure.models.requests import RequestContext, RequestInput, RequestResult
+from perdure.plan import Call
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.notifications import NOTIFICATION_WORKFLOW
-from perdure.runs.wire import AGENT_WORKFLOW, MODEL_REFUSED, REQUEST_ACTIVITY, RunStatus, RunView
+from perdure.runs.wire import AGENT_WORKFLOW, MODEL_REFUSED, REQUEST_ACTIVITY, RunInput, RunStatus, RunView
 from perdure.sessions.transcript import SEGMENT_WORKFLOW
 from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
 from perdure.tools.tool import Tool
@@ -243,6 +245,12 @@ class Audit:
     """The run at its end; `None`: it has not ended."""
     tools: list[Tool] = field(default_factory=list)
     """Those that it had."""
+    input: RunInput | None = None
+    """The input of its first execution, with its agent; `None`: another program wrote it."""
+    calls: list[Call] = field(default_factory=list)
+    """Its calls, as they ended or stand."""
+    messages: list[MessageFate] = field(default_factory=list)
+    """The messages that came while it worked."""
 
 
 async def exchanges(client: Client, run_id: str) -> list[Exchange]:
@@ -269,6 +277,9 @@ async def audit_run(client: Client, run_id: str) -> Audit:
         answers = await _answers(client, history)
         for exchange in recorder.audit.exchanges:
             exchange.answer = answers.get((exchange.request.number, exchange.request.earlier_attempts))
+        if recorder.run is not None:
+            run_input, calls, found.messages = recorder.run.recorded()
+            found.input, found.calls = found.input or run_input, [*found.calls, *calls]
         found.exchanges += recorder.audit.exchanges
         found.view, found.tools = recorder.audit.view, recorder.audit.tools
     return found
@@ -295,9 +306,10 @@ class _Recorder(Interceptor):
 
     def __init__(self) -> None:
         self.audit = Audit()
+        self.run: AgentWorkflow | None = None
 
     def workflow_interceptor_class(self, _: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
-        audit = self.audit
+        audit, recorder = self.audit, self
 
         class RecordingOutbound(WorkflowOutboundInterceptor):
             def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
@@ -312,6 +324,8 @@ class _Recorder(Interceptor):
                 super().init(RecordingOutbound(outbound))
 
             async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+                recorder.run = workflow.instance()
+                recorder.run.collected = []
                 try:
                     result = await super().execute_workflow(input)
                 except BaseException as error:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias
 
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from typing_extensions import TypeVar, Unpack
@@ -360,6 +361,49 @@ class Run(Generic[OutputT]):
 
         with clear_errors(self._client, self.id):
             return await histories.exchanges(self._client, self.id)
+
+    async def fork(
+        self,
+        at: str,
+        *,
+        agent: Agent[Any] | None = None,
+        input: object = MISSING,
+        edits: Mapping[str, JsonObject] | None = None,
+        results: Mapping[str, Json] | None = None,
+        model: str | None = None,
+        id: str | None = None,
+    ) -> Run[Any]:
+        """Start a new run from a point of this one: before Request `R`, or before call `R.N`. This run is only read.
+
+        Requests before the point are answered from this run's record, and so are calls that are the same: tool, parameters, and values read. The
+        others run, under today's policies. `agent`: another agent (default: this run's). `input`: another input. `edits`: by call id
+        the keys of a call before the point that differ; `None` removes a key. `results`: by call id the value that a call returns in
+        place of its own result. `model`: the model of the Requests from the point on. `id`: the new run's id.
+        Raises `RunError` for a point, a call or a run that cannot be forked, `RunExistsError` for an id of another run, and `InputError` for an input that breaks the agent's schema.
+
+        ```python
+        fork = await run.fork("2", edits={"1.0": {"amount": 50}}, model="gpt-4o")
+        print(await fork.result())
+        ```
+        """
+        from perdure.client.forks import fork_run  # the workflows themselves: a replay of the history needs them
+
+        given: list[Json] | None = None
+        if input is not MISSING:
+            given = [to_jsonable_python(input if agent is None else agent.check_input(input))]
+        with clear_errors(self._client, self.id):
+            handle = await fork_run(
+                self._client,
+                self.id,
+                at,
+                agent=None if agent is None else (agent.document(), agent.delegates()),
+                input=given,
+                edits=edits,
+                results=results,
+                model=model,
+                id=id,
+            )
+        return Run(self._client, handle.id, agent)
 
     async def waiting(self, call: str | None = None) -> list[WaitingView]:
         """Return the approval requests of this run in full, oldest first; with `call` only that one. Raises

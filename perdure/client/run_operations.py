@@ -56,7 +56,7 @@ from perdure.runs.wire import (
     RunView,
 )
 from perdure.sessions.wire import WaitResult
-from perdure.values.json import Json, JsonObject, ValuePage
+from perdure.values.json import Json, JsonObject, Packed, ValuePage
 from perdure.values.limits import MAX_PAYLOAD, MAX_STORED, bytes_text
 from perdure.values.sizes import Sizes
 
@@ -82,10 +82,11 @@ async def start_run(
     memo: Mapping[str, Any] | None = None,
     source: str = "",
     callback: str | None = None,
+    fork: Packed | None = None,
 ) -> AgentHandle:
     """Start an agent; `approval` is the run's own override of its approval policy (R7.1), `prompt` that of its `config.prompt` (R10.19), `sender` and `tenant` what lists find it by,
     `context` what else is known of the sender (R19.1), `priority` that of the agent's `config`, where it is another (R24.3), `delegates` agent files by name that come along with it (R8.1), `memo` what is kept beside it.
-    `source`: where its input comes from, if the user did not write it (R15.2). `callback`: the address to which its end is sent (R19.8).
+    `fork`: the record of the run of which it is a fork (R22.1). `source`: where its input comes from, if the user did not write it (R15.2). `callback`: the address to which its end is sent (R19.8).
 
     Raises `RunExistsError`, or `RunError` when the id is none or what is given is too large; the run itself refuses what is no input of it
     (R2.3).
@@ -104,6 +105,7 @@ async def start_run(
         whose=RunOwner(tenant=tenant or "", sender=sender or "", context=context or {}),
         sources={"†input": [source]} if source and has_input else {},
         callback=callback or "",
+        fork=fork,
     )
     _check_size(given, MAX_PAYLOAD if client.data_converter.external_storage is None else MAX_STORED)
     try:
@@ -152,6 +154,7 @@ def _check_size(given: RunInput, limit: int) -> None:
         return
     sizes = {"the input": Sizes().of(given.input), "the agent file": Sizes().of(given.agent)}
     sizes |= {"its delegates": Sizes().of(given.delegates)} if given.delegates else {}
+    sizes |= {"the record of the fork": Sizes().of(given.fork.data)} if given.fork else {}
     largest = max(sizes, key=lambda name: sizes[name])
     both = " and ".join(f"{name} has {bytes_text(size)}" for name, size in sizes.items())
     what = (

@@ -493,6 +493,12 @@ class CallState:
     """ISO 8601: the time when it was handed to its activity."""
     ended_at: str | None = None
     attempts: int = 0
+    outcome: Outcome | None = None
+    """The outcome that the driver reported, for a fork of the run."""
+    key: str = ""
+    """Digest of what it does, in a fork and in a replay for one: `perdure.runs.fork.call_key`."""
+    recorded: bool = False
+    """Whether the record of another run has answered it."""
 
     @property
     def ended(self) -> bool:

@@ -287,7 +287,7 @@ class Plan:
 
     def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
         """End a running call: apply its writes, and make ready the calls that waited for it (R4.3, R5.4)."""
-        call.state.ended_at = time
+        call.state.ended_at, call.state.outcome = time, outcome
         self._scheduler.running -= 1
         self._slots.give_back(call)
         if isinstance(outcome, Rejected):

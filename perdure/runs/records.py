@@ -45,6 +45,7 @@ def call_view(call: Call, sizes: Sizes, table: SourceTable) -> CallView:
         started_at=call.state.started,
         ended_at=call.state.ended_at,
         attempts=call.state.attempts,
+        recorded=call.state.recorded,
         reason=call.state.reason or None,
         error=cut_to(call.state.error.as_json(), SHOWN_PARAMS) if call.state.error else None,
         approval=call.approval,
@@ -190,6 +191,8 @@ class RunRecords:
         self._sizes = sizes
         self._recorded = recorded
         """Returns what a model may see of a call's result, for a session's transcript; `None` outside of sessions."""
+        self.collected: list[Call] | None = None
+        """Every call that has ended, where a replay collects them; workers keep none."""
         self._recent: list[Call] = []
         self._views: dict[str, tuple[Call, CallView]] = {}
         """Ended calls and their views, by id. A person may have put a plan with other calls of these ids in place of theirs."""
@@ -239,6 +242,8 @@ class RunRecords:
         """
         self._views[call.id] = call, call_view(call, self._sizes, self.table)
         self.values.add(call, self._sizes)
+        if self.collected is not None:
+            self.collected.append(call)
 
     def fold(self, plan: Plan) -> None:
         """Make the views of calls in the plan's ended iterations."""

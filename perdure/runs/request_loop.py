@@ -267,6 +267,9 @@ class RequestLoop:
             self._note_news()
             for call in ready:
                 home = self.plan.home(call)
+                if (known := self._run.recorded(call)) is not None:
+                    home.end(call, known, now)
+                    continue
                 if (refused := approval_queue.refuse_flow(call)) is not None:
                     home.end(call, refused, now)
                     continue

@@ -15,7 +15,7 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.models.media_parts import names_files
 from perdure.models.providers.capabilities import capabilities_of
 from perdure.models.requests import ModelWait, RequestContext, RequestInput, RequestResult, RequestView
-from perdure.plan import Call, Plan
+from perdure.plan import Call, Outcome, Plan
 from perdure.runs._output import JudgedOutput, KnownText, RunOutput, WrittenOutput, reads_alike, whole_output
 from perdure.runs.agent import AgentSpec, CalledTool, Context, ModelChoice, Situation
 from perdure.runs.context import (
@@ -33,6 +33,7 @@ from perdure.runs.context import (
     with_reasons,
 )
 from perdure.runs.event_journal import RunJournal, text_of, why_not
+from perdure.runs.fork import Fork, call_key
 from perdure.runs.limits import REPEATS, Budget, StopReason, answer_print, is_stuck
 from perdure.runs.notifications import ApprovalRoutes, NotificationView, approval_routes
 from perdure.runs.progress import RunLimits, RunProgress, count_answer
@@ -96,8 +97,11 @@ class RunState:
         budget: Budget | None = None,
         sources: Mapping[str, list[str]] | None = None,
         journal: RunJournal | None = None,
+        fork: Fork | None = None,
     ) -> None:
         self.agent = agent
+        self.fork = fork
+        """The record of the run of which this one is a fork."""
         self.context = context
         self.prepared = prepared
         self.identity = identity or RunIdentity()
@@ -274,6 +278,16 @@ class RunState:
 
     def _known_sources(self, number: int) -> KnownSources:
         return self.provenance.known(number, self.progress, self.approval_queue.vouched.stands)
+
+    def recorded(self, call: Call, *, decided: bool = False) -> Outcome | None:
+        """Return the outcome of a ready call from the record that a fork begins with; `None`: the call has to run (R22.1).
+
+        `decided`: nobody is asked about the call any more.
+        """
+        if self.plan is None or (self.fork is None and self.records.collected is None):
+            return None
+        call.state.key = call_key(call, self.plan.home(call).values(call))
+        return None if self.fork is None else self.fork.take(call, call.state.key, decided=decided)
 
     # The end of a Request.
 

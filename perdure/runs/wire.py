@@ -186,6 +186,8 @@ class CallView(WireModel):
     ended_at: str | None = None
     attempts: int = 0
     """How often its tool was begun."""
+    recorded: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether the run is a fork, and the call was answered from the other run's record: its tool was not begun."""
     reason: str | None = None
     """Why it was skipped, or what it waits for."""
     error: JsonObject | None = None
@@ -289,6 +291,8 @@ class RunView(RunResult):
 
     agent: str = ""
     """Its agent's name."""
+    forked: str = Field(default="", exclude_if=operator.not_)
+    """The run of which it is a fork, and the point: `order-17 at 2.1`; empty: it is none."""
     owner: RunOwner = Field(default_factory=RunOwner, exclude_if=lambda owner: owner == NOBODY)
     """The sender, tenant, session and context of its start; secrets in the context are masked."""
     waiting: list[WaitingView] = Field(default_factory=list)
@@ -372,5 +376,7 @@ class RunInput(WireModel):
     reasons: bool = False  # a session tells people what the model thinks (R10.16)
     prepared: Packed | None = None
     """A `PreparedWorker` that its loop has recorded for all iterations; its form is `PREPARED_FORM`."""
+    fork: Packed | None = Field(default=None, exclude_if=operator.not_)
+    """A `ForkRecord`: the record of the run of which this one is a fork (R22.1); its form is `FORK_FORM`."""
     snapshot: Packed | None = None
     """A `RunSnapshot`, set when the run goes on from an execution that grew too long; its form is `SNAPSHOT_FORM`."""

@@ -1,0 +1,273 @@
+"""Forks of runs on a real server: what is answered from the record, and what runs (R22.1)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Replayer
+
+from perdure import ToolError, tool
+from perdure.client.approvals import decide
+from perdure.client.forks import fork_run
+from perdure.client.histories import executions
+from perdure.errors import RunError
+from perdure.hosting.connection import data_converter
+from perdure.runs.wire import RunView
+from perdure.testing.scripted_model import ChatRequest
+from perdure.workflows.agent import AgentWorkflow
+from tests.support import DONE, Harness, agent, harness, impatient, perdure
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+impatient_server = impatient(40)
+
+BEGUN: list[tuple[str, Any]] = []
+"""Each call of a tool, as its code saw it."""
+
+
+@pytest.fixture(autouse=True)
+def _begun() -> None:
+    BEGUN.clear()
+
+
+@tool(safe=True)
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    BEGUN.append(("add", (a, b)))
+    return a + b
+
+
+@tool(dangerous=True)
+def pay(amount: int) -> str:
+    """Pay."""
+    BEGUN.append(("pay", amount))
+    return f"paid {amount}"
+
+
+@tool(retries=0)
+def check(amount: int) -> str:
+    """Refuse everything above 5."""
+    BEGUN.append(("check", amount))
+    if amount > 5:
+        raise ToolError("too_much", f"{amount} is above 5")
+    return "fine"
+
+
+SUM = [
+    {"_tool": "add", "a": 1, "b": 2, "_outputPath": "†state.x"},
+    {"_tool": "add", "a": "†state.x", "b": 10, "_outputPath": "†state.y"},
+    {"_tool": "add", "a": 7, "b": 7, "_outputPath": "†state.z"},
+]
+
+
+async def forked(it: Harness, run_id: str, at: str, **how: Any) -> RunView:
+    """Fork the run and wait for the fork's end; its history replays."""
+    handle = await fork_run(it.client, run_id, at, id=f"fork-{uuid.uuid4().hex[:8]}", **how)
+    with contextlib.suppress(WorkflowFailureError):
+        await handle.result()
+    async for history in executions(it.client, handle.id):
+        await Replayer(workflows=[AgentWorkflow], data_converter=data_converter()).replay_workflow(history)
+    return await it.view(handle.id)
+
+
+async def test_a_fork_before_a_request_asks_only_from_there_and_runs_nothing_again(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    script = [{"calls": SUM, "output": None}, DONE, {"calls": [], "output": {"other": True}}]
+    async with harness(dev_server.client, [add], script) as it:
+        first = await it.run(agent("add"))
+        before, done = await it.view(first.run_id), list(BEGUN)
+        view = await forked(it, first.run_id, "2")
+        assert it.model.requests[1].text == it.model.requests[2].text  # the model reads what it read then
+        assert await it.view(first.run_id) == before
+    assert (view.status, view.output, view.state) == ("completed", {"other": True}, first.state)
+    assert done == BEGUN
+    assert all(call.recorded for call in view.calls)
+    assert view.forked == f"{first.run_id} at 2"
+    assert view.usage.tokens < first.usage.tokens
+
+
+async def test_an_edited_call_and_those_that_read_it_run_and_no_others(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [add], [{"calls": SUM, "output": None}, DONE, DONE]) as it:
+        first = await it.run(agent("add"))
+        BEGUN.clear()
+        view = await forked(it, first.run_id, "2", edits={"1.0": {"a": 5}})
+    assert view.state == {"x": 7, "y": 17, "z": 14}
+    assert BEGUN == [("add", (5, 2)), ("add", (7, 10))]
+    assert [call.recorded for call in view.calls] == [False, False, True]
+
+
+async def test_a_changed_result_reaches_those_that_read_it(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [add], [{"calls": SUM, "output": None}, DONE, DONE]) as it:
+        first = await it.run(agent("add"))
+        BEGUN.clear()
+        view = await forked(it, first.run_id, "2", results={"1.0": 100})
+    assert view.state == {"x": 100, "y": 110, "z": 14}
+    assert BEGUN == [("add", (100, 10))]
+
+
+async def test_another_model_prompt_and_input_hold_from_the_point_on(dev_server: WorkflowEnvironment) -> None:
+    calls = [{"_tool": "add", "a": "†input.n", "b": 2, "_outputPath": "†state.x"}]
+    document = agent("add", context=[{"type": "input", "schema": {"type": "object"}}])
+    async with harness(dev_server.client, [add], [{"calls": calls, "output": None}, DONE, DONE]) as it:
+        first = await it.run(document, {"n": 1})
+        other = document | {"context": [{"type": "system", "text": "Be brief."}, *document["context"][1:]]}
+        view = await forked(it, first.run_id, "2", agent=(other, {}), input=[{"n": 4}], model="other-model")
+        assert "Be brief." in it.model.requests[2].text
+    assert view.state == {"x": 6}
+    assert [request.model for request in view.log] == [first.log[0].model, "other-model"]
+
+
+async def test_calls_after_the_point_are_answered_from_the_record_each_once(dev_server: WorkflowEnvironment) -> None:
+    twice = [{"_tool": "add", "a": 7, "b": 7}, {"_tool": "add", "a": 7, "b": 7}]
+    async with harness(
+        dev_server.client, [add], [{"calls": SUM, "output": None}, DONE, {"calls": twice, "output": None}, DONE]
+    ) as it:
+        first = await it.run(agent("add"))
+        BEGUN.clear()
+        view = await forked(it, first.run_id, "1")
+    assert BEGUN == [("add", (7, 7))]  # one of the two was made in the other run
+    assert sorted(call.recorded for call in view.calls) == [False, True]
+
+
+async def test_a_decision_is_made_again_at_its_point_and_nothing_is_paid_twice(dev_server: WorkflowEnvironment) -> None:
+    calls = [{"_tool": "pay", "amount": 3}]
+    async with harness(dev_server.client, [pay], [{"calls": calls, "output": None}, *[DONE] * 5]) as it:
+        first = await it.start(agent("pay"))
+        await it.until_waiting(first.id, "1.0")
+        await decide(it.client, first.id, {"call": "1.0", "decision": "approve"})
+        await first.result()
+        assert (await forked(it, first.id, "2")).calls[0].recorded  # nobody is asked
+        for kind, more, status, paid in (
+            ("approve", {}, "done", [("pay", 3)]),
+            ("reject", {"reason": "no"}, "rejected", [("pay", 3)]),
+            ("edit", {"params": {"amount": 4}}, "done", [("pay", 3), ("pay", 4)]),
+        ):
+            fork = await fork_run(it.client, first.id, "1.0", id=f"fork-{uuid.uuid4().hex[:8]}")
+            await it.until_waiting(fork.id, "1.0")
+            await decide(it.client, fork.id, {"call": "1.0", "decision": kind, **more})
+            await fork.result()
+            assert (await it.view(fork.id)).calls[0].status == status
+            assert paid == BEGUN
+
+
+async def test_a_fork_of_a_run_that_waits_and_of_one_with_an_edited_call(dev_server: WorkflowEnvironment) -> None:
+    calls = [{"_tool": "pay", "amount": 3}, {"_tool": "add", "a": 1, "b": 2}]
+    async with harness(dev_server.client, [pay, add], [{"calls": calls, "output": None}, DONE, DONE]) as it:
+        first = await it.start(agent("pay", "add"))
+        await it.until_waiting(first.id, "1.0")
+        fork = await fork_run(it.client, first.id, "1.0", id=f"fork-{uuid.uuid4().hex[:8]}")
+        await it.until_waiting(fork.id, "1.0")
+        await decide(it.client, fork.id, {"call": "1.0", "decision": "edit", "params": {"amount": 9}})
+        await fork.result()
+        assert [each for each in BEGUN if each[0] == "pay"] == [("pay", 9)]
+        again = await forked(it, fork.id, "2")
+        assert again.calls[0].params == {"amount": 9}
+        assert again.calls[0].recorded
+        await first.terminate()
+
+
+async def test_a_failure_before_the_point_stays_and_one_behind_it_runs_again(dev_server: WorkflowEnvironment) -> None:
+    calls = [{"_tool": "check", "amount": 6}, {"_tool": "check", "amount": 2}]
+    async with harness(dev_server.client, [check], [{"calls": calls, "output": None}, DONE, DONE, DONE]) as it:
+        first = await it.run(agent("check"))
+        BEGUN.clear()
+        kept = await forked(it, first.run_id, "2")
+        assert BEGUN == []
+        assert kept.calls[0].error == first.calls[0].error
+        await forked(it, first.run_id, "1.0")
+    assert BEGUN == [("check", 6)]
+
+
+async def test_loops_and_delegates_are_answered_as_a_whole(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    child = {
+        "name": "child",
+        "context": [
+            {"type": "system", "text": "You are CHILD."},
+            {"type": "input", "schema": {"type": "object"}},
+            {"type": "tool", "tool": "add"},
+        ],
+        "schema": True,
+    }
+    (tmp_path / "child.json").write_text(json.dumps(child), encoding="utf-8")
+    work = {"name": "work", "description": "Work.", "properties": {"n": {}}, "_delegate": "child"}
+    calls = [
+        {"_tool": "add", "_each": [1, 2, 3], "a": "†item", "b": 1, "_outputPath": "†state.list"},
+        {"_tool": "work", "n": 1, "_outputPath": "†state.child"},
+        {"_tool": "work", "_each": [1, 2], "n": "†item", "_outputPath": "†state.children"},
+    ]
+    asked: list[str] = []
+
+    def answer(request: ChatRequest) -> Any:
+        asked.append("child" if "You are CHILD." in request.messages[0]["content"] else "run")
+        return DONE if asked[-1] == "child" or asked.count("run") > 1 else {"calls": calls, "output": None}
+
+    async with harness(dev_server.client, [add], answer, agents=tmp_path) as it:
+        first = await it.run(agent("add", work))
+        assert [call.status for call in first.calls if "[" not in call.id] == ["done"] * 3
+        BEGUN.clear()
+        asked.clear()
+        asked.append("run")
+        view = await forked(it, first.run_id, "2")
+    assert BEGUN == []
+    assert asked == ["run", "run"]
+    assert view.state == first.state
+    assert not [
+        call.id for call in view.calls if not call.recorded and call.id not in ("1.0", "1.2")
+    ]  # loops of the plan
+
+
+async def test_points_calls_and_runs_that_cannot_be_forked(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [add], [{"calls": SUM, "output": None}, DONE]) as it:
+        first = await it.run(agent("add"))
+        for at, how, words in (
+            ("x", {}, "'x' is not a point"),
+            ("9", {}, "has no point 9"),
+            ("1.7", {}, "has no point 1.7"),
+            ("2", {"edits": {"3.0": {}}}, "3.0 is not a call"),
+            ("1", {"results": {"1.0": 3}}, "1.0 is not a call"),
+        ):
+            with pytest.raises(RunError, match=words):
+                await fork_run(it.client, first.run_id, at, **how)
+
+
+async def test_the_command_forks_and_names_what_is_wrong(dev_server: WorkflowEnvironment) -> None:
+    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+    async with harness(dev_server.client, [add], [{"calls": SUM, "output": None}, DONE, DONE]) as it:
+        first = await it.run(agent("add"))
+        edit = ("--edit", '1.0={"a": 5}', "--result", "1.2=0")
+        made = await perdure("fork", first.run_id, "--at", "2", *edit, "--json", env=env)
+        assert (made.code, json.loads(made.out)["state"]) == (0, {"x": 7, "y": 17, "z": 0})
+        for arguments, words in (
+            (("--at", "x"), "'x' is not a point of a run. Use R for a Request (2), or R.N for a call (2.1)"),
+            (("--at", "2", "--edit", "1.0"), "--edit 1.0: expected CALL=JSON"),
+            (("--at", "2", "--edit", "1.0=3"), "expected an object of the keys that differ"),
+        ):
+            wrong = await perdure("fork", first.run_id, *arguments, env=env)
+            assert wrong.code != 0
+            assert words in wrong.err
+            assert "Traceback" not in wrong.err
+
+
+async def test_a_fork_of_a_run_that_continued_as_new(
+    impatient_server: WorkflowEnvironment,
+) -> None:
+    """The record of all executions is one, and a fork that continues as new carries on what is left of it."""
+    rounds = [
+        {"calls": [{"_tool": "add", "a": number, "b": 1, "_outputPath": f"†state.n{number}"}], "output": None}
+        for number in range(12)
+    ]
+    async with harness(impatient_server.client, [add], [*rounds, DONE, DONE]) as it:
+        first = await it.run(agent("add"))
+        assert len([each async for each in executions(it.client, first.run_id)]) > 1
+        BEGUN.clear()
+        view = await forked(it, first.run_id, "13")
+    assert BEGUN == []
+    assert view.state == first.state
