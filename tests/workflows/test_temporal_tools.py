@@ -166,6 +166,23 @@ async def test_r7_2_a_workflow_that_was_open_at_a_reset_is_cancelled_before_it_s
     assert (former.status, replayed.problem) == (WorkflowExecutionStatus.CANCELED, None)
 
 
+async def test_r7_2_a_workflow_that_had_ended_at_a_reset_runs_again_under_its_id(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    number = abs(hash(unique("n")))
+    brings = plan({"_tool": "deliver", "number": number, "_outputPath": "†state.c"}, output="†state.c")
+    async with shop(dev_server, brings, brings) as (perdure, client), asyncio.timeout(HANG):
+        run = await perdure.start(AGENT, id=unique("keeper"))
+        assert await run.result() == f"brought {number}"
+        first = await client.get_workflow_handle(f"delivery-{number}").describe()
+        where = ("--workflow-id", run.id, "--type", "FirstWorkflowTask", "--reason", "try again")
+        await temporal(dev_server, "reset", *where)
+        assert await run.result() == f"brought {number}"
+        second = await client.get_workflow_handle(f"delivery-{number}").describe()
+    completed = WorkflowExecutionStatus.COMPLETED
+    assert (first.status, second.status, first.run_id == second.run_id) == (completed, completed, False)
+
+
 async def test_a_workflow_of_somebody_else_keeps_its_id(dev_server: WorkflowEnvironment) -> None:
     number = abs(hash(unique("n")))
     calls = plan({"_tool": "deliver", "number": number, "_outputPath": "†state.c"})
