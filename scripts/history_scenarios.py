@@ -715,6 +715,24 @@ async def record_approvals(to: Recorder) -> None:
     await play(to, "approvals", games)
 
 
+async def record_quorum(to: Recorder) -> None:
+    """A call that two people approve, after one of them has changed it, and one that a third rejects."""
+    both = calls({"_tool": "remove", "path": "/a"}, {"_tool": "remove", "path": "/b"})
+
+    async def decides(it: Harness, handle: AgentHandle) -> None:
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        await handle.execute_update(DECIDE, {"call": "1.0", "decision": "approve", "by": "bob"})
+        await handle.execute_update(DECIDE, {"call": "1.0", "decision": "edit", "by": "cleo", "params": {"path": "/c"}})
+        with contextlib.suppress(WorkflowUpdateFailedError):
+            await handle.execute_update(POLICY, {"tools": {"remove": "never"}})
+        await handle.signal("approve", {"call": "1.1", "by": "bob"})
+        await handle.signal("reject", {"call": "1.1", "by": "dan"})
+        await handle.signal("approve", {"call": "1.0", "by": "bob"})
+
+    policy = {"approval": {"tools": {"remove": {"by": 2, "not": "requester"}}}}
+    await play(to, "quorum", [Game(agent("remove", config=policy), [both, DONE], decides)])
+
+
 async def when_asked(_: Harness, handle: AgentHandle) -> None:
     """Cancel the run once a program decides on its call."""
 

@@ -688,6 +688,7 @@ async def main() -> int:
         "left_loops": scenarios.record_left_loops,
         "abandoned": scenarios.record_abandoned,
         "approvals": scenarios.record_approvals,
+        "quorum": scenarios.record_quorum,
         "hooks": scenarios.record_hooks,
         "talks": scenarios.record_talks,
         "asking": scenarios.record_asking,

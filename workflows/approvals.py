@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from temporalio import workflow
@@ -73,9 +73,9 @@ class RunApprovals:
         self.waits_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when another timeout counts than before, or requests are asked again; then it is another."""
 
-    def begin(self, guard: Guard, rules: int) -> None:
-        """Set the guard and the rules of the run. Decisions that came before wait for this."""
-        self.approval_queue.guard, self._rules = guard, rules
+    def begin(self, guard: Guard, rules: int, requester: str) -> None:
+        """Set the guard and the rules of the run, and for whom it works. Decisions that came before wait for this."""
+        self.approval_queue.guard, self.approval_queue.requester, self._rules = guard, requester, rules
         self.resets.begin(follows(rules, RESETS_COUNT))
 
     def verdict_of(self, approval_request: ApprovalRequest) -> asyncio.Future[ApprovalVerdict]:
@@ -115,17 +115,28 @@ class RunApprovals:
     def judge(self, raw: Json, kind: Kind | None = None) -> JudgedDecision:
         """Whether a decision can be followed; changes nothing. Raises `DecisionError`."""
         decision: Decision = parse_decision(raw, kind)
-        return self.approval_queue.judge(decision)
+        request = self.approval_queue.waiting.get(decision.call)
+        since = workflow.now() if request is None else datetime.fromisoformat(request.approval.requested_at)
+        return self.approval_queue.judge(decision, now(), (workflow.now() - since).total_seconds())
 
     def decide(self, raw: Json, kind: Kind | None = None) -> JsonObject:
-        """Follow a decision; `{"call", "decision"}`. Raises `DecisionError`, and then nothing has changed."""
+        """Follow a decision; `{"call", "decision"}`, with `missing` if the approvals of others are missing (R24.6).
+
+        Raises `DecisionError`, and then nothing has changed.
+        """
         judged = self.judge(raw, kind)
         if judged.decision.remember:
             self.approval_queue.guard.by_provenance = follows(self._rules, REMEMBER_PROVENANCE)
-        self.verdict_of(judged.request).set_result(self.approval_queue.apply(judged))
+        followed: JsonObject = {"call": judged.request.id, "decision": judged.decision.decision}
+        verdict = self.approval_queue.apply(judged)
+        if verdict.waits:
+            self._notes.waits(judged.request)
+            self._display.renew()
+            return followed | {"missing": judged.request.missing}
+        self.verdict_of(judged.request).set_result(verdict)
         if judged.decision.remember:
             self._release()
-        return {"call": judged.request.id, "decision": judged.decision.decision}
+        return followed
 
     async def counted(self, raw: Json, update_id: str = "") -> Json:
         """The decision, once it is known that it came after the last reset. Raises `DecisionError` where it came before.
@@ -176,6 +187,8 @@ class RunApprovals:
         """Change it by update, as `decide_now`."""
         try:
             change = await self.counted_policy(only(sent), _update_id())
+            if kept := self.approval_queue.guard.kept_quorum(change):
+                raise DecisionError(kept)
         except DecisionError as error:
             self.refuse(sent, error)
             raise
@@ -315,9 +328,10 @@ class ApprovalWaits:
                     retry_policy=RetryPolicy(maximum_attempts=1),
                     summary=line(f"{approver} on {approval_request.title}"),
                 )
-            judged = None if decided.done() else self._approval_queue.judge_program(approval_request, sent, approver)
-            if judged is not None:
-                decided.set_result(self._approval_queue.apply(judged))
+            if not decided.done():
+                judged = self._approval_queue.judge_program(approval_request, sent, approver)
+                if judged is not None:
+                    decided.set_result(self._approval_queue.apply(judged))
         except ActivityError as error:
             if is_cancelled_exception(error):
                 return  # somebody else has decided, or the run is cancelled: nobody waits for this

@@ -336,7 +336,7 @@ class RunNotifications:
             call=approval_request.id,
             tool=entry.tool,
             question=approval_request.question,
-            reason=approval_request.reason,
+            reason=approval_request.full_reason,
             number=number,
         )
         return NotificationInput(notification=notification, routes=routes)

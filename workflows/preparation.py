@@ -266,4 +266,4 @@ def _set_guard(
     models = Models.model_validate(prepared.models.model_dump())  # the worker's own defaults count as named
     if run_input.snapshot is None and (problems := hosted_problems(agent, hosted, models, guard)):
         raise ApplicationError(problems[0], type=REFUSED, non_retryable=True)
-    people.begin(guard, prepared.rules)
+    people.begin(guard, prepared.rules, run_input.whose.sender)

@@ -159,7 +159,7 @@ class SessionUpdates:
         self._session.arrived()
         kept, session_decision = self._kept, self._read(SessionDecision, sent)
         run_id = kept.lane.decided_run(session_decision.run)
-        decision = {**session_decision.decision, "by": session_decision.sender}
+        decision = session_decision.signed
         answered = await update_run(RunUpdate(run_id=run_id, update=DECIDE, argument=decision))
         if answered.refused is not None:
             raise MessageRefusedError(answered.refused)

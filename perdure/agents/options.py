@@ -94,7 +94,8 @@ class ApprovalOptions(TypedDict, total=False):
     ask: Literal["never", "untrusted", "dangerous", "unsafe", "always"]
     """The calls that need approval; `unsafe` is every call that is not declared safe. Default: `'dangerous'`."""
     tools: Mapping[str, Any]
-    """Exceptions by tool name, before the tool's own `_approval`: `never`, `always` or `{"when": <JSON Schema>}`."""
+    """Exceptions by tool name, before the tool's own `_approval`: `never`, `always`, `{"when": <JSON Schema>}`, or a
+    quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`, with `when` only for the calls that meet it."""
     flows: Sequence[Mapping[str, Any]]
     """Rules about where parameters may come from."""
     approver: str | None

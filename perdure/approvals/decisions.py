@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.errors import DecisionError, JsonError
 from perdure.plan import Call, Kind
+from perdure.tools.quorum import Roles
 from perdure.values.json import Json, JsonObject, check, dumps, shorten
 from perdure.values.limits import MAX_EDITED, MAX_NAME
 from perdure.values.problems import first_problem
@@ -43,6 +44,8 @@ class Decision(BaseModel):
     """The tools that the output needs a call from; an empty list requires none (R6.5). `None` leaves the requirement as
     it is."""
     by: str = ""
+    roles: Roles = Field(default_factory=list)
+    """The roles of who decides, for a quorum: the gateway takes them from the token; another sender vouches for them."""
     remember: bool = False
     """Whether calls of this tool need no approval for the rest of this run (R7.7)."""
     endorse: bool | list[str] = False

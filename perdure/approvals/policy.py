@@ -15,9 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from perdure.approvals.decisions import approval_digest, digest
 from perdure.approvals.requests import condition_words
-from perdure.errors import DecisionError, Problem
+from perdure.errors import DecisionError, Problem, clip
 from perdure.plan import Call
 from perdure.tools.definitions import definition_name
+from perdure.tools.quorum import Quorum, quorum_of
 from perdure.tools.tool import READ_SKILL, Tool, check_rule
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_FLOWS, CheckBudget, Seconds
@@ -116,7 +117,8 @@ class Policy(BaseModel):
     ask: Ask = "dangerous"
     """The calls that need approval; `unsafe` is every call that is not declared safe."""
     tools: JsonObject = Field(default_factory=dict)
-    """Exceptions by tool name, before the tool's own `_approval`: `never`, `always` or `{"when": <JSON Schema>}`."""
+    """Exceptions by tool name, before the tool's own `_approval`: `never`, `always`, `{"when": <JSON Schema>}`, or a
+    quorum: `{"by": 2, "roles": ["finance"], "not": "requester"}`, with `when` only for the calls that meet it."""
     flows: list[Flow] = Field(default_factory=list, max_length=MAX_FLOWS)
     """Rules about where parameters may come from (R15.5)."""
     approver: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
@@ -270,8 +272,35 @@ class Guard:
 
     def _policies(self, tool: Tool | None) -> list[Policy]:
         """Return the run's own policy, and the policies of the tool's owners with the run's changes."""
-        above = [giver.policy.changed(self.change) for giver in self._givers if tool and tool.name in giver.tools]
-        return [self.policy, *above]
+        return [self.policy, *(base.changed(self.change) for base in self._owners(tool))]
+
+    def _owners(self, tool: Tool | None) -> list[Policy]:
+        """Return the policies of the tool's owners, without the run's changes."""
+        return [giver.policy for giver in self._givers if tool and tool.name in giver.tools]
+
+    def _rules(self, tool: Tool) -> list[tuple[Policy, Json]]:
+        """Return the policies that judge the tool, each with its rule about the tool.
+
+        A run's change does not replace a rule with a quorum: one person would decide alone that several need not (R24.6).
+        """
+        bases = [self.base, *self._owners(tool)]
+        own = [base.tools.get(tool.name, tool.approval) for base in bases]
+        return [
+            (policy, rule if quorum_of(rule) else policy.tools.get(tool.name, tool.approval))
+            for policy, rule in zip(self._policies(tool), own, strict=True)
+        ]
+
+    def quorums(self, tool: Tool, params: JsonObject | None, checks: CheckBudget | None = None) -> list[Quorum]:
+        """Return the quorums that a call needs (R24.6); without parameters, a condition counts as met."""
+        rules = [rule for _, rule in self._rules(tool) if _rule_reason(rule, tool, params, checks) is not None]
+        found = [quorum for rule in rules if (quorum := quorum_of(rule)) is not None]
+        return [quorum for place, quorum in enumerate(found) if quorum not in found[:place]]
+
+    def kept_quorum(self, change: Policy) -> str | None:
+        """Return why the run cannot make a change: a rule with a quorum stays as the agent file has it."""
+        bases = [self.base, *(giver.policy for giver in self._givers)]
+        kept = [name for name in change.tools if any(quorum_of(base.tools.get(name)) for base in bases)]
+        return f"the rule of {clip(kept[0], 60)} sets a quorum, which no run can change" if kept else None
 
     @property
     def has_flows(self) -> bool:
@@ -306,9 +335,9 @@ class Guard:
         """
         if (why := self._why_floor(tool, origins)) is not None:
             return why
-        if self.remembers(tool.name, params, origins):
+        if self.remembers(tool.name, params, origins) and not self.quorums(tool, params, checks):
             return None
-        reasons = (_why(policy, tool, params, origins, checks) for policy in self._policies(tool))
+        reasons = (_why(policy, rule, tool, params, origins, checks) for policy, rule in self._rules(tool))
         return next((reason for reason in reasons if reason is not None), None)
 
     def why_hosted(self, name: str) -> str | None:
@@ -351,19 +380,29 @@ def _judged(ask: Ask, flows: Sequence[Flow], tool: Tool, origins: Origins) -> Fl
     return judge_flows(flows, tool.name, origins) if flows or ask == UNTRUSTED else FlowVerdict()
 
 
+def _rule_reason(rule: Json, tool: Tool, params: JsonObject | None, checks: CheckBudget | None) -> str | None:
+    """Return why a rule about the tool asks about a call, or `None`."""
+    if not isinstance(rule, dict) or "when" not in rule:
+        return f"{tool.name} is always asked about" if rule not in (None, "never") else None
+    # A condition that cannot be decided counts as met: the call needs approval.
+    when = cast(JsonObject | bool, rule["when"])
+    fits = None if params is None else _condition(when, checks).fits(params, checks=checks)
+    return None if fits is False else condition_words(when, params, decided=fits is True)
+
+
 def _why(
-    policy: Policy, tool: Tool, params: JsonObject | None, origins: Origins, checks: CheckBudget | None
+    policy: Policy,
+    rule: Json,
+    tool: Tool,
+    params: JsonObject | None,
+    origins: Origins,
+    checks: CheckBudget | None,
 ) -> str | None:
     judged = _judged(policy.ask, policy.flows, tool, origins)
     if judged.ask is not None:
         return judged.ask
-    rule = policy.tools.get(tool.name, tool.approval)
-    if isinstance(rule, dict):
-        # A condition that cannot be decided counts as met: the call needs approval.
-        fits = None if params is None else _condition(rule["when"], checks).fits(params, checks=checks)
-        return None if fits is False else condition_words(rule["when"], params, decided=fits is True)
     if rule is not None:
-        return f"{tool.name} is always asked about" if rule == "always" else None
+        return _rule_reason(rule, tool, params, checks)
     if policy.ask == UNTRUSTED and tool.dangerous and judged.tainted:
         return f"{tool.name} is dangerous, and {judged.why_tainted}"
     if _level_asks(policy.ask, safe=tool.safe, dangerous=tool.dangerous, tainted=False):

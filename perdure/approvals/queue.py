@@ -22,8 +22,9 @@ from perdure.approvals.requests import (
     what_runs,
 )
 from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
-from perdure.plan import Approval, Call, Failed, Plan, Rejected, Returned, again, surplus_words
+from perdure.plan import Approval, Call, Failed, Kind, Plan, Rejected, Returned, again, surplus_words
 from perdure.tools.engine import answer_problem
+from perdure.tools.quorum import Approver, Quorum, approval_problem
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.provenance import USER
 from perdure.values.templates import held_marks, written_call
@@ -38,6 +39,8 @@ class ApprovalQueue:
     """The approval requests of one run that wait for a decision."""
 
     guard: Guard = field(default_factory=Guard)
+    requester: str = ""
+    """The person for whom the run works."""
     waiting: dict[str, ApprovalRequest] = field(default_factory=dict)
     refusals: list[JsonObject] = field(default_factory=list)
     """Decisions that changed nothing: `{"time", "decision", "problem"}`, the newest `KEPT_REFUSALS`."""
@@ -78,6 +81,8 @@ class ApprovalQueue:
             call,
             floor=self.guard.floor_asks(call.spec.known_tool, call.inputs.origins),
             digests=self.digests,
+            quorums=self._quorums([call], shown=True),
+            requester=self.requester,
         )
         request.reason += what_runs(request)
         plan.hold(call)
@@ -108,7 +113,14 @@ class ApprovalQueue:
         if self.guard.policy.scope != "plan" or all(call.state.ended for call in plan.calls):
             return None
         request = ApprovalRequest(
-            str(plan.request), PLAN_SCOPE, plan, Approval(requested_at=time), digests=self.digests, new_plan=new_plan
+            str(plan.request),
+            PLAN_SCOPE,
+            plan,
+            Approval(requested_at=time),
+            digests=self.digests,
+            quorums=self._quorums(plan.written(), shown=False),
+            requester=self.requester,
+            new_plan=new_plan,
         )
         request.reason += what_runs(request)
         for call in request.calls:
@@ -136,8 +148,10 @@ class ApprovalQueue:
             request.renew(self._reset_at)
         return not request.is_with_client
 
-    def judge(self, decision: Decision) -> JudgedDecision:
+    def judge(self, decision: Decision, time: str = "", waited: float = 0.0) -> JudgedDecision:
         """Return the decision with its revised call or plan, and change nothing.
+
+        `time`: when it came (ISO 8601). `waited`: the seconds that the request had waited then, for a quorum's escalation.
 
         Raises `DecisionError` with the reason if the decision cannot be applied (R7.2, R7.3).
         """
@@ -151,7 +165,9 @@ class ApprovalQueue:
         if decision.decision == "answer" or request.question:
             return self._judge_answer(request, decision)
         if request.call is None:
-            return JudgedDecision(request, decision, plan=self._revised_plan(request, decision))
+            return self._with_approver(
+                JudgedDecision(request, decision, plan=self._revised_plan(request, decision)), time, waited
+            )
         call = request.call
         revised: Call | None = None
         if decision.decision == "edit":
@@ -168,7 +184,39 @@ class ApprovalQueue:
             raise DecisionError(f"{request.title} has no parameter {shorten(min(unknown), 60)} to endorse")
         if decision.decision != "reject" and (why := self.guard.refuses(revised or call)) is not None:
             raise DecisionError(f"{request.title} may not run: {why}")
-        return JudgedDecision(request, decision, revised)
+        return self._with_approver(JudgedDecision(request, decision, revised), time, waited)
+
+    def _with_approver(self, judged: JudgedDecision, time: str, waited: float) -> JudgedDecision:
+        """Return the decision with who approves, if a quorum decides; raises `DecisionError` if it does not count there."""
+        request, decision = judged.request, judged.decision
+        revised = [judged.call] if judged.call is not None else []
+        revised = [*judged.plan.written()] if judged.plan is not None else revised
+        added = self._quorums(revised, shown=judged.call is not None)
+        quorums = [*request.quorums, *(quorum for quorum in added if quorum not in request.quorums)]
+        if not quorums or decision.decision == "reject":
+            return judged
+        if decision.remember or decision.endorse:
+            word = "remember" if decision.remember else "endorse"
+            raise DecisionError(f"{request.title} needs a quorum: {word!r} of one person does not go with it")
+        if judged.plan is not None:
+            raise DecisionError(
+                f"{request.title} needs a quorum: approve it as it is, or reject it and say what the plan should be"
+            )
+        before = [] if revised else request.approval.approvers
+        approver = Approver(by=decision.by, roles=decision.roles, at=time, waited=waited)
+        if problem := approval_problem(quorums, approver, before, request.requester):
+            raise DecisionError(f"{request.title}: {problem}")
+        return replace(judged, approver=approver, quorums=added)
+
+    def _quorums(self, calls: Iterable[Call], *, shown: bool) -> list[Quorum]:
+        """Return the quorums of the calls; `shown`: whether their parameters are resolved."""
+        found = [
+            quorum
+            for call in calls
+            if call.spec.tool is not None
+            for quorum in self.guard.quorums(call.spec.tool, call.inputs.params if shown else None)
+        ]
+        return [quorum for place, quorum in enumerate(found) if quorum not in found[:place]]
 
     def _edited(self, request: ApprovalRequest, call: Call, params: JsonObject) -> Call:
         """Return the call with these parameters. The others stay as they were shown, and no reference in them is
@@ -193,10 +241,42 @@ class ApprovalQueue:
         return JudgedDecision(request, decision)
 
     def apply(self, judged: JudgedDecision) -> ApprovalVerdict:
-        """Apply a decision that `judge` has accepted."""
+        """Apply a decision that `judge` has accepted. The request waits on if approvals of others are missing (R24.6)."""
+        decision = judged.decision
+        if judged.approver is not None:
+            return self._add_approver(judged, judged.approver)
+        return self._apply(judged, decision.decision, decision.by)
+
+    def _add_approver(self, judged: JudgedDecision, approver: Approver) -> ApprovalVerdict:
+        request, decision = judged.request, judged.decision
+        if judged.call is not None:
+            self._adopt(
+                judged, Approval(requested_at="", decision=decision.decision, by=approver.by, reason=decision.reason)
+            )
+            request.revise(decision.decision, judged.quorums)
+        approvers = request.approval.approvers = [*request.approval.approvers, approver]
+        if request.missing:
+            return ApprovalVerdict(waits=True)
+        return self._apply(
+            replace(judged, call=None),
+            request.revised or decision.decision,
+            " and ".join(each.by for each in approvers),
+        )
+
+    def _adopt(self, judged: JudgedDecision, approval: Approval) -> None:
+        """Replace the waiting call by the revised one, and tell the model."""
+        call, revised = judged.request.call, judged.call
+        if call is not None and revised is not None:
+            changed = judged.decision.decision == "edit"
+            before = call.inputs.params if changed else call.spec.raw
+            judged.request.plan.adopt(call, revised)
+            after = call.inputs.params if changed else call.spec.raw
+            self._add_feedback(judged.request, approval, {"before": before, "after": after})
+
+    def _apply(self, judged: JudgedDecision, kind: Kind, by: str) -> ApprovalVerdict:
         request, decision = judged.request, judged.decision
         approval = self._settle(request)
-        approval.decision, approval.by, approval.reason = decision.decision, decision.by, decision.reason
+        approval.decision, approval.by, approval.reason = kind, by, decision.reason
         approval.via = decision.via
         if decision.must_call is not None:
             self.must_call = decision.must_call
@@ -211,13 +291,8 @@ class ApprovalQueue:
             reason = decision.reason or "no reason was given"
             self._add_feedback(request, approval, {})
             return ApprovalVerdict(Rejected(f"rejected{_by(decision.by)}: {reason}"))
-        if judged.call is not None and request.call is not None:
-            changed = decision.decision == "edit"
-            before = request.call.inputs.params if changed else request.call.spec.raw
-            request.plan.adopt(request.call, judged.call)
-            after = request.call.inputs.params if changed else request.call.spec.raw
-            self._add_feedback(request, approval, {"before": before, "after": after})
-        elif judged.plan is not None:
+        self._adopt(judged, approval)
+        if judged.plan is not None:
             plans = [[call.spec.raw for call in plan.calls] for plan in (request.plan, judged.plan)]
             self._add_feedback(request, approval, {"before": plans[0], "after": plans[1]})
         if request.call is None:
@@ -230,14 +305,19 @@ class ApprovalQueue:
         """Return the decision of an approver program about a request, or `None` for `ask` (R7.9).
 
         The program answers with a decision, or with its kind alone. It can only reject a call that the worker's floor
-        asks about, and never approve one. Raises `DecisionError` if the answer is not a decision, or cannot be applied.
+        asks about, or that needs a quorum, and never approve one. Raises `DecisionError` if the answer is not a decision, or cannot be applied.
         """
         if answer in ("ask", {"decision": "ask"}):
             return None
         decision = {"decision": answer} if isinstance(answer, str) else answer
         if not isinstance(decision, dict):
             raise DecisionError(f"{by} gave {shorten(answer, 60)}, but must give a decision, or 'ask'")
-        judged = self.judge(parse_decision({**decision, "call": request.id, "by": by}))
+        sent = parse_decision({**decision, "call": request.id, "by": by})
+        if request.quorums and sent.decision != "reject":
+            return None
+        judged = self.judge(sent)
+        if judged.approver is not None:  # its own change of the call needs a quorum
+            return None
         plans = [plan for plan in (judged.plan, request.plan if request.call is None else None) if plan is not None]
         calls = [call for call in (request.call, judged.call) if call is not None]
         calls += [call for plan in plans for call in plan.written()]
@@ -257,7 +337,7 @@ class ApprovalQueue:
         calls = list(request.plan.written()) if request.call is None else [request.call]
         means = min((self.guard.on_timeout(call.spec.tool) for call in calls), key=_STRICTEST.index, default="reject")
         floor = request.floor or (request.call is None and self._floor_asks_in(request.plan)) or self._refused(request)
-        means = "reject" if means == "approve" and floor else means
+        means = "reject" if means == "approve" and (floor or request.quorums) else means
         approval.decision, approval.by = "timeout", "timeout"
         approval.reason = f"nobody decided within {seconds:g} s"
         if request.question:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -14,8 +14,9 @@ from pydantic import Field
 from perdure.approvals.decisions import Decision, Digests
 from perdure.errors import clip
 from perdure.hooks.events import RunOwner
-from perdure.plan import Approval, Call, Outcome, Plan
+from perdure.plan import Approval, Call, Kind, Outcome, Plan
 from perdure.tools.question import question_parts
+from perdure.tools.quorum import Approver, Quorum, missing_words
 from perdure.tools.tool import CLIENT
 from perdure.values.characters import is_visible, visible_lines
 from perdure.values.json import Json, JsonObject, WireModel, shorten
@@ -45,6 +46,12 @@ class ApprovalRequest:
     """Whether it is a question, whose answer is the call's result."""
     digests: Digests = field(default_factory=Digests)
     """The queue's cache of digests, so that a value in several requests is hashed once."""
+    quorums: list[Quorum] = field(default_factory=list)
+    """The quorums that its approvals must meet (R24.6); of a plan those of all its calls."""
+    requester: str = ""
+    """The person for whom the run works, whom a quorum may exclude."""
+    revised: Kind | None = None
+    """`edit` or `replace`, if an approver before the last one has changed the call."""
     new_plan: Callable[[], Plan] | None = None
     """Returns an empty plan, in which a person's edit of the plan is validated as a whole; `None` for a call."""
     _digest: str | None = None
@@ -85,9 +92,27 @@ class ApprovalRequest:
         tools = [call.spec.tool for call in (self.plan.written() if self.call is None else [self.call])]
         return {tool.name: tool.runs for tool in tools if tool is not None and tool.runs}
 
+    @property
+    def missing(self) -> str:
+        """The approvals that a quorum still needs, in words; empty if none is missing, or there is no quorum."""
+        return missing_words(self.quorums, self.approval.approvers, self.requester)
+
+    @property
+    def full_reason(self) -> str:
+        """The reason with the state of the quorum, for people."""
+        if not (missing := self.missing):
+            return self.reason
+        approved = ", ".join(each.by for each in self.approval.approvers)
+        return f"{self.reason}; {f'approved by {approved}; ' if approved else ''}needs {missing}"
+
+    def revise(self, kind: Kind, quorums: Sequence[Quorum]) -> None:
+        """Show the call as an approver has changed it: approvals of what it was do not count."""
+        self.revised, self._digest, self.approval.approvers = kind, None, []
+        self.quorums += [quorum for quorum in quorums if quorum not in self.quorums]
+
     def renew(self, time: str) -> None:
         """Renew the request, because the run was reset."""
-        self.approval.requested_at = time
+        self.approval.requested_at, self.approval.approvers = time, []
         self.reason = f"{self.reason.removesuffix(RESET)}{RESET}"
 
     @property
@@ -102,6 +127,8 @@ class ApprovalVerdict:
     outcome: Outcome | None = None
     plan: Plan | None = None
     """The plan that replaces the one that was shown."""
+    waits: bool = False
+    """Whether the request waits on, for approvals of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +142,10 @@ class JudgedDecision:
     plan: Plan | None = None
     """The revised plan."""
     by_person: bool = True
+    approver: Approver | None = None
+    """Who approves, if a quorum decides."""
+    quorums: list[Quorum] = field(default_factory=list)
+    """The quorums of the revised call."""
 
 
 def what_runs(request: ApprovalRequest) -> str:
@@ -401,6 +432,10 @@ class WaitingView(WireModel):
     """The digest of exactly what is shown: a decision that carries it applies to nothing else."""
     question: bool = False
     """Whether it is a question (`reason`), which needs an answer and not a decision."""
+    approvers: list[Approver] = Field(default_factory=list, exclude_if=operator.not_)  # R24.6
+    """Who has approved it so far, if a quorum decides; left out where nobody has, as the next one."""
+    missing: str = Field(default="", exclude_if=operator.not_)
+    """The approvals that are missing: `1 more approval with the role finance, not by ann`."""
     client: bool = False  # R17.2
     """Whether the program that started the run carries the call out: no person decides."""
     calls: list[Json] | None = None

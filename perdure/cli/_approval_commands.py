@@ -31,6 +31,10 @@ CallId = Annotated[
     str, typer.Argument(metavar="CALL", help="The call's id, such as 1.0; a Request's number is its plan.")
 ]
 By = Annotated[str, typer.Option("--by", envvar="USER", help="Who decides, for the record.")]
+Roles = Annotated[
+    list[str] | None,
+    typer.Option("--role", metavar="NAME", help="A role of who decides, for a quorum; may be repeated."),
+]
 Digest = Annotated[str | None, typer.Option(help="Of what was shown: refuse if something else waits by now.")]
 QUESTION_KEYS = "[a]nswer  re[j]ect  [s]kip  [q]uit"
 KEYS = "[a]pprove  approve and [r]emember  re[j]ect  [e]dit  [s]kip  [q]uit"
@@ -114,11 +118,12 @@ def approve(
     ] = False,
     digest: Digest = None,
     by: By = "",
+    role: Roles = None,
     as_json: Json = False,
 ) -> None:
     """Let a call, or a plan, run."""
     options: JsonObject = {"remember": remember, "endorse": endorse, "digest": digest}
-    _decide(run_id, as_json, call=call, decision="approve", reason=reason, by=by, **options)
+    _decide(run_id, as_json, call=call, decision="approve", reason=reason, by=by, roles=role, **options)
 
 
 @approvals_app.command()
@@ -147,6 +152,7 @@ def edit(
     ] = None,
     reason: Annotated[str, typer.Option(help="The reason, for the model.")] = "",
     by: By = "",
+    role: Roles = None,
     as_json: Json = False,
 ) -> None:
     """Let it run with other parameters; of a plan, with other calls."""
@@ -156,7 +162,7 @@ def edit(
     if params is None:
         value, shown = _edited(_find(run_id, call))
     key = "calls" if isinstance(value, list) else "params"
-    _decide(run_id, as_json, call=call, decision="edit", reason=reason, digest=shown, by=by, **{key: value})
+    _decide(run_id, as_json, call=call, decision="edit", reason=reason, digest=shown, by=by, roles=role, **{key: value})
 
 
 @approvals_app.command()
@@ -166,12 +172,13 @@ def replace(
     replacement: Annotated[str, typer.Argument(metavar="JSON|@FILE", help='The other call: {"_tool": …}.')],
     reason: Annotated[str, typer.Option(help="The reason, for the model.")] = "",
     by: By = "",
+    role: Roles = None,
     as_json: Json = False,
 ) -> None:
     """Let another call run in its place."""
     with one_line_errors():
         other = json_option(replacement, "the replacement")
-    _decide(run_id, as_json, call=call, decision="replace", reason=reason, by=by, **{"with": other})
+    _decide(run_id, as_json, call=call, decision="replace", reason=reason, by=by, roles=role, **{"with": other})
 
 
 @approvals_app.command()
@@ -203,9 +210,10 @@ def inbox(
 
 
 def _decide(run_id: str, as_json: bool, **keys: Any) -> None:
-    decision = {key: value for key, value in keys.items() if key == "answer" or value not in (None, "", False)}
+    decision = {key: value for key, value in keys.items() if key == "answer" or value not in (None, "", False, [])}
     done = connected(lambda perdure: perdure.get_run(run_id).decide(decision))
-    print(dumps(done) if as_json else f"{run_id} {done['call']}: {done['decision']}")
+    needs = f"; it needs {done['missing']}" if "missing" in done else ""
+    print(dumps(done) if as_json else f"{run_id} {done['call']}: {done['decision']}{needs}")
 
 
 def _find(run_id: str, call: str) -> Any:

@@ -28,6 +28,7 @@ def new(
     sender: Annotated[str, typer.Argument(metavar="SENDER", help="Who it is for, as runs and decisions record it.")],
     tenant: Annotated[str, typer.Option(metavar="NAME", help="The tenant whose runs and sessions they see.")] = "",
     rights: Annotated[str, typer.Option(metavar="A,B,…", help="Their rights; * is all of them.")] = "read,send",
+    roles: Annotated[str, typer.Option(metavar="A,B,…", help="Their roles, for approvals that need a quorum.")] = "",
     days: Annotated[
         float | None, typer.Option(min=0, help="Days until it is let in no more; never by default.")
     ] = None,
@@ -44,9 +45,9 @@ def new(
 
     with one_line_errors():
         path = _file(settings)
-        names = [right.strip() for right in rights.split(",") if right.strip()]
+        names, own = ([each.strip() for each in text.split(",") if each.strip()] for text in (rights, roles))
         expires = None if days is None else datetime.now(UTC).replace(microsecond=0) + timedelta(days=days)
-        token, entry = new_token(tenant, sender, names, expires, read_context(context_option(context)))
+        token, entry = new_token(tenant, sender, names, expires, read_context(context_option(context)), own)
         write_tokens(path, [*(read_tokens(path) if path.exists() else []), entry])
     if as_json:
         print(dumps({"id": entry.id, "token": token}))
@@ -71,11 +72,24 @@ def list_tokens(settings: Settings, as_json: Json = False) -> None:
         return
     console = screen()
     rows = [
-        [each.id, each.tenant, each.sender, ",".join(each.rights), each.expires.isoformat() if each.expires else ""]
+        [
+            each.id,
+            each.tenant,
+            each.sender,
+            ",".join(each.rights),
+            ",".join(each.roles),
+            each.expires.isoformat() if each.expires else "",
+        ]
         for each in entries
     ]
     console.print(
-        table(("id", "tenant", "sender", "rights", "until"), rows, console.width, gives=("rights",), drops=())
+        table(
+            ("id", "tenant", "sender", "rights", "roles", "until"),
+            rows,
+            console.width,
+            gives=("rights",),
+            drops=("roles",),
+        )
     )
 
 

@@ -459,15 +459,16 @@ class Run(Generic[OutputT]):
         *,
         reason: str = "",
         by: str = "",
+        roles: Iterable[str] = (),
         remember: bool = False,
         endorse: bool | Sequence[str] = False,
     ) -> None:
-        """Approve a call or a plan.
+        """Approve a call or a plan. If a quorum decides, this is one of its approvals, and the call may still wait.
 
         `call`: its id (of a plan, the Request's number), or an entry of `waiting`, of `Perdure.approvals` or an event;
         an entry binds the decision to exactly what was shown. `remember`: do not ask about this tool again in this run.
         `endorse`: declare all parameters, or those named, to be the person's own values, whoever wrote them. `by`,
-        `reason`: recorded with the decision. Raises `DecisionRefusedError` with the reason why nothing changed,
+        `reason`: recorded with the decision. `roles`: those of `by`, for a quorum; nothing verifies them here. Raises `DecisionRefusedError` with the reason why nothing changed,
         `RunEndedError` if the run has ended, and `NoWorkerError` if no worker accepts the decision.
 
         ```python
@@ -477,7 +478,7 @@ class Run(Generic[OutputT]):
         """
         # R7.2, R7.7, R15.6
         vouched = {"endorse": endorse if isinstance(endorse, bool) else list(endorse)} if endorse else {}
-        await self.decide({"decision": "approve", "reason": reason, "by": by, "remember": remember} | vouched, call)
+        await self.decide(_approval("approve", by, roles, reason) | {"remember": remember} | vouched, call)
 
     async def reject(self, call: Offer, *, reason: str = "", by: str = "") -> None:
         """Reject a call or a plan; the model reads the reason. Otherwise as `approve`.
@@ -496,6 +497,7 @@ class Run(Generic[OutputT]):
         calls: list[Json] | None = None,
         reason: str = "",
         by: str = "",
+        roles: Iterable[str] = (),
         remember: bool = False,
     ) -> None:
         """Approve a call with changed parameters, or a plan with other `calls`. Otherwise as `approve`.
@@ -508,16 +510,18 @@ class Run(Generic[OutputT]):
         ```
         """
         changed: JsonObject = {"params": params} if calls is None else {"calls": calls}
-        await self.decide({"decision": "edit", "reason": reason, "by": by, "remember": remember} | changed, call)
+        await self.decide(_approval("edit", by, roles, reason) | {"remember": remember} | changed, call)
 
-    async def replace(self, call: Offer, replacement: JsonObject, *, reason: str = "", by: str = "") -> None:
+    async def replace(
+        self, call: Offer, replacement: JsonObject, *, reason: str = "", by: str = "", roles: Iterable[str] = ()
+    ) -> None:
         """Run another call, `{"_tool": …}`, in place of this one. Otherwise as `approve`.
 
         ```python
         await run.replace("1.0", {"_tool": "voucher", "euros": 20}, by="ann")
         ```
         """
-        await self.decide({"decision": "replace", "with": replacement, "reason": reason, "by": by}, call)
+        await self.decide(_approval("replace", by, roles, reason) | {"with": replacement}, call)
 
     async def answer(self, call: Offer, answer: Json, *, by: str = "") -> None:
         """Answer a question of `ask_person`. Otherwise as `approve`.
@@ -530,7 +534,7 @@ class Run(Generic[OutputT]):
 
     async def decide(self, decision: JsonObject, call: Offer | None = None) -> JsonObject:
         """Send a decision as JSON, such as a form's, and return what was done: `{"call", "decision"}`. Otherwise as
-        `approve`.
+        `approve`. The result has `missing`, in words, if a quorum needs the approvals of others.
 
         `decision`: `{"call": …, "decision": "approve" | "reject" | "edit" | "replace" | "answer", …}`. `call`: as
         `approve` takes it (default: the decision's `call`).
@@ -633,6 +637,11 @@ class Run(Generic[OutputT]):
 
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
+
+
+def _approval(kind: str, by: str, roles: Iterable[str], reason: str) -> JsonObject:
+    named: JsonObject = {"decision": kind, "reason": reason, "by": by}
+    return named | ({"roles": list(roles)} if roles else {})
 
 
 def _shown(offer: WaitingView | WaitingEntry | Event) -> JsonObject:

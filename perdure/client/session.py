@@ -523,10 +523,17 @@ class Session:
         return await self.send("/reset", sender=sender, rights=rights)
 
     async def decide(
-        self, decision: JsonObject, *, sender: str, rights: Iterable[str] = (), run: str | None = None
+        self,
+        decision: JsonObject,
+        *,
+        sender: str,
+        rights: Iterable[str] = (),
+        roles: Iterable[str] = (),
+        run: str | None = None,
     ) -> JsonObject:
         """Decide on a call of the running run, or of a delegate's run, and return what was done: `{"call",
-        "decision"}`. `rights` must include `approve`.
+        "decision"}`, with `missing` if a quorum needs more approvals. `rights` must include `approve`; `roles`: the
+        sender's, for a quorum.
 
         `decision`: `{"call": "1.0", "decision": "approve", …}`. `run`: the id of the call's run, as `waiting_below`
         returns it (default: the running run if something waits in it, else the only run below it in which something
@@ -537,7 +544,7 @@ class Session:
         ```
         """
         # R10.9
-        asked = SessionDecision(decision=decision, sender=sender, rights=list(rights), run=run)
+        asked = SessionDecision(decision=decision, sender=sender, rights=list(rights), roles=list(roles), run=run)
         answer: JsonObject = await self._update(DECIDE_IN_SESSION, asked)
         return answer
 

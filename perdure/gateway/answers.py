@@ -113,7 +113,7 @@ FindRun: TypeAlias = Callable[[str], Awaitable[Run[Any]]]
 
 
 async def decide(
-    find_run: FindRun, run_id: str, view: RunView, answers: Sequence[InterruptAnswer], by: str
+    find_run: FindRun, run_id: str, view: RunView, answers: Sequence[InterruptAnswer], caller: Caller
 ) -> list[str]:
     """Decide in the run and in its delegates' runs, and return the interrupts that did not wait any more.
 
@@ -124,11 +124,11 @@ async def decide(
     for path in dict.fromkeys(answer.path for answer in answers):
         run = await find_run(below(run_id, path))
         own = [answer for answer in answers if answer.path == path]
-        late += await _decide(run, await run.view() if path else view, own, by)
+        late += await _decide(run, await run.view() if path else view, own, caller)
     return late
 
 
-async def _decide(run: Run[Any], view: RunView, answers: Iterable[InterruptAnswer], by: str) -> list[str]:
+async def _decide(run: Run[Any], view: RunView, answers: Iterable[InterruptAnswer], caller: Caller) -> list[str]:
     waiting = {request.call: request for request in view.waiting}
     known = {call.id for call in view.calls if call.approval is not None}
     known |= {str(each.number) for each in view.log}
@@ -143,7 +143,7 @@ async def _decide(run: Run[Any], view: RunView, answers: Iterable[InterruptAnswe
         if request.question and answer.decision["decision"] == "approve":
             raise HttpError(422, f"{answer.interrupt!r} is a question: an answer must come with it, no approval")
         try:
-            await run.decide({**answer.decision, "by": by})
+            await run.decide(caller.signed(answer.decision))
         except RunEndedError:
             late.append(answer.interrupt)
         except DecisionRefusedError:
@@ -191,7 +191,7 @@ async def deliver(
     if key is not None:
         await key.take()
     if run_id is not None:
-        late = await decide(find_run, run_id, view, answers, caller.sender)
+        late = await decide(find_run, run_id, view, answers, caller)
         before = max((each.number for each in view.log), default=0)
     if message is not None:
         id, text = message

@@ -50,6 +50,8 @@ class Caller:
     """Of `RIGHTS`."""
     token: str
     """The token's id, which is no secret: rates are kept, and lines logged, by it."""
+    roles: frozenset[str] = frozenset()
+    """For quorums of approvals (R24.6): of the token, never of a body."""
     context: JsonObject = field(default_factory=dict, hash=False, repr=False)
     """What else is known of the sender, for tools, hooks and approvers (R19.1): of the token, never of a body."""
 
@@ -61,6 +63,11 @@ class Caller:
     def name(self) -> str:
         """The sender with its tenant, as lists of clients name it: `TENANT/SENDER`."""
         return f"{self.tenant}/{self.sender}" if self.tenant else self.sender
+
+    def signed(self, decision: JsonObject) -> JsonObject:
+        """Return the decision with the caller's name and roles, in place of any that a body names."""
+        own = {key: value for key, value in decision.items() if key not in ("by", "roles")}
+        return own | {"by": self.sender} | ({"roles": sorted(self.roles)} if self.roles else {})
 
     def check(self, right: str, what: str) -> None:
         """Raises `HttpError` (403) where it may not; `what` is what it would have done."""

@@ -21,8 +21,10 @@ from perdure.agents.files import read_json
 from perdure.errors import InputError, SettingsError
 from perdure.gateway.callers import RIGHTS, Caller
 from perdure.sessions.wire import EVERYTHING
+from perdure.tools.quorum import Role
 from perdure.values.caller_context import check_context
 from perdure.values.json import JsonObject, dumps
+from perdure.values.limits import MAX_ROLES
 from perdure.values.problems import first_problem
 
 PREFIX: Final = "perdure"
@@ -75,6 +77,8 @@ class TokenEntry(BaseModel):
     tenant: str = Field(default="", max_length=100)
     sender: str = Field(min_length=1, max_length=200)
     rights: tuple[str, ...] = ("read", "send")
+    roles: tuple[Role, ...] = Field(default=(), max_length=MAX_ROLES, exclude_if=operator.not_)
+    """For quorums of approvals (R24.6)."""
     expires: datetime | None = None
     """From then on it is let in no more."""
     context: JsonObject = Field(default_factory=dict, exclude_if=operator.not_)
@@ -97,7 +101,7 @@ class TokenEntry(BaseModel):
 
     @property
     def caller(self) -> Caller:
-        return Caller(self.tenant, self.sender, frozenset(self.rights), self.id, self.context)
+        return Caller(self.tenant, self.sender, frozenset(self.rights), self.id, frozenset(self.roles), self.context)
 
     def is_let_in(self, now: float) -> bool:
         until = self.expires
@@ -110,8 +114,9 @@ def new_token(
     rights: Iterable[str],
     expires: datetime | None = None,
     context: JsonObject | None = None,
+    roles: Iterable[str] = (),
 ) -> tuple[str, TokenEntry]:
-    """Return a token, which is shown only now, and its entry in the file. Raises `SettingsError` for an invalid tenant, sender, right or context."""
+    """Return a token, which is shown only now, and its entry in the file. Raises `SettingsError` for an invalid tenant, sender, right, role or context."""
     rights = tuple(rights)
     if unknown := _unknown(rights):
         raise SettingsError(f"`{unknown[0]}` is not a valid right. Use one of: {', '.join(RIGHTS)}.")
@@ -119,6 +124,7 @@ def new_token(
     text = f"{PREFIX}_{id}_{secrets.token_urlsafe(32)}"
     try:
         of = {"tenant": tenant, "sender": sender, "rights": rights, "expires": expires, "context": context or {}}
+        of["roles"] = tuple(roles)
         entry = TokenEntry.model_validate({"id": id, "sha256": digest(text), **of})
     except ValidationError as error:
         raise SettingsError(f"the new token is not valid: {first_problem(error)}") from None
@@ -140,7 +146,7 @@ _NOBODY: Final = sha256(secrets.token_bytes()).hexdigest()
 
 
 class TokenFile:
-    """The tokens of a file: `{"tokens": [{"id", "sha256", "tenant", "sender", "rights", "expires", "context"}]}`.
+    """The tokens of a file: `{"tokens": [{"id", "sha256", "tenant", "sender", "rights", "roles", "expires", "context"}]}`.
 
     A change of it is seen within a second, and one that cannot be read changes nothing. Raises `SettingsError` for what it is at first.
     """

@@ -352,7 +352,7 @@ class Conversations:
         key = self._key(request)
         try:
             run = await self._find(caller, form.get("run", ""))
-            notice = await decide(run, form, by=caller.sender)
+            notice = await decide(run, form, caller=caller)
         except (PerdureError, FormError, JsonError) as error:
             if request.headers.get("hx-request"):
                 raise HttpError(422, str(error)) from None

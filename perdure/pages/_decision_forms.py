@@ -122,8 +122,8 @@ DECIDED: Final = {
 }
 
 
-async def decide(run: Run, form: Mapping[str, str], *, by: str | None) -> str:
-    """Have the run take it; what was done, in words. `by`: who it is; `None`: as they say themselves.
+async def decide(run: Run, form: Mapping[str, str], *, caller: Caller | None) -> str:
+    """Have the run take it; what was done, in words. `caller`: who decides; `None`: as they say themselves.
 
     Raises `FormError` and `JsonError` for what cannot be read, `RunError` and `ServerError` as `Run.decide` does.
     """
@@ -134,8 +134,9 @@ async def decide(run: Run, form: Mapping[str, str], *, by: str | None) -> str:
             f"the action must be {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}, not {clip(form['action'], 40)!r}"
         )
     decision = await _decision(run, form)
-    done = await run.decide(decision if by is None else decision | {"by": by})
-    return f"{form['run']} {done['call']}: {DECIDED[done['decision']]}"
+    done = await run.decide(decision if caller is None else caller.signed(decision))
+    needs = f"; it needs {done['missing']}" if "missing" in done else ""
+    return f"{form['run']} {done['call']}: {DECIDED[done['decision']]}{needs}"
 
 
 async def waiting_request(run: Run, call: str) -> WaitingRequest | None:

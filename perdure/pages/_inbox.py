@@ -154,7 +154,7 @@ class Inbox:
         try:
             caller.check("approve", "decide what waits")
             run = await self._find(caller, form.get("run", ""))
-            notice = await decide(run, form, by=None if self._everywhere else caller.sender)
+            notice = await decide(run, form, caller=None if self._everywhere else caller)
         except (RunError, ServerError, FormError, JsonError) as error:
             return await self._page(request, problem=str(error), typed=form, status=422)
         response = self._site.go_to(request, "./?" + self._site.notice_query(request, notice))

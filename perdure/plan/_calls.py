@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
 from perdure.errors import CallError, ReferenceSyntaxError, clip
+from perdure.tools.quorum import Approver
 from perdure.tools.tool import Tool
 from perdure.values.formulas import is_name, readable
 from perdure.values.json import Json, JsonObject, shorten
@@ -57,11 +58,13 @@ class Approval(BaseModel):
     reason: str = ""
     via: str = ""
     """The channel by which the decision came, if the sender named it; else not printed."""
+    approvers: list[Approver] = Field(default_factory=list)  # R24.6
+    """Who has approved it so far, where a quorum decides; else not printed."""
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
         plain: JsonObject = handler(self)
-        return plain if self.via else {key: value for key, value in plain.items() if key != "via"}
+        return {key: value for key, value in plain.items() if value or key not in ("via", "approvers")}
 
 
 def again(before: Approval | None, time: str) -> Approval:

@@ -482,7 +482,7 @@ class RunJournal:
             params={} if call is None else call.inputs.params,
             calls=[each.spec.raw for each in request.calls] if call is None else None,
             of=self.sizes,
-            reason=request.reason,
+            reason=request.full_reason,
             ask=("" if request.question else tool_question(call)) or None,
             question=request.question or None,
             client=request.is_with_client or None,

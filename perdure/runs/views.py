@@ -160,12 +160,14 @@ def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Call
         call=offer.id,
         agent=agent,
         tool="plan",
-        reason=offer.reason,
+        reason=offer.full_reason,
         requested_at=offer.approval.requested_at,
         digest=offer.digest,
         question=offer.question,
         runs=offer.runs,
         ask="" if offer.question else tool_question(offer.call),
+        approvers=offer.approval.approvers,
+        missing=offer.missing,
     )
     call = offer.call
     if call is not None:
@@ -197,7 +199,7 @@ def waiting_entry(offer: ApprovalRequest) -> WaitingEntry:
         params=None
         if call is None or len(preview(call.inputs.params, _SHOWN_IN_LISTS)) == _SHOWN_IN_LISTS
         else call.inputs.params,
-        reason=offer.reason[:_SHOWN_IN_LISTS],
+        reason=offer.full_reason[:_SHOWN_IN_LISTS],
         requested_at=offer.approval.requested_at,
         digest=offer.digest,
         question=offer.question,
@@ -472,7 +474,7 @@ def _waiting(offer: ApprovalRequest) -> str:
         if offer.call is None
         else (offer.call.spec.tool_name, call_line(offer.call.inputs.params))
     )
-    cells = (offer.id, what, shown, offer.reason, offer.approval.requested_at[:19])
+    cells = (offer.id, what, shown, offer.full_reason, offer.approval.requested_at[:19])
     return "| " + " | ".join(map(plain, cells)) + " |"
 
 

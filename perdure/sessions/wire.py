@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
+from perdure.tools.quorum import Roles
 from perdure.values.json import Json, JsonObject, Packed, ReadOnlyJson, WireModel, dumps
 from perdure.values.limits import MAX_NAME
 from perdure.values.messages import Mode, SessionRules
@@ -219,6 +220,14 @@ class SessionDecision(WireModel):
     """The id of the run that the call is of; `None`: the running one, or the only one below it that waits."""
     sender: SenderName
     rights: list[str] = Field(default_factory=list)
+    roles: Roles = Field(default_factory=list, exclude_if=operator.not_)
+    """The sender's roles, for a quorum (R24.6); verified as the rights are."""
+
+    @property
+    def signed(self) -> JsonObject:
+        """The decision with the sender's name and roles, in place of any that it has itself."""
+        own = {key: value for key, value in self.decision.items() if key not in ("by", "roles")}
+        return own | {"by": self.sender} | ({"roles": self.roles} if self.roles else {})
 
 
 class Redelivery(WireModel):

@@ -82,20 +82,21 @@ def approve(
     *,
     after: Duration = 0,
     by: str = "",
+    roles: Sequence[str] = (),
     remember: bool = False,
     endorse: bool = False,
     every: bool = False,
 ) -> Person:
     """Return a person who approves the first waiting call of the tool; without a name, any call or plan.
 
-    `after`: seconds, a `timedelta`, or words such as `2h`. `by`, `remember`, `endorse`: as `Run.approve` has them.
+    `after`: seconds, a `timedelta`, or words such as `2h`. `by`, `roles`, `remember`, `endorse`: as `Run.approve` has them.
     `every`: each such call.
 
     ```python
     people = [approve("order", after="2h", by="ann")]
     ```
     """
-    more = _by_person(by) | ({"remember": True} if remember else {}) | ({"endorse": True} if endorse else {})
+    more = _by_person(by, roles) | ({"remember": True} if remember else {}) | ({"endorse": True} if endorse else {})
     return Person(tool, "approve", seconds(after), more, every)
 
 
@@ -118,6 +119,7 @@ def edit(
     calls: Sequence[Mapping[str, Any]] | None = None,
     after: Duration = 0,
     by: str = "",
+    roles: Sequence[str] = (),
     every: bool = False,
 ) -> Person:
     """Return a person who approves such a call with other parameters: those given change, the others stay. `calls`: all
@@ -129,11 +131,17 @@ def edit(
     """
     changed: JsonObject = {} if params is None else {"params": dict(params)}
     changed |= {} if calls is None else {"calls": [dict(call) for call in calls]}
-    return Person(tool, "edit", seconds(after), {**changed, **_by_person(by)}, every)
+    return Person(tool, "edit", seconds(after), {**changed, **_by_person(by, roles)}, every)
 
 
 def replace(
-    tool: str | None, call: Mapping[str, Any], *, after: Duration = 0, by: str = "", every: bool = False
+    tool: str | None,
+    call: Mapping[str, Any],
+    *,
+    after: Duration = 0,
+    by: str = "",
+    roles: Sequence[str] = (),
+    every: bool = False,
 ) -> Person:
     """Return a person who runs another call, `{"_tool": …}`, in its place. Otherwise as `approve`.
 
@@ -141,7 +149,7 @@ def replace(
     people = [replace("order", {"_tool": "voucher", "euros": 20})]
     ```
     """
-    return Person(tool, "replace", seconds(after), {"with": dict(call), **_by_person(by)}, every)
+    return Person(tool, "replace", seconds(after), {"with": dict(call), **_by_person(by, roles)}, every)
 
 
 def answer(value: Json, *, after: Duration = 0, by: str = "", every: bool = False) -> Person:
@@ -154,5 +162,5 @@ def answer(value: Json, *, after: Duration = 0, by: str = "", every: bool = Fals
     return Person(None, "answer", seconds(after), {"answer": value, **_by_person(by)}, every)
 
 
-def _by_person(by: str) -> JsonObject:
-    return {"by": by} if by else {}
+def _by_person(by: str, roles: Sequence[str] = ()) -> JsonObject:
+    return ({"by": by} if by else {}) | ({"roles": [*roles]} if roles else {})

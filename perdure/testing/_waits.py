@@ -595,8 +595,8 @@ class TestRuns:
     """Workflow ids: those below them are followed with them."""
     meanwhile: Callable[[WaitingState], Awaitable[None]] | None = None
     """Done at each look at which something has changed."""
-    _meant: dict[tuple[str, str, str, str], Person] = field(default_factory=dict)
-    """Run, call, digest and time of a request → who decides about it. One that is asked once more is another."""
+    _meant: dict[tuple[str, str, str, str, int], Person] = field(default_factory=dict)
+    """Run, call, digest and time of a request, and its approvals so far → who decides about it. One that is asked once more is another."""
     _open: list[str] = field(default_factory=list)
     """Those that the last look found open, with all below the `runs`."""
     _waiting_views: dict[str, tuple[int, list[WaitingView]]] = field(default_factory=dict)
@@ -831,8 +831,8 @@ class TestRuns:
         return "; ".join(lines) or "no run is under way"
 
 
-def _key(run_id: str, waiting: WaitingView) -> tuple[str, str, str, str]:
-    return run_id, waiting.call, waiting.digest, waiting.requested_at
+def _key(run_id: str, waiting: WaitingView) -> tuple[str, str, str, str, int]:
+    return run_id, waiting.call, waiting.digest, waiting.requested_at, len(waiting.approvers)
 
 
 def _is_session(workflow_id: str) -> bool:

@@ -10,16 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
 from perdure.tools.definitions import SCHEMA_KEYS, is_alias, plain_definition
 from perdure.tools.question import question_problem
+from perdure.tools.quorum import QUORUM_KEYS, quorum_of
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import LONGEST, MAX_RETRIES, Seconds
-from perdure.values.problems import first_problem, meant
+from perdure.values.problems import first_problem, meant, none_of
 from perdure.values.references import parse_output_path
 from perdure.values.schemas import Schema, or_null
 from perdure.values.state import OutputMethod
@@ -29,9 +30,18 @@ def check_rule(rule: Json) -> str | None:
     """Return what is wrong with an exception to an approval policy, if anything is (R7.1)."""
     if rule in ("never", "always"):
         return None
-    if not isinstance(rule, dict) or set(rule) != {"when"} or not isinstance(rule["when"], dict | bool):
-        return f'{shorten(rule, 60)} is not a rule: expected "never", "always" or {{"when": <JSON Schema of the parameters>}}'
-    problem = None if isinstance(rule["when"], bool) else Schema(rule["when"]).problem
+    if not isinstance(rule, dict) or not rule or not isinstance(rule.get("when", True), dict | bool):
+        return (
+            f'{shorten(rule, 60)} is not a rule: expected "never", "always", {{"when": <JSON Schema of the parameters>}}, '
+            'or a quorum such as {"by": 2, "roles": ["finance"], "not": "requester"}'
+        )
+    try:
+        quorum_of(rule)
+    except ValidationError as error:
+        return first_problem(error)
+    if unknown := rule.keys() - {"when"} - QUORUM_KEYS:
+        return none_of(min(unknown), "key of a rule", ["when", *sorted(QUORUM_KEYS)])
+    problem = None if isinstance(when := rule.get("when", True), bool) else Schema(cast(JsonObject, when)).problem
     return f"the condition is not a JSON Schema: {problem}" if problem else None
 
 

@@ -114,6 +114,10 @@ add to it, have 124,750."""
 
 MAX_FLOWS: Final = 200
 """Flow rules of a policy."""
+MAX_APPROVERS: Final = 10
+"""People whose approvals a rule may require for one call."""
+MAX_ROLES: Final = 50
+"""Roles of a person, or of a rule."""
 MAX_EDITED: Final = 10_000
 """Calls of a plan that a person sends; a longer list is refused unread (R18.6). `max_calls` is mostly less."""
 

@@ -130,12 +130,13 @@ async def chat_response(
     tenant: str = "",
     context: object = None,
     rights: Iterable[str] = (READ, SEND, APPROVE),
+    roles: Iterable[str] = (),
     key: str | None = None,
 ) -> Response:
     """Return the response of an application's own route to a request of `useChat`.
 
     `body`: the request's JSON. `sender`, `tenant` and `context`: the user as your application has verified them; they are never taken from
-    the body. `rights`: what the user may do; without `approve` a stream goes on when somebody else has decided. `key`: the session's
+    the body. `rights`: what the user may do; without `approve` a stream goes on when somebody else has decided. `roles`: the user's, for quorums. `key`: the session's
     (default: the sender and the chat's id, so that nobody reads another's chat). A refusal is a response with its status.
 
         @app.post("/api/chat")
@@ -143,7 +144,7 @@ async def chat_response(
             return await chat_response(perdure, desk, await request.json(), sender=who.name, context=who)
     """
     try:
-        caller = replace(_caller(sender, tenant, rights), context=read_context(context))
+        caller = replace(_caller(sender, tenant, rights, roles), context=read_context(context))
         if not isinstance(body, dict):
             raise HttpError(422, "the body must be a JSON object")
         chat_request = read(await with_stored_files(perdure, body, "messages", caller.tenant))
@@ -178,8 +179,8 @@ def _own_key(sender: str, chat: str) -> str:
     return f"{sender}/{chat}"
 
 
-def _caller(sender: str, tenant: str, rights: Iterable[str]) -> Caller:
-    return Caller(tenant, sender, frozenset(rights), "")
+def _caller(sender: str, tenant: str, rights: Iterable[str], roles: Iterable[str] = ()) -> Caller:
+    return Caller(tenant, sender, frozenset(rights), "", frozenset(roles))
 
 
 def _refusal(error: Exception) -> Response:

@@ -92,7 +92,7 @@ async def waiting(request: ApiRequest) -> Response:
 
 async def decide(request: ApiRequest[DecisionBody]) -> Response:
     decision = request.body.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return answered(await (await request.run()).decide({**decision, "by": request.caller.sender}))
+    return answered(await (await request.run()).decide(request.caller.signed(decision)))
 
 
 async def _of_no_session(request: ApiRequest[Any, Any], otherwise: str) -> Run[Any]:

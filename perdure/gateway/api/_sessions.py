@@ -91,7 +91,8 @@ async def withdraw(request: ApiRequest[Paged, SenderQuery]) -> Response:
 
 async def decide(request: ApiRequest[SessionDecisionBody]) -> Response:
     decision = request.body.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"run"})
-    return answered(await _session(request).decide(decision, run=request.body.run, **_who(request)))
+    who = _who(request) | {"roles": sorted(request.caller.roles)}
+    return answered(await _session(request).decide(decision, run=request.body.run, **who))
 
 
 async def redeliver(request: ApiRequest[Redeliver]) -> Response:

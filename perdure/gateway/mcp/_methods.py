@@ -197,7 +197,7 @@ class McpMethods:
         caller.check(APPROVE, "decide what waits for a person")
         view = await run.view()
         answers = decisions(await self._waiting(run, view), responses)
-        await decide(lambda id: self._gateway.own_run(caller, id), run.id, view, answers, caller.sender)
+        await decide(lambda id: self._gateway.own_run(caller, id), run.id, view, answers, caller)
 
     async def _waiting(self, run: Run[Any], view: RunView) -> Waiting:
         """Return what people decide in the run and below it, at this moment."""

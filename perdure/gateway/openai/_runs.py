@@ -53,7 +53,7 @@ _WORDS = {"approve": True, "reject": False}
 
 
 def decisions(
-    request: ClientRequest, id: ResponseId, found: FoundRun, by: str
+    request: ClientRequest, id: ResponseId, found: FoundRun, caller: Caller
 ) -> tuple[list[tuple[str, JsonObject]], bool]:
     """The decisions, each with the path of the delegate's run that asks (empty: the run itself), and whether any is a person's own. Raises `HttpError` where a result is missing, or nothing waits for one."""
     asks = found.actions(id.leg)
@@ -80,8 +80,8 @@ def decisions(
     made: list[tuple[str, JsonObject]] = []
     for ask, decision in found_decisions:
         own: JsonObject = {} if ask.run else {"must_call": chosen}  # a delegate's run has an agent of its own
-        about: JsonObject = {"call": ask.call, "by": by, "via": via(id.next(), ask.call)}
-        made.append((ask.run, decision | about | own))
+        about: JsonObject = {"call": ask.call, "via": via(id.next(), ask.call)}
+        made.append((ask.run, caller.signed(decision | about | own)))
     return made, bool(verdicts)
 
 
@@ -377,7 +377,7 @@ class RunStarter:
             raise unsupported("tools", f"{id} goes on with the instructions, tools and settings that it began with")
         if request.client_input.before and (request.previous or request.conversation):
             raise unsupported("input", "a run that goes on takes results, decisions and a user's messages")
-        answers, by_person = decisions(request, id, found, caller.sender)
+        answers, by_person = decisions(request, id, found, caller)
         if by_person:
             caller.check("approve", "decide what waits for a person")
         is_first = idempotency is None or await idempotency.owned.take(str(id.next()))
