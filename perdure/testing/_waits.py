@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import math
 import time
@@ -744,6 +745,12 @@ class TestRuns:
         if problems := self.troubles():
             # How the runs stand says why, e.g. why the model was asked once more.
             raise AssertionError("; ".join([*problems, await self._running()]))
+
+    async def end_sessions(self) -> None:
+        """Terminate the test's sessions: an idle session stays open, and would wait for a worker that is gone."""
+        for session_id in filter(_is_session, self.runs):
+            with contextlib.suppress(RPCError):  # it has ended, or has never begun
+                await self.client.get_workflow_handle(session_id).terminate("its test is over")
 
     async def _people_decide(self, look: WaitingState) -> datetime | None:
         """Let the people decide whose time has come; return the time of the next one."""

@@ -201,8 +201,9 @@ def test_the_tutorial_and_init_show_the_same_files() -> None:
     written = json.loads(FILES["agents/shopper.json"])
     assert written.pop("$schema")
     assert json.loads(shown["agents/shopper.json"].partition("\n")[2]) == written
-    (policy,) = map(json.loads, blocks("json", DOCS["approvals.md"]))
-    assert Agent.of({"name": "a", "config": {"approval": policy}}).parsed.config.approval.timeout == 86400
+    policies = [json.loads(block) for block in blocks("json", DOCS["approvals.md"])]
+    parsed = [Agent.of({"name": "a", "config": {"approval": policy}}).parsed.config.approval for policy in policies]
+    assert [(policy.timeout, list(policy.tools)) for policy in parsed] == [(86_400, ["refund"]), (None, ["refund"])]
 
 
 @pytest.mark.asyncio(loop_scope="session")

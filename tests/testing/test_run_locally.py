@@ -306,6 +306,16 @@ async def test_agents_that_an_agent_was_given_run_as_delegates() -> None:
         assert [asked.run_id.partition("/")[2] for asked in local.model.requests] == ["", "1.0", ""]
 
 
+async def test_a_session_of_another_test_with_the_same_key_on_the_same_server_is_in_no_ones_way(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    for _ in range(2):
+        async with run_locally(
+            Agent("talker", output=str), model=[{"calls": [], "output": "hello"}], server=dev_server
+        ) as local:
+            assert await local.session("the-same-key").ask("hello", sender="ann") == "hello"
+
+
 def test_the_plugin_loads_nothing_until_it_is_used() -> None:
     code = "import perdure.testing.plugin, sys; print([n for n in ('temporalio', 'pydantic', 'openai') if n in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
