@@ -25,6 +25,7 @@ from perdure.models.requests import PATIENCE
 from perdure.models.usage import Price, price_of
 from perdure.plan import NO_SUCH_TOOL
 from perdure.queries import SearchAttributes
+from perdure.rules import Rule
 from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
 from perdure.runs.delegates import merge_upfront, tools_of, wanted_delegates
 from perdure.runs.rules import NEWEST
@@ -111,11 +112,13 @@ class PrepareActivity:
         model_patience: float = PATIENCE,
         routes: NotificationRoutes | None = None,
         keeps_version: bool = False,
+        rules: Iterable[Rule] = (),
     ) -> None:
         self._routes = routes or NotificationRoutes({}, registry.notification_routes)
         self._shelf = shelf or PromptFolders()
         self._pages = pages
         self._keeps_version = keeps_version
+        self._rules = list(rules)
         self._model_patience = model_patience
         self._untrusted = frozenset(untrusted)
         self._flows = list(flows)
@@ -195,6 +198,7 @@ class PrepareActivity:
             prompt=parts,
             pages=self._pages,
             keeps_version=self._keeps_version,
+            worker_rules=self._rules,
         )
         packed = pack(prepared, PREPARED_FORM)
         if len(packed.data) > self._max_payload:

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from perdure.agents.schema import described
 from perdure.approvals.policy import Policy
 from perdure.models.usage import Price
+from perdure.rules.rules import BaseRule
 from perdure.runs.agent import Config, Models, ModelSampling, PromptConfig, Sampling
 from perdure.runs.notifications import Notify, WaitingStep
 from perdure.values.json import dumps
@@ -87,11 +88,13 @@ def _type(kind: Any) -> str:
         return _NAMES.get(kind) or _SIMPLE[kind]
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return " | ".join(map(_type, arguments))
+        return " | ".join(dict.fromkeys(map(_type, arguments)))
     if origin is Annotated:
         return _type(arguments[0])
     if origin is Literal:
         return f"Literal[{', '.join(map(dumps, arguments))}]"
     if origin in _PLURAL:
         return f"{_PLURAL[origin]}[{', '.join(_type(each) for each in arguments if each is not ...)}]"
+    if issubclass(kind, BaseRule):
+        return "Rule | Mapping[str, Any]"
     return "Mapping[str, Any]" if issubclass(kind, BaseModel) else str(kind.__name__)

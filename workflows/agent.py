@@ -38,6 +38,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.models.requests import CallDelivery, RequestContext, RequestInput, RequestResult
     from perdure.models.usage import RunUsage
     from perdure.plan import Call
+    from perdure.rules import RuleRecord
     from perdure.runs.agent import ModelChoice
     from perdure.runs.claim_check import (
         APPROVAL,
@@ -560,7 +561,7 @@ class AgentWorkflow:
         if self._driver is not None:
             return self._driver.payload(kind, name, self._watchers.until)
         if kind == USAGE.name:
-            return Payload(SpentBudget(usage=RunUsage()))
+            return Payload(SpentBudget(usage=RunUsage(), rule_record=RuleRecord()))
         return None if kind == GRANT.name else GONE
 
     @workflow.signal(name=CALLS_SIGNAL, description="The engine's own: calls that have closed in the model's stream")

@@ -40,7 +40,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError, JsonError
     from perdure.models.requests import CallDelivery, RequestResult
     from perdure.models.usage import RunUsage, Usage
-    from perdure.plan import Call, Failed, Outcome, Returned
+    from perdure.plan import Call, Failed, Outcome, Refused, Returned
+    from perdure.rules import RuleRecord
     from perdure.runs import metrics
     from perdure.runs.budget import rivals
     from perdure.runs.claim_check import GONE, Payload
@@ -197,6 +198,14 @@ def _read_time(text: str) -> float:
 
 
 T = TypeVar("T")
+
+
+class RefusedCallError(Exception):
+    """A rule forbids a call that was about to be scheduled: others have begun or ended meanwhile."""
+
+    def __init__(self, outcome: Refused) -> None:
+        super().__init__(outcome.error.message)
+        self.outcome = outcome
 
 
 class CallLoop:
@@ -427,8 +436,16 @@ class CallLoop:
 
     async def _run(self, call: Call, approval_request: ApprovalRequest | None) -> None:
         outcome, was_requested = await self._hooks.passed(call, approval_request, self._decided)
-        ran = outcome or await self._outcome(call, was_requested)
-        self.loop.report(CallEnded(call, ran if isinstance(outcome, Failed) else await self._hooks.after(call, ran)))
+        try:
+            ran = outcome or await self._outcome(call, was_requested)
+        except RefusedCallError as error:
+            outcome = ran = error.outcome
+        self.loop.report(
+            CallEnded(
+                call,
+                ran if isinstance(ran, Refused) or isinstance(outcome, Failed) else await self._hooks.after(call, ran),
+            )
+        )
 
     async def _decided(self, call: Call, approval_request: ApprovalRequest | None) -> Outcome | None:
         """Ask a person, where one has to decide; return the outcome, if there is one now."""
@@ -447,6 +464,8 @@ class CallLoop:
             with self._resting(call):
                 await held.enter_async_context(self._slots)
             await self._gate(call)
+            if (refused := self.loop.begin(call)) is not None:
+                return refused
             if (known := self._agent_run.recorded(call, decided=True)) is not None:
                 return known
             if was_requested:
@@ -481,6 +500,8 @@ class CallLoop:
     async def _begin(self, call: Call) -> None:
         """Wait as `_gate` does, for a call that is scheduled now: nothing holds it from here on."""
         await self._gate(call)
+        if (refused := self.loop.still_refused(call)) is not None:
+            raise RefusedCallError(refused)
         call.hold.queued = False
 
     async def _run_delegate(self, call: Call) -> Outcome:
@@ -495,10 +516,11 @@ class CallLoop:
             return Failed(CallError(share.reason, f"{call.spec.tool_name} was not run: {share.words}"))
         started = self._clock.worked(workflow.time())
         used: RunUsage | None = None
+        record: RuleRecord | None = None
 
         def spent(spent_budget: SpentBudget) -> None:
-            nonlocal used
-            used = spent_budget.usage
+            nonlocal used, record
+            used, record = spent_budget.usage, spent_budget.rule_record
             run.progress.include(spent_budget.usage, spent_budget.sent)
             self._clock.at_least(started + spent_budget.worked, workflow.time())
 
@@ -509,6 +531,8 @@ class CallLoop:
         finally:
             if not free:
                 self._purse.settle(call.id, used)
+            if (lent := run.rules.lent_to(call)) and not call.hold.queued:
+                run.rules.take_back(record, lent)
 
     def _used(self, reported: Sequence[ReportedUsage]) -> None:
         """Count the usage that a tool has reported (R9.6)."""

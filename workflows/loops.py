@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError, DecisionError, PerdureError
     from perdure.models.usage import RunUsage
     from perdure.plan import Failed, Returned, is_satisfied
+    from perdure.rules import RuleBook, RuleRecord
     from perdure.runs.budget import BudgetPool
     from perdure.runs.claim_check import GONE, USAGE, Payload, read_payloads
     from perdure.runs.delegates import BUDGET, LATE, SpentBudget
@@ -113,7 +114,7 @@ class LoopWorkflow:
     def _payload(self, kind: str, name: str) -> Payload | None:
         if kind == USAGE.name:
             state = LoopState() if self._driver is None else self._driver.state
-            return Payload(SpentBudget(usage=state.usage, sent=state.sent))
+            return Payload(SpentBudget(usage=state.usage, sent=state.sent, rule_record=state.rule_record))
         return GONE if self._driver is None else self._driver.sender.payload(kind, name)
 
 
@@ -181,7 +182,9 @@ class LoopDriver:
             if (words := full(NEAR)) is not None:
                 self._give_up(words)
         if (why := await self._parent.why_not(self.state.size, loop.free)) is not None:
+            record = self.state.rule_record
             details = {"usage": self.state.usage.as_json()}
+            details |= {} if record is None else {"ruleRecord": record.as_json()}
             raise ApplicationError(why, details, type=HISTORY_FULL, non_retryable=True)
         await self._settle()
         return self.state
@@ -269,10 +272,11 @@ class LoopDriver:
         if isinstance(share, Limit):
             return self._note(index, Failed(CallError(share.reason, f"not run: {share.words}")))
         used: RunUsage | None = None
+        record: RuleRecord | None = None
 
         def spent(spent_budget: SpentBudget) -> None:
-            nonlocal used
-            used = spent_budget.usage
+            nonlocal used, record
+            used, record = spent_budget.usage, spent_budget.rule_record
             state.usage.include(spent_budget.usage)
             state.sent = added(state.sent, spent_budget.sent)
 
@@ -281,6 +285,8 @@ class LoopDriver:
             outcome = await run_iteration(child, self._child(agent, child_input, share), self.sender, spent)
         finally:
             self._purse.settle(str(index), used)
+            if state.rule_record is not None:
+                RuleBook(loop.rules, state.rule_record, unlent=loop.unlent_rules).take_back(record)
         return self._note(index, outcome)
 
     def _child(self, agent: JsonObject, child_input: JsonObject, share: Budget) -> RunInput:
@@ -292,6 +298,9 @@ class LoopDriver:
             approval=self._policy.over(loop.approval),
             floor=loop.floor,
             floor_flows=loop.floor_flows,
+            rules=loop.rules,
+            rule_record=self.state.rule_record,
+            unlent_rules=loop.unlent_rules,
             givers=loop.givers,
             lineage=loop.lineage,
             delegates=loop.delegates,

@@ -22,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import ProtocolError
     from perdure.hooks.answers import Hooks
     from perdure.plan import NO_SUCH_TOOL
+    from perdure.rules import RuleBook, merged, roles_of
     from perdure.runs import metrics
     from perdure.runs.agent import AgentSpec, Context, Models, check_task, parse_agent, parse_prompt
     from perdure.runs.event_journal import RunJournal
@@ -266,4 +267,11 @@ def _set_guard(
     models = Models.model_validate(prepared.models.model_dump())  # the worker's own defaults count as named
     if run_input.snapshot is None and (problems := hosted_problems(agent, hosted, models, guard)):
         raise ApplicationError(problems[0], type=REFUSED, non_retryable=True)
+    people.approval_queue.rules = RuleBook(
+        merged(agent.config.rules, prepared.worker_rules, run_input.rules),
+        None if run_input.rule_record is None else run_input.rule_record.model_copy(deep=True),
+        roles=roles_of(run_input.whose.context),
+        prefix=f"{workflow.info().workflow_id}/",
+        unlent=run_input.unlent_rules,
+    )
     people.begin(guard, prepared.rules, run_input.whose.sender)

@@ -39,7 +39,8 @@ def _whole_view(run: RunState) -> RunView:
 def spent_by(run: RunState, clock: WorkClock) -> SpentBudget:
     """Return the usage of the run and its child runs so far."""
     used = run.progress
-    return SpentBudget(usage=used.usage, worked=clock.worked(workflow.time()), sent=used.sent)
+    worked = clock.worked(workflow.time())
+    return SpentBudget(usage=used.usage, worked=worked, sent=used.sent, rule_record=run.rule_record)
 
 
 def result_of(run: RunState, clock: WorkClock) -> RunResult:
@@ -49,6 +50,8 @@ def result_of(run: RunState, clock: WorkClock) -> RunResult:
     result.ended_at = now()
     if workflow.info().parent is not None and not run.identity.in_session:
         result = result_for_parent(result, run.sizes)
+    if workflow.info().parent is not None:
+        result.rule_record = run.rule_record
     count = run.records.count(run.plan) if result.calls else 0
     return fit(result, run.prepared.max_payload, run.sizes, calls=count)
 

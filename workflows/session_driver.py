@@ -212,6 +212,7 @@ class SessionDriver:
                 kept.whose(first),
                 last_message=running.messages[-1].text,
                 reasons=kept.shows_reasoning,
+                rule_record=kept.rule_record,
             ),
             sender=first.sender,
             tenant=kept.tenant,

@@ -35,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import STEER
     from perdure.errors import clip
     from perdure.hooks.events import RunOwner
+    from perdure.rules import RuleRecord
     from perdure.runs.delegates import input_size, referred
     from perdure.runs.rules import ASKS_BY_ACTIVITY
     from perdure.runs.wire import (
@@ -242,13 +243,14 @@ def run_input(
     *,
     last_message: str = "",
     reasons: bool = False,
+    rule_record: RuleRecord | None = None,
 ) -> RunInput:
     """Return the input of a run; `last_message`: the one that it answers. With `reasons` its model's reasoning is recorded.
 
     Its result may have any size that the workflow can receive: there is one at a time.
     """
     fields = {"agent": agent, "delegates": delegates, "sources": sources, "whose": whose}
-    fields |= {"said": clip(last_message, MAX_SHOWN_MESSAGE)}
+    fields |= {"said": clip(last_message, MAX_SHOWN_MESSAGE), "rule_record": rule_record}
     return RunInput(**fields, records=True, reasons=reasons, free=MAX_STORED)
 
 

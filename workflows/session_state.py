@@ -15,6 +15,7 @@ from perdure.workflows.arguments import only
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError, MessageRefusedError, ProtocolError
     from perdure.hooks.events import RunOwner
+    from perdure.rules import RuleRecord
     from perdure.runs.agent import parse_agent
     from perdure.runs.event_journal import EventJournal
     from perdure.runs.provenance import CONVERSATION
@@ -98,6 +99,8 @@ class SessionState:
         self.notes = SessionJournal(EventJournal(None if snapshot is None else snapshot.events))
         """Journal of the session's events."""
         self.to_deliver: list[ReplyDelivery] = [] if snapshot is None else snapshot.replies
+        self.rule_record: RuleRecord | None = None if snapshot is None else snapshot.rule_record
+        """What has happened in its runs, for the rules that hold over a session (R23.1)."""
         """Replies on their way; the first may be under way."""
         self._read_agent()
         if not self.notes.events.count:
@@ -199,6 +202,7 @@ class SessionState:
             remembered=self.remembered.text,
             events=self.notes.events.carried(),
             replies=self.to_deliver,
+            rule_record=self.rule_record,
         )
         return self._input.model_copy(update={"snapshot": pack(snapshot, SESSION_FORM)})
 
@@ -316,6 +320,12 @@ class SessionState:
         entry = run_entry(result, at)
         entry.run_id, entry.started_at = run_id, started
         self._keep_state(result, entry)
+        if result.rule_record is not None:
+            self.rule_record = self.rule_record or RuleRecord()
+            self.rule_record.join(result.rule_record)
+        elif result.status in ("terminated", "timed_out") and not result.requests:  # nobody knows what it has done
+            self.rule_record = self.rule_record or RuleRecord()
+            self.rule_record.lost = True
         read_sources = {*self.sources.get(_CONVERSATION, ()), *result.left.get(_CONVERSATION, ())}
         self.sources |= {_CONVERSATION: sorted(read_sources)} if read_sources else {}
         self.transcript.append(entry)

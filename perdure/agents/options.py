@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Required, TypedDict
 
+from perdure.rules import Rule
+
 # Made from the models by `make settings`; not to be edited below.
 
 
@@ -241,6 +243,8 @@ class AgentOptions(TypedDict, total=False):
     """Instructions, skills and a workspace's files, beside the context."""
     approval: ApprovalOptions | Literal["calls", "plan"]
     """Which calls a person is asked about."""
+    rules: Sequence[Rule | Mapping[str, Any]]
+    """Rules that hold of every run, whatever its model plans and its people approve."""
     notify: NotifyOptions
     """Who is informed when an approval is requested or waits, a budget is nearly used, or a run ends."""
     trusted_clients: Sequence[str]

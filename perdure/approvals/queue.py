@@ -23,6 +23,7 @@ from perdure.approvals.requests import (
 )
 from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
 from perdure.plan import Approval, Call, Failed, Kind, Plan, Rejected, Returned, again, surplus_words
+from perdure.rules import RuleBook
 from perdure.tools.engine import answer_problem
 from perdure.tools.quorum import Approver, Quorum, approval_problem
 from perdure.values.json import Json, JsonObject, shorten
@@ -39,6 +40,8 @@ class ApprovalQueue:
     """The approval requests of one run that wait for a decision."""
 
     guard: Guard = field(default_factory=Guard)
+    rules: RuleBook = field(default_factory=RuleBook)
+    """The run's rules: a person can allow only what they leave to people (R23.2)."""
     requester: str = ""
     """The person for whom the run works."""
     waiting: dict[str, ApprovalRequest] = field(default_factory=dict)
@@ -64,7 +67,10 @@ class ApprovalQueue:
         reason = self.guard.why(call.spec.known_tool, call.inputs.params, plan.checks, call.inputs.origins)
         if reason is not None and call.inputs.items is not None:
             reason = f"{reason}, and runs for each of {len(call.inputs.items)} items"
-        covered = self._covered_by_plan(plan, call)
+        breach = self.rules.question(call, plan.checks)
+        if breach is not None:
+            reason = breach.message if reason is None else f"{reason}; {breach.message}"
+        covered = breach is None and self._covered_by_plan(plan, call)
         if covered and not call.inputs.changed:
             if self._approved_by_person and call.spec.template.literal:
                 _approve(call, self.digests)
@@ -79,7 +85,7 @@ class ApprovalQueue:
             plan,
             call.approval,
             call,
-            floor=self.guard.floor_asks(call.spec.known_tool, call.inputs.origins),
+            floor=breach is not None or self.guard.floor_asks(call.spec.known_tool, call.inputs.origins),
             digests=self.digests,
             quorums=self._quorums([call], shown=True),
             requester=self.requester,
@@ -184,6 +190,8 @@ class ApprovalQueue:
             raise DecisionError(f"{request.title} has no parameter {shorten(min(unknown), 60)} to endorse")
         if decision.decision != "reject" and (why := self.guard.refuses(revised or call)) is not None:
             raise DecisionError(f"{request.title} may not run: {why}")
+        if decision.decision != "reject" and (breach := self.rules.refusal(revised or call)) is not None:
+            raise DecisionError(f"{request.title} may not run: {breach.message}")
         return self._with_approver(JudgedDecision(request, decision, revised), time, waited)
 
     def _with_approver(self, judged: JudgedDecision, time: str, waited: float) -> JudgedDecision:
@@ -299,6 +307,7 @@ class ApprovalQueue:
             self._approve_plan(judged.plan or request.plan, approval, by_person=judged.by_person)
         elif judged.by_person:
             _approve(request.call, self.digests)
+            self.rules.allow(request.call)
         return ApprovalVerdict(plan=judged.plan)
 
     def judge_program(self, request: ApprovalRequest, answer: Json, by: str) -> JudgedDecision | None:
@@ -327,7 +336,9 @@ class ApprovalQueue:
     def _only_a_person(self, call: Call, by: str) -> bool:
         tool = call.spec.tool
         return tool is not None and (
-            self.guard.floor_asks(tool, call.inputs.origins) or self.guard.approver(tool) != by
+            self.rules.question(call) is not None
+            or self.guard.floor_asks(tool, call.inputs.origins)
+            or self.guard.approver(tool) != by
         )
 
     def time_out(self, request: ApprovalRequest, seconds: float) -> ApprovalVerdict:
@@ -394,7 +405,8 @@ class ApprovalQueue:
             request.call.spec.known_tool, request.call.inputs.params, origins=request.call.inputs.origins
         )
         changed = request.call.inputs.changed and self._covered_by_plan(request.plan, request.call)
-        return self._refused(request) or why is not None or bool(changed)
+        breach = self.rules.question(request.call)
+        return self._refused(request) or why is not None or breach is not None or bool(changed)
 
     def _refused(self, request: ApprovalRequest) -> bool:
         return request.call is not None and self.guard.refuses(request.call) is not None

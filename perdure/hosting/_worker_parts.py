@@ -112,6 +112,7 @@ class WorkerParts:
             settings.model_patience,
             routes,
             settings.keep_version,
+            settings.rules,
         )
         if settings.skills is not None:
             found = [tool_function(function) for function in skill_tools(settings.skills)]

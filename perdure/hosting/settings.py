@@ -29,6 +29,7 @@ from perdure.approvals.policy import ASKS, Ask, Flow
 from perdure.errors import SettingsError
 from perdure.models.requests import PATIENCE, Endpoint
 from perdure.models.usage import Price
+from perdure.rules import Rule
 from perdure.runs.agent import Models
 from perdure.runs.notifications import SigningSecret, WebhookRoute
 from perdure.runs.routes import is_route_name
@@ -125,6 +126,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 ByName = Annotated[dict[str, T], BeforeValidator(_json)]
 Pollers = Annotated[int | Literal["auto"], BeforeValidator(_pollers)]
 Flows = Annotated[tuple[Flow, ...], BeforeValidator(_json)]
+Rules = Annotated[tuple[Rule, ...], BeforeValidator(_json)]
 Rates = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=200)], Annotated[float, Field(gt=0)]], BeforeValidator(_rates)
 ]
@@ -211,6 +213,12 @@ class Settings(BaseSettings):
     approval_flows: Flows = setting(
         (),
         'Rules of the floor: [{"from": "tool:read_mail", "to": "send_money.iban", "do": "ask"}]; or refuse, or allow',
+        PEOPLE,
+        "JSON|@FILE",
+    )
+    rules: Rules = setting(
+        (),
+        'Rules that hold of every run: [{"rule": "count_at_most", "of": "send_mail", "count": 3}]',
         PEOPLE,
         "JSON|@FILE",
     )

@@ -19,6 +19,7 @@ from perdure.plan._calls import (
     Kind,
     LoopForm,
     Outcome,
+    Refused,
     Rejected,
     Returned,
     again,
@@ -30,12 +31,14 @@ from perdure.plan._held_calls import written_anew
 from perdure.plan._loop_spec import OWN_TOOLS
 from perdure.plan._loops import outside_state
 from perdure.plan._plan import Plan
+from perdure.plan._requirements import AnyOf, EachOf, Requirement, Requirements, WritersOf, body_requirements
 from perdure.plan._retry import BEGUN, INTERRUPTED, LOST, NO_SUCH_TOOL, NOT_BEGUN, RESERVED_CODES, RetryState
 from perdure.plan._simulation import SimulatedCall, Simulation, simulate
 from perdure.plan._structural_errors import QUOTED, missing_path, surplus_words
 from perdure.plan._validation import CONVERTED, take_changed
 
 __all__ = [
+    "AnyOf",
     "Approval",
     "BEGUN",
     "CONVERTED",
@@ -43,6 +46,7 @@ __all__ = [
     "DEFAULT_ITERATIONS",
     "DEFAULT_PARALLEL",
     "EACH",
+    "EachOf",
     "ENDED",
     "Failed",
     "HELD",
@@ -61,6 +65,9 @@ __all__ = [
     "Plan",
     "QUOTED",
     "RESERVED_CODES",
+    "Requirement",
+    "Requirements",
+    "Refused",
     "Rejected",
     "RetryState",
     "Returned",
@@ -69,7 +76,9 @@ __all__ = [
     "SHOWN_FAILURES",
     "UNTIL",
     "WHILE",
+    "WritersOf",
     "again",
+    "body_requirements",
     "errors_of",
     "is_order",
     "is_satisfied",

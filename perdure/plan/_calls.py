@@ -103,7 +103,14 @@ class Rejected:
     reason: str
 
 
-Outcome: TypeAlias = Returned | Failed | Rejected
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The outcome of a call that may not run, because it would break a rule of its run (R23.2)."""
+
+    error: CallError
+
+
+Outcome: TypeAlias = Returned | Failed | Rejected | Refused
 
 
 IF: Final = "_if"

@@ -612,6 +612,11 @@ class CallNode:
         """Whether it reads, or waits for, any value that a call of the same plan writes, or may write."""
         return bool(self.after) or any(binding.writers or binding.open for binding in self.all_bindings())
 
+    def writers_of(self, reference: Reference) -> tuple[int, ...] | None:
+        """Return the writers of a reference, or `None` while they are not all known."""
+        binding = self.bindings.get(reference)
+        return None if binding is None or binding.open or binding.forward else tuple(binding.writers)
+
     def all_bindings(self) -> Iterator[Binding]:
         """Yield the bindings of data, and those of order."""
         yield from self.bindings.values()
@@ -865,6 +870,10 @@ class DependencyGraph:
                 more, covered = node.indexes[0].before(path, min(found))
             found += more
         return found
+
+    def writers_for(self, node: CallNode) -> WriterIndex:
+        """Return the writers among which the call finds those that it reads."""
+        return node.indexes[0]
 
     def _note_open(self, node: CallNode, binding: Binding) -> None:
         if binding.open:

@@ -15,13 +15,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
+from perdure.errors import CallError
 from perdure.plan import _structural_errors as structural_errors
-from perdure.plan._calls import EACH, Assumptions, Call, LoopForm, Outcome, Rejected, Returned, errors_of
+from perdure.plan._calls import EACH, Assumptions, Call, LoopForm, Outcome, Refused, Rejected, Returned, errors_of
 from perdure.plan._dependency_graph import AFTER_ID, DependencyGraph, Edge
 from perdure.plan._held_calls import HeldCalls
 from perdure.plan._loop_spec import LET, PREVIOUS
 from perdure.plan._loops import LoopPlace, Loops, RoundBudget, RunningLoop, outside_state
 from perdure.plan._provenance import PlanProvenance
+from perdure.plan._requirements import Requirements, requirements_of
 from perdure.plan._scheduler import News, Scheduler, Slots
 from perdure.plan._state_writer import StateWriter
 from perdure.plan._validation import adopt, check_call, find_races, race_text, revise
@@ -287,6 +289,9 @@ class Plan:
 
     def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
         """End a running call: apply its writes, and make ready the calls that waited for it (R4.3, R5.4)."""
+        if isinstance(outcome, Refused):
+            self.refuse(call, outcome.error, time)
+            return
         call.state.ended_at, call.state.outcome = time, outcome
         self._scheduler.running -= 1
         self._slots.give_back(call)
@@ -336,6 +341,34 @@ class Plan:
         """Replace the waiting call by a revised one: calls still to arrive read its new writes (R7.2)."""
         adopt(call, revised)
         self._scheduler.refile(call)
+
+    def requirements(self, index: int) -> Requirements:
+        """Return what has to have happened in the plan before the call of this index begins."""
+        node = self._graph.nodes[index]
+        return requirements_of(node, self._graph.writers_for(node))
+
+    def writers_of(self, index: int, reference: Reference) -> tuple[int, ...] | None:
+        """Return the calls whose writes the call of this index reads there; `None` if others may follow, or may have to
+        be looked for."""
+        return self._graph.nodes[index].writers_of(reference)
+
+    @property
+    def ended(self) -> int:
+        """The number of its calls that have ended."""
+        return self._scheduler.ended
+
+    @property
+    def is_stepwise(self) -> bool:
+        """Whether calls that read results of the same plan are left for the next Request (R5.10)."""
+        return self._step and not self.drained
+
+    def refuse(self, call: Call, error: CallError, time: str = "") -> None:
+        """End a call that has not begun, because it may not run; those that read it do not run either."""
+        call.state.ended_at = time
+        self._scheduler.refuse(call, error)
+        self._slots.give_back(call)
+        self._scheduler.go_on()
+        self._carry_out_keeps()
 
     def races(self, *, ended: bool = False) -> list[str]:
         """Return which calls set one path without an order between them (R5.14); with `ended`, which of them have set

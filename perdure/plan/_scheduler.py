@@ -353,10 +353,22 @@ class Scheduler:
             self.ready.remove(call)
         self.end(call, "skipped", reason=reason)
 
+    def refuse(self, call: Call, error: CallError) -> None:
+        """End the call with an error, whether it waits for others, is ready, or was taken."""
+        if call.state.status in ("waiting", "running"):
+            self.running -= 1
+        elif call in self.ready:
+            self.ready.remove(call)
+        self.end(call, "invalid", error=error)
+
     @property
     def held_back(self) -> bool:
         """Whether calls may be ready that are only examined in the next task (R18.5)."""
         return bool(self._queue)
+
+    @property
+    def ended(self) -> int:
+        return len(self._completion)
 
     @property
     def settled(self) -> bool:

@@ -10,10 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from perdure.approvals.policy import Policy
 from perdure.errors import AgentError, InputError, Problem, RunError, clip
 from perdure.models.usage import Price, RunUsage
+from perdure.rules import Rule
 from perdure.runs.notifications import Notify
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, WireModel
-from perdure.values.limits import LONGEST, MAX_BOOTSTRAP, MAX_BUDGET, MAX_ID, MAX_INSTRUCTIONS, Seconds
+from perdure.values.limits import LONGEST, MAX_BOOTSTRAP, MAX_BUDGET, MAX_ID, MAX_INSTRUCTIONS, MAX_RULES, Seconds
 from perdure.values.messages import (
     ChatMessage,
     DataMessage,
@@ -249,6 +250,8 @@ class Config(BaseModel):
     """Instructions, skills and a workspace's files, beside the context (R10.19)."""
     approval: Policy = Field(default_factory=Policy)
     """Which calls a person is asked about (section 7)."""
+    rules: list[Rule] = Field(default_factory=list, max_length=MAX_RULES)
+    """Rules that hold of every run, whatever its model plans and its people approve (section 23)."""
     notify: Notify = Field(default_factory=Notify)
     """Who is informed when an approval is requested or waits, a budget is nearly used, or a run ends (R19.5)."""
     trusted_clients: list[str] = Field(default_factory=list)

@@ -12,6 +12,7 @@ from perdure.approvals.policy import Policy, ToolOwner
 from perdure.errors import CallError, ProtocolError, ToolDefinitionError
 from perdure.models.usage import RunUsage
 from perdure.plan import DEFAULT_ITERATIONS, DEFAULT_PARALLEL, Call, LoopForm
+from perdure.rules import RuleRecord, names_of
 from perdure.runs.agent import Config, parse_agent
 from perdure.runs.budget import ExpectedUsage
 from perdure.runs.limits import Budget
@@ -19,6 +20,7 @@ from perdure.runs.loops import LoopInput, LoopState, most_items, part_call, part
 from perdure.runs.provenance import references_of
 from perdure.runs.run import RunState
 from perdure.runs.wire import RunInput
+from perdure.tools.definitions import definition_name
 from perdure.tools.tool import ANONYMOUS, Tool
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import LONGEST, MAX_DELEGATES_DEEP
@@ -171,6 +173,53 @@ def scoped_data(kinds: Iterable[str], base: Mapping[str, Json]) -> list[JsonObje
     return [{"type": "data", "kind": kind, "data": base[kind]} for kind in kinds if kind in base]
 
 
+def tools_of_delegate(tool: Tool, run: RunState) -> frozenset[str] | None:
+    """Return the names of the tools that a delegate's run, and the runs below it, may use; `None`: any.
+
+    Beside the tools of the agent files, these are the tools that the run itself has: the model may give them by scopes.
+    """
+    found = (
+        {name for each in run.tools.values() for name in names_of(each)}
+        if tool.scopes or tool.scope_choice
+        else set[str]()
+    )
+    left, seen = [tool.delegate], set[str]()
+    while left:
+        name = left.pop()
+        if name is None or name == ANONYMOUS or name in seen:
+            continue
+        seen.add(name)
+        if (document := run.prepared.delegates.get(name)) is None:
+            return None
+        for each in tools_of(document):
+            named = [each] if isinstance(each, str) else [definition_name(each), each.get("_activity")]
+            found.update(name for name in named if isinstance(name, str))
+            if isinstance(each, dict):
+                below = wanted_delegates([each])
+                found.update(below)
+                left += below
+            elif (known := run.tools.get(each)) is not None:
+                found.update(names_of(known))
+                left += [known.delegate]
+    return frozenset(found)
+
+
+def tools_below(call: Call, run: RunState) -> frozenset[str] | None:
+    """Return the names of the tools that the runs of a delegate, or of a loop's parts, may use; `None`: any."""
+    found: set[str] = set()
+    for each in call.written():
+        tool = each.spec.tool
+        if tool is None:
+            continue
+        if each.spec.loop is None:
+            found.update(names_of(tool))
+        if tool.delegate is not None:
+            if (below := tools_of_delegate(tool, run)) is None:
+                return None
+            found |= below
+    return frozenset(found)
+
+
 def too_deep(lineage: Sequence[str], name: str) -> CallError | None:
     """Return an error if one more delegate would be too many; `lineage` are the agents above, and this run's own last."""
     if len(lineage) <= MAX_DELEGATES_DEEP:
@@ -197,6 +246,8 @@ class SpentBudget(WireModel):
     worked: float = 0.0
     sent: list[str] = Field(default_factory=list)
     """Digests of what message tools have sent (R10.16)."""
+    rule_record: RuleRecord | None = None
+    """What has happened in it, for the rules that the run above has left to it (R23.1)."""
 
 
 def handed(call: Call, base: Mapping[str, Json], run: RunState, budget: Budget) -> RunInput | LoopInput | CallError:
@@ -215,7 +266,7 @@ def handed(call: Call, base: Mapping[str, Json], run: RunState, budget: Budget) 
     sources = run.provenance.input_sources(call, scoped_references, None if home is None else home.provenance.then)
     sources |= {f"†input.{name}": sorted(call.inputs.item_sources) for name in call.inputs.item_values}
     givers = guard.tool_owners(inherited_tools(call.spec.scopes, run.tools))
-    below = _below(run, budget, approval, givers, sources)
+    below = _below(call, run, budget, approval, givers, sources)
     # The input is neither validated nor copied: it is the run's own data, however large.
     if not call.spec.repeats:
         return RunInput.model_construct(
@@ -226,6 +277,7 @@ def handed(call: Call, base: Mapping[str, Json], run: RunState, budget: Budget) 
         )
     if (many := _too_many(call, most_items(prepared.max_payload))) is not None:
         return many
+    record = below.pop("rule_record")
     # An iteration may not be a delegate of the measured kind.
     expected = ExpectedUsage(tokens=run.progress.expected.tokens, cost=run.progress.expected.cost)
     return LoopInput.model_construct(
@@ -239,7 +291,7 @@ def handed(call: Call, base: Mapping[str, Json], run: RunState, budget: Budget) 
         title=tool.name,
         max_payload=prepared.max_payload,
         **below,
-        state=LoopState(expected=expected),
+        state=LoopState(expected=expected, rule_record=record),
     )
 
 
@@ -252,7 +304,8 @@ def _parts(
         return many
     sources = part_sources(call, {} if run.plan is None else run.plan.home(call).provenance.known.base)
     approval, givers = part_policy(guard, call, sources)
-    below = _below(run, budget, approval, givers, sources)
+    below = _below(call, run, budget, approval, givers, sources)
+    record = below.pop("rule_record")
     return LoopInput.model_construct(
         kind="each",
         agent=part_document(call, form, run.tools, base, guard),
@@ -266,7 +319,7 @@ def _parts(
         max_payload=prepared.max_payload,
         **below,
         keeps_version=run.prepared.keeps_version,
-        state=LoopState(),
+        state=LoopState(rule_record=record),
     )
 
 
@@ -281,14 +334,22 @@ def _too_many(call: Call, most: int) -> CallError | None:
 
 
 def _below(
-    run: RunState, budget: Budget, approval: JsonObject, givers: Sequence[ToolOwner], sources: Mapping[str, list[str]]
+    call: Call,
+    run: RunState,
+    budget: Budget,
+    approval: JsonObject,
+    givers: Sequence[ToolOwner],
+    sources: Mapping[str, list[str]],
 ) -> dict[str, Any]:  # the fields of the child's input
     """Return the values that every child workflow receives from its run."""
-    guard = run.approval_queue.guard
+    guard, lent = run.approval_queue.guard, run.rules.lent_to(call)
     return {
         "approval": approval,
         "floor": guard.floor,
         "floor_flows": guard.floor_flows,
+        "rules": run.rules.rules,
+        "rule_record": run.rules.record.of(lent) if lent else None,
+        "unlent_rules": [rule.key for rule in run.rules.recorded if rule not in lent],
         "givers": givers,
         "lineage": run.lineage,
         "delegates": run.prepared.delegates,

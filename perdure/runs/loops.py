@@ -27,6 +27,7 @@ from perdure.plan import (
     Returned,
     outside_state,
 )
+from perdure.rules import Rule, RuleRecord
 from perdure.runs.budget import ExpectedUsage
 from perdure.runs.limits import Budget
 from perdure.runs.notifications import ApprovalRoutes
@@ -177,6 +178,8 @@ class LoopState(WireModel):
     """Where the results come from, all together (R15.1)."""
     satisfied: bool = False
     """Whether the condition of an until-loop has come true."""
+    rule_record: RuleRecord | None = Field(default=None, exclude_if=operator.not_)
+    """What has happened, for the rules of the run above (R23.1)."""
 
     def fail(self, index: int, code: str, message: str) -> JsonObject:
         """Record that an iteration failed; return the value in place of its result."""
@@ -209,6 +212,10 @@ class LoopInput(WireModel):
     approval: JsonObject = Field(default_factory=dict)
     floor: Ask = "never"
     floor_flows: list[Flow] = Field(default_factory=list)
+    rules: list[Rule] = Field(default_factory=list, exclude_if=operator.not_)
+    """The rules of the run above (R23.1)."""
+    unlent_rules: list[str] = Field(default_factory=list, exclude_if=operator.not_)
+    """Keys of rules whose calls the run above has not left to the iterations."""
     givers: list[ToolOwner] = Field(default_factory=list)
     lineage: list[str] = Field(default_factory=list)
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
@@ -239,7 +246,9 @@ class LoopInput(WireModel):
 
     @property
     def lanes(self) -> int:
-        """The number of iterations at a time."""
+        """The number of iterations at a time: one where they count for a rule together."""
+        if any(rule.has_record and rule.key not in self.unlent_rules for rule in self.rules):
+            return 1
         if self.call is not None:
             return -(-self.parallel // MAX_INSIDE)
         return self.parallel if self.kind == "each" else 1

@@ -24,13 +24,15 @@ from perdure.hooks.answers import BEFORE, OF_CALLS, Hooks
 from perdure.hooks.events import REFUSED_BY_HOOK, HookAnswer
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.models.response_stream import Intake
-from perdure.plan import Call, Failed, Outcome, Plan, Rejected, Returned, take_changed, written_anew
+from perdure.plan import Call, Failed, Outcome, Plan, Refused, Rejected, Returned, take_changed, written_anew
+from perdure.rules import PlanJudge, RuleBook
 from perdure.runs.context import ended_badly
+from perdure.runs.delegates import tools_below, tools_of_delegate
 from perdure.runs.limits import Limit
 from perdure.runs.recall import is_recall, with_sources
 from perdure.runs.rules import HELD_CALLS_STAY, RECALLED_SOURCES
 from perdure.runs.run import RunState
-from perdure.tools.tool import ANSWERED, KEEP, known_as
+from perdure.tools.tool import ANSWERED, KEEP, Tool, known_as
 from perdure.values.json import Json
 
 
@@ -170,6 +172,11 @@ class RequestLoop:
         """Calls that waited for a person when a message came, or have waited since."""
         self._left_to_people: set[str] = set()
         """Held calls that the model was asked about and did not name: they wait for their person alone."""
+        self._judge: PlanJudge | None = None
+        self._unjudged: list[Call] = []
+        """Calls that wait for what has not arrived."""
+        self._judged = 0
+        self._closed_judged = False
 
     def recalled(self, call: Call, outcome: Outcome) -> Outcome:
         """Return what a call gave, with the sources of what it has read again where it was `recall` (R15.1)."""
@@ -203,7 +210,12 @@ class RequestLoop:
         """Whether a call that was taken, and perhaps approved, may be scheduled now."""
         waits = call.id not in self._left_to_people and self.plan.is_held(call)
         held = waits or (self.steered and self._stage is not RequestStage.REVISED)
-        return (call.spec.safe or not held) and self.plan.home(call).room_for(call)
+        if not (call.spec.safe or not held) or not self.plan.home(call).room_for(call):
+            return False
+        if not self._rules.has_lent:
+            return True
+        below = call.spec.loop is not None or call.spec.known_tool.delegate is not None
+        return self._rules.is_free(call, tools_below(call, self._run) if below else ())
 
     @property
     def behind(self) -> bool:
@@ -252,6 +264,7 @@ class RequestLoop:
             self._take(self._left.popleft(), now)
         if self.plan.held_back and not self.plan.checks.spent:
             self.plan.go_on()
+        self._judge_calls(now)
         self._note_news()
 
     def starts(self, now: str) -> list[StartCall | ShowPlan]:
@@ -268,10 +281,14 @@ class RequestLoop:
             for call in ready:
                 home = self.plan.home(call)
                 if (known := self._run.recorded(call)) is not None:
+                    self._rules.note_begun(call)
                     home.end(call, known, now)
                     continue
                 if (refused := approval_queue.refuse_flow(call)) is not None:
                     home.end(call, refused, now)
+                    continue
+                if (breach := self._refusal(call)) is not None:
+                    home.end(call, breach, now)
                     continue
                 # Of a loop its calls are asked about; what hooks are to see is asked about when they have (`let_pass`).
                 hooked = call.spec.loop is None and bool(self.hooks.of(BEFORE, known_as(call.spec.known_tool)))
@@ -285,6 +302,7 @@ class RequestLoop:
                     and not self._is_hooked(call)
                 ):
                     # the model has written the result itself: nothing runs
+                    self._rules.note_begun(call)
                     home.end(call, Returned(call.state.result), now)
                 else:
                     call.hold.queued = (
@@ -305,6 +323,7 @@ class RequestLoop:
             if what == "began":
                 self._run.journal.call_began(call)
             else:
+                self._rules.note_ended(call)
                 self._run.journal.call_ended(call)
                 if call.state.status == "done":
                     self._run.records.note_done(call)
@@ -337,7 +356,65 @@ class RequestLoop:
                 approval_queue.feedback.append(hook_feedback(call, by))
             if (refused := approval_queue.refuse_flow(call)) is not None:
                 return refused
+        if (breach := self._refusal(call)) is not None:
+            return breach
         return None if decided and not call.inputs.changed else self._request_approval(call, now)
+
+    @property
+    def _rules(self) -> RuleBook:
+        return self._run.rules
+
+    def _refusal(self, call: Call) -> Refused | None:
+        """Return the end of a ready call that a rule forbids, whatever a person says (R23.2)."""
+        if call.spec.loop is not None:
+            return None
+        checks = self.plan.checks
+        breach = self._rules.begin(call, checks) if is_answered(call) else self._rules.refusal(call, checks)
+        return None if breach is None else Refused(breach.error)
+
+    def begin(self, call: Call) -> Refused | None:
+        """Let a call begin that nobody is asked about any more, and record that for the rules (R23.1).
+
+        Return its end where a rule forbids it: others have begun meanwhile.
+        """
+        if call.spec.loop is None and (breach := self._rules.begin(call, self.plan.checks)) is not None:
+            return Refused(breach.error)
+        if call.spec.loop is not None or call.spec.known_tool.delegate is not None:
+            self._rules.lend(call, tools_below(call, self._run))
+        return None
+
+    def still_refused(self, call: Call) -> Refused | None:
+        """Return the end of a call that has begun for the rules and is about to be scheduled, where one forbids it now."""
+        breach = self._rules.obstacle(call, self.plan.checks) if call.spec.loop is None else None
+        return None if breach is None else Refused(breach.error)
+
+    def _judge_calls(self, now: str) -> None:
+        """End the calls that have arrived and by which some outcome of the plan breaks a rule (R23.1).
+
+        A call is judged once what it waits for is known. What a call that arrives later changes for earlier ones is
+        judged again.
+        """
+        if not self._rules.rules:
+            return
+        plan = self.plan
+        if self._judge is None or not self._judge.is_of(plan):
+            self._judge, self._unjudged, self._judged = PlanJudge(plan, self._rules, self._reach), [], 0
+        arrived = plan.calls[self._judged :]
+        self._judged = len(plan.calls)
+        again = (plan.closed and not self._closed_judged) or any(map(self._judge.matters_to_others, arrived))
+        self._closed_judged = plan.closed
+        left: list[Call] = []
+        for call in plan.calls if again else [*self._unjudged, *arrived]:
+            if call.state.status not in ("pending", "ready"):
+                continue
+            if self._judge.is_open(call):
+                left.append(call)
+            elif (breach := self._judge.breach(call)) is not None:
+                plan.refuse(call, breach.error, now)
+        self._unjudged = left
+
+    def _reach(self, tool: Tool) -> frozenset[str] | None:
+        return tools_of_delegate(tool, self._run)
 
     def _request_approval(self, call: Call, now: str) -> ApprovalRequest | None:
         add_request = self._run.approval_queue.add_question if is_answered(call) else self._run.approval_queue.add_call
@@ -428,6 +505,7 @@ class RequestLoop:
             self._stage = RequestStage.REVISED
             return
         self.plan.close(drain=result.output is not None)
+        self._judge_calls(now)  # before a person is shown the plan
         self._stage = self._shown(now)
 
     def _take_decision(self, verdict: ApprovalVerdict, now: str) -> None:

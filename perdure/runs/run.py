@@ -16,6 +16,7 @@ from perdure.models.media_parts import names_files
 from perdure.models.providers.capabilities import capabilities_of
 from perdure.models.requests import ModelWait, RequestContext, RequestInput, RequestResult, RequestView
 from perdure.plan import Call, Outcome, Plan
+from perdure.rules import RuleRecord
 from perdure.runs._output import JudgedOutput, KnownText, RunOutput, WrittenOutput, reads_alike, whole_output
 from perdure.runs.agent import AgentSpec, CalledTool, Context, ModelChoice, Situation
 from perdure.runs.context import (
@@ -112,6 +113,8 @@ class RunState:
         self.tools = {tool.name: tool for tool in prepared.tools}
         self.approval_queue = approval_queue or ApprovalQueue()
         """Queue of requests that wait for a person."""
+        self.rules = self.approval_queue.rules
+        """The run's rules, with what has happened for them (section 23)."""
         self.provenance = RunProvenance(context, sources or {}, agent.config.show, prepared.delegates, self.sizes)
         """Provenance of the run's data, and of what its model has read (section 15)."""
         self.provenance.instruct(prepared.prompt)
@@ -145,6 +148,15 @@ class RunState:
     def state(self) -> State:
         """The state that the run's calls read and write."""
         return self.provenance.state
+
+    @property
+    def rule_record(self) -> RuleRecord | None:
+        """The record of the run for the rules of the run above, or of its session; `None` without rules."""
+        if not self.rules.rules:
+            return None
+        if self.identity.in_session:
+            return self.rules.record.summed([rule for rule in self.rules.recorded if rule.is_of_session])
+        return self.rules.record
 
     @property
     def lineage(self) -> list[str]:

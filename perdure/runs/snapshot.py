@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Final
 
 from pydantic import Field
 
+from perdure.rules import RuleRecord
 from perdure.runs.events import CarriedEvents
 from perdure.runs.notifications import NotificationView
 from perdure.runs.progress import RunProgress
@@ -40,6 +42,8 @@ class RunSnapshot(WireModel):
     refusals: list[JsonObject] = Field(default_factory=list)
     notifications: list[NotificationView] = Field(default_factory=list)
     past: PastRequests
+    rule_record: RuleRecord | None = Field(default=None, exclude_if=operator.not_)
+    """What has happened so far, for the run's rules (R23.1)."""
     events: CarriedEvents = Field(default_factory=CarriedEvents)
     """Events that a snapshot carries (R10.14)."""
 
@@ -66,6 +70,7 @@ def snapshot(run: RunState) -> RunSnapshot:
         refusals=run.approval_queue.refusals,
         notifications=run.notifications,
         past=run.records.past,
+        rule_record=run.rules.record if run.rules.rules else None,
         events=run.journal.events.carried(),
     )
 
@@ -78,6 +83,8 @@ def restore(run: RunState, snapshot: RunSnapshot) -> None:
     queue.refusals = [*snapshot.refusals, *queue.refusals]
     run.notifications = [*snapshot.notifications, *run.notifications]
     run.journal.events.take_up(snapshot.events)
+    if snapshot.rule_record is not None:
+        run.rules.record.join(snapshot.rule_record)
     table, numbers = SourceTable(snapshot.sets), snapshot.sources
     writes = [
         write.model_copy(update={"sources": table.of(number)})

@@ -17,6 +17,7 @@ from perdure.hooks.events import NOBODY, HookRef, RunOwner
 from perdure.models.requests import PATIENCE, ModelWait, RequestView
 from perdure.models.usage import Price, RunUsage
 from perdure.plan import Approval
+from perdure.rules import Rule, RuleRecord
 from perdure.runs.agent import Models, PromptConfig
 from perdure.runs.limits import Budget, StopReason
 from perdure.runs.notifications import ApprovalRoutes, NotificationView
@@ -137,6 +138,8 @@ class PreparedWorker(WireModel):
     """The worker's `--approval-floor`, which nothing loosens (R7.1)."""
     floor_flows: list[Flow] = Field(default_factory=list)
     """Its rules about where parameters may come from (R15.5)."""
+    worker_rules: list[Rule] = Field(default_factory=list, exclude_if=operator.not_)
+    """The worker's `--rules`, which hold beside those of the agent file (R23.1)."""
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
     """The agent files that tools delegate to, however far down, as they were when the run started (R8.1)."""
     delegate_problems: dict[str, str] = Field(default_factory=dict)
@@ -262,6 +265,8 @@ class RunResult(WireModel):
     """What a server counted in the last Request, context and answer; 0: it did not say. Not part of `run --json`."""
     sent: list[str] = Field(default_factory=list)  # R10.16
     """Digests of what message tools have sent, those of its delegates too. Not part of `run --json`."""
+    rule_record: RuleRecord | None = Field(default=None, exclude_if=operator.not_)  # R23.1
+    """What has happened in it, for the rules of the run above or of its session. Not part of `run --json`."""
     reasoning: str = ""
     """The model's reasoning before the answer, in a session that sends it. Not part of `run --json`."""
     tight: bool = False  # R9.7
@@ -274,6 +279,7 @@ class RunResult(WireModel):
         plain = super().as_json() | {"calls": [call.as_json() for call in self.calls]}
         del plain["worked"], plain["outputSize"], plain["contextTokens"], plain["tight"], plain["sources"]
         del plain["left"], plain["sent"], plain["reasoning"], plain["endedAt"]
+        plain.pop("ruleRecord", None)
         for name in ("error", "cut", "messages", "schedule", "scheduledAt"):
             if not plain[name]:
                 del plain[name]
@@ -351,6 +357,12 @@ class RunInput(WireModel):
     """That of the run above: a delegate on another queue does not get below it."""
     floor_flows: list[Flow] = Field(default_factory=list)
     """The rules that belong to it."""
+    rules: list[Rule] = Field(default_factory=list, exclude_if=operator.not_)
+    """The rules of the run above (R23.1)."""
+    rule_record: RuleRecord | None = Field(default=None, exclude_if=operator.not_)
+    """What has happened before, for these rules and for those that hold over a session."""
+    unlent_rules: list[str] = Field(default_factory=list, exclude_if=operator.not_)
+    """Keys of rules whose calls the run above has not left to this one."""
     givers: list[ToolOwner] = Field(default_factory=list)
     """Whose policies the tools keep that the run was given (R8.2)."""
     lineage: list[str] = Field(default_factory=list)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import operator
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeGuard, TypeVar
 
 from pydantic import Field
 
+from perdure.rules import RuleRecord
 from perdure.runs.events import CarriedEvents
 from perdure.sessions.entries import (
     CommandEntry,
@@ -531,3 +533,5 @@ class SessionSnapshot(WireModel):
     """Replies that are not delivered yet (R10.16)."""
     state: JsonObject | None = None
     """State that its runs have written; `None` if they have written nothing, so that the agent file's counts."""
+    rule_record: RuleRecord | None = Field(default=None, exclude_if=operator.not_)
+    """What has happened in its runs, for the rules that hold over a session (R23.1)."""

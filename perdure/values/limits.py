@@ -114,6 +114,8 @@ add to it, have 124,750."""
 
 MAX_FLOWS: Final = 200
 """Flow rules of a policy."""
+MAX_RULES: Final = 200
+"""Rules of an agent file, or of a worker."""
 MAX_APPROVERS: Final = 10
 """People whose approvals a rule may require for one call."""
 MAX_ROLES: Final = 50

@@ -1,0 +1,51 @@
+"""Rules of runs: their forms, the judge of plans before their first call, and the check at each call."""
+
+from perdure.rules.enforcement import RULE_BROKEN, Breach, RuleBook, RuleRecord
+from perdure.rules.proof import PathStep, PlanJudge, RuleVerdict, judge_plan
+from perdure.rules.rules import (
+    AtMost,
+    CountAtMost,
+    Needs,
+    NeverAfter,
+    OnlyFrom,
+    Precedes,
+    Rule,
+    at_most,
+    count_at_most,
+    merged,
+    names_of,
+    needs,
+    never_after,
+    only_from,
+    parse_rules,
+    precedes,
+    roles_of,
+)
+
+__all__ = [
+    "RULE_BROKEN",
+    "AtMost",
+    "Breach",
+    "CountAtMost",
+    "Needs",
+    "NeverAfter",
+    "OnlyFrom",
+    "PathStep",
+    "PlanJudge",
+    "Precedes",
+    "Rule",
+    "RuleBook",
+    "RuleRecord",
+    "RuleVerdict",
+    "at_most",
+    "count_at_most",
+    "judge_plan",
+    "merged",
+    "names_of",
+    "needs",
+    "never_after",
+    "only_from",
+    "parse_rules",
+    "precedes",
+    "roles_of",
+]

@@ -1,0 +1,341 @@
+"""The check of a run's rules at each call, and the record from which it is made.
+
+The record of a rule is a set of entries that only grows: calls that have begun with their amounts, or values for which
+something has happened. So records of runs below, of former executions and of a session join by union, and no entry
+counts twice.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from pydantic import Field
+
+from perdure.errors import CallError
+from perdure.plan import Call
+from perdure.rules.rules import (
+    AtMost,
+    CountAtMost,
+    NeverAfter,
+    OnlyFrom,
+    Precedes,
+    Rule,
+    amount_of,
+    by_tool,
+    digest_of,
+    exact,
+    names_of,
+    same_key,
+    value_at,
+)
+from perdure.values.json import JsonObject, WireModel, shorten
+from perdure.values.limits import CheckBudget
+from perdure.values.provenance import in_words
+from perdure.values.references import MISSING
+
+RULE_BROKEN: Final = "rule_broken"
+"""Code of the error of a call that a rule forbids."""
+_TOTAL: Final = ""
+"""Key of the entry that holds the sum of older entries."""
+
+
+class RuleRecord(WireModel):
+    """The record of a run, as far as its rules need it."""
+
+    entries: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """By a rule's key. Of a sum or a count: call → its amount. Of an order: value of `same` → 1."""
+
+    lost: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether the record of an earlier run was lost: then the worst is assumed of it."""
+
+    def join(self, other: RuleRecord) -> None:
+        """Add the other record's entries."""
+        self.lost = self.lost or other.lost
+        for key, entries in other.entries.items():
+            self.entries.setdefault(key, {}).update(entries)
+
+    def summed(self, rules: Iterable[Rule]) -> RuleRecord:
+        """Return the entries of these rules, each sum as one entry: no call of it can be repeated any more."""
+        found = self.of(rules)
+        for rule in rules:
+            if isinstance(rule, AtMost | CountAtMost) and rule.key in found.entries:
+                total = sum(map(exact, found.entries[rule.key].values()), Fraction())
+                found.entries[rule.key] = {_TOTAL: float(total)}
+        return found
+
+    def of(self, rules: Iterable[Rule]) -> RuleRecord:
+        """Return the entries of these rules."""
+        keys = [rule.key for rule in rules]
+        return RuleRecord(entries={key: dict(self.entries[key]) for key in keys if key in self.entries})
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A rule that a call would break."""
+
+    rule: Rule
+    words: str
+
+    @property
+    def message(self) -> str:
+        """The breach in words, with the rule and its reason."""
+        why = f" ({self.rule.why})" if self.rule.why else ""
+        return f"the rule {self.rule.words} forbids it: {self.words}{why}"
+
+    @property
+    def error(self) -> CallError:
+        return CallError(RULE_BROKEN, self.message)
+
+
+class RuleBook:
+    """The rules of one run, with their record.
+
+    `roles`: the roles of the person for whom the run works. `prefix`: what names the run in entries of its calls.
+    `unlent`: keys of rules whose calls the run above keeps to itself.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[Rule] = (),
+        record: RuleRecord | None = None,
+        *,
+        roles: Collection[str] = (),
+        prefix: str = "",
+        unlent: Collection[str] = (),
+    ) -> None:
+        self.rules = list(rules)
+        self.record = record or RuleRecord()
+        self.roles = frozenset(roles)
+        self._prefix, self._unlent = prefix, frozenset(unlent)
+        self._by_subject = by_tool(rules)
+        self._by_event: dict[str, list[Precedes | NeverAfter]] = {}
+        for rule in rules:
+            if isinstance(rule, Precedes):
+                self._by_event.setdefault(rule.first, []).append(rule)
+            elif isinstance(rule, NeverAfter):
+                self._by_event.setdefault(rule.after, []).append(rule)
+        self._allowed: set[tuple[str, str]] = set()
+        """Calls that a person has approved although they break a rule: the call's id and the rule's key."""
+        self._begun: set[str] = set()
+        self._recorded = [rule for rule in rules if rule.has_record]
+        self._leases: dict[str, list[Rule]] = {}
+        """Calls whose runs below use rules alone, with these rules."""
+        if self.record.lost:
+            self.record.lost = False
+            self.take_back(None)
+
+    def concerning(self, call: Call) -> list[Rule]:
+        """Return the rules that may refuse the call."""
+        if not self._by_subject or call.spec.tool is None:
+            return []
+        names = names_of(call.spec.tool)
+        return [rule for name in names for rule in self._by_subject.get(name, ())]
+
+    def breaches(self, call: Call, checks: CheckBudget | None = None) -> list[Breach]:
+        """Return the rules that the call would break if it began now; its parameters are resolved."""
+        found = []
+        for rule in self.concerning(call):
+            if not rule.covers(call.inputs.params, checks):
+                continue
+            if (words := self._broken(rule, call)) is not None:
+                found.append(Breach(rule, words))
+        return found
+
+    def refusal(self, call: Call, checks: CheckBudget | None = None) -> Breach | None:
+        """Return the breach because of which the call may not begin now, whatever a person says."""
+        return next((each for each in self.breaches(call, checks) if each.rule.otherwise == "refuse"), None)
+
+    def question(self, call: Call, checks: CheckBudget | None = None) -> Breach | None:
+        """Return the breach about which a person has to be asked."""
+        return next((each for each in self.breaches(call, checks) if each.rule.otherwise == "ask"), None)
+
+    def allow(self, call: Call, checks: CheckBudget | None = None) -> None:
+        """Note that a person has approved the call with the breaches that it has now."""
+        for each in self.breaches(call, checks):
+            if each.rule.otherwise == "ask":
+                self._allowed.add((call.id, each.rule.key))
+
+    def begin(self, call: Call, checks: CheckBudget | None = None) -> Breach | None:
+        """Let the call begin, and record that; return the breach because of which it may not."""
+        if (found := self.obstacle(call, checks)) is None:
+            self.note_begun(call)
+        return found
+
+    def obstacle(self, call: Call, checks: CheckBudget | None = None) -> Breach | None:
+        """Return the breach because of which the call may not begin, or go on to its start."""
+        if call.id in self._begun:  # its own amounts are in the record
+            found = [each for each in self.breaches(call, checks) if isinstance(each.rule, NeverAfter)]
+        else:
+            found = self.breaches(call, checks)
+        return next((each for each in found if (call.id, each.rule.key) not in self._allowed), None)
+
+    def note_begun(self, call: Call) -> None:
+        """Record that the call has begun."""
+        if not self.rules or call.spec.tool is None or call.id in self._begun:
+            return
+        self._begun.add(call.id)
+        for rule in self.concerning(call):
+            if isinstance(rule, AtMost | CountAtMost) and rule.covers(call.inputs.params):
+                amount = Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.inputs.params)
+                self._note(rule, self._entry(call), float(amount) if isinstance(amount, Fraction) else 0.0)
+        self._note_event(call, "begun")
+
+    def note_ended(self, call: Call) -> None:
+        """Record the end of a call, and give back what runs below had to themselves."""
+        self._leases.pop(call.id, None)
+        if not self.rules or call.spec.tool is None:
+            return
+        if call.state.status == "done" and call.state.started is not None:
+            self._note_event(call, "done")
+        elif call.state.status == "failed":
+            self._note_event(call, "failed")
+        elif call.id in self._begun and call.state.status in ("skipped", "rejected", "invalid"):  # it never ran
+            for rule in self.concerning(call):
+                if isinstance(rule, AtMost | CountAtMost):
+                    self.record.entries.get(rule.key, {}).pop(self._entry(call), None)
+
+    def _note_event(self, call: Call, event: str) -> None:
+        if not self._by_event:
+            return
+        for name in names_of(call.spec.known_tool):
+            for rule in self._by_event.get(name, ()):
+                if isinstance(rule, NeverAfter) and rule.event == event:
+                    self._note(rule, _TOTAL, 1)
+                elif isinstance(rule, Precedes) and event == "done":
+                    key = same_key(call.inputs.params, [first for first, _ in rule.pairs])
+                    if key is not None:
+                        self._note(rule, key, 1)
+
+    def _note(self, rule: Rule, entry: str, amount: float) -> None:
+        self.record.entries.setdefault(rule.key, {})[entry] = amount
+
+    def has_begun(self, call: Call) -> bool:
+        """Whether the record has the begin of the call."""
+        return call.id in self._begun
+
+    @property
+    def begun(self) -> int:
+        """The number of calls that have begun."""
+        return len(self._begun)
+
+    def _entry(self, call: Call) -> str:
+        """Return the name of a call's amount. After a reset, another call may have the same id."""
+        return f"{self._prefix}{call.id}:{digest_of(call.inputs.params)}"
+
+    def used(self, rule: AtMost | CountAtMost) -> Fraction:
+        """Return the sum, or the count, so far."""
+        return sum(map(exact, self.record.entries.get(rule.key, {}).values()), Fraction())
+
+    def has(self, rule: Precedes | NeverAfter, key: str = _TOTAL) -> bool:
+        """Whether the record has the event of an order, for a value of `same`."""
+        return key in self.record.entries.get(rule.key, ())
+
+    def _broken(self, rule: Rule, call: Call) -> str | None:
+        params = call.inputs.params
+        if rule.key in self._unlent:
+            return "the run above has not foreseen such a call here"
+        if isinstance(rule, Precedes):
+            key = same_key(params, [then for _, then in rule.pairs])
+            if key is not None and self.has(rule, key):
+                return None
+            return f"no call of {rule.first} is done{_for_same(rule, params)}"
+        if isinstance(rule, NeverAfter):
+            event = {"begun": "has begun", "done": "is done", "failed": "has failed"}[rule.event]
+            return f"a call of {rule.after} {event}" if self.has(rule) else None
+        if isinstance(rule, AtMost | CountAtMost):
+            amount = Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, params)
+            return amount if isinstance(amount, str) else over(rule, self.used(rule), amount)
+        if isinstance(rule, OnlyFrom):
+            return _foreign(rule, call)
+        return None if rule.role in self.roles else f'the person for whom the run works has no role "{rule.role}"'
+
+    # Runs below.
+
+    def touched(self, names: Iterable[str] | None) -> list[Rule]:
+        """Return the rules that runs with tools of these names may concern; `None`: with any tools."""
+        if names is None:
+            return list(self._recorded)
+        known = set(names)
+        return [rule for rule in self._recorded if not known.isdisjoint(rule.tools)]
+
+    def lend(self, call: Call, names: Iterable[str] | None) -> None:
+        """Give the rules that a run below may concern to it alone, until its call ends."""
+        if rules := self.touched(names):
+            self._leases[call.id] = rules
+
+    def lent_to(self, call: Call) -> list[Rule]:
+        """Return the rules that the call's run below has to itself."""
+        return self._leases.get(call.id, [])
+
+    @property
+    def has_lent(self) -> bool:
+        """Whether runs below have rules to themselves."""
+        return bool(self._leases)
+
+    def is_free(self, call: Call, names: Iterable[str] | None = ()) -> bool:
+        """Whether no other call's run below has a rule to itself that this call, or a run below it, concerns."""
+        others = {rule.key for id, rules in self._leases.items() if id != call.id for rule in rules}
+        if not others or call.spec.tool is None:
+            return True
+        own = {rule.key for rule in self.touched(names_of(call.spec.tool))} | {rule.key for rule in self.touched(names)}
+        return own.isdisjoint(others)
+
+    @property
+    def recorded(self) -> list[Rule]:
+        """The rules that depend on what has happened before."""
+        return self._recorded
+
+    def take_back(self, record: RuleRecord | None, rules: Sequence[Rule] | None = None) -> None:
+        """Join the record of a run below. `None`: nobody knows it, so the worst is assumed of these rules; by default
+        of all that this run may use."""
+        if record is not None:
+            self.record.join(record)
+            return
+        lent = (rule for rule in self._recorded if rule.key not in self._unlent)
+        for rule in lent if rules is None else rules:
+            if isinstance(rule, AtMost | CountAtMost):
+                left = rule.limit - self.used(rule)
+                if left > 0:
+                    self._note(rule, f"{self._prefix}unknown", float(left))
+            elif isinstance(rule, NeverAfter):
+                self._note(rule, _TOTAL, 1)
+
+
+def over(rule: AtMost | CountAtMost, used: Fraction, amount: Fraction) -> str | None:
+    """Return why an amount is too much behind what is used, or `None`."""
+    if used + amount <= rule.limit:
+        return None
+    if isinstance(rule, CountAtMost):
+        return f"{rule.of} was called {number(used)} times"
+    return f"the sum of {rule.of} would be {number(used + amount)}, and {number(rule.limit)} is the most"
+
+
+def number(value: Fraction) -> str:
+    """Return the number for people."""
+    return f"{int(value):,}" if value.denominator == 1 else f"{float(value):,.10g}"
+
+
+def _for_same(rule: Precedes, params: JsonObject) -> str:
+    if not rule.pairs:
+        return ""
+    values = []
+    for _, name in rule.pairs:
+        value = value_at(f"_.{name}", params)
+        values.append(f"{name} is missing" if value is MISSING else f"{name}={shorten(value, 40)}")
+    return f" for {', '.join(values)}"
+
+
+def _foreign(rule: OnlyFrom, call: Call) -> str | None:
+    """Return why the parameter's value is not from the rule's sources; a value of unknown sources never is."""
+    origins, name = call.inputs.origins, rule.parameter.split(".")[1]
+    if name not in call.inputs.params:
+        return None
+    if not origins.read:
+        return f"nobody knows where {rule.parameter} comes from"
+    sources = origins.params.get(name, origins.written)
+    found = rule.stranger(sources or origins.written)
+    return None if found is None else f"{rule.parameter} comes from {in_words([found])}"

@@ -1,0 +1,750 @@
+"""The static judge: what a plan says about each rule before its first call.
+
+A rule is *proven* if no outcome of the plan's calls can break it, and *violated* if some outcome does: then there is a
+path that shows it. Otherwise it is *unknown*, because a value, a condition or a run below decides it. The check at each
+call (`perdure.rules.enforcement`) does not depend on this judge: a wrong proof would show a wrong word, and let nothing
+through.
+
+The judge works on sets of calls as bits of integers. For each call it knows the calls that are certainly done before
+it begins (`done`), and those that have certainly ended (`ended`). Calls that no condition, branch or loop decides are
+*plain*: for these it can tell exactly whether they begin if others fail.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final, Literal, TypeAlias
+
+from pydantic import Field
+
+from perdure.plan import AnyOf, Call, EachOf, Plan, Requirement, Requirements, WritersOf, body_requirements
+from perdure.rules.enforcement import Breach, RuleBook, over
+from perdure.rules.rules import (
+    AtMost,
+    CountAtMost,
+    Needs,
+    NeverAfter,
+    OnlyFrom,
+    Precedes,
+    Rule,
+    amount_of,
+    digest_of,
+    names_of,
+    value_at,
+)
+from perdure.tools.tool import Tool
+from perdure.values.json import Json, JsonObject, WireModel
+from perdure.values.provenance import in_words
+from perdure.values.references import MISSING, Reference, overlaps
+from perdure.values.templates import parse_template
+
+Status: TypeAlias = Literal["proven", "violated", "unknown"]
+Reach: TypeAlias = Callable[[Tool], "frozenset[str] | None"]
+"""The names of the tools that a run below may use, of a delegate's tool; `None`: any."""
+
+_ORDER: Final[tuple[Status, ...]] = ("proven", "unknown", "violated")
+
+
+class PathStep(WireModel):
+    """One step of a counterexample."""
+
+    call: str
+    tool: str
+    what: str
+    """What happens with the call: `begins`, `fails`, `is not done`."""
+
+
+class RuleVerdict(WireModel):
+    """The verdict on one rule over one plan.
+
+    ```python
+    for verdict in request.verdicts:
+        print(verdict.status, verdict.rule, verdict.words)
+    ```
+    """
+
+    rule: str
+    """The rule, as its Python form is written."""
+    status: Status
+    call: str = ""
+    """The call that breaks the rule, or for which it is unknown."""
+    words: str = ""
+    """Why."""
+    path: list[PathStep] = Field(default_factory=list)
+    """A path on which the rule is broken."""
+
+    @property
+    def line(self) -> str:
+        """The verdict in one line."""
+        path = " → ".join(f"{step.call} {step.tool} {step.what}" for step in self.path)
+        return (
+            f"{self.status}: {self.rule}" + (f": {self.words}" if self.words else "") + (f" ({path})" if path else "")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A use of a tool that a plan may make: a call, or a call of a loop's body."""
+
+    call: Call
+    home: int
+    """Index of the call, or of the loop around it, in the plan."""
+    place: int | None = None
+    """Place in the body of the outermost loop; `None`: it is no loop's."""
+    least: int = 1
+    most: float = 1
+    """How often it may begin, if its home begins."""
+    certain: bool = True
+    """Whether nothing inside the loop decides whether it begins."""
+
+
+@dataclass(slots=True)
+class _Facts:
+    """The facts of one call of the plan."""
+
+    needs: Requirements
+    names: frozenset[int]
+    """All calls that `needs` names."""
+    done: int = 0
+    ended: int = 0
+    plain: bool = False
+    sure: bool = False
+
+
+@dataclass(slots=True)
+class _Finding:
+    status: Status
+    words: str = ""
+    path: list[PathStep] = field(default_factory=list)
+
+
+_PROVEN: Final = _Finding("proven")
+
+
+class PlanJudge:
+    """The judge of one plan, for the rules of a book. Calls may still arrive: `open_calls` are judged later."""
+
+    def __init__(self, plan: Plan, book: RuleBook, reach: Reach = lambda _: None) -> None:
+        self._plan, self._book, self._reach = plan, book, reach
+        self._facts: dict[int, _Facts] = {}
+        self._uses: dict[str, list[_Use]] = {}
+        """By tool name."""
+        self._below: list[tuple[int, frozenset[str] | None]] = []
+        """Calls with runs below, with the tools that these may use."""
+        self._filed = 0
+        self._seen = (0, 0)
+        self._begun: dict[int, dict[int, bool]] = {}
+        """By the calls that fail: whether a call begins then."""
+        self._first_calls: dict[str, _Firsts] = {}
+        self._sums: dict[str, _SumScan] = {}
+
+    def is_of(self, plan: Plan) -> bool:
+        """Whether this is the judge of the plan."""
+        return self._plan is plan
+
+    def matters_to_others(self, call: Call) -> bool:
+        """Whether the arrival of the call may break a rule by calls that have arrived before."""
+        names = {name for each in call.written() if each.spec.tool is not None for name in names_of(each.spec.tool)}
+        return any(isinstance(rule, NeverAfter) and rule.after in names for rule in self._book.rules)
+
+    def verdicts(self) -> list[RuleVerdict]:
+        """Return the verdict on each rule, over the calls so far."""
+        return [self._verdict(rule) for rule in self._book.rules]
+
+    def breach(self, call: Call) -> Breach | None:
+        """Return the rule that some outcome of the plan breaks by this call, with the path; a person cannot allow it."""
+        self._file()
+        for rule in self._rules_of(call):
+            if rule.otherwise == "ask":
+                continue
+            for use in self._uses_of(rule, call.index):
+                found = self._judge(rule, use)
+                if found.status == "violated":
+                    path = " → ".join(f"{step.call} {step.tool} {step.what}" for step in found.path)
+                    return Breach(rule, found.words + (f": {path}" if path else ""))
+        return None
+
+    def is_open(self, call: Call) -> bool:
+        """Whether calls that have not arrived may add to what the call waits for."""
+        return not self._plan.closed and self._plan.requirements(call.index).open
+
+    def _rules_of(self, call: Call) -> list[Rule]:
+        names = {name for each in call.written() if each.spec.tool is not None for name in names_of(each.spec.tool)}
+        return [rule for rule in self._book.rules if rule.subject in names]
+
+    def _uses_of(self, rule: Rule, home: int) -> list[_Use]:
+        return [use for use in self._uses.get(rule.subject, ()) if use.home == home and _may_cover(rule, use)]
+
+    def _verdict(self, rule: Rule) -> RuleVerdict:
+        self._file()
+        worst, at = _PROVEN, ""
+        for use in self._uses.get(rule.subject, ()):
+            if not _may_cover(rule, use) or not self._may_begin(use):
+                continue
+            found = self._judge(rule, use)
+            if _ORDER.index(found.status) > _ORDER.index(worst.status):
+                worst, at = found, use.call.id
+        if worst.status == "proven" and (below := self._touching(rule.tools)):
+            call = self._plan.calls[below[0]]
+            words = f"the run below {call.title} may call {rule.subject}; it keeps the rule itself"
+            worst, at = _Finding("unknown", words), call.id
+        return RuleVerdict(rule=rule.words, status=worst.status, call=at, words=worst.words, path=worst.path)
+
+    # The calls of the plan.
+
+    def _file(self) -> None:
+        """Take in the calls that have arrived, and forget what calls that have begun or ended have made untrue."""
+        if (now := (self._plan.ended, self._book.begun)) != self._seen:
+            self._seen = now
+            self._begun, self._first_calls, self._sums = {}, {}, {}
+        calls = self._plan.calls
+        for call in calls[self._filed :]:
+            for use in _uses_in(call):
+                tool = use.call.spec.tool
+                if tool is None:
+                    continue
+                for name in names_of(tool):
+                    self._uses.setdefault(name, []).append(use)
+                if tool.delegate is not None:
+                    self._below.append((call.index, self._reach(tool)))
+        self._filed = len(calls)
+
+    def _may_begin(self, use: _Use) -> bool:
+        return not self._plan.calls[use.home].state.ended and use.most > 0
+
+    def _touching(self, tools: Iterable[str]) -> list[int]:
+        """Return the calls whose runs below may use one of the tools."""
+        named = set(tools)
+        return [
+            index
+            for index, names in self._below
+            if not self._plan.calls[index].state.ended and (names is None or not named.isdisjoint(names))
+        ]
+
+    def _known(self, index: int) -> _Facts:
+        """Return the facts of a call, after those of all calls that it waits for."""
+        known = self._facts.get(index)
+        if known is not None:
+            return known
+        stack, visiting = [index], set[int]()
+        while stack:
+            at = stack[-1]
+            if at in self._facts:
+                stack.pop()
+                continue
+            needs = self._plan.requirements(at)
+            missing = [each for each in _named(needs) if each not in self._facts and each not in visiting]
+            if missing and at not in visiting:
+                visiting.add(at)
+                stack.extend(missing)
+                continue
+            self._facts[at] = self._facts_of(at, needs)
+            stack.pop()
+        facts = self._facts[index]
+        if not self._plan.closed:  # what is open now may be bound later
+            for at in [at for at, each in self._facts.items() if each.needs.open]:
+                del self._facts[at]
+        return facts
+
+    def _facts_of(self, index: int, needs: Requirements) -> _Facts:
+        call, known = self._plan.calls[index], self._facts
+        waits = _named(needs)
+        facts = _Facts(needs, frozenset(waits))
+        for each in needs.ended:
+            below = known[each].ended if each in known and not self._plan.calls[each].state.ended else 0
+            facts.ended |= 1 << each | below
+        facts.done = self._done(needs.needed)
+        decided = call.spec.has_condition or call.spec.branches
+        facts.sure = not decided and all(each in known and known[each].sure for each in waits)
+        # What a loop writes is a list, of which it is not known what can be read.
+        plain = all(each in known and known[each].plain and self._plan.calls[each].spec.loop is None for each in waits)
+        facts.plain = facts.sure and plain and not (self._plan.is_stepwise and waits) and not (needs.open or needs.more)
+        return facts
+
+    def _done(self, needed: Requirement) -> int:
+        if isinstance(needed, EachOf):
+            found = 0
+            for each in needed.items:
+                found |= self._done(each)
+            return found
+        if isinstance(needed, AnyOf):
+            masks = [self._done(each) for each in needed.items]
+            return _common(masks)
+        found = 0
+        for writer in needed.writers:
+            if writer in self._facts and (self._facts[writer].sure or needed.well):
+                found |= 1 << writer | self._facts[writer].done
+        if needed.setters and needed.only_setters and needed.setters[0] in self._facts:
+            found |= _common([self._done_by(each) for each in needed.setters])
+        return found
+
+    def _done_by(self, setter: int) -> int:
+        if setter not in self._facts:
+            return 0
+        own = 0 if self._plan.calls[setter].spec.branches else 1 << setter
+        return own | self._facts[setter].done
+
+    def _begins(self, index: int, failing: int) -> bool:
+        """Whether a plain call begins if the `failing` calls fail, and all others succeed."""
+        memo = self._begun.setdefault(failing, {})
+        stack = [index]
+        while stack:
+            at = stack[-1]
+            if at in memo:
+                stack.pop()
+                continue
+            state, facts = self._plan.calls[at].state, self._known(at)
+            missing = [] if state.ended else [each for each in facts.names if each not in memo and each not in stack]
+            if missing:
+                stack.extend(missing)
+                continue
+            memo[at] = state.status == "done" if state.ended else _met(facts.needs.needed, failing, memo)
+            stack.pop()
+        return memo[index]
+
+    def _is_plain(self, use: _Use) -> bool:
+        """Whether only failures of other calls decide whether the use begins."""
+        return self._known(use.home).plain and use.certain and use.least > 0
+
+    def _surely_begins(self, use: _Use) -> bool:
+        """Whether the use begins if all calls succeed."""
+        return self._is_plain(use) and self._begins(use.home, 0)
+
+    # The judgement of one use of a tool, by the kind of the rule.
+
+    def _judge(self, rule: Rule, use: _Use) -> _Finding:
+        found = self._judge_kind(rule, use)
+        if found.status == "violated" and not (self._surely_begins(use) and _surely_covers(rule, use)):
+            return _Finding("unknown", found.words)
+        return found
+
+    def _judge_kind(self, rule: Rule, use: _Use) -> _Finding:
+        if isinstance(rule, Precedes):
+            return self._order(rule, use)
+        if isinstance(rule, NeverAfter):
+            return self._never(rule, use)
+        if isinstance(rule, AtMost | CountAtMost):
+            return self._sum(rule, use)
+        if isinstance(rule, OnlyFrom):
+            return self._sources(rule, use)
+        assert isinstance(rule, Needs)
+        if rule.role in self._book.roles:
+            return _PROVEN
+        words = f'the person for whom the run works has no role "{rule.role}"'
+        return _Finding("violated", words, [_step(use.call, "begins")])
+
+    def _order(self, rule: Precedes, use: _Use) -> _Finding:
+        key = self._key(use, [then for _, then in rule.pairs])
+        if key == _MISSING:
+            names = " and ".join(then for _, then in rule.pairs)
+            return _Finding("violated", f"{use.call.title} has no {names}", [_step(use.call, "begins")])
+        if key is not None and key[0] == "value" and self._book.has(rule, key[1]):
+            return _PROVEN
+        waits, firsts = self._known(use.home), self._firsts(rule)
+        same, possible = firsts.masks(key)
+        if waits.done & same:
+            return _PROVEN
+        inside = _inner_done(self._plan.calls[use.home], use) if use.place is not None else frozenset()
+        doubtful = bool(waits.ended & (possible | firsts.in_loops))
+        for first in firsts.inner.get(use.home, ()):
+            equal = self._same(rule, first, use)
+            if equal is True and first.place in inside and _is_direct(self._plan, first):
+                return _PROVEN
+            doubtful = doubtful or equal is not False
+        if (key is None or key[0] != "value") and self._book.record.entries.get(rule.key):
+            doubtful = True
+        if any(waits.ended >> below & 1 for below in self._touching([rule.first])):
+            doubtful = True
+        if doubtful:
+            return _Finding("unknown", f"whether {rule.first} is done before {use.call.title} is only known then")
+        if self._is_plain(use) and not self._begins(use.home, same | possible):
+            return _PROVEN  # on every path one of them is done, although no single one always is
+        path = [_step(self._plan.calls[each], "fails, or has not ended") for each in _bits(same | possible)]
+        words = f"{use.call.title} can begin although no call of {rule.first} is done"
+        if rule.pairs:
+            words += f" for the same {' and '.join(then for _, then in rule.pairs)}"
+        return _Finding("violated", words, [*path[:6], _step(use.call, "begins")])
+
+    def _firsts(self, rule: Precedes) -> _Firsts:
+        """Return the calls of a rule's `first`, by what tells whether their values are equal."""
+        known = self._first_calls.setdefault(rule.key, _Firsts())
+        uses = self._uses.get(rule.first, [])
+        for first in uses[known.count :]:
+            state = self._plan.calls[first.home].state
+            if state.ended and state.status != "done":
+                continue
+            if first.place is not None:
+                known.inner.setdefault(first.home, []).append(first)
+                known.in_loops |= 1 << first.home
+            else:
+                known.add(self._key(first, [name for name, _ in rule.pairs]), 1 << first.home)
+        known.count = len(uses)
+        return known
+
+    def _never(self, rule: NeverAfter, use: _Use) -> _Finding:
+        if self._book.has(rule):
+            return _Finding("violated", f"a call of {rule.after} {_PAST[rule.event]}", [_step(use.call, "begins")])
+        unknown: _Finding | None = None
+        for after in self._uses.get(rule.after, ()):
+            if not self._may_begin(after):
+                continue
+            found = self._after(rule, use, after)
+            if found.status == "violated":
+                return found
+            unknown = unknown or (found if found.status == "unknown" else None)
+        if unknown is None:
+            for below in self._touching([rule.after]):
+                if below != use.home and not self._known(below).ended >> use.home & 1:
+                    unknown = _Finding("unknown", f"a run below may call {rule.after} before {use.call.title} begins")
+        return unknown or _PROVEN
+
+    def _after(self, rule: NeverAfter, use: _Use, after: _Use) -> _Finding:
+        words = f"{use.call.title} can begin after {after.call.title} {_PAST[rule.event]}"
+        if after.home == use.home:
+            if use.place is None or (use.most <= 1 and use.place == after.place):
+                return _PROVEN  # it is the call itself
+            return _Finding("unknown", words)
+        if self._known(after.home).ended >> use.home & 1:
+            return _PROVEN  # it waits for the end of the use
+        if rule.event == "failed" and after.place is None:
+            if self._known(use.home).done >> after.home & 1:
+                return _PROVEN
+            if self._is_plain(use) and not self._begins(use.home, 1 << after.home):
+                return _PROVEN
+        certain = self._is_plain(after) and self._is_plain(use) and self._begins(after.home, 0)
+        if not certain or (rule.event == "failed" and after.place is not None):
+            return _Finding("unknown", words)
+        return _Finding("violated", words, [_step(after.call, _NOW[rule.event]), _step(use.call, "begins")])
+
+    def _sum(self, rule: AtMost | CountAtMost, use: _Use) -> _Finding:
+        scan = self._sums.setdefault(rule.key, _SumScan())
+        self._scan(rule, scan)
+        found = scan.wrong.get(id(use))
+        if found is not None:
+            return found
+        if scan.certain and not self._touching([rule.subject]):
+            return _PROVEN
+        what = "count" if isinstance(rule, CountAtMost) else "sum"
+        return _Finding("unknown", f"the {what} is only known at the calls")
+
+    def _scan(self, rule: AtMost | CountAtMost, scan: _SumScan) -> None:
+        """Add the calls that have arrived to what all calls of the plan together come to, in the order of the list."""
+        used, uses = self._book.used(rule), self._uses.get(rule.subject, [])
+        for use in uses[scan.count :]:
+            if not self._may_begin(use) or self._book.has_begun(use.call) or not _may_cover(rule, use):
+                continue
+            amount = Fraction(1) if isinstance(rule, CountAtMost) else _literal_amount(rule.of, use.call)
+            if isinstance(amount, str):
+                scan.wrong[id(use)] = _Finding("violated", amount, [_step(use.call, "begins")])
+                continue  # it never begins
+            if amount is None or use.most == math.inf:
+                scan.is_known = False
+            else:
+                scan.high += amount * int(use.most)
+            if amount is None or not _surely_covers(rule, use) or not self._surely_begins(use):
+                continue
+            if used + scan.low + amount * use.least > rule.limit:
+                words = over(rule, used + scan.low, amount * use.least) or ""
+                path = [*scan.path[-5:], _step(use.call, "begins")]
+                scan.wrong[id(use)] = _Finding("violated", words, path)
+                continue
+            scan.low += amount * use.least
+            scan.path.append(_step(use.call, "begins"))
+        scan.count = len(uses)
+        scan.certain = scan.is_known and used + scan.high <= rule.limit
+
+    def _sources(self, rule: OnlyFrom, use: _Use) -> _Finding:
+        name = rule.parameter.split(".")[1]
+        origins, params = use.call.inputs.origins, use.call.spec.params
+        if use.place is None and name not in params:
+            return _PROVEN
+        if origins.read and use.place is None:
+            sources = origins.params.get(name, origins.written) or origins.written
+        elif use.place is None and parse_template(params.get(name))[0].literal and origins.written:
+            sources = origins.written
+        else:
+            return _Finding("unknown", f"where {rule.parameter} comes from is only known at the call")
+        found = rule.stranger(sources)
+        if found is None:
+            return _PROVEN
+        words = f"{rule.parameter} of {use.call.title} comes from {in_words([found])}"
+        return _Finding("violated", words, [_step(use.call, "begins")])
+
+    # Equal values.
+
+    def _same(self, rule: Precedes, first: _Use, then: _Use) -> bool | None:
+        """Whether the values of `same` are equal in both; `None`: that is not known."""
+        keys = self._key(first, [name for name, _ in rule.pairs]), self._key(then, [name for _, name in rule.pairs])
+        if _MISSING in keys:
+            return False
+        if keys[0] is None or keys[1] is None:
+            return None
+        if keys[0] == keys[1]:
+            return True
+        return False if keys[0][0] == keys[1][0] == "value" else None
+
+    def _key(self, use: _Use, names: Sequence[str]) -> tuple[str, str] | None:
+        """Return what tells whether values of parameters are equal: the values, or the references that they are."""
+        if not names:
+            return ("value", "")
+        parts: list[Json] = []
+        literals: list[Json] = []
+        for name in names:
+            if name.partition(".")[0] not in use.call.spec.params:
+                return _MISSING
+            value = value_at(f"_.{name}", use.call.spec.params)
+            if value is MISSING:
+                return None
+            template = parse_template(value)[0]
+            if template.literal:
+                literals.append(value)
+                parts.append(["value", value])
+                continue
+            whole = len(template.sites) == 1 and not template.sites[0].path and isinstance(value, str)
+            reference = template.sites[0].expression if whole and not template.computes else None
+            if (
+                not isinstance(reference, Reference)
+                or use.call.spec.instance is not None
+                or str(reference) != str(value).strip()
+            ):
+                return None
+            place = self._place_of(use, reference)
+            if place is None:
+                return None
+            parts.append([str(reference), place])
+        return ("value", digest_of(literals)) if len(literals) == len(parts) else ("reference", digest_of(parts))
+
+    def _place_of(self, use: _Use, reference: Reference) -> Json:
+        """Return what distinguishes values of one reference: its writers, and the list or iteration that reads it."""
+        request = use.call.id.split(".")[0]
+        if use.place is not None:
+            if not _is_direct(self._plan, use):
+                return None
+            body = _body_of(self._plan.calls[use.home])
+            written = [path for form in body for paths in form.spec.paths for path in paths]
+            if reference.kind == "state" and any(overlaps(path, reference.path) for path in written):
+                return None
+            return ["loop", use.home]
+        if reference.kind != "state":
+            return ["data", request]
+        writers = self._plan.writers_of(use.home, reference)
+        return None if writers is None else ["state", request, *writers]
+
+
+@dataclass(slots=True)
+class _Firsts:
+    """The calls of a rule's `first` in a plan, as bits, by what tells whether their values are equal."""
+
+    count: int = 0
+    """Uses that were added."""
+    values: dict[tuple[str, str] | None, int] = field(default_factory=dict)
+    inner: dict[int, list[_Use]] = field(default_factory=dict)
+    """Those in loops, by the loop."""
+    in_loops: int = 0
+    by_value: int = 0
+    by_reference: int = 0
+    by_nothing: int = 0
+
+    def add(self, key: tuple[str, str] | None, bit: int) -> None:
+        if key == _MISSING:
+            return
+        self.values[key] = self.values.get(key, 0) | bit
+        if key is None:
+            self.by_nothing |= bit
+        elif key[0] == "value":
+            self.by_value |= bit
+        else:
+            self.by_reference |= bit
+
+    def masks(self, key: tuple[str, str] | None) -> tuple[int, int]:
+        """Return the calls with surely the same values, and those with perhaps the same values."""
+        every = self.by_value | self.by_reference | self.by_nothing
+        if key is None:
+            return 0, every
+        same = self.values.get(key, 0)
+        return same, (every & ~self.by_value if key[0] == "value" else every) & ~same
+
+
+@dataclass(slots=True)
+class _SumScan:
+    """The amounts of the calls of a plan, for one sum."""
+
+    count: int = 0
+    """Uses that were added."""
+    low: Fraction = Fraction()
+    """The sum of those that begin if all calls succeed."""
+    high: Fraction = Fraction()
+    is_known: bool = True
+    """Whether `high` is the sum of all."""
+    path: list[PathStep] = field(default_factory=list)
+    certain: bool = False
+    """Whether all of them together stay within the limit, whatever happens."""
+    wrong: dict[int, _Finding] = field(default_factory=dict)
+    """The uses that exceed it."""
+
+
+_MISSING: Final = ("missing", "")
+_PAST: Final = {"begun": "has begun", "done": "is done", "failed": "has failed"}
+_NOW: Final = {"begun": "begins", "done": "is done", "failed": "fails"}
+
+
+def judge_plan(plan: Plan, book: RuleBook, reach: Reach = lambda _: None) -> list[RuleVerdict]:
+    """Return the verdict on each rule of the book over a plan, without changing either.
+
+    `reach`: the names of the tools that a delegate's run may use; by default any.
+
+    ```python
+    for verdict in judge_plan(plan, RuleBook(rules)):
+        print(verdict.line)
+    ```
+    """
+    return PlanJudge(plan, book, reach).verdicts() if book.rules else []
+
+
+def _met(needed: Requirement, failing: int, begun: dict[int, bool]) -> bool:
+    if isinstance(needed, WritersOf):
+        if not needed.writers:
+            return needed.exists
+        return all(not failing >> each & 1 and begun.get(each, False) for each in needed.writers)
+    results = (_met(each, failing, begun) for each in needed.items)
+    return any(results) if isinstance(needed, AnyOf) else all(results)
+
+
+def _is_direct(plan: Plan, use: _Use) -> bool:
+    """Whether the use is a call of its loop's own body, and not of a loop in it."""
+    return use.place is not None and _body_of(plan.calls[use.home])[use.place] is use.call
+
+
+def _step(call: Call, what: str) -> PathStep:
+    return PathStep(call=call.id, tool=call.spec.tool_name, what=what)
+
+
+def _named(needs: Requirements) -> set[int]:
+    """Return all calls that the requirements name."""
+    found = set(needs.ended)
+    stack: list[Requirement] = [needs.needed]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, WritersOf):
+            found.update(each.writers, each.setters)
+        else:
+            stack.extend(each.items)
+    return found
+
+
+def _common(masks: Sequence[int]) -> int:
+    if not masks:
+        return 0
+    found = masks[0]
+    for each in masks[1:]:
+        found &= each
+    return found
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+def _uses_in(call: Call) -> Iterator[_Use]:
+    if call.spec.loop is None:
+        yield _Use(call, call.index)
+        return
+    yield from _uses_of_body(call, call.index, None, 1, 1, certain=True)
+
+
+def _uses_of_body(
+    call: Call, home: int, outer: int | None, least: int, most: float, *, certain: bool
+) -> Iterator[_Use]:
+    loop = call.spec.loop
+    assert loop is not None
+    if loop.kind == "each":
+        items = call.spec.raw.get("_each")
+        known = isinstance(items, list) and loop.each.literal
+        fewest, largest = (len(items), float(len(items))) if known and isinstance(items, list) else (0, math.inf)
+    else:
+        fewest, largest = (1 if loop.before is None else 0), float(loop.most)
+    needs = body_requirements(loop)
+    for place, form in enumerate(loop.forms):
+        at = place if outer is None else outer
+        sure = (
+            certain and _is_undecided(form) and all(_is_undecided(loop.forms[each]) for each in _before(needs, place))
+        )
+        if form.spec.loop is not None:
+            yield from _uses_of_body(form, home, at, least * fewest, most * largest, certain=sure)
+        else:
+            yield _Use(form, home, at, least * fewest, most * largest, sure)
+
+
+def _body_of(call: Call) -> Sequence[Call]:
+    return () if call.spec.loop is None else call.spec.loop.forms
+
+
+def _inner_done(loop_call: Call, use: _Use) -> frozenset[int]:
+    """Return the places of the body's calls that are certainly done before the use begins, in the same iteration."""
+    loop = loop_call.spec.loop
+    if loop is None or use.place is None:
+        return frozenset()
+    needs = body_requirements(loop)
+    found: set[int] = set()
+
+    def visit(needed: Requirement) -> set[int]:
+        if isinstance(needed, WritersOf):
+            sure = [at for at in needed.writers if needed.well or _is_sure(loop.forms[at])]
+            return {*sure, *(each for at in sure for each in visit(needs[at].needed))}
+        parts = [visit(each) for each in needed.items]
+        if isinstance(needed, AnyOf):
+            return set.intersection(*parts) if parts else set()
+        return set().union(*parts)
+
+    found = visit(needs[use.place].needed)
+    return frozenset(found)
+
+
+def _before(needs: Sequence[Requirements], place: int) -> set[int]:
+    """Return the calls of a body that one of its calls waits for, and those that these wait for."""
+    found: set[int] = set()
+    left = [place]
+    while left:
+        new = _named(needs[left.pop()]) - found
+        found |= new
+        left += new
+    return found
+
+
+def _is_undecided(form: Call) -> bool:
+    """Whether no condition and no branch decides whether the call of a body begins, and what it writes."""
+    return not (form.spec.has_condition or form.spec.branches)
+
+
+def _is_sure(form: Call) -> bool:
+    return _is_undecided(form) and form.spec.loop is None
+
+
+def _literal_params(call: Call) -> JsonObject | None:
+    return call.spec.params if call.spec.template.literal else None
+
+
+def _may_cover(rule: Rule, use: _Use) -> bool:
+    """Whether the rule may hold for the use; parameters that are not known yet may fit."""
+    if rule.when is None:
+        return True
+    params = _literal_params(use.call)
+    return params is None or rule.covers(params)
+
+
+def _surely_covers(rule: Rule, use: _Use) -> bool:
+    return rule.when is None or _literal_params(use.call) is not None
+
+
+def _literal_amount(of: str, call: Call) -> Fraction | str | None:
+    """Return the amount of a call, what is wrong with it, or `None` if it is only known later."""
+    name = of.split(".")[1]
+    if name in call.spec.params and not parse_template(call.spec.params[name])[0].literal:
+        return None
+    return amount_of(of, call.spec.params)

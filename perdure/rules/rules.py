@@ -1,0 +1,410 @@
+"""Rules of runs: what must hold of every run, whatever its model plans and its people approve.
+
+A rule is data. `perdure.rules.proof` judges it over a plan before the first call; `perdure.rules.enforcement` checks it
+at each call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from functools import cached_property
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_serializer,
+)
+
+from perdure.errors import AgentError
+from perdure.tools.tool import Tool, known_as
+from perdure.values.json import Json, JsonObject, dumps, whole_numbers
+from perdure.values.limits import MAX_RULES, CheckBudget
+from perdure.values.problems import first_problem
+from perdure.values.provenance import NAME, OTHERS, Sources, plain
+from perdure.values.references import MISSING, Missing, get
+from perdure.values.schemas import Schema
+
+Span: TypeAlias = Literal["run", "session"]
+"""The calls among which a rule holds: those of one run with the runs below it, or those of all runs of a session."""
+Event: TypeAlias = Literal["begun", "done", "failed"]
+"""What has happened with a call: it has begun, it was done, or it failed."""
+
+ToolName: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
+ParameterPath: TypeAlias = Annotated[str, Field(pattern=r"^[^.]+(\.[^.]+)+$", max_length=500)]
+"""`TOOL.PARAMETER`; further keys name a part of the parameter."""
+
+_SOURCE: Final = re.compile(NAME)
+TRUSTED: Final = "trusted"
+"""In `only_from`: every source whose values no others wrote."""
+
+
+class BaseRule(BaseModel):
+    """The parts that every rule has."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    when: JsonObject | None = None
+    """JSON Schema of the parameters of the calls that the rule holds for; `None`: all calls of the tool."""
+    otherwise: Literal["refuse", "ask"] = "refuse"
+    """What becomes of a call that would break the rule. `ask`: a person may approve it."""
+    why: str = Field(default="", max_length=500)
+    """The reason for the rule. The model and people read it with a breach."""
+
+    @model_serializer(mode="wrap")
+    def _with_kind(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+        """Write the rule's kind also where defaults are left out: it tells which rule it is."""
+        written: JsonObject = handler(self)
+        return {"rule": type(self).model_fields["rule"].default} | written
+
+    @field_validator("when")
+    @classmethod
+    def _usable_schema(cls, when: JsonObject | None) -> JsonObject | None:
+        if when is not None and (problem := Schema(when).problem):
+            raise ValueError(f"is not a JSON Schema: {problem}")
+        return when
+
+    @cached_property
+    def subject(self) -> str:
+        """The tool whose calls the rule may refuse."""
+        raise NotImplementedError
+
+    @property
+    def has_record(self) -> bool:
+        """Whether the rule depends on what has happened before."""
+        return not isinstance(self, OnlyFrom | Needs)
+
+    @property
+    def is_of_session(self) -> bool:
+        """Whether the rule holds over all runs of a session."""
+        return isinstance(self, Precedes | NeverAfter | AtMost | CountAtMost) and self.per == "session"
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The tools that the rule names."""
+        return (self.subject,)
+
+    @cached_property
+    def words(self) -> str:
+        """The rule, as its Python form is written."""
+        raise NotImplementedError
+
+    @cached_property
+    def key(self) -> str:
+        """The name of the rule in records: equal rules have equal keys."""
+        plain_form = self.model_dump(mode="json", exclude_defaults=True, exclude={"why"})
+        return hashlib.sha256(dumps([type(self).__name__, plain_form], sort_keys=True).encode()).hexdigest()[:16]
+
+    def covers(self, params: JsonObject, checks: CheckBudget | None = None) -> bool:
+        """Whether the rule holds for a call with these parameters; what cannot be decided within the steps counts."""
+        return self._condition is None or self._condition.fits(params, checks=checks) is not False
+
+    @cached_property
+    def _condition(self) -> Schema | None:
+        return None if self.when is None else Schema(self.when)
+
+
+class Precedes(BaseRule):
+    """A call of `first` must be done before a call of `then` begins."""
+
+    rule: Literal["precedes"] = "precedes"
+    first: ToolName
+    then: ToolName
+    same: str | dict[str, str] | None = None
+    """The parameter with the same value in both calls; an object names it by `first`'s parameter: `then`'s."""
+    per: Span = "run"
+
+    @cached_property
+    def subject(self) -> str:
+        return self.then
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return self.first, self.then
+
+    @cached_property
+    def words(self) -> str:
+        same = "" if self.same is None else f", same={self.same!r}".replace("'", '"')
+        return f"precedes({self.first}, {self.then}{same})"
+
+    @cached_property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The parameters with equal values, `first`'s and `then`'s."""
+        if self.same is None:
+            return []
+        return [(self.same, self.same)] if isinstance(self.same, str) else list(self.same.items())
+
+
+class NeverAfter(BaseRule):
+    """No call of `call` may begin after `event` has happened with a call of `after`."""
+
+    rule: Literal["never_after"] = "never_after"
+    call: ToolName
+    after: ToolName
+    event: Event = "begun"
+    per: Span = "run"
+
+    @cached_property
+    def subject(self) -> str:
+        return self.call
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return self.call, self.after
+
+    @cached_property
+    def words(self) -> str:
+        event = "" if self.event == "begun" else f" {self.event}"
+        return f"never_after({self.call}, {self.after}{event})"
+
+
+class AtMost(BaseRule):
+    """The sum of a parameter over all calls of a tool is at most `sum`."""
+
+    rule: Literal["at_most"] = "at_most"
+    of: ParameterPath
+    sum: float = Field(ge=0, allow_inf_nan=False)
+    per: Span = "run"
+
+    @cached_property
+    def subject(self) -> str:
+        return self.of.partition(".")[0]
+
+    @cached_property
+    def words(self) -> str:
+        return f'at_most({self.of}, sum={self.sum:g}, per="{self.per}")'
+
+    @cached_property
+    def limit(self) -> Fraction:
+        return exact(self.sum)
+
+
+class CountAtMost(BaseRule):
+    """A tool is called at most `count` times."""
+
+    rule: Literal["count_at_most"] = "count_at_most"
+    of: ToolName
+    count: int = Field(ge=0)
+    per: Span = "run"
+
+    @cached_property
+    def subject(self) -> str:
+        return self.of
+
+    @cached_property
+    def words(self) -> str:
+        return f'count_at_most({self.of}, {self.count}, per="{self.per}")'
+
+    @cached_property
+    def limit(self) -> Fraction:
+        return Fraction(self.count)
+
+
+class OnlyFrom(BaseRule):
+    """A parameter has values from these sources only."""
+
+    rule: Literal["only_from"] = "only_from"
+    parameter: ParameterPath
+    sources: list[str] = Field(min_length=1, max_length=50)
+    """`trusted`, `user`, `agent`, `model`, `tool:NAME`, `skill:NAME`, `file:NAME`, `client:NAME`."""
+
+    @field_validator("sources", mode="before")
+    @classmethod
+    def _one_or_many(cls, sources: Json) -> Json:
+        return [sources] if isinstance(sources, str) else sources
+
+    @field_validator("sources")
+    @classmethod
+    def _known_forms(cls, sources: list[str]) -> list[str]:
+        for name in sources:
+            if name != TRUSTED and (name.startswith(OTHERS) or not _SOURCE.fullmatch(name)):
+                raise ValueError(
+                    f"{name!r} is no source: use trusted, user, agent, model, tool:NAME, skill:NAME, file:NAME or client:NAME"
+                )
+        return sources
+
+    @cached_property
+    def subject(self) -> str:
+        return self.parameter.partition(".")[0]
+
+    @cached_property
+    def words(self) -> str:
+        return f"only_from({self.parameter}, {', '.join(map(repr, self.sources))})".replace("'", '"')
+
+    def stranger(self, sources: Sources) -> str | None:
+        """Return a source of a value that the rule does not allow, or `None`."""
+        return next((name for name in sorted(sources) if not self._allows(name)), None)
+
+    def _allows(self, name: str) -> bool:
+        return (TRUSTED in self.sources and not name.startswith(OTHERS)) or plain(name) in self.sources
+
+
+class Needs(BaseRule):
+    """The person for whom the run works has a role."""
+
+    rule: Literal["needs"] = "needs"
+    role: str = Field(min_length=1, max_length=200)
+    call: ToolName
+
+    @cached_property
+    def subject(self) -> str:
+        return self.call
+
+    @cached_property
+    def words(self) -> str:
+        return f'needs("{self.role}", {self.call})'
+
+
+Rule: TypeAlias = Annotated[
+    Precedes | NeverAfter | AtMost | CountAtMost | OnlyFrom | Needs, Field(discriminator="rule")
+]
+"""A rule of runs."""
+
+_RULES: Final[TypeAdapter[list[Rule]]] = TypeAdapter(Annotated[list[Rule], Field(max_length=MAX_RULES)])
+
+
+def parse_rules(raw: Json, *, source: str = "rules") -> list[Rule]:
+    """Parse a list of rules, such as a worker's file. `source`: its name, for messages. Raises `AgentError`."""
+    try:
+        return _RULES.validate_python(raw)
+    except ValidationError as error:
+        raise AgentError(f"{source}: {first_problem(error, raw)}") from None
+
+
+def merged(*layers: Iterable[Rule]) -> list[Rule]:
+    """Return the rules of all layers, equal rules once."""
+    return list({rule.key: rule for layer in layers for rule in layer}.values())
+
+
+def roles_of(context: JsonObject) -> list[str]:
+    """Return the roles of the person for whom a run works: `roles` of the context that was verified at its start."""
+    roles = context.get("roles")
+    return [role for role in roles if isinstance(role, str)] if isinstance(roles, list) else []
+
+
+def names_of(tool: Tool) -> tuple[str, ...]:
+    """Return the names by which a rule may name the tool: the agent's, and that of the code behind it."""
+    return known_as(tool)
+
+
+# Values.
+
+
+def exact(value: float) -> Fraction:
+    """Return the number as it is written in JSON: 0.1 is a tenth."""
+    return Fraction(value) if isinstance(value, int) else Fraction(str(value))
+
+
+def amount_of(of: str, params: JsonObject) -> Fraction | str:
+    """Return the number at `TOOL.PARAMETER`, or what is wrong with it: only numbers from 0 on can be summed."""
+    value = value_at(of, params)
+    if value is MISSING:
+        return f"{of} is missing, and its sum is limited"
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        return f"{of} is not a number of 0 or more, and its sum is limited"
+    return exact(value)
+
+
+def value_at(of: str, params: JsonObject) -> Json | Missing:
+    """Return the value at `TOOL.PARAMETER` or `TOOL.PARAMETER.KEY` in the call's parameters."""
+    return get(params, tuple(of.split(".")[1:]))
+
+
+def same_key(params: JsonObject, names: Sequence[str]) -> str | None:
+    """Return a digest of the values of these parameters, or `None` if one is missing."""
+    if not names:
+        return ""
+    values = [get(params, tuple(name.split("."))) for name in names]
+    known = [value for value in values if value is not MISSING]
+    if len(known) < len(values):
+        return None
+    return digest_of(known)
+
+
+def digest_of(value: Json) -> str:
+    """Return a digest of a value; equal numbers have equal digests."""
+    return hashlib.sha256(dumps(whole_numbers(value), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def by_tool(rules: Iterable[Rule]) -> Mapping[str, list[Rule]]:
+    """Return the rules by the tool whose calls they may refuse."""
+    found: dict[str, list[Rule]] = {}
+    for rule in rules:
+        found.setdefault(rule.subject, []).append(rule)
+    return found
+
+
+# The Python form.
+
+
+def precedes(first: str, then: str, *, same: str | dict[str, str] | None = None, **more: object) -> Precedes:
+    """Return the rule that a call of `first` is done before a call of `then` begins.
+
+    `same`: a parameter that has the same value in both calls; `{"id": "customer"}` where `first` has it as `id`.
+    `more`: `per`, `when`, `otherwise` and `why`, as in every rule.
+
+    ```python
+    precedes("fraud_check", "refund", same="customer")
+    ```
+    """
+    return Precedes.model_validate({"first": first, "then": then, "same": same, **more})
+
+
+def never_after(call: str, after: str, *, event: Event = "begun", **more: object) -> NeverAfter:
+    """Return the rule that no call of `call` begins after a call of `after` has begun, was done, or failed.
+
+    ```python
+    never_after("delete", "backup", event="failed")
+    ```
+    """
+    return NeverAfter.model_validate({"call": call, "after": after, "event": event, **more})
+
+
+def at_most(of: str, sum: float, *, per: str = "run", **more: object) -> AtMost:
+    """Return the rule that the sum of a parameter over all calls is at most `sum`.
+
+    `of`: `TOOL.PARAMETER`. `per`: `run` or `session`.
+
+    ```python
+    at_most("refund.euros", 5000, per="session")
+    ```
+    """
+    return AtMost.model_validate({"of": of, "sum": sum, "per": per, **more})
+
+
+def count_at_most(of: str, count: int, *, per: str = "run", **more: object) -> CountAtMost:
+    """Return the rule that a tool is called at most `count` times.
+
+    ```python
+    count_at_most("send_mail", 3)
+    ```
+    """
+    return CountAtMost.model_validate({"of": of, "count": count, "per": per, **more})
+
+
+def only_from(parameter: str, *sources: str, **more: object) -> OnlyFrom:
+    """Return the rule that a parameter has values from these sources only: `trusted`, `user`, `tool:NAME` and others.
+
+    ```python
+    only_from("pay.iban", "trusted")
+    ```
+    """
+    return OnlyFrom.model_validate({"parameter": parameter, "sources": list(sources), **more})
+
+
+def needs(role: str, call: str, **more: object) -> Needs:
+    """Return the rule that the person for whom the run works has a role: one of `roles` in the run's context.
+
+    ```python
+    needs("finance", "pay")
+    ```
+    """
+    return Needs.model_validate({"role": role, "call": call, **more})

@@ -1,0 +1,170 @@
+"""A slow interpreter of small plans: it plays every outcome, in every order, and tells which rules each of them breaks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, Final
+
+from perdure.errors import CallError
+from perdure.plan import Call, Failed, Outcome, Plan, Returned
+from perdure.rules.rules import AtMost, CountAtMost, NeverAfter, OnlyFrom, Precedes, Rule
+from perdure.tools.tool import Tool, parse_tool
+from perdure.values.state import State, Write
+
+STATE: Final = {"v": 1, "w": {"n": 2}, "yes": True}
+TOOLS: Final[dict[str, Tool]] = {
+    name: parse_tool({"name": name, "additionalProperties": True, "_activity": name}, activities=[name])
+    for name in ("a", "b", "c")
+}
+_ENDS: Final[list[Outcome]] = [Returned({"n": 0}), Returned({"n": 1}), Failed(CallError("boom", "it broke"))]
+Choice = tuple[str, str, int]
+"""`begin` or `end`, the call's id, and the number of its outcome."""
+
+
+def new_plan(calls: list[dict[str, Any]]) -> Plan:
+    """Return the plan of these calls, complete, of which nothing has begun."""
+    plan = Plan(1, tools=TOOLS, state=State([Write(path=(), value=STATE)]))
+    for raw in calls:
+        plan.add(raw)
+    plan.close()
+    return plan
+
+
+class Outcomes:
+    """All outcomes of a plan, found step by step. `broken` holds the keys of the rules that some outcome breaks."""
+
+    def __init__(self, calls: list[dict[str, Any]], rules: list[Rule], most: int = 1500) -> None:
+        self._calls, self._rules, self._left = calls, rules, most
+        self.broken: set[str] = set()
+        self._seen: set[tuple[Any, ...]] = set()
+        stack: list[list[Choice]] = [[]]
+        while stack and self._left > 0:
+            made = stack.pop()
+            stack += [[*made, choice] for choice in self._play(made)]
+        self.complete = not stack
+        """Whether all outcomes were played."""
+
+    def _play(self, made: list[Choice]) -> list[Choice]:
+        """Play these choices from the beginning; return what may happen next."""
+        self._left -= 1
+        plan, history = new_plan(self._calls), list[tuple[str, Call]]()
+        ready, begun = {call.id: call for call in plan.take_ready()}, dict[str, Call]()
+        for what, id, number in made:
+            if what == "begin":
+                call = begun[id] = ready.pop(id)
+                self._note_broken(call, history)
+                history.append(("begun", call))
+            else:
+                call = begun.pop(id)
+                plan.home(call).end(call, _ENDS[number])
+                history.append(("failed" if isinstance(_ENDS[number], Failed) else "done", call))
+                ready |= {call.id: call for call in plan.take_ready()}
+        key = (
+            tuple((call.id, call.state.status, str(call.state.result), call.id in begun) for call in plan.every_call()),
+            tuple(sorted(ready)),
+        )
+        if key in self._seen:
+            return []
+        self._seen.add(key)
+        return [("begin", id, 0) for id in ready] + [
+            ("end", id, number) for id in begun for number in range(len(_ENDS))
+        ]
+
+    def _note_broken(self, call: Call, history: list[tuple[str, Call]]) -> None:
+        self.broken |= {
+            rule.key for rule in self._rules if rule.subject == call.spec.tool_name and breaks(rule, call, history)
+        }
+
+
+def breaks(rule: Rule, call: Call, history: list[tuple[str, Call]]) -> bool:
+    """Whether a call that begins after this history breaks the rule, in the plainest words."""
+    params = call.inputs.params
+    if isinstance(rule, Precedes):
+        pairs = rule.pairs
+        return not any(
+            event == "done"
+            and other.spec.tool_name == rule.first
+            and all(
+                one in other.inputs.params and two in params and other.inputs.params[one] == params[two]
+                for one, two in pairs
+            )
+            for event, other in history
+        )
+    if isinstance(rule, NeverAfter):
+        return any(event == rule.event and other.spec.tool_name == rule.after for event, other in history)
+    if isinstance(rule, OnlyFrom):
+        return False
+    begun = [other for event, other in history if event == "begun" and other.spec.tool_name == rule.subject] + [call]
+    if isinstance(rule, CountAtMost):
+        return len(begun) > rule.count
+    assert isinstance(rule, AtMost)
+    values = [other.inputs.params.get("p") for other in begun]
+    wrong = isinstance(values[-1], bool) or not isinstance(values[-1], int | float) or values[-1] < 0
+    return wrong or sum(value for value in values if isinstance(value, int | float)) > rule.sum
+
+
+def random_calls(chance: random.Random) -> list[dict[str, Any]]:
+    """Return one to four calls, with references forward and back, order, conditions, branches and loops."""
+    count = chance.randint(1, 4)
+    calls: list[dict[str, Any]] = []
+    for index in range(count):
+        calls.append(_random_call(chance, index, count))
+    return calls
+
+
+def _random_call(chance: random.Random, index: int, count: int, inside: bool = False) -> dict[str, Any]:
+    call: dict[str, Any] = {"_tool": chance.choice("aabbc")}
+    if chance.random() < 0.8:
+        call["p"] = chance.choice([1, 1, 2, 3, "†state.v", "†state.w.n", *(["†item"] if inside else [])])
+    others = [other for other in range(count) if other != index]
+    if others and not inside and chance.random() < 0.55:
+        one, two = chance.choice(others), chance.choice(others)
+        call["r"] = chance.choice(
+            [
+                f"†state.r{one}",
+                f"†state.r{one}.n",
+                f"†state.r{one} || †state.r{two}",
+                f"†state.r{one} && †state.r{two}",
+                f"†state.e{one}",
+            ]
+        )
+    if others and not inside and chance.random() < 0.3:
+        one = chance.choice(others)
+        call["_after"] = [chance.choice([f"1.{one}", f"ended 1.{one}", f"†state.r{one}", f"ended †state.r{one}"])]
+    if chance.random() < 0.2:
+        other = chance.choice(others) if others and not inside else None
+        call["_if"] = "state.yes" if other is None else chance.choice([f"state.r{other}.n > 0", "state.v > 1"])
+    if chance.random() < 0.85:
+        name = chance.choice([index, index, index, 0]) if not inside else f"x{index}"
+        call["_outputPath"] = chance.choice([f"†state.r{name}"] * 4 + [f"†state.r{name} || †state.e{name}"])
+    if inside:
+        call.pop("_if", None)
+        call["_outputPath"] = f"†state.r{index}"
+        if index and chance.random() < 0.6:
+            call["r"] = f"†state.r{index - 1}"
+    elif chance.random() < 0.12:
+        body = [_random_call(chance, place, 2, inside=True) for place in range(chance.randint(1, 2))]
+        loop = {"_tool": "_for", "_each": chance.choice([[1], [1, 2], [], "†state.none || †state.v"]), "_body": body}
+        return loop | {key: call[key] for key in ("_after", "_if") if key in call}
+    return call
+
+
+def random_rules(chance: random.Random) -> list[Rule]:
+    """Return a rule of each kind that depends on the order of calls, on their number or on their values."""
+    one, two = chance.sample("abc", 2)
+    return [
+        Precedes(first=one, then=two, same=chance.choice([None, "p"])),
+        Precedes(first=two, then=one, same=chance.choice([None, "p", {"p": "p"}])),
+        NeverAfter(call=one, after=two, event=chance.choice(["begun", "done", "failed"])),
+        NeverAfter(call=two, after=chance.choice([one, two]), event=chance.choice(["begun", "done", "failed"])),
+        AtMost(of=f"{one}.p", sum=chance.randint(0, 5)),
+        CountAtMost(of=two, count=chance.randint(0, 3)),
+    ]
+
+
+def seeds(first: int, count: int) -> Iterator[tuple[int, list[dict[str, Any]], list[Rule]]]:
+    """Yield plans with rules, by seed."""
+    for seed in range(first, first + count):
+        chance = random.Random(seed)
+        yield seed, random_calls(chance), random_rules(chance)

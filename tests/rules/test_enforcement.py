@@ -1,0 +1,200 @@
+"""The check of rules at each call (R23.1, R23.2), and their forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from perdure.errors import AgentError, CallError
+from perdure.plan import Call, Failed, Returned
+from perdure.rules import (
+    PlanJudge,
+    Rule,
+    RuleBook,
+    RuleRecord,
+    at_most,
+    count_at_most,
+    judge_plan,
+    merged,
+    never_after,
+    only_from,
+    parse_rules,
+    precedes,
+)
+from tests.cpu import Cpu
+from tests.plan.test_plan import any_tool, new_plan
+
+TOOLS = {name: any_tool(name) for name in ("check", "refund", "mail", "delete", "backup")}
+
+
+def ready(raw: dict[str, Any]) -> Call:
+    """Return a call with its parameters resolved."""
+    plan = new_plan(tools=TOOLS)
+    plan.add(raw)
+    (call,) = plan.take_ready()
+    return call
+
+
+def breach(book: RuleBook, raw: dict[str, Any]) -> str | None:
+    found = book.refusal(ready(raw))
+    return None if found is None else found.words
+
+
+def begin(book: RuleBook, id: str, raw: dict[str, Any], *, ends: str = "done") -> str | None:
+    """Let a call begin and end; return why it may not."""
+    call = ready(raw)
+    call.id = id
+    if (found := book.begin(call)) is not None:
+        return found.words
+    call.state.status, call.state.started = ends, "now"  # type: ignore[assignment]
+    book.note_ended(call)
+    return None
+
+
+def test_r23_1_a_sum_takes_numbers_as_they_are_written_and_no_others() -> None:
+    book = RuleBook([at_most("refund.euros", 0.3)])
+    for number in range(3):
+        assert begin(book, f"1.{number}", {"_tool": "refund", "euros": 0.1}) is None
+    assert breach(book, {"_tool": "refund", "euros": 0}) is None
+    assert "would be 0.3000000001, and 0.3 is the most" in (breach(book, {"_tool": "refund", "euros": 1e-10}) or "")
+    for wrong in (-1, "1", None, True, [1]):
+        assert "not a number of 0 or more" in (breach(book, {"_tool": "refund", "euros": wrong}) or "")
+    assert "is missing" in (breach(book, {"_tool": "refund"}) or "")
+
+
+def test_r23_1_a_failed_call_counts_and_one_that_never_began_does_not() -> None:
+    book = RuleBook([count_at_most("mail", 2)])
+    assert begin(book, "1.0", {"_tool": "mail"}, ends="failed") is None
+    assert begin(book, "1.1", {"_tool": "mail"}, ends="skipped") is None
+    assert begin(book, "1.2", {"_tool": "mail"}) is None
+    assert begin(book, "1.3", {"_tool": "mail"}) == "mail was called 2 times"
+
+
+def test_r23_1_records_join_without_counting_twice() -> None:
+    rules: list[Rule] = [at_most("refund.euros", 100), precedes("check", "refund", same="customer")]
+    child = RuleBook(rules, RuleRecord(), prefix="run/1.0/")
+    begin(child, "1.0", {"_tool": "check", "customer": "ann"})
+    assert begin(child, "1.1", {"_tool": "refund", "customer": "ann", "euros": 60}) is None
+    parent = RuleBook(rules, prefix="run/")
+    for _ in range(2):
+        parent.take_back(child.record.model_copy(deep=True))
+    assert begin(parent, "2.0", {"_tool": "refund", "customer": "ann", "euros": 40}) is None
+    assert 'no call of check is done for customer="bob"' in (
+        breach(parent, {"_tool": "refund", "customer": "bob", "euros": 0}) or ""
+    )
+    summed = RuleBook(rules, parent.record.summed(rules))
+    assert breach(summed, {"_tool": "refund", "customer": "ann", "euros": 0}) is None
+    assert "would be 101" in (breach(summed, {"_tool": "refund", "customer": "ann", "euros": 1}) or "")
+
+
+def test_r23_1_of_a_run_below_that_nobody_knows_the_worst_is_assumed() -> None:
+    book = RuleBook([count_at_most("mail", 5), never_after("delete", "backup"), precedes("check", "refund")])
+    book.take_back(None)
+    assert breach(book, {"_tool": "mail"}) == "mail was called 5 times"
+    assert breach(book, {"_tool": "delete"}) == "a call of backup has begun"
+    assert breach(book, {"_tool": "refund"}) == "no call of check is done"
+
+
+def test_r23_1_a_condition_limits_a_rule_to_calls_that_fit_it() -> None:
+    book = RuleBook([count_at_most("refund", 0, when={"properties": {"euros": {"minimum": 100}}})])
+    assert breach(book, {"_tool": "refund", "euros": 99}) is None
+    assert breach(book, {"_tool": "refund", "euros": 100}) is not None
+
+
+def test_rules_are_data_with_one_form() -> None:
+    written: Any = [
+        {"rule": "precedes", "first": "check", "then": "refund", "same": {"id": "customer"}},
+        {"rule": "only_from", "parameter": "pay.iban", "sources": "trusted"},
+    ]
+    rules = parse_rules(written)
+    assert rules == [precedes("check", "refund", same={"id": "customer"}), only_from("pay.iban", "trusted")]
+    assert parse_rules([rule.model_dump(exclude_defaults=True) for rule in rules]) == rules
+    assert merged(rules, rules, [count_at_most("mail", 1)]) == [*rules, count_at_most("mail", 1)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"rule": "precede", "first": "a", "then": "b"}, "rule"),
+        ({"rule": "at_most", "of": "refund", "sum": 1}, "of"),
+        ({"rule": "at_most", "of": "refund.euros", "sum": -1}, "sum"),
+        ({"rule": "only_from", "parameter": "pay.iban", "sources": ["nobody"]}, "'nobody' is no source"),
+        ({"rule": "count_at_most", "of": "a", "count": 1, "when": {"type": "nothing"}}, "JSON Schema"),
+        ({"rule": "needs", "role": "x", "call": "a", "more": 1}, "more"),
+    ],
+)
+def test_a_wrong_rule_is_named_with_its_place(wrong: Any, words: str) -> None:
+    with pytest.raises(AgentError, match=words) as refused:
+        parse_rules([wrong], source="rules.json")
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).startswith("rules.json: ")
+
+
+def test_the_python_form_refuses_what_the_json_form_refuses() -> None:
+    with pytest.raises(ValidationError):
+        at_most("refund", 5)
+
+
+def test_500_calls_with_50_rules_take_little_time() -> None:
+    plan = new_plan({}, tools=TOOLS)
+    for n in range(100):
+        plan.add({"_tool": "check", "customer": n, "_outputPath": f"†state.c{n}"})
+        plan.add({"_tool": "refund", "euros": 5, "customer": n, "x": f"†state.c{n}"})
+        plan.add({"_tool": "backup", "_outputPath": f"†state.b{n}"})
+        plan.add({"_tool": "delete", "x": f"†state.b{n}", "id": n})
+        plan.add({"_tool": "mail", "to": f"†state.c{n}.mail"})
+    plan.close()
+    rules: list[Rule] = []
+    for n in range(10):
+        rules += [
+            precedes("check", "refund", same="customer", when={"minProperties": n} if n else None),
+            never_after("delete", "backup", event="failed", when={"minProperties": n} if n else None),
+            at_most("refund.euros", 500 + n),
+            count_at_most("mail", 100 + n),
+            precedes("backup", "delete", when={"maxProperties": 10 + n}),
+        ]
+    cpu = Cpu()
+    verdicts = judge_plan(plan, RuleBook(rules))
+    assert cpu.laps() < 60  # a tenth of a second is about 25
+    assert len(verdicts) == 50
+    assert [each.status for each in verdicts[:5]] == ["proven", "violated", "proven", "proven", "proven"]
+
+
+def test_a_plan_that_is_judged_call_by_call_takes_little_time() -> None:
+    """As `RequestLoop` does for calls that arrive one by one."""
+    plan = new_plan({}, tools=TOOLS)
+    rules: list[Rule] = [precedes("check", "refund"), at_most("refund.euros", 10_000)]
+    judge = PlanJudge(plan, RuleBook(rules))
+    cpu = Cpu()
+    for n in range(250):
+        plan.add({"_tool": "check", "_outputPath": f"†state.c{n}"})
+        assert judge.breach(plan.calls[-1]) is None
+        plan.add({"_tool": "refund", "euros": 5, "x": f"†state.c{n}"})
+        assert judge.breach(plan.calls[-1]) is None
+    assert cpu.laps() < 60
+
+
+def test_ends_of_calls_change_the_verdicts() -> None:
+    calls: Any = [{"_tool": "check", "_outputPath": "†state.c"}, {"_tool": "refund", "_after": ["ended 1.0"]}]
+    plan, book = new_plan({}, tools=TOOLS), RuleBook([precedes("check", "refund")])
+    for raw in calls:
+        plan.add(raw)
+    plan.close()
+    (check,) = plan.take_ready()
+    assert judge_plan(plan, book)[0].status == "violated"
+    book.begin(check)
+    plan.end(check, Failed(CallError("boom", "it broke")))
+    book.note_ended(check)
+    assert [each.status for each in judge_plan(plan, book)] == ["violated"]
+    plan = new_plan({}, tools=TOOLS)
+    for raw in calls:
+        plan.add(raw)
+    plan.close()
+    (check,) = plan.take_ready()
+    book.begin(check)
+    plan.end(check, Returned(1))
+    check.state.started = "now"
+    book.note_ended(check)
+    assert [each.status for each in judge_plan(plan, book)] == ["proven"]

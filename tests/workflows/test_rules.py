@@ -1,0 +1,300 @@
+"""Rules of runs, as an application meets them (R23.1, R23.2): no run breaks one, whatever its model plans."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Agent, Perdure, tool
+from perdure.errors import DecisionRefusedError
+from perdure.rules import at_most, count_at_most, needs, never_after, only_from, precedes
+from perdure.testing import run_locally
+from perdure.testing.scripted_model import ChatRequest
+from tests.support import DONE, agent, harness, impatient
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+begun: list[tuple[str, Any]] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_begun() -> None:
+    begun.clear()
+
+
+@tool(safe=True)
+def fraud_check(customer: str) -> bool:
+    """Whether the customer may have money back."""
+    begun.append(("fraud_check", customer))
+    if customer == "mallory":
+        raise ValueError("mallory is known")
+    return True
+
+
+@tool
+def refund(customer: str, euros: float) -> str:
+    """Pay money back."""
+    begun.append(("refund", euros))
+    return f"{euros:g} euros for {customer}"
+
+
+@tool
+def send_mail(to: str) -> str:
+    """Send a mail."""
+    begun.append(("send_mail", to))
+    return f"sent to {to}"
+
+
+@tool(safe=True, untrusted=True)
+def read_mail() -> str:
+    """Read a mail of somebody."""
+    return "IBAN 666"
+
+
+TOOLS: list[Any] = [fraud_check, refund, send_mail, read_mail]
+
+
+def rules(*these: Any) -> dict[str, Any]:
+    return {"rules": [each.model_dump(mode="json", exclude_defaults=True) for each in these]}
+
+
+def pays(euros: Any, customer: str = "ann", **more: Any) -> dict[str, Any]:
+    return {"_tool": "refund", "customer": customer, "euros": euros, **more}
+
+
+def checks(customer: str = "ann") -> dict[str, Any]:
+    return {"_tool": "fraud_check", "customer": customer, "_outputPath": "†state.checked"}
+
+
+def plan(*calls: dict[str, Any]) -> dict[str, Any]:
+    return {"calls": list(calls), "output": None}
+
+
+def refunds() -> list[Any]:
+    return [euros for name, euros in begun if name == "refund"]
+
+
+async def test_a_plan_that_breaks_a_rule_on_some_path_is_an_error_and_the_model_plans_again(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    document = agent("fraud_check", "refund", config=rules(precedes("fraud_check", "refund", same="customer")))
+    script = [plan(pays(50)), plan(checks(), pays(50, _after=["2.0"])), DONE]
+    async with harness(time_skipping.client, TOOLS, script) as it:
+        view = await it.run(document)
+        said = json.dumps([request.messages for request in it.model.requests])
+    assert view.status == "completed"
+    first = view.calls[0]
+    assert (first.status, (first.error or {})["code"]) == ("invalid", "rule_broken")
+    assert "1.0 refund begins" in (first.error or {})["message"]
+    assert "1.0 refund can begin although no call of fraud_check is done" in said
+    assert begun == [("fraud_check", "ann"), ("refund", 50.0)]
+
+
+async def test_a_call_whose_check_has_failed_does_not_run_and_no_branch_takes_it(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    rule = precedes("fraud_check", "refund", same="customer")
+    script = [
+        plan(checks("mallory") | {"_outputPath": "†state.checked || †state.no"}),
+        plan(pays(50, "mallory", _outputPath="†state.paid || †state.failed")),
+        DONE,
+    ]
+    async with harness(time_skipping.client, TOOLS, script) as it:
+        view = await it.run(agent("fraud_check", "refund", config=rules(rule)))
+    assert [call.status for call in view.calls] == ["failed", "invalid"]
+    assert "failed" not in view.state
+    assert refunds() == []
+
+
+async def test_sums_and_counts_hold_over_requests_and_over_values_that_are_only_known_at_the_call(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    config = rules(at_most("refund.euros", 100), count_at_most("send_mail", 2))
+    script = [
+        plan(pays(60), {"_tool": "send_mail", "to": "a"}),
+        plan(
+            pays("†state.amount"),
+            {"_tool": "_for", "_each": "†state.names", "_body": [{"_tool": "send_mail", "to": "†item"}]},
+        ),
+        plan(pays(40)),
+        plan(pays(0.01)),
+        DONE,
+    ]
+    state = {"type": "state", "state": {"amount": 41, "names": ["b", "c"]}}
+    async with harness(time_skipping.client, TOOLS, script) as it:
+        view = await it.run(agent("refund", "send_mail", context=[state], config=config))
+    assert view.status == "completed"
+    assert refunds() == [60, 40]
+    assert len([name for name, _ in begun if name == "send_mail"]) == 2
+    errors = [(call.error or {}).get("message", "") for call in view.calls]
+    assert any("would be 101, and 100 is the most" in each for each in errors), errors
+
+
+async def test_of_calls_that_start_at_once_no_more_begin_than_the_sum_allows(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    script = [plan(*(pays("†state.amount") for _ in range(6))), DONE]
+    state = {"type": "state", "state": {"amount": 30}}
+    async with harness(time_skipping.client, TOOLS, script) as it:
+        view = await it.run(agent("refund", context=[state], config=rules(at_most("refund.euros", 100))))
+    assert refunds() == [30, 30, 30]
+    assert [call.status for call in view.calls].count("invalid") == 3
+
+
+async def test_a_person_can_allow_only_what_the_rule_leaves_to_people(dev_server: WorkflowEnvironment) -> None:
+    config = rules(at_most("refund.euros", 100, otherwise="ask"), count_at_most("refund", 3)) | {
+        "approval": {"ask": "never", "tools": {"refund": "never"}}
+    }
+    script = [plan(pays(90)), plan(pays(20)), plan(pays(30)), plan(pays(1)), DONE]
+    async with harness(dev_server.client, TOOLS, script) as it:
+        handle = await it.start(agent("refund", config=config))
+        run = Perdure(dev_server.client).get_run(handle.id)
+        await it.until_waiting(handle.id, "2.0")
+        (request,) = await run.waiting()
+        assert "the sum of refund.euros would be 110, and 100 is the most" in request.reason
+        await run.approve(request, by="bob")
+        await it.until_waiting(handle.id, "3.0")
+        await run.reject("3.0", reason="enough", by="bob")
+        await it.until_waiting(handle.id, "4.0")
+        await run.approve("4.0", by="bob")
+        await handle.result()
+    assert refunds() == [90, 20, 1]
+
+
+async def test_an_edit_of_a_person_does_not_break_a_rule(dev_server: WorkflowEnvironment) -> None:
+    config = rules(at_most("refund.euros", 100)) | {"approval": {"tools": {"refund": "always"}}}
+    async with harness(dev_server.client, TOOLS, [plan(pays(50)), DONE]) as it:
+        handle = await it.start(agent("refund", config=config))
+        await it.until_waiting(handle.id, "1.0")
+        run = Perdure(dev_server.client).get_run(handle.id)
+        with pytest.raises(DecisionRefusedError, match="would be 500, and 100 is the most"):
+            await run.edit("1.0", {"euros": 500})
+        await run.edit("1.0", {"euros": 99})
+        await handle.result()
+    assert refunds() == [99]
+
+
+async def test_two_calls_that_wait_for_people_cannot_both_use_what_is_left(dev_server: WorkflowEnvironment) -> None:
+    config = rules(at_most("refund.euros", 100)) | {"approval": {"tools": {"refund": "always"}}}
+    state = {"type": "state", "state": {"amount": 60}}
+    script = [plan(pays("†state.amount"), pays("†state.amount", "bob")), DONE]
+    async with harness(dev_server.client, TOOLS, script) as it:
+        handle = await it.start(agent("refund", context=[state], config=config))
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        run = Perdure(dev_server.client).get_run(handle.id)
+        await run.approve("1.1")
+        with pytest.raises(DecisionRefusedError, match="would be 120, and 100 is the most"):
+            await run.approve("1.0")
+        await run.reject("1.0")
+        result = await handle.result()
+    assert refunds() == [60]
+    assert sorted(call.status for call in result.calls) == ["done", "rejected"]
+
+
+async def test_values_of_others_and_people_without_a_role(time_skipping: WorkflowEnvironment) -> None:
+    config = rules(only_from("send_mail.to", "trusted"), needs("finance", "refund"))
+    script = [
+        plan(
+            {"_tool": "read_mail", "_outputPath": "†state.mail"}, {"_tool": "send_mail", "to": "†state.mail"}, pays(5)
+        ),
+        plan({"_tool": "send_mail", "to": "†input.to"}),
+        DONE,
+    ]
+    context = [{"type": "input", "schema": {"properties": {"to": {"type": "string"}}}}]
+    async with harness(time_skipping.client, TOOLS, script) as it:
+        view = await it.run(agent("read_mail", "send_mail", "refund", context=context, config=config), {"to": "me"})
+    assert begun == [("send_mail", "me")]
+    assert "send_mail.to comes from read_mail (written by others)" in (view.calls[1].error or {})["message"]
+
+
+async def test_runs_below_keep_the_rules_and_their_calls_count_together() -> None:
+    clerk = Agent("clerk", tools=[send_mail, fraud_check])
+    boss = Agent(
+        "boss",
+        tools=[clerk, send_mail, refund],
+        rules=[count_at_most("send_mail", 3), precedes("fraud_check", "refund")],
+    )
+
+    def model(request: ChatRequest) -> Any:
+        outer = "clerk" in {
+            each["function"]["name"] for each in request.body.get("tools", [])
+        } or '"clerk"' in json.dumps(request.body)
+        seen[request.run_id] = seen.get(request.run_id, 0) + 1
+        turn = seen[request.run_id]
+        if outer and turn == 1:
+            mine = [{"_tool": "clerk", "request": f"write {n}"} for n in range(3)]
+            return plan(*mine, {"_tool": "send_mail", "to": "last"}, pays(1, _after=["1.0", "1.1", "1.2"]))
+        if outer and turn == 2:
+            return plan(pays(2))
+        if not outer and turn == 1:
+            return plan({"_tool": "send_mail", "to": "x"}, {"_tool": "send_mail", "to": "y"}, checks())
+        return {"calls": [], "output": "done"}
+
+    seen: dict[str, int] = {}
+    async with run_locally(boss, model=model) as local:
+        view = await local.run("write")
+    assert view.status == "completed"
+    assert len([name for name, _ in begun if name == "send_mail"]) == 3
+    assert refunds() == [1, 2]
+
+
+async def test_more_than_100_items_count_together(time_skipping: WorkflowEnvironment) -> None:
+    loop = {"_tool": "_for", "_each": "†state.people", "_body": [{"_tool": "send_mail", "to": "†item"}]}
+    state = {"type": "state", "state": {"people": [f"p{n}" for n in range(150)]}}
+    script = [plan({"_tool": "send_mail", "to": "first"}), plan(loop), plan({"_tool": "send_mail", "to": "last"}), DONE]
+    async with harness(time_skipping.client, TOOLS, script) as it:
+        view = await it.run(agent("send_mail", context=[state], config=rules(count_at_most("send_mail", 121))))
+    assert view.status == "completed"
+    assert len(begun) == 121
+
+
+async def test_a_worker_adds_its_rules_to_those_of_every_agent(time_skipping: WorkflowEnvironment) -> None:
+    floor = [{"rule": "count_at_most", "of": "send_mail", "count": 1}]
+    script = [plan({"_tool": "send_mail", "to": "a"}), plan({"_tool": "send_mail", "to": "b"}), DONE]
+    async with harness(time_skipping.client, TOOLS, script, rules=floor) as it:
+        view = await it.run(agent("send_mail", config=rules(count_at_most("send_mail", 9))))
+    assert begun == [("send_mail", "a")]
+    assert view.calls[1].status == "invalid"
+
+
+async def test_a_failed_backup_forbids_the_deletion(time_skipping: WorkflowEnvironment) -> None:
+    rule = never_after("send_mail", "fraud_check", event="failed")
+    mail = {"_tool": "send_mail", "to": "a"}
+    script = [
+        plan(checks("mallory"), mail | {"_after": ["ended 1.0"]}),  # on some path it would break the rule
+        plan(mail),
+        DONE,
+    ]
+    async with harness(time_skipping.client, TOOLS, script) as it:
+        view = await it.run(agent("fraud_check", "send_mail", config=rules(rule)))
+    assert [call.status for call in view.calls] == ["failed", "invalid", "invalid"]
+    assert "1.0 fraud_check fails → 1.1 send_mail begins" in (view.calls[1].error or {})["message"]
+    assert "a call of fraud_check has failed" in (view.calls[2].error or {})["message"]
+
+
+impatient_server = impatient(20)
+
+
+async def test_a_run_that_continues_as_new_knows_what_has_happened(impatient_server: WorkflowEnvironment) -> None:
+    script = [*(plan(pays(10)) for _ in range(8)), DONE]
+    async with harness(impatient_server.client, TOOLS, script) as it:
+        handle = await it.start(agent("refund", config=rules(at_most("refund.euros", 50)) | {"stuck_after": 20}))
+        await handle.result()
+        first = [each async for each in impatient_server.client.list_workflows(f"WorkflowId = '{handle.id}'")]
+    assert len(first) > 1, "it did not continue as new"
+    assert refunds() == [10] * 5
+
+
+async def test_the_runs_of_a_session_count_together() -> None:
+    clerk = Agent(
+        "clerk", tools=[refund], rules=[at_most("refund.euros", 100, per="session"), count_at_most("refund", 1)]
+    )
+    turns = [plan(pays(60)), {"calls": [], "output": "a"}, plan(pays(50)), plan(pays(40)), {"calls": [], "output": "b"}]
+    async with run_locally(clerk, model=turns) as local:
+        session = local.session("ann")
+        await session.ask("pay 60", sender="ann")
+        await session.ask("pay 50", sender="ann")
+    assert refunds() == [60, 40]
