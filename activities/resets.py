@@ -8,14 +8,21 @@ from typing import Final
 
 from temporalio import activity
 from temporalio.api.common.v1 import WorkflowExecution as ExecutionId
-from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.client import (
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowQueryFailedError,
+)
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.activities.queries import client, own_run
+from perdure.activities.queries import client, fetch, own_run
 from perdure.approvals.requests import EXECUTION_ACTIVITY, LEFT_BEHIND
 from perdure.queries import TIMEOUT
-from perdure.runs.delegates import END_FORMER_ACTIVITY, END_LEFT_ACTIVITY
+from perdure.rules import RuleRecord
+from perdure.runs.claim_check import USAGE
+from perdure.runs.delegates import END_FORMER_ACTIVITY, END_LEFT_ACTIVITY, FORMER_RECORD_ACTIVITY
 from perdure.runs.notifications import NOTIFICATION_WORKFLOW
 from perdure.values.json import dumps
 
@@ -77,6 +84,25 @@ async def end_left_behind() -> None:
     except RPCError as error:
         lasting = error.status is RPCStatusCode.PERMISSION_DENIED
         raise ApplicationError(str(error), type="not_ended", non_retryable=lasting) from None
+
+
+@activity.defn(name=FORMER_RECORD_ACTIVITY)
+async def read_former_record() -> RuleRecord:
+    """Return what has happened, for the run's rules, in the executions of this workflow that a reset has ended.
+
+    What an execution knew that went on as new, the one after it knows too.
+    """
+    own, found = activity.info(), RuleRecord()
+    named = f"WorkflowId = {dumps(own.workflow_id)} AND ExecutionStatus != 'ContinuedAsNew'"
+    try:
+        async for each in client().list_workflows(named):
+            if each.run_id != own.workflow_run_id:
+                former = client().get_workflow_handle(each.id, run_id=each.run_id)
+                found.join((await fetch(USAGE, "", former)).rule_record or RuleRecord())
+    except (RPCError, WorkflowQueryFailedError) as error:
+        lasting = isinstance(error, RPCError) and error.status is RPCStatusCode.PERMISSION_DENIED
+        raise ApplicationError(str(error), type="not_read", non_retryable=lasting) from None
+    return found
 
 
 @activity.defn(name=END_FORMER_ACTIVITY)

@@ -25,7 +25,7 @@ from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import Watchers, end, list_agent, observe_request, page_of, run_journal
 from perdure.workflows.preparation import ContinueAsNew, prepare, should_continue_as_new
 from perdure.workflows.requests import ask, choose
-from perdure.workflows.resets import LeftBehind
+from perdure.workflows.resets import FormerRecord, LeftBehind
 from perdure.workflows.results import failure_of, result_of, spent_by, view_of
 from perdure.workflows.timers import watch
 
@@ -125,6 +125,7 @@ class RunDriver:
         self._watchers = watchers
         self._continuing = ContinueAsNew()
         self._left = LeftBehind(self._may_leave)
+        self._former = FormerRecord(run.rules)
 
     def _may_leave(self) -> bool:
         """Whether the run may have started what a reset leaves behind: a delegate, a loop or a user's workflow."""
@@ -160,6 +161,7 @@ class RunDriver:
         try:
             await self._requests()
             await self._left.until_ended()
+            await self._former.until_read()
             return result_of(self.run, self.clock)
         except (FailureError, asyncio.CancelledError) as error:
             if self.run.plan is None or self.calls is None:
@@ -278,6 +280,7 @@ class RunDriver:
             await self._display.until_sent()
             await self.notifications.settle()
             await self._left.until_ended()
+            await self._former.until_read()
         if run.plan is None and not self._approvals.resets.pending:
             clocked = self.run_input.clocked and not self._parent.late.done()
             following = self.run_input.model_copy(update={"clocked": clocked})

@@ -195,6 +195,12 @@ class LoopDriver:
         await self._left.until_ended()
 
     def report_reset(self) -> None:
+        """Report a reset to the session; nobody knows what the iterations that it has undone have done."""
+        if self.state.rule_record is not None:
+            self.state.rule_record.lost = True
+        self._report_reset()
+
+    def _report_reset(self) -> None:
         """Report to the session that a reset has left iterations behind, but for those that the loop has started before."""
         if self._reports_waits:
             self._reports.send(workflow.info().workflow_id, waits=False, left=self._children.names)

@@ -23,7 +23,8 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import EXECUTION_ACTIVITY, LEFT_BEHIND
     from perdure.errors import DecisionError
-    from perdure.runs.delegates import END_FORMER_ACTIVITY, END_LEFT_ACTIVITY
+    from perdure.rules import RuleBook, RuleRecord
+    from perdure.runs.delegates import END_FORMER_ACTIVITY, END_LEFT_ACTIVITY, FORMER_RECORD_ACTIVITY
     from perdure.runs.rules import FORMER_CHILDREN_END
 
 RESET: Final = "the run was reset after this was decided: decisions of before a reset do not count"
@@ -199,6 +200,46 @@ class LeftBehind:
 
     async def _end(self) -> None:
         await _end_children(END_LEFT_ACTIVITY, [], "end what the reset has left behind")
+
+
+class FormerRecord:
+    """What has happened, for a run's rules, in executions that a reset has ended: after a reset an activity reads it.
+
+    Until then no call begins that a rule with a record concerns.
+    """
+
+    def __init__(self, rules: RuleBook) -> None:
+        self._rules = rules
+        self._reading: set[asyncio.Task[None]] = set()
+        on_reset(self._begin)
+
+    async def until_read(self) -> None:
+        """Wait for the activity."""
+        if self._reading:
+            await workflow.wait([*self._reading])
+
+    def _begin(self) -> None:
+        if self._rules.recorded:
+            self._rules.is_stale = True
+            self._reading.add(task := asyncio.create_task(self._read()))
+            task.add_done_callback(self._reading.discard)
+
+    async def _read(self) -> None:
+        record: RuleRecord | None = None
+        try:
+            record = await workflow.execute_activity(
+                FORMER_RECORD_ACTIVITY,
+                result_type=RuleRecord,
+                schedule_to_close_timeout=_ENDS_WITHIN,
+                start_to_close_timeout=timedelta(minutes=1),
+                retry_policy=RetryPolicy(maximum_attempts=5),
+                summary="what has happened before the reset, for the run's rules",
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+        self._rules.take_back(record)
+        self._rules.is_stale = len(self._reading) > 1
 
 
 def was_reset_to_start() -> bool:

@@ -70,6 +70,7 @@ class SessionDriver:
         running = self.kept.lane.state.running
         run_id = None if running is None else self.kept.lane.run_id(running.number)
         self.kept.notes.was_reset(run_id, now())
+        self.kept.lose_rule_record()
 
     def arrived(self) -> None:
         """Record that something has come that may change the next step."""

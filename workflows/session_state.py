@@ -192,6 +192,11 @@ class SessionState:
     def about(self) -> SessionInfo:
         return SessionInfo(session=self.key, metadata=self._input.metadata, created_at=self._input.created_at)
 
+    def lose_rule_record(self) -> None:
+        """Note that nobody knows what some of its runs have done: the worst is assumed for rules over the session."""
+        self.rule_record = self.rule_record or RuleRecord()
+        self.rule_record.lost = True
+
     def carried(self) -> SessionInput:
         """Return the input of a new execution."""
         snapshot = SessionSnapshot(
@@ -324,8 +329,7 @@ class SessionState:
             self.rule_record = self.rule_record or RuleRecord()
             self.rule_record.join(result.rule_record)
         elif result.status in ("terminated", "timed_out") and not result.requests:  # nobody knows what it has done
-            self.rule_record = self.rule_record or RuleRecord()
-            self.rule_record.lost = True
+            self.lose_rule_record()
         read_sources = {*self.sources.get(_CONVERSATION, ()), *result.left.get(_CONVERSATION, ())}
         self.sources |= {_CONVERSATION: sorted(read_sources)} if read_sources else {}
         self.transcript.append(entry)

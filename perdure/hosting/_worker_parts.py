@@ -22,7 +22,7 @@ from perdure.activities.prompt_files import PromptFolders, skill_tools
 from perdure.activities.registry import Registry
 from perdure.activities.replies import DeliverActivity
 from perdure.activities.requests import RequestActivity
-from perdure.activities.resets import end_former, end_left_behind, execution
+from perdure.activities.resets import end_former, end_left_behind, execution, read_former_record
 from perdure.activities.secrets import Masking, keep_secret
 from perdure.activities.token_rates import QueueRates
 from perdure.activities.transcripts import SummaryActivity
@@ -140,6 +140,7 @@ class WorkerParts:
                 execution,
                 end_former,
                 end_left_behind,
+                read_former_record,
                 other_runs.read_child_input,
                 other_runs.read_usage,
                 next_task,

@@ -120,6 +120,8 @@ class RuleBook:
                 self._by_event.setdefault(rule.after, []).append(rule)
         self._allowed: set[tuple[str, str]] = set()
         """Calls that a person has approved although they break a rule: the call's id and the rule's key."""
+        self.is_stale = False
+        """Whether a reset has ended an execution whose record is not known yet."""
         self._begun: set[str] = set()
         self._recorded = [rule for rule in rules if rule.has_record]
         self._leases: dict[str, list[Rule]] = {}
@@ -234,6 +236,10 @@ class RuleBook:
         """Whether the record has the event of an order, for a value of `same`."""
         return key in self.record.entries.get(rule.key, ())
 
+    def waits_for_record(self, call: Call) -> bool:
+        """Whether the call may only begin once the record of before a reset is known."""
+        return self.is_stale and any(rule.has_record for rule in self.concerning(call))
+
     def _broken(self, rule: Rule, call: Call) -> str | None:
         params = call.inputs.params
         if rule.key in self._unlent:
@@ -284,6 +290,15 @@ class RuleBook:
         own = {rule.key for rule in self.touched(names_of(call.spec.tool))} | {rule.key for rule in self.touched(names)}
         return own.isdisjoint(others)
 
+    def record_of(self, rules: Sequence[Rule], *, summed: bool = False) -> RuleRecord:
+        """Return the record of these rules, for the run above, a session or a later execution.
+
+        What a run below does that has not ended is not known.
+        """
+        found = self.record.summed(rules) if summed else self.record.of(rules)
+        found.lost = self.has_lent
+        return found
+
     @property
     def recorded(self) -> list[Rule]:
         """The rules that depend on what has happened before."""
@@ -294,7 +309,9 @@ class RuleBook:
         of all that this run may use."""
         if record is not None:
             self.record.join(record)
-            return
+            if not self.record.lost:
+                return
+            self.record.lost = False
         lent = (rule for rule in self._recorded if rule.key not in self._unlent)
         for rule in lent if rules is None else rules:
             if isinstance(rule, AtMost | CountAtMost):

@@ -37,6 +37,8 @@ GIVEN_ACTIVITY: Final = "perdure.given"
 SPENT_ACTIVITY: Final = "perdure.spent"
 END_LEFT_ACTIVITY: Final = "perdure.end_left_behind"
 """Cancels the children that executions of before a reset have left open, and that this one does not have."""
+FORMER_RECORD_ACTIVITY: Final = "perdure.former_rule_record"
+"""Returns what has happened, for the run's rules, in executions that a reset has ended (R23.1)."""
 END_FORMER_ACTIVITY: Final = "perdure.end_former"
 """Ends a child that an execution of before a reset has left open (R7.2)."""
 

@@ -25,7 +25,7 @@ from perdure.hooks.events import REFUSED_BY_HOOK, HookAnswer
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.models.response_stream import Intake
 from perdure.plan import Call, Failed, Outcome, Plan, Refused, Rejected, Returned, take_changed, written_anew
-from perdure.rules import PlanJudge, RuleBook
+from perdure.rules import RULE_BROKEN, PlanJudge, RuleBook
 from perdure.runs.context import ended_badly
 from perdure.runs.delegates import tools_below, tools_of_delegate
 from perdure.runs.limits import Limit
@@ -212,10 +212,13 @@ class RequestLoop:
         held = waits or (self.steered and self._stage is not RequestStage.REVISED)
         if not (call.spec.safe or not held) or not self.plan.home(call).room_for(call):
             return False
-        if not self._rules.has_lent:
+        if self._rules.waits_for_record(call):
+            return False
+        if not (self._rules.has_lent or self._rules.is_stale):
             return True
         below = call.spec.loop is not None or call.spec.known_tool.delegate is not None
-        return self._rules.is_free(call, tools_below(call, self._run) if below else ())
+        names = tools_below(call, self._run) if below else ()
+        return self._rules.is_free(call, names) and not (self._rules.is_stale and self._rules.touched(names))
 
     @property
     def behind(self) -> bool:
@@ -369,6 +372,8 @@ class RequestLoop:
         if call.spec.loop is not None:
             return None
         checks = self.plan.checks
+        if is_answered(call) and self._rules.waits_for_record(call):
+            return Refused(CallError(RULE_BROKEN, "the run was just reset, and it is not known yet what its rules leave"))
         breach = self._rules.begin(call, checks) if is_answered(call) else self._rules.refusal(call, checks)
         return None if breach is None else Refused(breach.error)
 

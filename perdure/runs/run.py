@@ -155,8 +155,8 @@ class RunState:
         if not self.rules.rules:
             return None
         if self.identity.in_session:
-            return self.rules.record.summed([rule for rule in self.rules.recorded if rule.is_of_session])
-        return self.rules.record
+            return self.rules.record_of([rule for rule in self.rules.recorded if rule.is_of_session], summed=True)
+        return self.rules.record_of(self.rules.recorded)
 
     @property
     def lineage(self) -> list[str]:

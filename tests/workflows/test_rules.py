@@ -14,6 +14,7 @@ from perdure.rules import at_most, count_at_most, needs, never_after, only_from,
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, agent, harness, impatient
+from tests.workflows.test_resets import reset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -298,3 +299,19 @@ async def test_the_runs_of_a_session_count_together() -> None:
         await session.ask("pay 60", sender="ann")
         await session.ask("pay 50", sender="ann")
     assert refunds() == [60, 40]
+
+
+async def test_what_was_done_before_a_reset_still_counts(dev_server: WorkflowEnvironment) -> None:
+    asks = {"_tool": "send_mail", "to": "ann"}
+    config = rules(at_most("refund.euros", 100)) | {"approval": {"tools": {"send_mail": "always"}}}
+    script = [plan(pays(60)), plan(asks), plan(pays(50)), plan(pays(40)), DONE]
+    async with harness(dev_server.client, TOOLS, script) as it:
+        handle = await it.start(agent("refund", "send_mail", config=config))
+        await it.until_waiting(handle.id, "2.0")
+        await reset(dev_server, handle, 4)
+        latest = dev_server.client.get_workflow_handle(handle.id)
+        await latest.result()
+        view = await it.view(handle.id)
+    assert refunds() == [60, 40]
+    assert [call.status for call in view.calls] == ["invalid", "done"]
+    assert "would be 110, and 100 is the most" in (view.calls[0].error or {})["message"]
