@@ -71,8 +71,9 @@ def requirements_of(node: CallNode, writers: WriterIndex) -> Requirements:
         (node.order, call.spec.after.paths),
     ):
         needed += [_requirement(site.expression, bindings, writers) for site in template.sites]
-    needed += [WritersOf((index,), (index,), well=True) for index in node.after if index not in node.any_end]
-    ended = {index for binding in node.all_bindings() for index in binding.writers} | set(node.after)
+    named = [index for index in node.after if index not in node.absent]
+    needed += [WritersOf((index,), (index,), well=True) for index in named if index not in node.any_end]
+    ended = {index for binding in node.all_bindings() for index in binding.writers} | set(named)
     more = any(len(_writers_of(binding, writers).setters) > 1 for binding in node.ends.values())
     return Requirements(EachOf(tuple(needed)), tuple(sorted(ended)), node.open, more)
 

@@ -373,7 +373,9 @@ class RequestLoop:
             return None
         checks = self.plan.checks
         if is_answered(call) and self._rules.waits_for_record(call):
-            return Refused(CallError(RULE_BROKEN, "the run was just reset, and it is not known yet what its rules leave"))
+            return Refused(
+                CallError(RULE_BROKEN, "the run was just reset, and it is not known yet what its rules leave")
+            )
         breach = self._rules.begin(call, checks) if is_answered(call) else self._rules.refusal(call, checks)
         return None if breach is None else Refused(breach.error)
 
