@@ -203,7 +203,7 @@ class LeftBehind:
 
 
 class FormerRecord:
-    """What has happened, for a run's rules, in executions that a reset has ended: after a reset an activity reads it.
+    """The record, for a run's rules, of executions that a reset has ended: after a reset an activity reads it.
 
     Until then no call begins that a rule with a record concerns.
     """

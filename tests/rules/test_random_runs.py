@@ -28,8 +28,6 @@ from perdure.runs.snapshot import restore, snapshot
 from perdure.runs.wire import PreparedWorker
 from tests.rules.outcomes import STATE, TOOLS, breaks, random_calls, random_rules
 
-CONFIG: dict[str, Any] = {"approval": {"ask": "never"}}
-
 
 class RandomRun:
     """A run whose model, tools and people do what chance says. It notes what begins and how it ends."""
@@ -38,12 +36,12 @@ class RandomRun:
         self.chance = random.Random(seed)
         self.rules = random_rules(self.chance)
         self.history: list[tuple[str, Call]] = []
-        asked = self.chance.choice([{}, {"b": "always"}, {"a": "always", "b": "always"}])
+        asked: Any = self.chance.choice([{}, {"b": "always"}, {"a": "always", "b": "always"}])
         self.agent = parse_agent(
             {
                 "name": "a",
                 "context": [{"type": "state", "state": STATE}],
-                "config": CONFIG | {"approval": {"ask": "never", "tools": asked}},
+                "config": {"approval": {"ask": "never", "tools": asked}},
             }
         )
         self.run = self._new_run()
