@@ -12,7 +12,7 @@ from perdure.rules.rules import AtMost, CountAtMost, NeverAfter, OnlyFrom, Prece
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.state import State, Write
 
-STATE: Final = {"v": 1, "w": {"n": 2}, "yes": True}
+STATE: Final[dict[str, Any]] = {"v": 1, "w": {"n": 2}, "yes": True}
 TOOLS: Final[dict[str, Tool]] = {
     name: parse_tool({"name": name, "additionalProperties": True, "_activity": name}, activities=[name])
     for name in ("a", "b", "c")
