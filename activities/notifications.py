@@ -25,6 +25,7 @@ from perdure.runs.notifications import (
     TITLES,
     Notification,
     NotificationDelivery,
+    StatusPush,
     WebhookRoute,
     host_of,
     message_body,
@@ -125,7 +126,7 @@ class NotifyActivity:
         notification = delivery.notification.model_copy(update={"attempt": attempt})
         async with self._underway.working(f"notification {notification.key}"), supervised_heartbeat():
             if delivery.callback:
-                return await self._call_back(delivery.callback, notification)
+                return await self._call_back(delivery.callback, notification, delivery.push)
             return await self._to_route(notification)
 
     async def _to_route(self, notification: Notification) -> Delivered:
@@ -142,13 +143,13 @@ class NotifyActivity:
             raise ApplicationError(words, type=NO_SUCH_ROUTE)
         return _refused(words)
 
-    async def _call_back(self, address: str, notification: Notification) -> Delivered:
+    async def _call_back(self, address: str, notification: Notification, push: StatusPush | None) -> Delivered:
         if problem := self._routes.callback_problem(address):
             if await others_poll():
                 raise ApplicationError(problem, type=NO_SUCH_ROUTE)
             return _refused(problem)
         hosts, secret = self._routes.callback()
-        return await _post(address, hosts, secret, notification)
+        return await _post(address, hosts, secret, notification, push)
 
     async def _call(self, route: RouteFunction, notification: Notification) -> Any:
         if route.is_async:
@@ -210,9 +211,15 @@ def signed(key: str, secret: str, body: str, at: datetime) -> dict[str, str]:
     }
 
 
-async def _post(address: str, hosts: Sequence[str], secret: str, notification: Notification) -> Delivered:
-    body = dumps(webhook_body(notification))
+async def _post(
+    address: str, hosts: Sequence[str], secret: str, notification: Notification, push: StatusPush | None = None
+) -> Delivered:
+    body = dumps(webhook_body(notification) if push is None else push.body)
     headers = signed(notification.key, secret, body, datetime.now(UTC))
+    if push is not None and push.token:
+        headers["x-a2a-notification-token"] = push.token
+    if push is not None and push.authorization:
+        headers["authorization"] = push.authorization
     host = host_of(address)
     try:
         async with asyncio.timeout(_ANSWERS_WITHIN):

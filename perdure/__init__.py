@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from perdure.runs.notifications import Notification, notification_route
     from perdure.runs.wire import CallView, RunView
     from perdure.sessions.replies import Reply, reply_route
+    from perdure.sessions.status_webhooks import StatusWebhook
     from perdure.sessions.wire import Receipt, SessionInfo, SessionView, WaitResult
     from perdure.tools.decorator import ToolContext, branch, tool
     from perdure.tools.framework_agents import agent_tool
@@ -78,6 +79,7 @@ _LATER: Final = {
     "tool": "perdure.tools.decorator",
     **dict.fromkeys(("CallView", "RunView"), "perdure.runs.wire"),
     **dict.fromkeys(("ListedSchedule", "Schedule", "ScheduleView", "ScheduledRun"), "perdure.client.schedules"),
+    "StatusWebhook": "perdure.sessions.status_webhooks",
     **dict.fromkeys(("Receipt", "SessionInfo", "SessionView", "WaitResult"), "perdure.sessions.wire"),
     **dict.fromkeys(("WaitingEntry", "WaitingView"), "perdure.approvals.requests"),
     **dict.fromkeys(
@@ -138,6 +140,7 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "WaitResult",
+    "StatusWebhook",
     "WaitingEntry",
     "WaitingPage",
     "WaitingRequest",

@@ -93,7 +93,7 @@ class NotificationWorkflow:
 async def _to_route(wanted: NotificationInput, outcome: RouteOutcome) -> RouteOutcome:
     route = "" if wanted.callback else outcome.route
     notification = wanted.notification.model_copy(update={"route": route})
-    delivery = NotificationDelivery(notification=notification, callback=wanted.callback)
+    delivery = NotificationDelivery(notification=notification, callback=wanted.callback, push=wanted.push)
     retry = _TO_CALLBACK if wanted.callback else _TO_ROUTES
     return outcome.ended(await deliver(NOTIFY_ACTIVITY, delivery, retry, f"{notification.kind} → {outcome.route}"))
 
@@ -177,6 +177,11 @@ class NotificationSender:
         if slot in self._held:
             self._held.remove(slot)
             self._slots.release()
+
+    @property
+    def starting(self) -> bool:
+        """Whether the server does not have all notifications yet."""
+        return bool(self._starting)
 
     async def settle(self, *, ends: bool = True) -> None:
         """Return when the server has all notifications, and for a moment wait for their outcomes: they are delivered

@@ -28,6 +28,12 @@ with workflow.unsafe.imports_passed_through():
         ENTRIES_QUERY,
         HeldEntries,
     )
+    from perdure.sessions.status_webhooks import (
+        SET_STATUS_WEBHOOK,
+        STATUS_WEBHOOKS,
+        StatusWebhook,
+        StatusWebhookChange,
+    )
     from perdure.sessions.wire import (
         COMPACT,
         DECIDE_IN_SESSION,
@@ -181,6 +187,20 @@ class SessionWorkflow:
     def _check_description(self, description: Sent[Description]) -> None:
         self._updates.check_description(description)
 
+    @workflow.update(
+        name=SET_STATUS_WEBHOOK,
+        description='An address to inform: {"sender": "ann", "webhook": {"runId": "…", "url": "https://…"}}',
+    )
+    @any_arguments
+    def set_status_webhook(self, change: Sent[StatusWebhookChange]) -> JsonObject:
+        """Inform an address of a run from now on, or no more. The argument is a `StatusWebhookChange` (R21.4)."""
+        return self._updates.set_status_webhook(change)
+
+    @set_status_webhook.validator
+    @any_arguments
+    def _check_status_webhook(self, change: Sent[StatusWebhookChange]) -> None:
+        self._updates.check_status_webhook(change)
+
     @workflow.update(name=END, description='End the session: {"sender": "ann", "rights": ["delete"]}')
     @any_arguments
     def end(self, _: Sent[SessionDeletion]) -> JsonObject:
@@ -250,6 +270,12 @@ class SessionWorkflow:
     def fate(self, what: str, sender: str = "") -> Fate:
         """Return the fate of a message, by its id and its sender, or of a run of this session."""
         return self._open.fate(what, sender)
+
+    @workflow.query(name=STATUS_WEBHOOKS, description="The addresses that a sender has named for a run")
+    @query_arguments
+    def status_webhooks(self, run_id: str, sender: str) -> list[StatusWebhook]:
+        """Return the addresses that a sender has named for a run (R21.4)."""
+        return self._open.webhooks.named(run_id, sender)
 
     @workflow.query(name=EVENTS_QUERY, description="Events: the number of the first, and how many at most")
     @query_arguments

@@ -9,6 +9,7 @@ from typing import Final
 from temporalio import workflow
 
 from perdure.workflows.arguments import read_one
+from perdure.workflows.notifications import NotificationSender
 from perdure.workflows.preparation import go_on_anew, should_continue_as_new
 from perdure.workflows.resets import LeftBehind, on_reset
 from perdure.workflows.session_hooks import SessionHooks
@@ -55,6 +56,7 @@ class SessionDriver:
         self.hooks = SessionHooks(self.kept, is_new=argument.snapshot is None)
         self.transcripts = TranscriptTasks(self.kept, self.hooks)
         self.replies = SessionReplies(self.kept.to_deliver, self.hooks, self._delivered)
+        self._pushes = NotificationSender([], None)
         self.turns = RunTurns()
         self.child: ChildRun | None = None
         """The active run."""
@@ -87,6 +89,18 @@ class SessionDriver:
         self.arrived()
         if (found := read_one(RunWaits, waits)) is not None:
             self.kept.lane.waits(found)
+            if (running := self.kept.lane.state.running) is not None:
+                self.report_status(self.kept.lane.run_id(running.number))
+
+    def report_status(self, run_id: str) -> None:
+        """Inform the addresses that were named for a run, where they do not know its status."""
+        kept = self.kept
+        if not kept.webhooks.kept:
+            return
+        status, error = kept.status_of(run_id)
+        about = {"session": kept.key, "tenant": kept.tenant, "agent": kept.agent}
+        for wanted in kept.webhooks.report(run_id, status, now(), error=error, **about):
+            self._pushes.send(wanted, "")
 
     def end(self) -> None:
         """Cancel the active run, and end the session."""
@@ -144,6 +158,7 @@ class SessionDriver:
                     self._go_on()
                 self.replies.start()
         self.replies.cancel()
+        await workflow.wait_condition(lambda: not self._pushes.starting)
         await workflow.wait_condition(workflow.all_handlers_finished)
         await self.hooks.end()
         kept.notes.ended(now())
@@ -173,7 +188,7 @@ class SessionDriver:
 
     @property
     def _busy(self) -> bool:
-        return self.replies.busy or self._left.busy
+        return self.replies.busy or self._left.busy or self._pushes.starting
 
     def _go_on(self) -> None:
         """Continue as new, unless a run or a reply is under way: it would be lost."""
@@ -199,6 +214,7 @@ class SessionDriver:
         if running.ending is not None:
             self.turns.leave()
             kept.never_ran(running, now())
+            self.report_status(run_id)
             return
         first = running.messages[0]
         own = with_settings(kept.document, first.settings)
@@ -228,6 +244,7 @@ class SessionDriver:
             self.child = None
             self.turns.leave()
         self.replies.add(kept.ended(running, result, started, now()))
+        self.report_status(run_id)
         self.show()
 
     def _delivered(self, delivery: ReplyDelivery, became: Delivered, text: str) -> None:

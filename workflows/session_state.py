@@ -46,6 +46,7 @@ with workflow.unsafe.imports_passed_through():
         judge_context,
     )
     from perdure.sessions.replies import ATTEMPTS, ReplyAuthor, ReplyDelivery, deliveries
+    from perdure.sessions.status_webhooks import StatusWebhookChange, StatusWebhooks
     from perdure.sessions.transcript import SESSION_FORM, MessageFilter, SessionSnapshot, Transcript, is_sent
     from perdure.sessions.views import details, fate
     from perdure.sessions.wire import (
@@ -99,9 +100,10 @@ class SessionState:
         self.notes = SessionJournal(EventJournal(None if snapshot is None else snapshot.events))
         """Journal of the session's events."""
         self.to_deliver: list[ReplyDelivery] = [] if snapshot is None else snapshot.replies
+        """Replies on their way; the first may be under way."""
         self.rule_record: RuleRecord | None = None if snapshot is None else snapshot.rule_record
         """What has happened in its runs, for the rules that hold over a session (R23.1)."""
-        """Replies on their way; the first may be under way."""
+        self.webhooks = StatusWebhooks([] if snapshot is None else snapshot.webhooks)
         self._read_agent()
         if not self.notes.events.count:
             self.notes.began(self.agent, at)
@@ -208,6 +210,7 @@ class SessionState:
             events=self.notes.events.carried(),
             replies=self.to_deliver,
             rule_record=self.rule_record,
+            webhooks=self.webhooks.kept,
         )
         return self._input.model_copy(update={"snapshot": pack(snapshot, SESSION_FORM)})
 
@@ -347,6 +350,23 @@ class SessionState:
 
     def _speaker(self, run_id: str) -> ReplyAuthor:
         return ReplyAuthor(run_id=run_id, session=self.key, tenant=self.tenant, agent=self.agent)
+
+    def judge_webhook(self, change: StatusWebhookChange) -> None:
+        """Check that an address may be informed of a run. Raise `MessageRefusedError`, also for a run that is not the session's."""
+        if not self.fate(change.webhook.run_id).known:
+            raise MessageRefusedError(f"the session has no run {change.webhook.run_id!r}")
+        self.webhooks.judge(change)
+
+    def status_of(self, run_id: str) -> tuple[str, str | None]:
+        """Return the status of a run, `waiting` where it waits for a person, and why it has failed. One that has not begun is `running`."""
+        running = self.lane.state.running
+        if running is not None and self.lane.run_id(running.number) == run_id:
+            return ("waiting" if running.is_asking else "running"), None
+        for entry in reversed(self.transcript.entries):
+            if isinstance(entry, RunEntry) and entry.run_id == run_id:
+                return entry.status, entry.error
+        fate = self.fate(run_id)
+        return ("failed", fate.error) if fate.state == "ended" and fate.error else ("running", None)
 
     def delivered(self, delivery: ReplyDelivery, became: Delivered, text: str, at: str) -> None:
         """Record the outcome of a reply, and its final text."""

@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.sessions.agent_file import with_settings
     from perdure.sessions.entries import CommandEntry
     from perdure.sessions.message_queue import AcceptedMessage, Queued, check_right, says
+    from perdure.sessions.status_webhooks import StatusWebhookChange
     from perdure.sessions.wire import (
         Description,
         Message,
@@ -203,6 +204,18 @@ class SessionUpdates:
         self._kept.describe(self._read(Description, sent))
         self._session.arrived()
         return self._kept.about.as_json()
+
+    def check_status_webhook(self, sent: Sequence[Json]) -> None:
+        """Judge a `StatusWebhookChange`."""
+        self._kept.judge_webhook(self._read(StatusWebhookChange, sent))
+
+    def set_status_webhook(self, sent: Sequence[Json]) -> JsonObject:
+        """Inform an address of a run from now on, or no more; return it. It learns at once that the run waits or has ended."""
+        change = self._read(StatusWebhookChange, sent)
+        self._kept.webhooks.change(change)
+        self._session.report_status(change.webhook.run_id)
+        self._session.arrived()
+        return change.webhook.as_json()
 
     def check_end(self, sent: Sequence[Json]) -> None:
         """Judge a `SessionDeletion`."""

@@ -31,6 +31,12 @@ from perdure.runs.events import Event, Topic
 from perdure.runs.partial_output import PartialOutputEvents
 from perdure.runs.wire import RunView
 from perdure.sessions.recall import oldest_first, recall
+from perdure.sessions.status_webhooks import (
+    SET_STATUS_WEBHOOK,
+    STATUS_WEBHOOKS,
+    StatusWebhook,
+    StatusWebhookChange,
+)
 from perdure.sessions.wire import (
     COMPACT,
     DECIDE_IN_SESSION,
@@ -377,6 +383,29 @@ class Session:
         ```
         """
         return SessionInfo.model_validate(await self._update(DESCRIBE, _description(metadata)))
+
+    async def set_status_webhook(self, webhook: StatusWebhook, *, sender: str, remove: bool = False) -> None:
+        """Inform an address of a run from now on, or with `remove` no more: it learns that the run waits for a person, and its end.
+
+        A webhook with the `id` of an earlier one of this sender and run replaces it. Workers send to `callback_hosts`
+        alone, and try for a day. Raises `MessageRefusedError` for a run of another session, or for the 101st address.
+
+        ```python
+        webhook = StatusWebhook(run_id=receipt.run_id or "", url="https://example.com/ended")
+        await session.set_status_webhook(webhook, sender="ann")
+        ```
+        """
+        await self._update(SET_STATUS_WEBHOOK, StatusWebhookChange(webhook=webhook, remove=remove, sender=sender))
+
+    async def status_webhooks(self, run_id: str, *, sender: str) -> list[StatusWebhook]:
+        """Return the addresses that this sender has named for a run, for as long as the session keeps them.
+
+        ```python
+        urls = [webhook.url for webhook in await session.status_webhooks(receipt.run_id or "", sender="ann")]
+        ```
+        """
+        found: list[StatusWebhook] = await self._ask(STATUS_WEBHOOKS, list[StatusWebhook], run_id, sender)
+        return found
 
     async def show(self) -> SessionView:
         """Return the session as it is now. Its status is `waiting` if its run waits for a person.

@@ -174,11 +174,13 @@ async def deliver(
     answers: Sequence[InterruptAnswer],
     settings: JsonObject | None = None,
     key: Key | None = None,
+    mode: Mode | None = None,
 ) -> Delivery:
     """Decide what the answers decide, and then send the message to the session.
 
     `message`: its id and its text. `answers`: to interrupts of one run. `settings`: keys of the agent file that differ in the message's
-    run. `key`: taken once nothing more can refuse the input. Raises `HttpError` (403) for a caller who may not decide for people, and as `decide`.
+    run. `key`: taken once nothing more can refuse the input. `mode`: of the message, where no answers come with it. Raises `HttpError` (403)
+    for a caller who may not decide for people, and as `decide`.
     """
     run_id, before = None, 0
     late: list[str] = []
@@ -195,13 +197,12 @@ async def deliver(
         before = max((each.number for each in view.log), default=0)
     if message is not None:
         id, text = message
-        mode: Mode | None = "steer" if answers else None
         receipt = await session.send(
             text,
             sender=caller.sender,
             rights=caller.rights,
             id=id,
-            mode=mode,
+            mode="steer" if answers else mode,
             settings=settings,
             context=caller.context,  # never that of the body, which a client writes
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 import re
 import shlex
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ from perdure.runs.routes import (
     registered_routes,
 )
 from perdure.values.characters import is_visible
-from perdure.values.json import Json, WireModel
+from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_ID, MAX_NOTIFICATION_TEXT, MAX_ROUTES, MAX_WAITING_STEPS, Seconds
 
 NOTIFICATION_WORKFLOW: Final = "Notification"
@@ -184,6 +185,16 @@ class Notification(WireModel):
         return address_of(self.route)
 
 
+class StatusPush(WireModel):
+    """The form in which a callback gets a status by A2A: a body of its own, and the receiver's token."""
+
+    body: JsonObject
+    token: str = ""
+    """Header `X-A2A-Notification-Token`."""
+    authorization: str = ""
+    """Header `Authorization`."""
+
+
 class NotificationInput(WireModel):
     """The input of the workflow of one notification."""
 
@@ -191,6 +202,8 @@ class NotificationInput(WireModel):
     routes: list[str] = Field(default_factory=list)
     callback: str = ""
     """Address that the run's start named, in place of routes."""
+    push: StatusPush | None = Field(default=None, exclude_if=operator.not_)
+    """Form of the body, where it is not that of a webhook."""
 
 
 class NotificationDelivery(WireModel):
@@ -198,6 +211,7 @@ class NotificationDelivery(WireModel):
 
     notification: Notification
     callback: str = ""
+    push: StatusPush | None = Field(default=None, exclude_if=operator.not_)
     earlier: int = 0
     """Attempts of workers that were shut down meanwhile."""
 

@@ -28,6 +28,7 @@ from perdure.sessions.entries import (
 )
 from perdure.sessions.message_queue import QueueState
 from perdure.sessions.replies import ReplyDelivery
+from perdure.sessions.status_webhooks import KeptStatusWebhook
 from perdure.values.json import JsonObject, Packed, WireModel, pack
 from perdure.values.limits import CONTEXT_TOKENS, LEAST_SEGMENT, MAX_REPLY, MAX_SEGMENT
 from perdure.values.media import cut_text
@@ -535,3 +536,5 @@ class SessionSnapshot(WireModel):
     """State that its runs have written; `None` if they have written nothing, so that the agent file's counts."""
     rule_record: RuleRecord | None = Field(default=None, exclude_if=operator.not_)
     """What has happened in its runs, for the rules that hold over a session (R23.1)."""
+    webhooks: list[KeptStatusWebhook] = Field(default_factory=list, exclude_if=operator.not_)
+    """Addresses that are informed of its runs."""

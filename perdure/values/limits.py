@@ -345,6 +345,8 @@ MAX_NOTIFICATION_TEXT: Final = 600
 MAX_NOTIFIED_OUTPUT: Final = 64_000
 """Bytes of an output that a notification or a callback holds. Receivers of webhooks refuse large bodies, so a larger one
 goes as a link."""
+MAX_STATUS_WEBHOOKS: Final = 100
+"""Addresses that a session informs of its runs: it carries them whenever it continues as new."""
 MAX_NOTIFICATIONS: Final = 100
 """Notifications that a run keeps for `show`, the newest: it carries them whenever it continues as new."""
 NOTIFIED_WITHIN: Final = 2.0

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,13 +129,16 @@ async def agents(
     script: Script,
     who: Sequence[tuple[str, str, Sequence[str]]] = (EVERYTHING,),
     documents: Sequence[dict[str, Any]] = (SHOPPER, WAITER),
+    settings: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Agents]:
     tokens = write_tokens(folder / "tokens.json", *who)
     files = write_agents(folder / "agents", *documents)
-    settings: dict[str, Any] = {"agents": files, "gateway_tokens": folder / "tokens.json"}
+    given = {"agents": files, **(settings or {})}
     async with (
-        harness(client, [pay, wait], script, agents=files) as it,
-        gateway(client, [a2a_adapter], task_queue=it.task_queue, **settings) as served,
+        harness(client, [pay, wait], script, **given) as it,
+        gateway(
+            client, [a2a_adapter], task_queue=it.task_queue, gateway_tokens=folder / "tokens.json", **given
+        ) as served,
     ):
         http = [httpx.AsyncClient(headers=bearer(each), timeout=HANG) for each in tokens]
         try:

@@ -325,7 +325,7 @@ class Receiver:
         self._changed = asyncio.Condition()
 
     async def take(self, request: Request) -> Response:
-        self.got.append((dict(request.headers), await request.body()))
+        self.got.append(({**request.headers, "path": request.url.path}, await request.body()))
         status = self._answers.pop(0) if self._answers else 204
         async with self._changed:
             self._changed.notify_all()

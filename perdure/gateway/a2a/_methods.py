@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing, contextmanager
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
+import httpx2
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
 from a2a.server.routes.common import ServerCallContextBuilder
@@ -25,6 +26,7 @@ from a2a.types import (
     ListTasksResponse,
     Message,
     Part,
+    Role,
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
@@ -45,8 +47,10 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from pydantic import ValidationError
 from starlette.requests import Request
 
+from perdure.activities.http_addresses import names_host
 from perdure.agents.agent import Agent
 from perdure.agents.media import Media
 from perdure.approvals.requests import WaitingView
@@ -63,6 +67,7 @@ from perdure.gateway.a2a._objects import (
     STATES,
     TEXT,
     agent_message,
+    config_of,
     file_part,
     output_artifact,
     submitted,
@@ -74,8 +79,11 @@ from perdure.gateway.callers import APPROVE, READ, SEND, STOP, Caller, caller_of
 from perdure.gateway.errors import HttpError, problem_of
 from perdure.gateway.files import load_files
 from perdure.gateway.streams import gone
+from perdure.runs.notifications import check_callback
 from perdure.runs.wire import RunView
+from perdure.sessions.status_webhooks import StatusWebhook
 from perdure.sessions.wire import SESSION_PREFIX, digest, session_id
+from perdure.values.problems import first_problem
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -144,12 +152,12 @@ class A2AMethods(RequestHandler):
         """Send a message, and wait until its task has ended or waits for this client, unless the client wants the task at once."""
         call = _MethodCall(self._gateway, self._trees, context)
         _check_configuration(params)
-        session, run_id = await call.send(params.message)
+        session, run_id = await call.send(params.message, _push(params))
         if run_id is None:
             return _done(params.message)
         if not params.configuration.return_immediately:
             await call.follow(session, run_id)
-        return await call.task(session, run_id, _history_length(params.configuration), params.message)
+        return await call.task(session, run_id, call.just_sent(params, session, run_id))
 
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
@@ -158,11 +166,11 @@ class A2AMethods(RequestHandler):
         with _as_a2a():
             call = _MethodCall(self._gateway, self._trees, context)
             _check_configuration(params)
-            session, run_id = await call.send(params.message)
+            session, run_id = await call.send(params.message, _push(params))
             if run_id is None:
                 yield _done(params.message)
                 return
-            yield await call.task(session, run_id, _history_length(params.configuration), params.message)
+            yield await call.task(session, run_id, call.just_sent(params, session, run_id))
             async with aclosing(call.updates(session, run_id)) as updates:
                 async for update in updates:
                     yield update
@@ -187,7 +195,9 @@ class A2AMethods(RequestHandler):
     async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task | None:
         call = _MethodCall(self._gateway, self._trees, context)
         call.caller.check(READ, "look at a task")
-        return await call.task(await call.session_of(params.id), params.id, _history_length(params))
+        session, history = await call.session_of(params.id), _history_length(params)
+        messages = [] if history == 0 else await call.messages(session, params.id)
+        return await call.task(session, params.id, messages if history is None else messages[-history:])
 
     @_method
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
@@ -208,31 +218,44 @@ class A2AMethods(RequestHandler):
     async def on_list_tasks(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         call = _MethodCall(self._gateway, self._trees, context)
         call.caller.check(READ, "look at tasks")
+        await call.check_status()
+        _history_length(params)
         return await call.tasks(params)
 
+    @_method
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        del params, context
-        raise PushNotificationNotSupportedError
+        call = _MethodCall(self._gateway, self._trees, context)
+        return await call.push_to(params, await call.session_of(params.task_id), params.task_id)
 
+    @_method
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        del params, context
-        raise PushNotificationNotSupportedError
+        call = _MethodCall(self._gateway, self._trees, context)
+        for webhook in await call.pushed_to(params.task_id):
+            if webhook.id == params.id:
+                return config_of(webhook)
+        raise TaskNotFoundError(f"the task has no push notification config {params.id!r}")
 
+    @_method
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        del params, context
-        raise PushNotificationNotSupportedError
+        call = _MethodCall(self._gateway, self._trees, context)
+        webhooks = await call.pushed_to(params.task_id)
+        return ListTaskPushNotificationConfigsResponse(configs=map(config_of, webhooks))
 
+    @_method
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        del params, context
-        raise PushNotificationNotSupportedError
+        call = _MethodCall(self._gateway, self._trees, context)
+        for webhook in await call.pushed_to(params.task_id):
+            if webhook.id == params.id:
+                session = await call.session_of(params.task_id)
+                await session.set_status_webhook(webhook, sender=call.caller.sender, remove=True)
 
     async def on_get_extended_agent_card(
         self, params: GetExtendedAgentCardRequest, context: ServerCallContext
@@ -261,9 +284,63 @@ class _MethodCall:
             raise RunNotFoundError(task)
         return await self._gateway.own_session_of(self.caller, task)
 
-    async def send(self, message: Message) -> tuple[Session, str | None]:
-        """Send a message, or decide what it decides, and return its session and the id of its run; `None`: it was a command."""
+    async def send(
+        self, message: Message, push: TaskPushNotificationConfig | None = None
+    ) -> tuple[Session, str | None]:
+        """Send a message, or decide what it decides, and return its session and the id of its run; `None`: it was a command.
+
+        `push`: an address that is informed of that run.
+        """
         self.caller.check(SEND, "send messages to an agent")
+        if push is not None:
+            self.judge_push(push)
+        session, run_id = await self._send(message)
+        if push is not None and run_id is not None:
+            await self.push_to(push, session, run_id)
+        return session, run_id
+
+    def judge_push(self, push: TaskPushNotificationConfig) -> None:
+        """Raise where the address of a config may not be informed. A worker judges it once more."""
+        hosts = self._gateway.settings.callback_hosts
+        if not hosts:
+            raise PushNotificationNotSupportedError
+        problem = check_callback(push.url)
+        host = "" if problem else httpx2.URL(push.url).host
+        if not problem and not names_host(hosts, host):
+            problem = f"the host {host} is not allowed; allowed are {', '.join(hosts)}"
+        if problem:
+            raise HttpError(422, f"the push notification config's url: {problem}")
+
+    async def push_to(
+        self, push: TaskPushNotificationConfig, session: Session, run_id: str
+    ) -> TaskPushNotificationConfig:
+        """Inform an address of a task, and return its config with its id."""
+        self.caller.check(READ, "follow a task")
+        self.judge_push(push)
+        try:
+            webhook = StatusWebhook(
+                id=push.id or digest([push.url, push.token], 16),
+                run_id=run_id,
+                url=push.url,
+                token=push.token,
+                scheme=push.authentication.scheme,
+                credentials=push.authentication.credentials,
+                protocol="1.0" if self._request.headers.get("a2a-version", "").startswith("1") else "0.3",
+                waits=self.caller.may(APPROVE),
+            )
+        except ValidationError as error:
+            raise HttpError(422, f"the push notification config: {first_problem(error)}") from None
+        await session.set_status_webhook(webhook, sender=self.caller.sender)
+        return config_of(webhook)
+
+    async def pushed_to(self, task: str) -> list[StatusWebhook]:
+        """Return the addresses that this caller has named for a task."""
+        self.caller.check(READ, "follow a task")
+        if not self._gateway.settings.callback_hosts:
+            raise PushNotificationNotSupportedError
+        return await (await self.session_of(task)).status_webhooks(task, sender=self.caller.sender)
+
+    async def _send(self, message: Message) -> tuple[Session, str | None]:
         perdure = self._gateway.perdure
         files = await asyncio.to_thread(files_of, message) if perdure.stores_media else {}
         a2a_message = read(message, files)
@@ -281,7 +358,8 @@ class _MethodCall:
         return session, a2a_message.task
 
     async def _deliver(self, session: Session, message: tuple[str, str]) -> str | None:
-        delivery = await deliver(session, self.caller, self._own_run, message=message, answers=[])
+        # Without its `taskId` a message begins a task, also while another one of the context works.
+        delivery = await deliver(session, self.caller, self._own_run, message=message, answers=[], mode="followup")
         return delivery.run_id
 
     async def _continue(self, session: Session, message: A2aMessage) -> None:
@@ -371,18 +449,16 @@ class _MethodCall:
         self,
         session: Session,
         run_id: str,
-        history: int | None = None,
-        message: Message | None = None,
+        messages: Sequence[Message] = (),
         *,
         with_files: bool = True,
     ) -> Task:
         """Return a run as a task.
 
-        `history`: so many messages at most. `message`: the one that was just sent. `with_files`: whether its artifact
-        has the files of the output. Raises `RunNotFoundError`.
+        `messages`: its history. `with_files`: whether its artifact has the files of the output. Raises
+        `RunNotFoundError`.
         """
         view = await session.view_run(run_id)
-        messages = [] if message is None or history == 0 else [_with_ids(message, session.key, run_id)]
         if view is None:
             return submitted(run_id, await self._context(session), messages)
         if view.agent and view.agent != self._agent.name:
@@ -394,6 +470,27 @@ class _MethodCall:
         files = await self._files(view) if with_files else []
         return task_of(view, context, at, waiting, messages, files)
 
+    def just_sent(self, params: SendMessageRequest, session: Session, run_id: str) -> list[Message]:
+        """Return the message that was just sent, as the history of its task."""
+        if _history_length(params.configuration) == 0:
+            return []
+        return [_with_ids(params.message, session.key, run_id)]
+
+    async def messages(self, session: Session, run_id: str) -> list[Message]:
+        """Return the user's messages that a run answers, as far as the session has them at hand."""
+        entries = (await session.show()).entries
+        found = [entry for entry in entries if entry["type"] == "message" and entry.get("runId") == run_id]
+        return [
+            Message(
+                message_id=str(entry["messageId"]),
+                context_id=await self._context(session),
+                task_id=run_id,
+                role=Role.ROLE_USER,
+                parts=[Part(text=str(entry["text"]))],
+            )
+            for entry in found
+        ]
+
     async def _files(self, view: RunView) -> list[Media]:
         """Return the files of a run's whole output, with their bytes."""
         output = view.output if view.status == "completed" else None
@@ -401,6 +498,13 @@ class _MethodCall:
 
     async def _context(self, session: Session) -> str:
         return (await session.about()).session
+
+    async def check_status(self) -> None:
+        """Raise `HttpError` (422) for a status that the protocol does not have: the library reads it as none."""
+        body = await self._request.json()
+        status = body["params"].get("status") if isinstance(body.get("params"), dict) else None
+        if isinstance(status, str) and status not in TaskState.keys():  # noqa: SIM118  # an enum of protobuf is no mapping
+            raise HttpError(422, f"status must be one of {', '.join(TaskState.keys()[1:])}")
 
     async def tasks(self, params: ListTasksRequest) -> ListTasksResponse:
         """Return a page of the agent's tasks, the newest first."""
@@ -427,7 +531,7 @@ class _MethodCall:
                 task.ClearField("artifacts")
         total = await self._gateway.perdure.count_runs(selection)
         return ListTasksResponse(
-            tasks=kept, next_page_token=page.following or "", page_size=size, total_size=max(total, len(kept))
+            tasks=kept, next_page_token=page.following or "", page_size=len(kept), total_size=max(total, len(kept))
         )
 
 
@@ -444,9 +548,13 @@ def _check_configuration(params: SendMessageRequest) -> None:
         raise ContentTypeNotSupportedError(
             f"acceptedOutputModes must have {TEXT!r} or {JSON!r}: an agent answers in these"
         )
-    if configuration.HasField("task_push_notification_config"):
-        raise PushNotificationNotSupportedError
     _history_length(configuration)
+
+
+def _push(params: SendMessageRequest) -> TaskPushNotificationConfig | None:
+    configuration = params.configuration
+    named = configuration.HasField("task_push_notification_config")
+    return configuration.task_push_notification_config if named else None
 
 
 def _history_length(params: Any) -> int | None:

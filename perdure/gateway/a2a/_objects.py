@@ -12,6 +12,7 @@ from a2a.types import (
     AgentInterface,
     AgentSkill,
     Artifact,
+    AuthenticationInfo,
     HTTPAuthSecurityScheme,
     Message,
     Part,
@@ -20,6 +21,7 @@ from a2a.types import (
     SecurityScheme,
     StringList,
     Task,
+    TaskPushNotificationConfig,
     TaskState,
     TaskStatus,
 )
@@ -32,6 +34,7 @@ from perdure.approvals.requests import WaitingView
 from perdure.gateway.a2a._messages import DECIDES
 from perdure.gateway.answers import below, failure_of, interrupt_id, output_text
 from perdure.runs.wire import RunStatus, RunView
+from perdure.sessions.status_webhooks import StatusWebhook
 from perdure.sessions.wire import digest
 from perdure.values.json import Json, JsonObject
 
@@ -51,11 +54,13 @@ STATES: Final[dict[RunStatus, TaskState]] = {
 _BEARER: Final = "bearer"
 
 
-def card_of(name: str, agent: Agent[Any], url: str, *, with_token: bool, with_files: bool) -> AgentCard:
+def card_of(
+    name: str, agent: Agent[Any], url: str, *, with_token: bool, with_files: bool, with_push: bool
+) -> AgentCard:
     """Return an agent's card.
 
     `url`: of its methods. `with_token`: whether the gateway lets in callers with a token alone. `with_files`: whether
-    it takes and returns files.
+    it takes and returns files. `with_push`: whether it informs addresses of a task.
     """
     modes = [TEXT, JSON, *(["*/*"] if with_files else [])]
     about = agent.description or f"Runs the agent {agent.name}."
@@ -66,7 +71,7 @@ def card_of(name: str, agent: Agent[Any], url: str, *, with_token: bool, with_fi
         supported_interfaces=[
             AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version=each) for each in ("1.0", "0.3")
         ],
-        capabilities=AgentCapabilities(streaming=True, push_notifications=False),
+        capabilities=AgentCapabilities(streaming=True, push_notifications=with_push),
         default_input_modes=modes,
         default_output_modes=modes,
         skills=[AgentSkill(id=name, name=name, description=about, tags=["agent"])],
@@ -161,6 +166,15 @@ def file_part(file: Media) -> Part:
 def agent_message(id: str, parts: Iterable[Part]) -> Message:
     """Return a message of the agent."""
     return Message(message_id=id, role=Role.ROLE_AGENT, parts=parts)
+
+
+def config_of(webhook: StatusWebhook) -> TaskPushNotificationConfig:
+    """Return an address that is informed of a task."""
+    config = TaskPushNotificationConfig(id=webhook.id, task_id=webhook.run_id, url=webhook.url, token=webhook.token)
+    if webhook.scheme:
+        authentication = AuthenticationInfo(scheme=webhook.scheme, credentials=webhook.credentials)
+        config.authentication.CopyFrom(authentication)
+    return config
 
 
 def value(plain: Any) -> Value:

@@ -58,11 +58,15 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
         name = request.path_params["agent"]
         agent = gateway.agents.get(name)
         url = f"{gateway.guards.scheme(request)}://{request.url.netloc}/a2a/{name}"
-        return JSONResponse(
-            agent_card_to_dict(
-                card_of(name, agent, url, with_token=not gateway.guards.open, with_files=gateway.perdure.stores_media)
-            )
+        made = card_of(
+            name,
+            agent,
+            url,
+            with_token=not gateway.guards.open,
+            with_files=gateway.perdure.stores_media,
+            with_push=bool(gateway.settings.callback_hosts),
         )
+        return JSONResponse(agent_card_to_dict(made))
 
     routes = [
         Route("/a2a/{agent}", call, methods=["POST"]),
