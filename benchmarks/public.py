@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import tau
 from perdure import Agent
 from perdure.testing import check, gold_plan
 from perdure.testing.scripted_model import write_script
@@ -23,6 +24,13 @@ _CALLS: Final = ("output", "call", "calls", "gold", "answer")
 
 
 def table() -> str:
+    """Return the table of the datasets, and that of τ²-bench: what of them is there."""
+    if not os.environ.get(FOLDER):
+        return tau.table()
+    return f"{_sequences_table()}\n\n{tau.table()}"
+
+
+def _sequences_table() -> str:
     """Return the sequences of each file, the valid plans by dialect, and why the others were refused."""
     folder = os.environ.get(FOLDER)
     files = sorted(Path(folder).rglob("*.json*")) if folder else []

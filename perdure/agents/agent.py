@@ -358,6 +358,7 @@ class Agent(Generic[OutputT]):
                 each.name,
                 instructions=each.instructions,
                 tools=[*each.functions, *each.delegations],
+                messages=[{"type": "hosted", "tool": name} for name in each.hosted],
                 output=each.output if output is None or number else output,
                 context=each.context,
                 description=each.description,

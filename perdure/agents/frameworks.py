@@ -23,10 +23,12 @@ from perdure.errors import AgentError, ToolDefinitionError
 from perdure.hooks.answers import Refused, refuse
 from perdure.hooks.decorator import HookFunction
 from perdure.hooks.events import BeforeAgentStart, BeforeToolCall, HookEvent, HookRef, MessageReceived
+from perdure.models.providers.capabilities import capabilities_of
 from perdure.tools.decorator import ToolFunction, plain_schema
 from perdure.tools.framework_agents import PYDANTIC_AI, framework_of, plain_name
 from perdure.tools.frameworks import CONTEXT, framework_tools
 from perdure.values.json import JsonObject, dumps
+from perdure.values.messages import HostedTool
 from perdure.values.problems import first_problem
 
 _HOOK_SECONDS: Final = 60.0
@@ -74,6 +76,8 @@ class FrameworkAgent:
     functions: list[ToolFunction] = field(default_factory=list)
     delegations: list[JsonObject] = field(default_factory=list)
     """Definitions of tools that delegate to other agents."""
+    hosted: list[HostedTool] = field(default_factory=list)
+    """Tools that the model's provider runs."""
     options: AgentOptions = field(default_factory=lambda: AgentOptions())
     hooks: list[HookFunction] = field(default_factory=list)
     not_carried: list[NotCarried] = field(default_factory=list)
@@ -289,6 +293,7 @@ class _OpenAIAgents:
             agent.leave(f"the MCP server {server.name!r}", "name it in the file of --mcp, and its tools in the agent")
         self._read_output(agent, source)
         self._read_model(agent, source)
+        self._read_hosted(agent, source)
         self._read_guardrails(agent, source)
         self._read_rest(agent, source)
 
@@ -310,6 +315,8 @@ class _OpenAIAgents:
 
     def _read_tool(self, agent: FrameworkAgent, tool: Any) -> None:
         named = f"the tool {getattr(tool, 'name', type(tool).__name__)!r}"
+        if isinstance(tool, (self._sdk.WebSearchTool, self._sdk.CodeInterpreterTool)):
+            return  # `_read_hosted` reads it, once the model is known
         if getattr(tool, "_agent_instance", None) is None:
             agent.add_tool(tool, named)
             return
@@ -410,6 +417,31 @@ class _OpenAIAgents:
             given["reasoning_effort"] = thinking.effort
         _set_sampling(agent, given, "model_settings")
 
+    def _read_hosted(self, agent: FrameworkAgent, source: Any) -> None:
+        """Read the tools that a provider runs. One that the agent's model does not have, or with settings, is a loss."""
+        named = agent.options.get("models", {})
+        chosen: list[str | list[str]] = [named.get("fast", []), named.get("smart", [])]
+        models = [model for each in chosen for model in ([each] if isinstance(each, str) else each)]
+        for tool in source.tools:
+            name: HostedTool
+            if isinstance(tool, self._sdk.WebSearchTool):
+                name = "web_search"
+                usual = {each.name: each.default for each in dataclasses.fields(tool)}
+                lost = [option for option, default in usual.items() if getattr(tool, option) != default]
+            elif isinstance(tool, self._sdk.CodeInterpreterTool):
+                name = "code_execution"
+                lost = [] if tool.tool_config.get("container") == {"type": "auto"} else ["tool_config"]
+            else:
+                continue
+            if any(name not in capabilities_of(model).hosted_tools for model in models):
+                agent.leave(f"the tool {tool.name!r}", _instead_of_tool(tool))
+                continue
+            agent.hosted.append(name)
+            for option in lost:
+                agent.leave(
+                    f"{option} of the tool {tool.name!r}", "the provider's default holds: hosted tools have no settings"
+                )
+
     def _read_guardrails(self, agent: FrameworkAgent, source: Any) -> None:
         for guardrail in source.input_guardrails:
             name = guardrail.get_name()
@@ -432,6 +464,7 @@ class _OpenAIAgents:
         for guardrail in source.output_guardrails:
             agent.leave(
                 f"the output guardrail {guardrail.get_name()!r}",
+                # No hook sees a run's output: it streams, and may be a reference, before the run has ended.
                 "check the output where you receive it, or the delivered reply in a message_sending hook",
             )
 

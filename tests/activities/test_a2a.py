@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from a2a.types import ListTasksRequest, TaskState
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -23,6 +24,7 @@ from perdure.client.run import Run
 from perdure.client.selection import Selection
 from perdure.errors import ToolDefinitionError
 from perdure.hosting.connection import data_converter
+from perdure.testing import kill, run_locally
 from perdure.testing.scripted_model import Script
 from perdure.tools.decorator import ToolFunction
 from tests.gateway.support import bearer, some_name
@@ -69,6 +71,21 @@ async def test_another_agent_is_a_tool(dev_server: WorkflowEnvironment, tmp_path
         (call,) = view.calls
         assert call.status == "done"
         assert any(name.startswith("!") for name in view.met), "the result counts as written by others"
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+async def test_a_worker_dies_in_a_call(
+    dev_server: WorkflowEnvironment, tmp_path: Path, moment: Literal["before", "during", "after"]
+) -> None:
+    # The other agent is asked once: its task, and the id of the message, are the same for each attempt.
+    async with agents(dev_server.client, tmp_path, lambda _: {"calls": [], "output": "Red shoes."}) as it:
+        asker = Agent("desk", instructions="You sell.", tools=[shopper(it, retries=3)], output=str)
+        async with run_locally(asker, model=ASKS, faults=[kill("shopper", moment)]) as local:
+            view = await local.run("Shoes.")
+        assert (view.status, view.output) == ("completed", "Red shoes."), view.error
+        tasks = await (await it.client()).list_tasks(ListTasksRequest())
+        assert [task.status.state for task in tasks.tasks] == [TaskState.TASK_STATE_COMPLETED]
+        assert len(it.it.model.requests) == 1
 
 
 async def test_data_is_the_result(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:

@@ -78,14 +78,47 @@ def test_r21_2_handoffs_in_a_circle_are_delegates_with_what_else_the_agents_have
     ]
 
 
-def test_r21_2_agents_as_tools_are_delegates_and_hosted_tools_are_listed() -> None:
+def test_r21_2_agents_as_tools_are_delegates_and_hosted_tools_stay() -> None:
     found = of(foreign.orchestrator)
     given = tools(found.document())
     assert given["translate_to_spanish"]["_delegate"] == "spanish"
     assert set(given["translate_to_spanish"]["properties"]) == {"input"}
     assert found.document()["config"]["must_call"] == ["translate_to_spanish"]
-    assert parts(found) == ["the tool 'web_search'"]
-    assert "agent_tool" in found.not_carried[0].instead
+    assert parts(found) == []
+    assert hosted(found) == ["web_search"]
+
+
+def hosted(agent: Agent[Any]) -> list[str]:
+    return [message["tool"] for message in agent.document()["context"] if message["type"] == "hosted"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "model", "kept", "lost"),
+    [
+        (agents.WebSearchTool(search_context_size="high"), None, ["web_search"], "search_context_size of the tool"),
+        (agents.WebSearchTool(), "gpt-3.5-turbo", [], "the tool 'web_search'"),
+        (
+            agents.CodeInterpreterTool({"type": "code_interpreter", "container": {"type": "auto"}}),
+            "gpt-5.2",
+            ["code_execution"],
+            "",
+        ),
+        (
+            agents.CodeInterpreterTool({"type": "code_interpreter", "container": "c1"}),
+            None,
+            ["code_execution"],
+            "tool_config of",
+        ),
+        (agents.FileSearchTool(vector_store_ids=["v"]), None, [], "the tool 'file_search'"),
+    ],
+)
+def test_r21_2_hosted_tools_of_the_openai_sdk(tool: Any, model: str | None, kept: list[str], lost: str) -> None:
+    found = of(agents.Agent(name="searcher", instructions="Search.", tools=[tool], model=model))
+    assert hosted(found) == kept
+    assert [each for each in parts(found) if lost and each.startswith(lost)] == [
+        each for each in parts(found) if "tool" in each
+    ]
+    assert bool(lost) is any("tool" in each for each in parts(found))
 
 
 def test_r21_2_each_part_that_is_lost_is_a_warning() -> None:

@@ -1,0 +1,158 @@
+"""Gold actions of τ²-bench as runs, against its own databases, judged by its own evaluator.
+
+The benchmark is not here. `PERDURE_TAU2` names a checkout of `sierra-research/tau2-bench`, whose dependencies are
+installed beside (`pip install litellm loguru deepdiff addict toml docstring-parser tenacity pandas`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from perdure import Agent, ToolContext, ToolError
+from perdure.errors import JsonError
+from perdure.testing import run_locally
+from perdure.testing.scripted_model import ChatRequest, write_script
+from perdure.tools.decorator import ToolFunction, open_tool
+from perdure.values.json import JsonObject, loads
+
+CHECKOUT: Final = "PERDURE_TAU2"
+_DOMAINS: Final = ("airline", "retail")
+_Dialect: TypeAlias = Literal["solution", "tools", "script"]
+_DIALECTS: Final[tuple[_Dialect, ...]] = ("solution", "tools", "script")
+_CONTEXT: Final = "†context"
+_AT_ONCE: Final = 8
+
+
+class _Domain:
+    """A domain of the benchmark: its tasks, and the state of its database by run."""
+
+    def __init__(self, name: str) -> None:
+        package = f"tau2.domains.{name}.environment"
+        self._messages: Any = importlib.import_module("tau2.data_model.message")
+        self._evaluator: Any = importlib.import_module("tau2.evaluator.evaluator_env").EnvironmentEvaluator
+        self._environment: Any = importlib.import_module(package)
+        self.name = name
+        self.tasks: list[Any] = self._environment.get_tasks(None)
+        self._runs: dict[str, Any] = {}
+        self._trajectories: dict[str, list[Any]] = {}
+
+    def begin(self, run_id: str) -> None:
+        """Give a run a database of its own."""
+        self._runs[run_id] = self._environment.get_environment()
+        self._trajectories[run_id] = []
+
+    def tools(self) -> list[ToolFunction]:
+        """Return the domain's tools, as the benchmark defines them."""
+        return [self._tool(tool) for tool in self._environment.get_environment().get_tools()]
+
+    def _tool(self, tool: Any) -> ToolFunction:
+        function = tool.openai_schema["function"]
+
+        async def call(**params: Any) -> Any:
+            context: ToolContext = params.pop(_CONTEXT)
+            made = self._messages.ToolCall(id=context.idempotency_key, name=tool.name, arguments=params)
+            answer = self._runs[context.run_id].get_response(made)
+            self._trajectories[context.run_id] += [
+                self._messages.AssistantMessage(role="assistant", tool_calls=[made]),
+                answer,
+            ]
+            if answer.error:
+                raise ToolError("tool_failed", str(answer.content))
+            try:
+                return loads(answer.content)
+            except JsonError:
+                return answer.content
+
+        definition = {
+            "name": tool.name,
+            "description": function["description"],
+            "inputSchema": function["parameters"],
+            "_exclusive": True,
+        }
+        return open_tool(definition, call, context_parameter=_CONTEXT)
+
+    def reward(self, run_id: str, task: Any) -> float:
+        """Return the reward that the benchmark's evaluator gives for what a run did to its database."""
+        found = self._evaluator.calculate_reward(self._environment.get_environment, task, self._trajectories[run_id])
+        reward: float = found.db_check.db_reward
+        return reward
+
+
+def table() -> str:
+    """Return the tasks of each domain, and in how many a run of each dialect leaves the right database."""
+    checkout = os.environ.get(CHECKOUT)
+    if not checkout:
+        return f"τ²-bench is left out: {CHECKOUT} names no checkout"
+    sys.path.insert(0, str(Path(checkout) / "src"))
+    os.environ.setdefault("TAU2_DATA_DIR", str(Path(checkout) / "data"))
+    try:
+        importlib.import_module("loguru").logger.remove()
+        domains = [_Domain(name) for name in _DOMAINS]
+    except ImportError as error:
+        raise SystemExit(f"{CHECKOUT}: {error}; install τ²-bench's dependencies beside") from None
+    return asyncio.run(_table(domains))
+
+
+async def _table(domains: list[_Domain]) -> str:
+    lines = ["| domain | tasks | calls | solution | tools | script | not right |", "|---|--:|--:|--:|--:|--:|---|"]
+    for domain in domains:
+        right, why = Counter[str](), list[str]()
+        for dialect in _DIALECTS:
+            for task, reward, words in await _play(domain, dialect):
+                right[dialect] += reward == 1.0
+                if reward != 1.0:
+                    why.append(f"{task.id}, {dialect}: {words}")
+        calls = sum(len(_actions(task)) for task in domain.tasks)
+        figures = " | ".join(f"{right[each]}" for each in _DIALECTS)
+        lines.append(f"| {domain.name} | {len(domain.tasks)} | {calls:,} | {figures} | {'; '.join(why) or '–'} |")
+    return "\n".join(lines)
+
+
+def _actions(task: Any) -> list[Any]:
+    return [each for each in task.evaluation_criteria.actions or [] if each.requestor == "assistant"]
+
+
+async def _play(domain: _Domain, dialect: _Dialect) -> list[tuple[Any, float, str]]:
+    plans = {task.id: _plan(task) for task in domain.tasks}
+
+    def answer(request: ChatRequest) -> Any:
+        id = request.text.rpartition("TASK <")[2].partition(">")[0]
+        plan = plans[id]
+        return write_script(plan) if dialect == "script" else plan
+
+    agent = Agent(
+        f"{domain.name}-{dialect}",
+        instructions="You serve customers.",
+        tools=domain.tools(),
+        dialect=dialect,
+        approval={"ask": "never"},
+    )
+    async with run_locally(agent, model=answer) as local:
+
+        async def play(task: Any, turns: asyncio.Semaphore) -> tuple[Any, float, str]:
+            run_id = f"{domain.name}-{dialect}-{task.id}"
+            domain.begin(run_id)
+            async with turns:
+                run = await local.perdure.start(agent, {"request": f"TASK <{task.id}>"}, id=run_id)
+                view = await run.wait()
+            failed = "; ".join(str(call.error) for call in view.calls if call.error) or view.error or "another database"
+            return task, domain.reward(run_id, task), failed
+
+        turns = asyncio.Semaphore(_AT_ONCE)
+        return await asyncio.gather(*(play(task, turns) for task in domain.tasks))
+
+
+def _plan(task: Any) -> JsonObject:
+    """Return a task's gold actions as a plan."""
+    calls: list[JsonObject] = []
+    for number, action in enumerate(_actions(task)):
+        # The order of the actions is the database's, and no data says so.
+        after = {"_after": [f"†state.r{number - 1}"]} if number else {}
+        calls.append({"_tool": action.name, **action.arguments, "_outputPath": f"†state.r{number}", **after})
+    return {"calls": calls, "output": {"done": True}}
