@@ -17,8 +17,8 @@ help: ## Show this list.
 demo: $(READY) ## An agent plans, acts, fails, corrects itself and finishes; ARGS="--stay" keeps the Web UI up.
 	@$(BIN)/perdure demo $(ARGS)
 
-# As many as cores: beside more of them a workflow task can take longer than the SDK allows. A process gets neighbours from the order, so a module's server starts once.
-WORKERS ?= 2
+# Half of a test's time is waiting, so two cores serve three processes; beside more, a workflow task can take longer than the SDK allows.
+WORKERS ?= 3
 test: $(DEV) ## Run the suite; ARGS="-k name" picks tests, WORKERS=3 runs as many processes.
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
@@ -29,9 +29,11 @@ UNCACHED := runs plan_rules streaming approvals hooks hook_durability session se
 test-uncached: $(DEV) ## The tests of workflows again, each replayed from its history at every task.
 	@WORKFLOW_CACHE=0 $(BIN)/python -m pytest -q -n 2 $(UNCACHED:%=tests/workflows/test_%.py) $(ARGS)
 
-soak: $(DEV) ## The tests that take minutes; SOAK=10 plays ten times as much.
-	@$(BIN)/python -m pytest -q -n 2 -m soak --timeout 1200 $(ARGS)
-	@for round in 1 2 3; do $(MAKE) -s test-loaded ARGS= || exit 1; done
+SOAK ?= 1
+SHARED := plan values runs models sessions approvals testing workflows/test_differential.py
+soak: $(DEV) ## The tests that take minutes, and all random cases of those that the suite plays in part; SOAK=10 plays ten times as many of the first.
+	@SOAK=$(SOAK) $(BIN)/python -m pytest -q -n 3 -m soak --timeout 1200 $(ARGS)
+	@SOAK=$(SOAK) $(BIN)/python -m pytest -q -n 2 --timeout 1200 $(SHARED:%=tests/%) $(ARGS)
 
 test-clients: $(DEV) clients ## Run the clients that others wrote against the gateway; CLIENTS=required fails where one is not installed.
 	@$(BIN)/python -m pytest -q -n 2 -m clients --timeout 600 tests/clients $(ARGS)

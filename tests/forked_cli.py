@@ -32,7 +32,10 @@ _LOADED: Final = {
     _WORKER: (_WORKER,),
 }
 """What a program has loaded before it is forked. It begins with the function `main` of its module."""
-FORKED: Final = ("TEMPORAL_", "OPENAI_", "PERDURE_", "EDITOR", "VISUAL")
+FORKED: Final = (
+    *("TEMPORAL_", "PERDURE_", "EDITOR", "VISUAL", "HOME"),
+    *("OPENAI_", "ANTHROPIC_", "GOOGLE_", "GEMINI_", "AWS_"),
+)
 """Variables that nothing reads while it is loaded."""
 _HEADER: Final = 8
 

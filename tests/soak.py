@@ -1,4 +1,4 @@
-"""How long a soak takes: `make soak` fits 25 minutes, and `SOAK=10 make soak` plays ten times as much."""
+"""How much is played: a share of it in the suite, all of it in a soak, and `SOAK=10 make soak` plays ten times as much."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import os
 from typing import Final
 
 _TIMES: Final = float(os.environ.get("SOAK", "1"))
+_SHARE: Final = 1.0 if "SOAK" in os.environ else 0.3
 
 
 def times(count: int) -> int:
-    """So many, or as many times more as `SOAK` says."""
+    """So many, or as many times more as `SOAK` says: for tests that are marked `soak`."""
     return max(1, round(count * _TIMES))
+
+
+def share(count: int) -> int:
+    """So many in a soak, and a share of them in the suite: for random cases, which are others each time or enough as they are."""
+    return max(1, round(count * _SHARE))

@@ -14,6 +14,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure.gateway.api.adapter import OPERATIONS
 from tests.gateway.test_api import GREETER, served
+from tests.soak import share
 from tests.support import DONE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -61,7 +62,7 @@ async def test_anything_is_answered(dev_server: WorkflowEnvironment, tmp_path: P
             if answer.status_code >= 400:
                 assert answer.headers["content-type"] == "application/problem+json"
 
-        @settings(max_examples=120, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=share(120), suppress_health_check=list(HealthCheck))
         @given(requests())
         def check(request: tuple[str, str, Any, Any]) -> None:
             asyncio.run_coroutine_threadsafe(send(*request), loop).result(60)

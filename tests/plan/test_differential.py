@@ -15,8 +15,9 @@ from perdure.values.references import MISSING, Reference, parse_expression
 from perdure.values.state import State, Write
 from tests.differential.cases import PATHS, TAKES, Case, make_case, rename, renamed
 from tests.differential.interpreter import NOTHING, Interpreter, UnwritableError, interpret, leaves, parse
+from tests.soak import share
 
-SEEDS = 2000
+SEEDS = share(2000)
 PROPERTIES = {name: {} if kind == "any" else {"type": kind} for name, kind in TAKES.items()}
 TOOLS = {
     (f"t{index}", group): parse_tool(

@@ -29,6 +29,7 @@ from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.json import Json, JsonObject
 from perdure.values.state import State
+from tests.soak import share
 
 TOOLS = [
     parse_tool({"name": "act", "properties": {"x": {}}, "_activity": "act"}, activities=["act"]),
@@ -516,7 +517,7 @@ def test_r10_7_what_is_no_message_or_held_already_is_refused() -> None:
         context_module.withdraw(progress, "1")
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(share(60)))
 def test_r10_5_whatever_happens_nothing_starts_unasked_is_lost_or_ends_twice(seed: int) -> None:
     random = Random(seed)
     world = World(random.choice(list(DIALECTS)), max_requests=10_000, parallel=random.choice([None, 2]))

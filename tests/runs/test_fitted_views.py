@@ -14,6 +14,7 @@ from perdure.runs.wire import CallView, RunResult, RunView
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.sizes import Sizes, cut_to
 from tests.cpu import Cpu
+from tests.soak import share
 
 
 def result(size: int) -> RunResult:
@@ -80,7 +81,7 @@ def views(draw: st.DrawFn) -> RunView:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=share(60))
 @given(views(), st.integers(60_000, 300_000))
 def test_r18_3_any_run_fits_and_says_what_was_cut(view: RunView, limit: int) -> None:
     fitted = fit(view, limit)
@@ -128,7 +129,7 @@ def test_r18_3_three_hundred_calls_of_ten_kilobytes_wait() -> None:
     assert fit_waiting(waiting[:100]) == waiting[:100]
 
 
-@settings(max_examples=50)
+@settings(max_examples=share(50))
 @given(st.integers(1, 4000), SIZES, st.text(max_size=200), st.integers(20_000, 300_000))
 def test_r18_3_whatever_waits_is_named_as_far_as_there_is_room(count: int, each: int, name: str, limit: int) -> None:
     waiting = [

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from perdure.runs.loops import LoopInput, most_items
 from perdure.values.limits import MAX_PAYLOAD
 from perdure.values.sizes import Sizes
+from tests.soak import share
 
 TEXTS = st.sampled_from(["x", "é", "語", "\x01", '"', "👩"])
 SIZES = st.integers(0, 50) | st.integers(0, 1000) | st.integers(0, 200_000)
@@ -33,7 +34,7 @@ def end(of: LoopInput, index: int, failed: bool, text: str, code: str) -> None:
         of.keep(index, text, Sizes().of(text))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share(60), deadline=None)
 @given(
     count=st.integers(1, 3000),
     kinds=st.lists(st.tuples(st.booleans(), TEXTS, SIZES, st.integers(0, 300)), min_size=1, max_size=20),

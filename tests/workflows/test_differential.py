@@ -24,9 +24,10 @@ from perdure.testing.scripted_model import ChatRequest, ScriptedModel
 from perdure.workflows.agent import AgentWorkflow
 from tests.differential.cases import TAKES, Case, assigns_again, make_case
 from tests.differential.interpreter import interpret
+from tests.soak import share
 from tests.support import registry
 
-RUNS = 100
+RUNS = share(100)
 AT_ONCE = 8
 DIALECTS = ("solution", "tools", "script")
 FOUND = (20_971, 23_207, 23_845)
