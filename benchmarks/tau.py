@@ -27,6 +27,8 @@ _Dialect: TypeAlias = Literal["solution", "tools", "script"]
 _DIALECTS: Final[tuple[_Dialect, ...]] = ("solution", "tools", "script")
 _CONTEXT: Final = "†context"
 _AT_ONCE: Final = 8
+_SECONDS: Final = 600.0
+"""Real seconds for a run, on a loaded machine."""
 
 
 class _Domain:
@@ -133,7 +135,7 @@ async def _play(domain: _Domain, dialect: _Dialect) -> list[tuple[Any, float, st
         dialect=dialect,
         approval={"ask": "never"},
     )
-    async with run_locally(agent, model=answer) as local:
+    async with run_locally(agent, model=answer, timeout=_SECONDS) as local:
 
         async def play(task: Any, turns: asyncio.Semaphore) -> tuple[Any, float, str]:
             run_id = f"{domain.name}-{dialect}-{task.id}"
