@@ -31,6 +31,7 @@ from temporalio.service import RPCError
 
 from perdure import Agent, Notification, Perdure, ToolError, hook, refuse, tool
 from perdure.approvals.requests import APPROVE_ACTIVITY
+from perdure.client.forks import fork_run
 from perdure.errors import PerdureError
 from perdure.hooks import (
     AfterToolCall,
@@ -731,6 +732,36 @@ async def record_quorum(to: Recorder) -> None:
 
     policy = {"approval": {"tools": {"remove": {"by": 2, "not": "requester"}}}}
     await play(to, "quorum", [Game(agent("remove", config=policy), [both, DONE], decides)])
+
+
+async def record_forks(to: Recorder) -> None:
+    """A run with a decision, and forks of it: one whose call is edited, one with a changed result, and one of its plan."""
+    looks = {"_tool": "look", "path": "/a", "_outputPath": "†state.a"}
+    first = calls(looks, {"_tool": "remove", "path": "†state.a.path"})
+    script = [first, calls({"_tool": "look", "path": "/b"}), DONE]
+    async with harness(to.client, to.tools, [*script, DONE, DONE, DONE], sandboxed=False) as it:
+        handle = await it.start(agent("look", "remove"), run_id="forked")
+        await it.until_waiting(handle.id, "1.1")
+        await handle.execute_update(DECIDE, {"call": "1.1", "decision": "approve", "by": "bob"})
+        await handle.result()
+        ids = [handle.id]
+        changes: tuple[dict[str, Any], ...] = ({"edits": {"2.0": {"path": "/c"}}}, {"results": {"2.0": {"path": "/d"}}})
+        for number, how in enumerate(changes, 2):
+            fork = await fork_run(it.client, "forked", "3", id=f"forked-{number}", **how)
+            await fork.result()
+            ids.append(fork.id)
+        fork = await fork_run(it.client, "forked", "2", id="forked-4", edits={"1.1": {"path": "/e"}})
+        await it.until_waiting(fork.id, "1.1")
+        await fork.execute_update(DECIDE, {"call": "1.1", "decision": "approve", "by": "bob"})
+        await fork.result()
+        await to.keep(to.client, "forked", [*ids, fork.id])
+
+
+async def record_uncached(to: Recorder) -> None:
+    """A run of a worker that keeps no workflow in memory: no local activity prepares it."""
+    await play(
+        to, "uncached", [Game(agent("look"), [calls({"_tool": "look", "path": "/a"}), DONE])], cached_workflows=0
+    )
 
 
 async def when_asked(_: Harness, handle: AgentHandle) -> None:

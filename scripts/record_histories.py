@@ -689,6 +689,8 @@ async def main() -> int:
         "abandoned": scenarios.record_abandoned,
         "approvals": scenarios.record_approvals,
         "quorum": scenarios.record_quorum,
+        "forks": scenarios.record_forks,
+        "uncached": scenarios.record_uncached,
         "hooks": scenarios.record_hooks,
         "talks": scenarios.record_talks,
         "asking": scenarios.record_asking,

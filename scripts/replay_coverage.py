@@ -18,7 +18,10 @@ ROOT: Final = Path(__file__).parents[1]
 HISTORIES: Final = ROOT / "tests" / "histories"
 _NEVER_REPLAYED: Final = (
     r"@workflow\.query",
+    r"@payloads_query",
+    r"def (_?payload|context|details|view|fate|at_hand)\(",
     r"@\w+\.validator",
+    r"def (check|check_policy|check_(message|decision|withdrawal|compact|redelivery|description|end))\(self, sent\b",
     r"@property",
     r"^def tell\(",
     r"^def _bounded\(",

@@ -27,10 +27,10 @@ MORE = {
 """What 0.1.0's code was recorded of after its release: paths that the next version changed, of which no history was kept before."""
 LATER = KINDS | {
     "abandoned", "session-abandoned",
-    "approvals", "approver", "calls", "cancelled-delegate", "delegates", "ends", "existing", "existing-fails", "existing-reset", "hooked", "hooks", "hundreds", "informed-again", "key", "large", "large-delegate", "limited", "loops", "lost-worker",
+    "approvals", "approver", "calls", "cancelled-delegate", "delegates", "ends", "existing", "existing-fails", "existing-reset", "forked", "hooked", "hooks", "hundreds", "informed-again", "key", "large", "large-delegate", "limited", "loops", "lost-worker",
     "model-away", "policy", "refused", "reset", "resets", "rounds", "scheduled", "session-archived", "session-asking", "session-decided", "session-deleted",
     "session-ended", "session-held-back", "session-kept", "session-left", "left-loops", "session-modes", "session-replies", "session-reset", "session-stopped", "session-unknown",
-    "session-withdrawn", "shut-down", "steered", "moved", "notified", "notified-later", "quorum", "turns", "unnotified",
+    "session-withdrawn", "shut-down", "steered", "moved", "notified", "notified-later", "quorum", "turns", "uncached", "unnotified",
 }  # fmt: skip
 """What every version since leaves a history of: everything that emits commands (R24.1)."""
 LEAST = 90

@@ -34,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, RunSnapshot, carried, restore, snapshot
     from perdure.runs.wire import (
         PREPARE_ACTIVITY,
+        PREPARED_BY_ACTIVITY,
         PREPARED_FORM,
         READ_AGENT_ACTIVITY,
         REFUSED,
@@ -52,6 +53,8 @@ _ANOTHER_WITHIN: Final = timedelta(minutes=1)
 PREPARING: Final = RetryPolicy(maximum_interval=timedelta(seconds=20), maximum_attempts=8)
 """Attempts of a worker to read an agent's file, and to prepare a run: about a minute, in which its disk or a server may be away."""
 _ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
+_ATTEMPT: Final = timedelta(seconds=30)
+"""Time of one attempt to read an agent's file, or to prepare a run: MCP servers list their tools meanwhile."""
 
 
 def should_continue_as_new(*, keeps: bool = False) -> bool:
@@ -163,12 +166,13 @@ async def with_agent(run_input: RunInput) -> RunInput:
     """Return the input with the agent that it names, as the worker's file has it now (R19.6). Fail with `Refused` where there is none."""
     if not run_input.agent_name:
         return run_input
+    read = workflow.execute_local_activity if _prepares_locally() else workflow.execute_activity
     try:
-        document: JsonObject = await workflow.execute_local_activity(
+        document: JsonObject = await read(
             READ_AGENT_ACTIVITY,
             run_input.agent_name,
             result_type=dict,
-            start_to_close_timeout=timedelta(seconds=30),
+            start_to_close_timeout=_ATTEMPT,
             retry_policy=PREPARING,
         )
     except (ActivityError, ApplicationError) as error:
@@ -210,29 +214,41 @@ async def record(run_input: RunInput) -> Packed:
         notify=agent.config.notify.places(),
         callback=run_input.callback,
     )
+    locally = _prepares_locally()
     try:
-        try:
-            packed: Packed = await workflow.execute_local_activity(
-                PREPARE_ACTIVITY,
-                wanted,
-                result_type=Packed,
-                start_to_close_timeout=timedelta(seconds=30),
-                retry_policy=PREPARING,
-            )
-        except ApplicationError as error:
-            if error.type != NO_SUCH_TOOL:
-                raise _refused(error) from None
-            packed = await workflow.execute_activity(
-                PREPARE_ACTIVITY,
-                wanted,
-                result_type=Packed,
-                start_to_close_timeout=timedelta(seconds=5),
-                schedule_to_close_timeout=_ANOTHER_WITHIN,
-                retry_policy=_ASK_AROUND,
-            )
+        if locally:
+            try:
+                prepared: Packed = await workflow.execute_local_activity(
+                    PREPARE_ACTIVITY,
+                    wanted,
+                    result_type=Packed,
+                    start_to_close_timeout=_ATTEMPT,
+                    retry_policy=PREPARING,
+                )
+                return prepared
+            except ApplicationError as error:
+                if error.type != NO_SUCH_TOOL:
+                    raise _refused(error) from None
+        prepared = await workflow.execute_activity(
+            PREPARE_ACTIVITY,
+            wanted,
+            result_type=Packed,
+            start_to_close_timeout=timedelta(seconds=5) if locally else _ATTEMPT,
+            schedule_to_close_timeout=_ANOTHER_WITHIN,
+            retry_policy=_ASK_AROUND,
+        )
     except ActivityError as error:
         raise _refused(error) from None
-    return packed
+    return prepared
+
+
+def _prepares_locally() -> bool:
+    """Whether a local activity prepares the run. A worker that keeps no workflow in memory decides otherwise, and a marker
+    in the history records that.
+
+    With a query the SDK's core evicts such a workflow at once, and its local activity with it: the task ends by its timeout, 10 s later.
+    """
+    return not workflow.patched(PREPARED_BY_ACTIVITY)
 
 
 def _read(run_input: RunInput) -> tuple[AgentSpec, Context, Policy]:

@@ -33,6 +33,7 @@ from perdure.hosting.settings_display import secrets_of
 from perdure.hosting.worker_group import limited_workers, model_rates
 from perdure.models.requests import Endpoint
 from perdure.queries import SearchAttributes
+from perdure.runs.wire import PREPARED_BY_ACTIVITY
 from perdure.sessions.wire import UNLIMITED_RUNS_PATCH
 from perdure.tools.decorator import tool_function
 from perdure.tools.invocation import limited, model_queue
@@ -63,7 +64,8 @@ INTERCEPTORS: Final[tuple[Interceptor, ...]] = (Masking(), EagerStartInterceptor
 class WorkerParts:
     """Workflows and activities over these tools, for one worker.
 
-    `stored`: whether large values go to external storage; `versioned`: whether the worker has a version. The rest as `perdure.hosting.worker.build_worker` has it.
+    `stored`: whether large values go to external storage; `versioned`: whether the worker has a version;
+    `cached`: number of workflows that it keeps in memory, that of the settings by default. The rest as `perdure.hosting.worker.build_worker` has it.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class WorkerParts:
         *,
         stored: bool = False,
         versioned: bool = False,
+        cached: int | None = None,
         model: AsyncOpenAI | None = None,
         endpoints: Mapping[str, Endpoint] | Endpoints | None = None,
         attribute: SearchAttributes | None = None,
@@ -84,6 +87,7 @@ class WorkerParts:
                     f"tool_limits: {tool.name} cannot be limited here: its calls go to workers of their own"
                 )
         self.settings = settings
+        self._cached = settings.cached_workflows if cached is None else cached
         keep_secret(*secrets_of(settings))
         max_payload = MAX_STORED if stored else MAX_PAYLOAD
         underway = underway or ActiveExecutions()
@@ -157,11 +161,13 @@ class WorkerParts:
         """Whether a workflow of this worker records a patch's marker.
 
         A session's execution has hooks where the worker has any (R10.17), and no limit of runs where the worker has none (R10.3).
+        A run is prepared by no local activity where the worker keeps no workflow in memory (R13.7).
         """
         decided = {
             SESSION_HOOKS_PATCH: self._session_hooks,
             LOCAL_SESSION_HOOKS_PATCH: False,
             UNLIMITED_RUNS_PATCH: not self.settings.session_runs,
+            PREPARED_BY_ACTIVITY: not self._cached,
         }
         return decided.get(patch.patch_id, True)
 

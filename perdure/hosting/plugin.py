@@ -41,6 +41,7 @@ from perdure.hosting.sdk_internals import Unsandboxed, activity_name
 from perdure.hosting.settings import Settings, changed, in_force, using
 from perdure.hosting.worker_group import model_rates
 from perdure.models.requests import Endpoint
+from perdure.runs.wire import PREPARED_BY_ACTIVITY
 from perdure.sessions.wire import SESSION_WORKFLOW
 from perdure.tools.frameworks import tool_functions
 from perdure.tools.invocation import model_queue, tool_queue
@@ -124,6 +125,7 @@ class PerdurePlugin(SimplePlugin):
             self._settings,
             stored=stored,
             versioned=versioned,
+            cached=config.get("max_cached_workflows"),
             model=self._model,
             endpoints=self._endpoints,
         )
@@ -240,10 +242,10 @@ def _registry(settings: Settings, tools: Iterable[AgentTool], agents: list[Agent
 def _activation(
     parts: WorkerParts, theirs: Callable[[PatchActivationInput], bool] | None
 ) -> Callable[[PatchActivationInput], bool]:
-    """Return what decides on patches: `theirs` for the user's workflows, the parts for Perdure's sessions."""
+    """Return what decides on patches: `theirs` for the user's workflows, the parts for Perdure's own."""
 
     def activates(patch: PatchActivationInput) -> bool:
-        if patch.workflow_info.workflow_type == SESSION_WORKFLOW:
+        if patch.workflow_info.workflow_type == SESSION_WORKFLOW or patch.patch_id == PREPARED_BY_ACTIVITY:
             return parts.activates(patch)
         return theirs is None or theirs(patch)
 

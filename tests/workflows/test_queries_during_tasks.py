@@ -1,4 +1,5 @@
-"""Runs and sessions at which somebody looks ask their workers by no local activity, but for a run's preparation (R13.7).
+"""Runs and sessions at which somebody looks ask their workers by no local activity (R13.7). A run's preparation is one, where the
+worker keeps the run in memory meanwhile.
 
 Where a query comes with a task, the SDK's core ends the task before the results of its local activities are handed out; a replay hands them
 out in the first task. Without a cache each task is such a replay, and what signals and updates do meanwhile came in another order.
@@ -9,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from temporalio.api.enums.v1 import WorkflowTaskFailedCause
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import WorkflowHistory, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
@@ -21,9 +23,10 @@ from perdure.client.histories import replay_history
 from perdure.hooks import MessageReceived, SessionStart
 from perdure.hosting.connection import data_converter
 from perdure.runs.agent import Situation
-from perdure.runs.wire import RUN_QUERY
+from perdure.runs.wire import RUN_QUERY, RunView
 from perdure.sessions.wire import SHOW, Receipt
-from tests.support import DONE, agent, harness
+from perdure.testing import ScriptedModel
+from tests.support import DONE, Harness, agent, harness
 from tests.timeouts import HANG
 from tests.workflows.test_session import ALL, desk, idles
 
@@ -65,7 +68,26 @@ async def test_a_policy_of_the_workers_own_is_asked_while_somebody_looks(dev_ser
         history = await run.fetch_history()
     await check_replays(history)
     assert (result.status, result.requests) == ("completed", 4)
-    assert local_activities(history) == 1, "its preparation"
+    assert local_activities(history) == 0
+
+
+@pytest.mark.parametrize("cached", [0, 1000])
+async def test_who_looks_at_a_run_before_its_first_task_costs_no_task(
+    dev_server: WorkflowEnvironment, cached: int
+) -> None:
+    """A worker that keeps no workflow in memory lost the first task, for 10 s: the query evicted the run with its local activity."""
+    queue = f"before-{cached}-{uuid4().hex[:8]}"
+    run = await Harness(dev_server.client, ScriptedModel([]), queue).start(agent(), run_id=queue)
+    asked = asyncio.create_task(run.query(RUN_QUERY, result_type=RunView))
+    await asyncio.sleep(0)
+    async with harness(dev_server.client, [], [DONE], task_queue=queue, cached_workflows=cached):
+        async with asyncio.timeout(HANG):
+            assert (await asked).run_id == queue
+            await run.result()
+        history = await run.fetch_history()
+    assert EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT not in {event.event_type for event in history.events}
+    assert local_activities(history) == (1 if cached else 0)
+    await check_replays(history)
 
 
 @pytest.mark.parametrize("limit", [0, 5])
