@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -466,6 +466,14 @@ class CalledTool(WireModel):
             "unknown" if tool is None else "dangerous" if dangerous else "safe" if tool.safe else "undeclared"
         )
         return cls.model_construct(tool=name, danger=danger)  # validating thousands would take long (R18.5)
+
+    @classmethod
+    def of_calls(cls, calls: Iterable[tuple[str, Tool | None]]) -> list[CalledTool]:
+        """Return the tools of these calls, in their order. Calls of one tool share one object."""
+        known: dict[tuple[str, int], CalledTool] = {}
+        return [
+            known.get(key) or known.setdefault(key, cls.of(*each)) for each in calls if (key := (each[0], id(each[1])))
+        ]
 
 
 class Situation(WireModel):

@@ -217,7 +217,7 @@ class RunProvenance:
                 shown_sources |= NOWHERE if self.hides(sources) else untrusted(sources)
         progress.told = sorted(shown_sources)
         clean = [
-            print_of(call.spec.raw)
+            call.spec.raw
             for call in plan.calls
             if not untrusted(call.inputs.origins.written) and call.state.status != "done" and call.id not in self._noted
         ]
@@ -227,7 +227,10 @@ class RunProvenance:
             if progress.planned
             else set()
         )
-        progress.planned = [each for each in [*progress.planned, *clean] if each not in made][-KEPT_PLANNED:]
+        # No more of them are kept: of thousands of calls the others take no digest (R18.5).
+        newest = clean if made else clean[-KEPT_PLANNED:]
+        planned = [*progress.planned, *map(print_of, newest)]
+        progress.planned = [each for each in planned if each not in made][-KEPT_PLANNED:]
 
     def note_type(self, call_id: str, tool: Tool | None) -> None:
         """Record the type of the call's result, as its tool declares it."""

@@ -342,9 +342,9 @@ class RunState:
         )
         if plan.settled:
             self._end_plan(plan)
-        progress.called = [
-            CalledTool.of(call.spec.tool_name, call.spec.tool) for own in plan.own for call in own.written()
-        ]
+        progress.called = CalledTool.of_calls(
+            (call.spec.tool_name, call.spec.tool) for own in plan.own for call in own.written()
+        )
         progress.after_error = bool(problems) or any(call.state.status == "failed" for call in fresh)
         turns.note_plan(progress, plan)
         if plan.request:
