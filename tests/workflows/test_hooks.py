@@ -93,7 +93,7 @@ async def test_without_hooks_a_run_has_the_history_that_it_had(time_skipping: Wo
     counts = []
     both: list[list[Any]] = [[send], [send, elsewhere]]
     for functions in both:
-        async with harness(time_skipping.client, functions, plan()) as it:
+        async with harness(time_skipping.client, functions, plan(), cached_workflows=1000) as it:
             view = await it.run(agent("send", config={"stream": False}))
             assert view.status == "completed"
             assert await activities(it, view.run_id) == ["perdure.request", "send", "perdure.request"]
