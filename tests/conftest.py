@@ -19,10 +19,9 @@ from perdure.hosting.server import embedded_server
 from perdure.queries import add_attributes
 from perdure.runs.wire import ATTRIBUTES
 from perdure.testing._servers import serve
-from tests.soak import share
 
 # Time limits belong to the machine, not to the rules under test; a hang is caught by pytest's own timeout.
-settings.register_profile("suite", deadline=None, max_examples=share(100))
+settings.register_profile("suite", deadline=None, max_examples=100)
 settings.load_profile("suite")
 # A shell that runs the suite in the background has it ignore Ctrl+C, and so would every program that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

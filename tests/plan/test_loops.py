@@ -16,7 +16,6 @@ from perdure.tools.tool import Tool, parse_tool
 from perdure.values.json import JsonObject, dumps
 from perdure.values.references import Reference
 from perdure.values.state import State, Write
-from tests.soak import share
 
 NAMES = ("hosts", "check", "fix", "report", "alone")
 TOOLS: dict[str, Tool] = {
@@ -410,7 +409,7 @@ def _placed(value: Any, place: int) -> Any:
     return None if value is GONE else value
 
 
-@settings(max_examples=share(150), deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(programs(), st.integers(0, 10**6))
 def test_a_program_gives_what_it_gives_one_call_after_another(program: list[dict[str, Any]], seed: int) -> None:
     def answer(call: Call) -> Any:

@@ -21,7 +21,6 @@ from perdure.runs.run import RunState
 from perdure.runs.wire import PreparedWorker
 from tests.runs.test_request_loop import LATE, TOOL, delivered, loop_of
 from tests.runs.test_snapshot import continued
-from tests.soak import share
 
 
 def noted(run: RunState) -> list[JournalEntry]:
@@ -50,7 +49,7 @@ def plan_of(dice: Random, count: int) -> list[dict[str, Any]]:
     return calls
 
 
-@settings(max_examples=share(150))
+@settings(max_examples=150)
 @given(st.integers(0, 2**32), st.integers(0, 8), st.sampled_from(["", "steer", "stop", "break"]))
 def test_each_call_that_starts_has_one_start_and_each_that_ends_one_end_behind_it(
     seed: int, count: int, what: str

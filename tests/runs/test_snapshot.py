@@ -22,7 +22,6 @@ from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.json import pack
 from perdure.values.state import State
-from tests.soak import share
 from tests.strategies import json_values, plans
 
 NOW = "2026-01-01T00:00:00"
@@ -132,7 +131,7 @@ def seen(run: RunState) -> list[Any]:
     ]
 
 
-@settings(max_examples=share(50))
+@settings(max_examples=50)
 @given(STEPS)
 def test_r6_8_a_run_that_continues_as_new_after_each_request_goes_on_as_if_it_had_not(steps: list[Any]) -> None:
     stays, goes = begun(), begun()

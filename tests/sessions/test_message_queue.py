@@ -27,7 +27,6 @@ from perdure.sessions.views import fate
 from perdure.sessions.wire import Message, MessageWithdrawal, message_key, session_id
 from perdure.values.limits import MAX_REPORTS
 from perdure.values.messages import MODES, SessionRules
-from tests.soak import share
 
 SESSION = session_id("acme", "desk")
 ALL = ["*"]
@@ -526,7 +525,7 @@ several = st.builds(steered_run, st.integers(0, 30), st.integers(0, 30), st.inte
 )
 
 
-@settings(max_examples=share(400))
+@settings(max_examples=400)
 @given(st.lists(several, max_size=40), st.integers(1, 6))
 def test_r10_3_whatever_happens_nothing_is_lost_and_nothing_waits_for_nothing(lists: list[Any], cap: int) -> None:
     it, now = lane(cap=cap), 0.0

@@ -16,7 +16,6 @@ from perdure.testing._people import seconds
 from perdure.testing._schema_values import Seeded, make
 from perdure.testing.toolbox import Execution, unlike_once
 from perdure.values.schemas import Schema
-from tests.soak import share
 
 
 @tool(safe=True, duration=0.5)
@@ -167,7 +166,7 @@ def ship(to: str, items: list[str], express: bool = False) -> int:
 wide = Agent("wide", tools=[price, pay, ship, {"name": "think", "_output": {"type": "string"}}])
 
 
-@settings(max_examples=share(50))
+@settings(max_examples=50)
 @given(plans(wide, most=5))
 def test_r14_4_plans_of_an_agent_are_valid(plan: list[dict[str, Any]]) -> None:
     assert check(wide, plan).problems == []

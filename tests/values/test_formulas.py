@@ -22,7 +22,7 @@ from perdure.values.sizes import Sizes, TooManyBytesError
 from perdure.values.state import State
 from perdure.values.templates import TextBudget, parse_template
 from tests.cpu import Cpu
-from tests.soak import share, times
+from tests.soak import times
 
 DATA: dict[str, Any] = {
     "state": {
@@ -364,13 +364,13 @@ def agrees(text: str) -> None:
         assert type(got) is type(expected)
 
 
-@settings(max_examples=share(300), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(text=FORMULAS)
 def test_r16_3_a_formula_agrees_with_python(text: str) -> None:
     agrees(text)
 
 
-@settings(max_examples=share(200))
+@settings(max_examples=200)
 @given(text=FORMULAS)
 def test_r16_3_where_python_gives_json_a_formula_does(text: str) -> None:
     """But for what formulas refuse on purpose: a sum of what are no numbers, a text of many by `%`, keys that are no texts."""
@@ -413,7 +413,7 @@ def never_past_its_bounds(text: str) -> None:
     assert steps.left >= 0
 
 
-@settings(max_examples=share(500))
+@settings(max_examples=500)
 @given(text=WRITTEN | FORMULAS)
 def test_r16_3_whatever_is_written_is_a_value_or_an_error(text: str) -> None:
     never_past_its_bounds(text)

@@ -19,7 +19,6 @@ from perdure.values.limits import DECIDED
 from perdure.values.provenance import AGENT, MODEL, NOWHERE, KnownSources, Labels, SourceTable, join, shape, untrusted
 from perdure.values.references import MISSING, Reference
 from perdure.values.state import State, Write
-from tests.soak import share
 
 A, B, C = (frozenset({name}) for name in "abc")
 
@@ -103,7 +102,7 @@ def calls(draw: st.DrawFn) -> dict[str, Any]:
     return {"_tool": draw(st.sampled_from(sorted(TOOLS))), **params, "_outputPath": path, "_outputMethod": how}
 
 
-@settings(max_examples=share(200))
+@settings(max_examples=200)
 @given(st.lists(st.lists(calls(), min_size=1, max_size=6), min_size=1, max_size=3), st.randoms(use_true_random=False))
 def test_no_byte_has_an_origin_that_its_sources_do_not_name(requests: list[list[Any]], chance: Any) -> None:
     """Soundness: tools put their own mark and everything that they were given into what they return."""
@@ -187,7 +186,7 @@ WHILE: dict[str, Any] = {"_tool": "_while", "_while": "index < 2", "_max": 4}
 MISSED: dict[str, Any] = {"_tool": "t", "p": "†state.y || †state.z", "_outputPath": "†state.y"}
 
 
-@settings(max_examples=share(300))
+@settings(max_examples=300)
 @given(st.lists(conditional(), min_size=1, max_size=6))
 @example([IF_ON, {**WHILE, "_body": [MISSED]}])  # the loop reads what is not there
 @example([SAME, {**WHILE, "_body": [{**IF_ON, "_outputPath": "†state.x"}]}])  # the loop hands on what was there

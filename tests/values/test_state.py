@@ -14,7 +14,6 @@ from perdure.errors import ReferenceSyntaxError, StateError
 from perdure.values.references import MISSING, get, overlaps, parse_output_path
 from perdure.values.state import State, Write, replay
 from tests.cpu import Cpu
-from tests.soak import share
 from tests.strategies import paths, writes
 
 
@@ -108,7 +107,7 @@ def test_r4_1_reading_back_to_the_newest_set_is_reading_the_value(
         assert found is expected is MISSING or found == expected or moved
 
 
-@settings(max_examples=share(300))
+@settings(max_examples=300)
 @given(st.lists(st.lists(writes(), max_size=8), max_size=4))
 def test_compacting_forgets_only_what_cannot_be_seen(parts: list[list[Write]]) -> None:
     state = State()
