@@ -29,7 +29,7 @@ from perdure.gateway.bounds import HEADERS, BoundedBody, too_large
 from perdure.gateway.callers import UNSIGNED, Caller
 from perdure.gateway.errors import HttpError, as_problem_json, problem_of
 from perdure.gateway.guards import Guards, TooManyGuessesError, is_loopback
-from perdure.gateway.tokens import OneToken, TokenFile, Tokens
+from perdure.gateway.tokens import NoTokens, OneToken, TokenFile, Tokens
 from perdure.gateway.webhooks import Declared, trigger_adapter
 from perdure.hosting.settings import Settings, in_force
 from perdure.values.caller_context import read_context
@@ -140,7 +140,9 @@ def tokens_of(settings: Settings) -> Tokens | None:
         raise SettingsError("gateway_token and gateway_tokens are both set: set one of them")
     if settings.gateway_tokens is not None:
         return TokenFile(settings.gateway_tokens, report=lambda line: _log.info("%s", line))
-    return None if settings.gateway_token is None else OneToken(settings.gateway_token)
+    if settings.gateway_token is not None:
+        return OneToken(settings.gateway_token)
+    return None if settings.gateway_oidc is None else NoTokens()
 
 
 class _Framed(BaseRoute):
@@ -314,5 +316,5 @@ def check_reachable(settings: Settings) -> None:
     """Raises `SettingsError` where others could reach a gateway that asks for no token, and for tokens that cannot be read."""
     if tokens_of(settings) is None and not is_loopback(settings.gateway_host):
         raise SettingsError(
-            f"other machines can reach {settings.gateway_host}: require tokens, with --tokens FILE or --token TEXT"
+            f"other machines can reach {settings.gateway_host}: require tokens, with --tokens FILE or --token TEXT, or set gateway_oidc"
         )

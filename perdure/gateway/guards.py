@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import getpass
 import hmac
 import ipaddress
+import json
 import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 from urllib.parse import quote, unquote
 
 from starlette.requests import Request
@@ -20,7 +22,9 @@ from starlette.responses import Response
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.tokens import FORM, OneToken, Tokens
+from perdure.hosting.oidc import Person
 from perdure.sessions.wire import EVERYTHING
+from perdure.values.json import dumps
 
 SESSION: Final = "perdure_session"
 """Names a browser, for its forms."""
@@ -41,6 +45,12 @@ LONGEST_WAIT: Final = 60.0
 """Seconds between guesses in the end: 1,440 a day."""
 _REMEMBERED: Final = 10_000
 """Addresses that guessed wrong; the oldest is forgotten first."""
+_PERSON: Final = "~"
+"""Begins the text of a person's session, as no token's id does."""
+_PERSON_ID: Final = re.compile(r"person-(\d+)-[0-9a-f]{12}")
+"""In place of a token's id: the end of the sign-in, in seconds since 1970, and a digest of the person."""
+_LARGEST_COOKIE: Final = 3_500
+"""Characters. Browsers keep 4,096 with the cookie's name, end and signature."""
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -144,15 +154,19 @@ class Guards:
 
     def signed_in(self, request: Request) -> Caller | None:
         """Return the caller by the session that sign-in has given their browser, while the session lasts and its token is valid."""
-        named, _, signature = request.cookies.get(self._cookie, "").rpartition(".")
-        if not hmac.compare_digest(signature.encode(), self._sign(self._cookie, named).encode()):
+        named = self.kept(request, self._cookie)
+        if named is None or self._tokens is None:
             return None
-        until, id, _ = named.split(".")
-        return self._tokens.named(id) if self._tokens is not None and int(until) > self._clock() else None
+        who, _, _ = named.partition(".")
+        return _person(who.removeprefix(_PERSON)) if who.startswith(_PERSON) else self._tokens.named(who)
 
     def is_let_in(self, caller: Caller) -> bool:
-        """Whether the token that a caller has shown is let in still."""
-        return self._tokens is None or self._tokens.named(caller.token) is not None
+        """Whether the token that a caller has shown is let in still, or the person's sign-in lasts."""
+        if self._tokens is None:
+            return True
+        if (person := _PERSON_ID.fullmatch(caller.token)) is not None:
+            return int(person[1]) > self._clock()
+        return self._tokens.named(caller.token) is not None
 
     def caller_with(self, text: str, request: Request) -> Caller | None:
         """Return the owner of this token. A wrong token counts for its address and for the token's id. A right one is accepted however often
@@ -184,9 +198,37 @@ class Guards:
 
     def sign_in(self, request: Request, response: Response, caller: Caller) -> None:
         """Give the browser a session of its own, which holds nothing of the token but its id."""
-        named = f"{int(self._clock()) + SESSION_SECONDS}.{caller.token}.{secrets.token_urlsafe(16)}"
-        cookie = f"{named}.{self._sign(self._cookie, named)}"
-        self._set_cookie(request, response, self._cookie, cookie)
+        self.keep(request, response, self._cookie, f"{caller.token}.{secrets.token_urlsafe(16)}", SESSION_SECONDS)
+
+    def sign_in_person(self, request: Request, response: Response, person: Person, seconds: float) -> None:
+        """Give the browser a session of a person whom a provider has identified. The cookie holds the person, signed.
+
+        Raises `HttpError` (403) where a cookie has no room for their roles.
+        """
+        until = int(self._clock() + seconds)
+        words = dumps([until, person.tenant, person.sender, list(person.roles), list(person.rights)])
+        packed = base64.urlsafe_b64encode(words.encode()).decode()
+        if len(packed) > _LARGEST_COOKIE:
+            raise HttpError(403, "This account has more roles than a cookie can hold. Map a claim with fewer roles.")
+        self.keep(request, response, self._cookie, f"{_PERSON}{packed}.{secrets.token_urlsafe(16)}", seconds)
+
+    def keep(self, request: Request, response: Response, name: str, text: str, seconds: float) -> None:
+        """Have the browser keep a text, signed, for so many seconds. A page of another site may lead back with it only before sign-in."""
+        named = f"{int(self._clock() + seconds)}.{text}"
+        strict = name in (self._cookie, SESSION)
+        self._set_cookie(request, response, name, f"{named}.{self._sign(name, named)}", strict=strict)
+
+    def kept(self, request: Request, name: str) -> str | None:
+        """Return the text that this server has given the browser under the name, while it lasts; `None`: there is none."""
+        named, _, signature = request.cookies.get(name, "").rpartition(".")
+        if not hmac.compare_digest(signature.encode(), self._sign(name, named).encode()):
+            return None
+        until, _, text = named.partition(".")
+        return text if int(until) > self._clock() else None
+
+    def forget(self, response: Response, name: str) -> None:
+        """Have the browser forget a text."""
+        response.delete_cookie(name, httponly=True)
 
     def sign_out(self, response: Response) -> None:
         """Have the browser forget its session."""
@@ -218,14 +260,22 @@ class Guards:
             self._set_cookie(request, response, SESSION, session)
         return response
 
-    def _set_cookie(self, request: Request, response: Response, name: str, value: str) -> None:
+    def _set_cookie(self, request: Request, response: Response, name: str, value: str, *, strict: bool = True) -> None:
         # A browser sends it with another site's questions only where that site, and so this server, is served over TLS.
         elsewhere = (self._api_host or "").startswith("https:")
         secure = elsewhere or self.scheme(request) == "https"
-        response.set_cookie(name, value, httponly=True, samesite="none" if elsewhere else "strict", secure=secure)
+        same_site: Literal["none", "strict", "lax"] = "none" if elsewhere else "strict" if strict else "lax"
+        response.set_cookie(name, value, httponly=True, samesite=same_site, secure=secure)
 
     def _sign(self, use: str, text: str) -> str:
         return hmac.new(self._secret, f"{use}:{text}".encode(), sha256).hexdigest()
+
+
+def _person(packed: str) -> Caller:
+    """Return the caller of a text that `sign_in_person` has packed and this server has signed."""
+    until, tenant, sender, roles, rights = json.loads(base64.urlsafe_b64decode(packed.encode()))
+    who = sha256(dumps([tenant, sender]).encode()).hexdigest()[:12]
+    return Caller(tenant, sender, frozenset(rights), f"person-{until}-{who}", frozenset(roles))
 
 
 def forwarded(request: Request, proxies: Sequence[Network]) -> tuple[str, str]:

@@ -65,6 +65,18 @@ class OneToken:
         return self._caller if id == ONE else None
 
 
+class NoTokens:
+    """No token is valid: people sign in by a provider alone."""
+
+    def find(self, text: str) -> Caller | None:
+        del text
+        return None
+
+    def named(self, id: str) -> Caller | None:
+        del id
+        return None
+
+
 class TokenEntry(BaseModel):
     """A token, as the file has it."""
 

@@ -27,6 +27,7 @@ from pydantic_settings import (
 from perdure.agents.files import AGENTS, json_option
 from perdure.approvals.policy import ASKS, Ask, Flow
 from perdure.errors import SettingsError
+from perdure.hosting.oidc import OidcConfig
 from perdure.models.requests import PATIENCE, Endpoint
 from perdure.models.usage import Price
 from perdure.rules import Rule
@@ -373,6 +374,13 @@ class Settings(BaseSettings):
     )
     gateway_token: str | None = setting(
         None, "In place of them the only token, which may do everything", GATEWAY, "TEXT", secret=True, min_length=16
+    )
+    gateway_oidc: Annotated[OidcConfig | None, BeforeValidator(_json)] = setting(
+        None,
+        "The provider of OpenID Connect by which people sign in: issuer, client_id, rights, …",
+        GATEWAY,
+        "JSON|@FILE",
+        secret=True,
     )
     gateway_triggers: Path | None = setting(
         None, "Signed webhooks that start runs or send messages (`perdure trigger check`)", GATEWAY, "FILE"

@@ -33,9 +33,21 @@ STATIC: Final = StaticFiles(directory=HERE / "static")
 
 
 class Site:
-    """The pages of one server. `home`: the path below which they all stand; `None`: the inbox is all there is."""
+    """The pages of one server. `home`: the path below which they all stand; `None`: the inbox is all there is.
 
-    def __init__(self, guards: Guards, namespace: str, *, home: str | None = "/", web_ui: str = "") -> None:
+    `provider` names the provider by which people sign in, if there is one. `takes_tokens`: whether a token opens the pages too.
+    """
+
+    def __init__(
+        self,
+        guards: Guards,
+        namespace: str,
+        *,
+        home: str | None = "/",
+        web_ui: str = "",
+        provider: str = "",
+        takes_tokens: bool = True,
+    ) -> None:
         self.guards = guards
         self.home = home
         self._templates = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True)
@@ -55,6 +67,8 @@ class Site:
             namespace=namespace,
             home=home,
             web_ui=web_ui.rstrip("/"),
+            provider=provider,
+            takes_tokens=takes_tokens,
             static="static" if home is None else "/static",
         )
 
@@ -132,6 +146,10 @@ class Site:
         response = self.go_to(request, _own(back, self.home or "./"))
         self.guards.sign_in(request, response, caller)
         return response
+
+    def signed_in_page(self, request: Request, back: str) -> Response:
+        """Return a page that goes on by itself. A redirect would not: browsers send no strict cookie on the way from another site."""
+        return self.page(request, "signed_in.html", to=_own(back, self.home or "./"))
 
     async def tenants(self, request: Request, perdure: Perdure) -> list[str]:
         """The tenants that the caller may choose from; none for a caller who has one."""

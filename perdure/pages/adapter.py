@@ -16,6 +16,7 @@ from perdure.pages._conversations import Conversations
 from perdure.pages._costs import CostsPage
 from perdure.pages._files import FilePages
 from perdure.pages._inbox import Inbox
+from perdure.pages._oidc import oidc_routes
 from perdure.pages._runs import RunPages
 from perdure.pages._schedules import SchedulesPage
 from perdure.pages._sign_in import signing_in
@@ -50,10 +51,21 @@ def pages(gateway: Gateway) -> Adapter:
 
 
 def sign_in(gateway: Gateway) -> Adapter:
-    """Return the adapter for browsers that have shown no token yet: the sign-in form, and the styles of the pages."""
-    site = _site(gateway)
-    return Adapter("sign-in", [*signing_in(site), Mount("/static", STATIC)], access="open", problem=site.problem)
+    """Return the adapter for browsers that have shown no token yet: the sign-in form, the sign-in by a provider, and the styles of the pages."""
+    site, settings = _site(gateway), gateway.settings
+    provided = oidc_routes(site, settings.gateway_oidc, settings.pages_url)
+    routes = [*signing_in(site), *provided, Mount("/static", STATIC)]
+    return Adapter("sign-in", routes, access="open", problem=site.problem)
 
 
 def _site(gateway: Gateway) -> Site:
-    return Site(gateway.guards, gateway.perdure.client.namespace, web_ui=gateway.settings.web_ui)
+    settings = gateway.settings
+    provider = settings.gateway_oidc and settings.gateway_oidc.name
+    takes_tokens = settings.gateway_tokens is not None or settings.gateway_token is not None
+    return Site(
+        gateway.guards,
+        gateway.perdure.client.namespace,
+        web_ui=settings.web_ui,
+        provider=provider or "",
+        takes_tokens=takes_tokens or not provider,
+    )
