@@ -45,6 +45,7 @@ from perdure.hooks import (
     ToolResultPersist,
 )
 from perdure.hosting.worker import build_worker
+from perdure.runs.ledger import ledger_id
 from perdure.runs.routes import RouteFunction
 from perdure.runs.schedules import SCHEDULED
 from perdure.runs.wire import AGENT_WORKFLOW, CLAIM, DECIDE, POLICY
@@ -762,6 +763,27 @@ async def record_uncached(to: Recorder) -> None:
     await play(
         to, "uncached", [Game(agent("look"), [calls({"_tool": "look", "path": "/a"}), DONE])], cached_workflows=0
     )
+
+
+async def record_rules(to: Recorder) -> None:
+    """A call that the tenant's ledger grants, and one that it refuses; a run with a rule that is reset after a call."""
+    first, second = calls({"_tool": "remove", "path": "/a"}), calls({"_tool": "remove", "path": "/b"})
+    daily: dict[str, Any] = {"rule": "count_at_most", "of": "remove", "count": 1, "per": "tenant/day"}
+    sooner: dict[str, Any] = {"rule": "count_at_most", "of": "remove", "count": 1}
+    asks: dict[str, Any] = {"ask": "never", "tools": {"remove": {"when": {"properties": {"path": {"const": "/b"}}}}}}
+
+    async def again(it: Harness, handle: AgentHandle) -> None:
+        await it.until_waiting(handle.id, "2.0")
+        await reset_to_start(it.client, handle)
+        await it.client.get_workflow_handle(handle.id).result()
+
+    loose = {**sooner, "otherwise": "ask"}
+    games = [
+        Game(agent("remove", config={"approval": {"ask": "never"}, "rules": [daily]}), [first, second, DONE]),
+        Game(agent("remove", config={"approval": asks, "rules": [loose]}), [first, second, DONE, DONE], again),
+    ]
+    await play(to, "rules", games)
+    await to.keep(to.client, "ledger", [ledger_id("")])
 
 
 async def when_asked(_: Harness, handle: AgentHandle) -> None:

@@ -691,6 +691,7 @@ async def main() -> int:
         "quorum": scenarios.record_quorum,
         "forks": scenarios.record_forks,
         "uncached": scenarios.record_uncached,
+        "rules": scenarios.record_rules,
         "hooks": scenarios.record_hooks,
         "talks": scenarios.record_talks,
         "asking": scenarios.record_asking,

@@ -30,6 +30,7 @@ from perdure.workflows.approvals import ApprovalWaits
 from perdure.workflows.children import BudgetShare
 from perdure.workflows.delegates import run_delegate
 from perdure.workflows.dispatch import Dispatcher, full, next_task, task_number, tool_reads
+from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import CallHooks, ExecutionHooks
 from perdure.workflows.observability import observe
 from perdure.workflows.resets import end_former
@@ -41,11 +42,12 @@ with workflow.unsafe.imports_passed_through():
     from perdure.models.requests import CallDelivery, RequestResult
     from perdure.models.usage import RunUsage, Usage
     from perdure.plan import Call, Failed, Outcome, Refused, Returned
-    from perdure.rules import RuleRecord
+    from perdure.rules import RULE_BROKEN, RuleRecord
     from perdure.runs import metrics
     from perdure.runs.budget import rivals
     from perdure.runs.claim_check import GONE, Payload
     from perdure.runs.delegates import SpentBudget
+    from perdure.runs.ledger import RESERVE_ACTIVITY, ReservationAnswer, ReserveInput, reservation_of
     from perdure.runs.limits import Budget, Limit, WorkClock
     from perdure.runs.prompts import call_line
     from perdure.runs.request_loop import (
@@ -197,6 +199,8 @@ def _read_time(text: str) -> float:
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
+_RESERVED_WITHIN = timedelta(minutes=5)
+"""Time for a reservation: a worker may have to start first."""
 T = TypeVar("T")
 
 
@@ -464,7 +468,7 @@ class CallLoop:
             with self._resting(call):
                 await held.enter_async_context(self._slots)
             await self._gate(call)
-            if (refused := self.loop.begin(call)) is not None:
+            if (refused := self.loop.begin(call) or await self._reserve(call)) is not None:
                 return refused
             if (known := self._agent_run.recorded(call, decided=True)) is not None:
                 return known
@@ -489,6 +493,30 @@ class CallLoop:
                 call, plan.values(call), self._begin, hooks, owner, self._hooks.unheard, self._used
             )
             return self.loop.recalled(call, outcome)
+
+    async def _reserve(self, call: Call) -> Refused | None:
+        """Reserve what the call needs of the sums that all runs of the tenant use; return its end where it is refused."""
+        wanted = reservation_of(self._agent_run.rules, call, self.loop.plan.checks)
+        if wanted is None or call.spec.loop is not None:
+            return None
+        try:
+            answer = await self._rest(
+                call,
+                workflow.execute_activity(
+                    RESERVE_ACTIVITY,
+                    ReserveInput(tenant=self._agent_run.identity.owner.tenant, reservation=wanted),
+                    result_type=ReservationAnswer,
+                    start_to_close_timeout=timedelta(seconds=30),
+                    schedule_to_close_timeout=_RESERVED_WITHIN,
+                    summary=line(f"what {call.id} {call.spec.tool_name} uses of the tenant's"),
+                ),
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            why = f"the tenant's ledger does not answer: {message_of(error)}"
+            return Refused(CallError("ledger_away", why))
+        return Refused(CallError(RULE_BROKEN, answer.refused)) if answer.refused else None
 
     async def _gate(self, call: Call) -> None:
         """Wait until the call may be scheduled: it was approved while another one runs, or a message came before."""

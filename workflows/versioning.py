@@ -11,6 +11,7 @@ from temporalio.common import VersioningBehavior
 
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.keys import KeyWorkflow
+from perdure.workflows.ledger import LedgerWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from perdure.workflows.notifications import NotificationWorkflow
 from perdure.workflows.session import SessionWorkflow
@@ -18,6 +19,7 @@ from perdure.workflows.session_transcript import SegmentWorkflow
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError
+    from perdure.runs.ledger import LEDGER_WORKFLOW
     from perdure.runs.loops import LOOP_WORKFLOW
     from perdure.runs.notifications import NOTIFICATION_WORKFLOW
     from perdure.runs.wire import AGENT_WORKFLOW
@@ -52,6 +54,8 @@ UpgradedSessionWorkflow = _versioned("UpgradedSessionWorkflow", SessionWorkflow,
 # A segment outlives all versions, so whichever is current answers for it.
 UpgradedSegmentWorkflow = _versioned("UpgradedSegmentWorkflow", SegmentWorkflow, SEGMENT_WORKFLOW, _UPGRADE)
 UpgradedKeyWorkflow = _versioned("UpgradedKeyWorkflow", KeyWorkflow, KEY_WORKFLOW, _UPGRADE)
+# A ledger runs on for as long as its tenant does.
+UpgradedLedgerWorkflow = _versioned("UpgradedLedgerWorkflow", LedgerWorkflow, LEDGER_WORKFLOW, _UPGRADE)
 # A notification outlives its run, and a callback is retried for a day.
 UpgradedNotificationWorkflow = _versioned(
     "UpgradedNotificationWorkflow", NotificationWorkflow, NOTIFICATION_WORKFLOW, _UPGRADE
@@ -63,6 +67,7 @@ VERSIONED: Final[dict[type, type]] = {
     SessionWorkflow: UpgradedSessionWorkflow,
     SegmentWorkflow: UpgradedSegmentWorkflow,
     KeyWorkflow: UpgradedKeyWorkflow,
+    LedgerWorkflow: UpgradedLedgerWorkflow,
     NotificationWorkflow: UpgradedNotificationWorkflow,
 }
 """Each workflow, and what a worker with a deployment version registers in its place."""

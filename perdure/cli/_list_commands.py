@@ -185,6 +185,32 @@ def terminate(
 
 
 @lists_app.command()
+def limits(
+    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenant; default: no tenant.")] = "",
+    as_json: Json = False,
+) -> None:
+    """List the sums that the runs of a tenant use together today or this month, by rules that count over runs."""
+    found = connected(lambda perdure: perdure.limits(tenant=tenant))
+    if as_json:
+        print(dumps([account.as_json() for account in found]))
+        return
+    if not found:
+        print("no run of the tenant has used anything that a rule counts over runs")
+        return
+    rows = [
+        (
+            account.title,
+            account.since,
+            f"{account.used:,.10g} of {account.limit:,.10g}{f' {account.unit}' if account.unit else ''}",
+            f"{account.reservations:,}",
+        )
+        for account in found
+    ]
+    console = screen()
+    console.print(table(["rule", "since", "used", "calls"], rows, console.width, gives=["rule"], right=["calls"]))
+
+
+@lists_app.command()
 @built_from("runs", choose)
 def policy(
     runs: ChosenRuns,

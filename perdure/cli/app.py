@@ -25,7 +25,7 @@ _MODULES: Final = {
     "_chat_commands:chat_app": ("chat",),
     "_event_commands:events_app": ("events",),
     "_schedule_commands:schedule_app": ("schedule",),
-    "_list_commands:lists_app": ("list", "cancel", "terminate", "policy"),
+    "_list_commands:lists_app": ("list", "cancel", "terminate", "policy", "limits"),
     "_history_commands:histories_app": ("fork", "record", "replay"),
     "_settings_command:settings_app": ("settings",),
     "_project_commands:starting_app": ("init", "tools", "schema"),

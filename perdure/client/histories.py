@@ -34,6 +34,7 @@ from perdure.errors import PerdureError, RunError, SettingsError
 from perdure.hosting.telemetry import silent_runtime
 from perdure.models.requests import RequestContext, RequestInput, RequestResult
 from perdure.plan import Call
+from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.notifications import NOTIFICATION_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW, MODEL_REFUSED, REQUEST_ACTIVITY, RunInput, RunStatus, RunView
@@ -42,6 +43,7 @@ from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
 from perdure.tools.tool import Tool
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.keys import KeyWorkflow
+from perdure.workflows.ledger import LedgerWorkflow
 from perdure.workflows.loops import LoopWorkflow
 from perdure.workflows.notifications import NotificationWorkflow
 from perdure.workflows.session import SessionWorkflow
@@ -55,6 +57,7 @@ WORKFLOWS: Final[dict[str, type]] = {
     SEGMENT_WORKFLOW: SegmentWorkflow,
     NOTIFICATION_WORKFLOW: NotificationWorkflow,
     KEY_WORKFLOW: KeyWorkflow,
+    LEDGER_WORKFLOW: LedgerWorkflow,
 }
 """All workflow types of Perdure, and what replays them: hooks and versions change no command of a replay."""
 

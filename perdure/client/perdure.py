@@ -19,6 +19,7 @@ from perdure.client import _run_lists as listing
 from perdure.client import approvals, run_operations
 from perdure.client.approvals import PAGE
 from perdure.client.errors import clear_errors
+from perdure.client.ledger import AccountView, list_accounts
 from perdure.client.run import Run
 from perdure.client.schedules import ListedSchedule, Schedule, walk_schedules
 from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, WaitingPage
@@ -519,6 +520,20 @@ class Perdure:
         async with aclosing(walk_schedules(self.client, tenant)) as found:
             async for each in found:
                 yield each
+
+    async def limits(self, *, tenant: str = "") -> list[AccountView]:
+        """Return what a tenant's runs use together today or this month, by the rules that count over runs.
+
+        An account exists from its first use on. It needs a worker that answers for the tenant's ledger.
+
+        ```python
+        for account in await perdure.limits(tenant="acme"):
+            print(account.title, account.used, account.limit)
+        ```
+        """
+        # R23.1
+        with clear_errors(self.client):
+            return await list_accounts(self.client, tenant)
 
     async def has_worker(self, task_queue: str | None = None) -> bool:
         """Whether a worker takes runs from the task queue (default: this object's). Workers that ended count for some

@@ -15,6 +15,7 @@ from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.calls import ToolActivity
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.hooks import HookActivity
+from perdure.activities.ledger import reserve
 from perdure.activities.named_functions import ApproveActivity, ChooseActivity, NamedFunctions
 from perdure.activities.notifications import NotificationRoutes, NotifyActivity
 from perdure.activities.preparation import PrepareActivity, next_task
@@ -145,6 +146,7 @@ class WorkerParts:
                 end_former,
                 end_left_behind,
                 read_former_record,
+                reserve,
                 other_runs.read_child_input,
                 other_runs.read_usage,
                 next_task,

@@ -28,6 +28,7 @@ from perdure.activities.secrets import masked
 from perdure.agents.modules import import_named
 from perdure.errors import SettingsError, causes_of
 from perdure.hosting.settings import in_force
+from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.notifications import NOTIFICATION_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW
@@ -65,7 +66,15 @@ def payload_codec() -> PayloadCodec | None:
 
 _ENCODING: Final = b"perdure/unreadable"
 WORKFLOW_TYPES: Final = frozenset(
-    {AGENT_WORKFLOW, LOOP_WORKFLOW, SESSION_WORKFLOW, SEGMENT_WORKFLOW, KEY_WORKFLOW, NOTIFICATION_WORKFLOW}
+    {
+        AGENT_WORKFLOW,
+        LOOP_WORKFLOW,
+        SESSION_WORKFLOW,
+        SEGMENT_WORKFLOW,
+        KEY_WORKFLOW,
+        LEDGER_WORKFLOW,
+        NOTIFICATION_WORKFLOW,
+    }
 )
 """The types of all workflows of Perdure. Their handlers accept any argument, and judge it."""
 _GONE: Final = frozenset({"NoSuchKey", "NoSuchBucket", "AccessDenied", "InvalidBucketName", "404", "403", "400"})

@@ -181,7 +181,7 @@ class RuleBook:
             return
         self._begun.add(call.id)
         for rule in self.concerning(call):
-            if isinstance(rule, AtMost | CountAtMost) and rule.covers(call.inputs.params):
+            if isinstance(rule, AtMost | CountAtMost) and rule.has_record and rule.covers(call.inputs.params):
                 amount = Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.inputs.params)
                 self._note(rule, self._entry(call), float(amount) if isinstance(amount, Fraction) else 0.0)
         self._note_event(call, "begun")
@@ -235,6 +235,19 @@ class RuleBook:
     def has(self, rule: Precedes | NeverAfter, key: str = _TOTAL) -> bool:
         """Whether the record has the event of an order, for a value of `same`."""
         return key in self.record.entries.get(rule.key, ())
+
+    def shared(self, call: Call, checks: CheckBudget | None = None) -> list[tuple[AtMost | CountAtMost, Fraction]]:
+        """Return the amounts that the call needs of what all runs of the tenant use together."""
+        found: list[tuple[AtMost | CountAtMost, Fraction]] = []
+        for rule in self.concerning(call):
+            if isinstance(rule, AtMost | CountAtMost) and rule.is_of_tenant and rule.covers(call.inputs.params, checks):
+                amount = Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.inputs.params)
+                found += [(rule, amount)] if isinstance(amount, Fraction) else []
+        return found
+
+    def entry_of(self, call: Call) -> str:
+        """Return the key of the call's amounts: the same call has the same key in every attempt and after a reset."""
+        return self._entry(call)
 
     def waits_for_record(self, call: Call) -> bool:
         """Whether the call may only begin once the record of before a reset is known."""

@@ -454,7 +454,7 @@ class PlanJudge:
             scan.low += amount * use.least
             scan.path.append(_step(use.call, "begins"))
         scan.count = len(uses)
-        scan.certain = scan.is_known and used + scan.high <= rule.limit
+        scan.certain = scan.is_known and used + scan.high <= rule.limit and (not rule.is_of_tenant or not uses)
 
     def _sources(self, rule: OnlyFrom, use: _Use) -> _Finding:
         name = rule.parameter.split(".")[1]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -22,6 +22,7 @@ from pydantic import (
     ValidationError,
     field_validator,
     model_serializer,
+    model_validator,
 )
 
 from perdure.errors import AgentError
@@ -35,6 +36,8 @@ from perdure.values.schemas import Schema
 
 Span: TypeAlias = Literal["run", "session"]
 """The calls among which a rule holds: those of one run with the runs below it, or those of all runs of a session."""
+SumSpan: TypeAlias = Literal["run", "session", "tenant/day", "tenant/month"]
+"""The same, or all runs of a tenant in a day or a month (UTC)."""
 Event: TypeAlias = Literal["begun", "done", "failed"]
 """What has happened with a call: it has begun, it was done, or it failed."""
 
@@ -80,7 +83,12 @@ class BaseRule(BaseModel):
     @property
     def has_record(self) -> bool:
         """Whether the rule depends on what has happened before."""
-        return not isinstance(self, OnlyFrom | Needs)
+        return not isinstance(self, OnlyFrom | Needs) and not self.is_of_tenant
+
+    @property
+    def is_of_tenant(self) -> bool:
+        """Whether the rule holds over all runs of a tenant, which the tenant's ledger knows."""
+        return isinstance(self, AtMost | CountAtMost) and self.per.startswith("tenant/")
 
     @property
     def is_of_session(self) -> bool:
@@ -172,7 +180,11 @@ class AtMost(BaseRule):
     rule: Literal["at_most"] = "at_most"
     of: ParameterPath
     sum: float = Field(ge=0, allow_inf_nan=False)
-    per: Span = "run"
+    per: SumSpan = "run"
+
+    @model_validator(mode="after")
+    def _refuses_over_runs(self) -> AtMost:
+        return _checked_span(self)
 
     @cached_property
     def subject(self) -> str:
@@ -193,7 +205,11 @@ class CountAtMost(BaseRule):
     rule: Literal["count_at_most"] = "count_at_most"
     of: ToolName
     count: int = Field(ge=0)
-    per: Span = "run"
+    per: SumSpan = "run"
+
+    @model_validator(mode="after")
+    def _refuses_over_runs(self) -> CountAtMost:
+        return _checked_span(self)
 
     @cached_property
     def subject(self) -> str:
@@ -261,6 +277,15 @@ class Needs(BaseRule):
     @cached_property
     def words(self) -> str:
         return f'needs("{self.role}", {self.call})'
+
+
+S = TypeVar("S", AtMost, CountAtMost)
+
+
+def _checked_span(rule: S) -> S:
+    if rule.is_of_tenant and rule.otherwise == "ask":
+        raise ValueError(f"otherwise: nobody can be asked about a sum per {rule.per}: use refuse")
+    return rule
 
 
 Rule: TypeAlias = Annotated[
@@ -371,7 +396,7 @@ def never_after(call: str, after: str, *, event: Event = "begun", **more: object
 def at_most(of: str, sum: float, *, per: str = "run", **more: object) -> AtMost:
     """Return the rule that the sum of a parameter over all calls is at most `sum`.
 
-    `of`: `TOOL.PARAMETER`. `per`: `run` or `session`.
+    `of`: `TOOL.PARAMETER`. `per`: `run`, `session`, `tenant/day` or `tenant/month`.
 
     ```python
     at_most("refund.euros", 5000, per="session")

@@ -376,6 +376,8 @@ class RequestLoop:
             return Refused(
                 CallError(RULE_BROKEN, "the run was just reset, and it is not known yet what its rules leave")
             )
+        if is_answered(call) and self._rules.shared(call):
+            return Refused(CallError(RULE_BROKEN, "no sum over runs can be kept of a call that a client carries out"))
         breach = self._rules.begin(call, checks) if is_answered(call) else self._rules.refusal(call, checks)
         return None if breach is None else Refused(breach.error)
 

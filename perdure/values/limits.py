@@ -116,6 +116,8 @@ MAX_FLOWS: Final = 200
 """Flow rules of a policy."""
 MAX_RULES: Final = 200
 """Rules of an agent file, or of a worker."""
+MAX_KEPT_RESERVATIONS: Final = 1_000
+"""Reservations of an account and a period that a tenant's ledger keeps one by one, so that none counts twice."""
 MAX_APPROVERS: Final = 10
 """People whose approvals a rule may require for one call."""
 MAX_ROLES: Final = 50

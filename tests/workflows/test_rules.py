@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import uuid
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, tool
+from perdure.client.histories import replay_history
 from perdure.errors import DecisionRefusedError
+from perdure.hosting.connection import data_converter
 from perdure.rules import at_most, count_at_most, needs, never_after, only_from, precedes
+from perdure.runs.ledger import ledger_id
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, agent, harness, impatient
@@ -315,3 +320,61 @@ async def test_what_was_done_before_a_reset_still_counts(dev_server: WorkflowEnv
     assert refunds() == [60, 40]
     assert [call.status for call in view.calls] == ["invalid", "done"]
     assert "would be 110, and 100 is the most" in (view.calls[0].error or {})["message"]
+
+
+async def test_runs_of_a_tenant_at_once_cannot_pass_a_sum_together(dev_server: WorkflowEnvironment) -> None:
+    tenant = uuid.uuid4().hex
+    clerk = Agent("clerk", tools=[refund], rules=[at_most("refund.euros", 100, per="tenant/day")])
+    perdure = Perdure(dev_server.client)
+
+    def model(request: ChatRequest) -> Any:
+        return DONE if "_status" in json.dumps(request.messages) else plan(pays(30))
+
+    async with harness(dev_server.client, TOOLS, model) as it:
+        tenants = [tenant, tenant, f"{tenant}-2", tenant, tenant, tenant]
+        started = [await perdure.start(clerk, "pay", tenant=each, task_queue=it.task_queue) for each in tenants]
+        for run in started:
+            await run.result()
+        views = [await run.view() for run in started]
+        assert [account.as_json() for account in await perdure.limits(tenant=tenant)] == [
+            {
+                "title": 'at_most(refund.euros, sum=100, per="tenant/day")',
+                "unit": "",
+                "period": "day",
+                "since": datetime.now(UTC).date().isoformat(),
+                "used": 90.0,
+                "limit": 100.0,
+                "reservations": 3,
+            }
+        ]
+        assert [account.used for account in await perdure.limits(tenant=f"{tenant}-2")] == [30.0]
+        assert await perdure.limits(tenant=f"{tenant}-3") == []
+        ledger = dev_server.client.get_workflow_handle(ledger_id(tenant))
+        await replay_history(await ledger.fetch_history(), data_converter())
+        await replay_history(
+            await dev_server.client.get_workflow_handle(started[0].id).fetch_history(), data_converter()
+        )
+        for each in (tenant, f"{tenant}-2"):
+            await dev_server.client.get_workflow_handle(ledger_id(each)).terminate()
+    assert len(refunds()) == 4
+    refused = [call.error or {} for view in views for call in view.calls if call.status == "invalid"]
+    assert len(refused) == 2
+    assert "120 would be used this day, and 100 is the most" in refused[0]["message"]
+
+
+async def test_a_ledger_continues_as_new_with_its_accounts(impatient_server: WorkflowEnvironment) -> None:
+    tenant = uuid.uuid4().hex
+    clerk = Agent("clerk", tools=[refund], rules=[at_most("refund.euros", 100, per="tenant/month")], stuck_after=20)
+    perdure = Perdure(impatient_server.client)
+    script = [*(plan(pays(20)) for _ in range(8)), DONE]
+    async with harness(impatient_server.client, TOOLS, script) as it:
+        run = await perdure.start(clerk, "pay", tenant=tenant, task_queue=it.task_queue)
+        await run.result()
+        (account,) = await perdure.limits(tenant=tenant)
+        handle = impatient_server.client.get_workflow_handle(ledger_id(tenant))
+        assert (await handle.describe()).raw_description.workflow_execution_info.first_run_id != (
+            await handle.describe()
+        ).run_id, "it did not continue as new"
+        await handle.terminate()
+    assert (account.used, account.reservations, account.period) == (100, 5, "month")
+    assert refunds() == [20] * 5

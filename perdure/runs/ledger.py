@@ -1,0 +1,218 @@
+"""The ledger of a tenant: accounts that runs use together, such as the refunds of a day.
+
+A run reserves an amount before it uses it. The ledger grants it, or refuses it if the account would pass its limit. So
+two runs that reserve at once cannot pass the limit together. The same key never counts twice in a period.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Final, Literal, TypeAlias
+
+from pydantic import Field
+
+from perdure.plan import Call
+from perdure.rules import CountAtMost, RuleBook
+from perdure.rules.rules import exact
+from perdure.values.json import WireModel, dumps
+from perdure.values.limits import MAX_KEPT_RESERVATIONS, CheckBudget
+
+LEDGER_WORKFLOW: Final = "Ledger"
+RESERVE: Final = "reserve"
+"""Update: reserve amounts under a key, all or none of them."""
+SETTLE: Final = "settle"
+"""Update: set what a key has really used."""
+ACCOUNTS_QUERY: Final = "accounts"
+RESERVE_ACTIVITY: Final = "perdure.reserve"
+
+Period: TypeAlias = Literal["day", "month"]
+_OLDER: Final = ""
+"""Key of the sum of the oldest reservations of a period."""
+_PERIODS: Final = 2
+"""Periods of an account that are kept: the present one, and the one before."""
+
+
+def ledger_id(tenant: str) -> str:
+    """Return the workflow id of a tenant's ledger; no other tenant can name it."""
+    return f"perdure-ledger-{hashlib.sha256(dumps([tenant]).encode(errors='surrogatepass')).hexdigest()[:32]}"
+
+
+class ReservedAmount(WireModel):
+    """One amount of a reservation."""
+
+    account: str
+    """The account's name in the ledger."""
+    title: str
+    """The account in words: `at_most(refund.euros, sum=5000, per="tenant/day")`."""
+    amount: float
+    limit: float
+    period: Period = "day"
+    unit: str = ""
+    """The unit of the amounts, such as `calls` or `tokens`."""
+
+
+class Reservation(WireModel):
+    """Amounts that a run reserves under one key: all are granted, or none."""
+
+    key: str
+    amounts: list[ReservedAmount]
+
+
+class Settlement(WireModel):
+    """The amount that a key has really used of an account, in place of its reservation; 0 gives all of it back."""
+
+    key: str
+    account: str
+    amount: float
+
+
+class ReserveInput(WireModel):
+    """The input of the activity that reserves."""
+
+    tenant: str
+    reservation: Reservation
+
+
+def reservation_of(rules: RuleBook, call: Call, checks: CheckBudget) -> Reservation | None:
+    """Return what a call has to reserve before it begins, for rules over all runs of the tenant."""
+    shared = rules.shared(call, checks)
+    if not shared:
+        return None
+    amounts = [
+        ReservedAmount(
+            account=rule.key,
+            title=rule.words,
+            amount=float(amount),
+            limit=float(rule.limit),
+            period="month" if rule.per == "tenant/month" else "day",
+            unit="calls" if isinstance(rule, CountAtMost) else "",
+        )
+        for rule, amount in shared
+    ]
+    return Reservation(key=rules.entry_of(call), amounts=amounts)
+
+
+class ReservationAnswer(WireModel):
+    """The answer to a reservation: granted, or why not."""
+
+    refused: str = ""
+
+
+class AccountView(WireModel):
+    """An account of a ledger, as `perdure limits` prints it.
+
+    ```python
+    for account in await perdure.limits(tenant="acme"):
+        print(account.title, account.used, account.limit)
+    ```
+    """
+
+    title: str
+    unit: str = ""
+    period: Period
+    since: str
+    """The day, `2026-01-31`, or the month, `2026-01`, in UTC."""
+    used: float
+    limit: float
+    """The limit that the last reservation named."""
+    reservations: int = 0
+
+
+class Account(WireModel):
+    """The state of one account."""
+
+    title: str
+    unit: str = ""
+    period: Period
+    limit: float
+    amounts: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """By period, then by key."""
+    counts: dict[str, int] = Field(default_factory=dict)
+    """By period, the number of reservations."""
+
+
+class LedgerInput(WireModel):
+    """The input of the ledger's workflow: the tenant, and the accounts of the execution before."""
+
+    tenant: str
+    accounts: dict[str, Account] = Field(default_factory=dict)
+
+
+class Ledger:
+    """The accounts of one tenant."""
+
+    def __init__(self, accounts: dict[str, Account] | None = None) -> None:
+        self.accounts = accounts or {}
+
+    def reserve(self, wanted: Reservation, today: str) -> ReservationAnswer:
+        """Reserve all amounts, or none. `today`: the day, `2026-01-31`, in UTC."""
+        for each in wanted.amounts:
+            if (why := self._problem(each, wanted.key, today)) is not None:
+                return ReservationAnswer(refused=why)
+        for each in wanted.amounts:
+            self._note(each, wanted.key, today)
+        return ReservationAnswer()
+
+    def settle(self, settled: Settlement) -> None:
+        """Set what a key has used, in the period in which it was reserved."""
+        account = self.accounts.get(settled.account)
+        for amounts in account.amounts.values() if account is not None else ():
+            if settled.key in amounts:
+                amounts[settled.key] = settled.amount
+
+    def views(self, today: str) -> list[AccountView]:
+        """Return the accounts in their present periods."""
+        return [
+            AccountView(
+                title=account.title,
+                unit=account.unit,
+                period=account.period,
+                since=_since(account.period, today),
+                used=float(_total(account.amounts.get(_since(account.period, today), {}).values())),
+                limit=account.limit,
+                reservations=account.counts.get(_since(account.period, today), 0),
+            )
+            for account in self.accounts.values()
+        ]
+
+    def _problem(self, wanted: ReservedAmount, key: str, today: str) -> str | None:
+        account = self.accounts.get(wanted.account)
+        amounts = {} if account is None else account.amounts.get(_since(wanted.period, today), {})
+        others = _total(amount for name, amount in amounts.items() if name != key)
+        total = others + exact(wanted.amount)
+        if total <= exact(wanted.limit):
+            return None
+        unit = f" {wanted.unit}" if wanted.unit else ""
+        return (
+            f"{float(total):,.10g}{unit} would be used this {wanted.period}, and {wanted.limit:,.10g} is the most"
+            f" ({wanted.title})"
+        )
+
+    def _note(self, wanted: ReservedAmount, key: str, today: str) -> None:
+        account = self.accounts.get(wanted.account)
+        if account is None:
+            account = self.accounts[wanted.account] = Account(
+                title=wanted.title, unit=wanted.unit, period=wanted.period, limit=wanted.limit
+            )
+        since = _since(wanted.period, today)
+        account.title, account.limit = wanted.title, wanted.limit
+        for older in sorted({*account.amounts, since})[:-_PERIODS]:
+            account.amounts.pop(older, None)
+            account.counts.pop(older, None)
+        amounts = account.amounts.setdefault(since, {})
+        if key not in amounts:
+            account.counts[since] = account.counts.get(since, 0) + 1
+        amounts[key] = wanted.amount
+        if len(amounts) > MAX_KEPT_RESERVATIONS:  # the oldest are not repeated any more
+            oldest = [name for name in amounts if name != _OLDER][: MAX_KEPT_RESERVATIONS // 2]
+            amounts[_OLDER] = float(_total([amounts.get(_OLDER, 0.0), *(amounts.pop(name) for name in oldest)]))
+
+
+def _since(period: Period, today: str) -> str:
+    return today if period == "day" else today[:7]
+
+
+def _total(amounts: Iterable[float]) -> Fraction:
+    return sum(map(exact, amounts), Fraction())

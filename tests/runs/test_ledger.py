@@ -1,0 +1,89 @@
+"""The ledger of a tenant (R23.1): amounts that runs reserve together, by period and key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.runs.ledger import Account, Ledger, Reservation, ReservedAmount, Settlement
+from perdure.values.limits import MAX_KEPT_RESERVATIONS
+
+
+def asks(key: str, amount: float, **more: Any) -> Reservation:
+    given = {"account": "euros", "title": "refunds", "limit": 10.0} | more
+    return Reservation(key=key, amounts=[ReservedAmount(amount=amount, **given)])
+
+
+def used(ledger: Ledger, today: str) -> float:
+    return ledger.views(today)[0].used
+
+
+def test_a_key_counts_once_and_a_period_begins_at_nothing() -> None:
+    ledger = Ledger()
+    for _ in range(2):
+        assert ledger.reserve(asks("a", 6), "2026-01-31").refused == ""
+    assert ledger.reserve(asks("b", 5), "2026-01-31").refused == (
+        "11 would be used this day, and 10 is the most (refunds)"
+    )
+    assert used(ledger, "2026-01-31") == 6
+    assert ledger.reserve(asks("b", 5), "2026-02-01").refused == ""
+    assert ledger.reserve(asks("c", 5), "2026-02-02").refused == ""
+    assert sorted(ledger.accounts["euros"].amounts) == ["2026-02-01", "2026-02-02"]
+
+
+def test_all_amounts_of_a_reservation_are_granted_or_none() -> None:
+    ledger = Ledger()
+    both = asks("a", 6)
+    both.amounts += asks("a", 2, account="calls", limit=1.0, unit="calls").amounts
+    assert "2 calls would be used this day" in ledger.reserve(both, "2026-01-31").refused
+    assert ledger.accounts == {}
+
+
+def test_a_settlement_gives_back_what_was_not_used() -> None:
+    ledger = Ledger()
+    ledger.reserve(asks("a", 10, period="month"), "2026-01-31")
+    assert ledger.reserve(asks("b", 1, period="month"), "2026-01-01").refused != ""
+    ledger.settle(Settlement(key="a", account="euros", amount=4))
+    ledger.settle(Settlement(key="nobody", account="euros", amount=0))
+    assert ledger.reserve(asks("b", 6, period="month"), "2026-01-01").refused == ""
+    assert used(ledger, "2026-01-05") == 10
+
+
+def test_the_oldest_reservations_are_kept_as_a_sum() -> None:
+    ledger, count = Ledger(), MAX_KEPT_RESERVATIONS + 10
+    for number in range(count):
+        assert ledger.reserve(asks(str(number), 1, limit=1e9), "2026-01-31").refused == ""
+    amounts = ledger.accounts["euros"].amounts["2026-01-31"]
+    assert len(amounts) < MAX_KEPT_RESERVATIONS
+    assert (used(ledger, "2026-01-31"), ledger.views("2026-01-31")[0].reservations) == (count, count)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["reserve", "settle", "again"]),
+            st.sampled_from("abcdef"),
+            st.integers(0, 8),
+            st.sampled_from(["2026-01-30", "2026-01-31"]),
+        ),
+        max_size=40,
+    )
+)
+def test_no_order_of_reservations_passes_a_limit(deeds: list[tuple[str, str, int, str]]) -> None:
+    ledger, granted = Ledger(), dict[tuple[str, str], int]()
+    for what, key, amount, day in deeds:
+        if what == "reserve" and (key, day) not in granted:
+            if not ledger.reserve(asks(f"{key}{day}", amount), day).refused:
+                granted[key, day] = amount
+        elif what == "settle" and (key, day) in granted:
+            granted[key, day] = min(amount, granted[key, day])
+            ledger.settle(Settlement(key=f"{key}{day}", account="euros", amount=granted[key, day]))
+        elif what == "again":
+            state = {name: account.model_dump(mode="json") for name, account in ledger.accounts.items()}
+            ledger = Ledger({name: Account.model_validate(account) for name, account in state.items()})
+        for each in ("2026-01-30", "2026-01-31"):
+            total = sum(amount for (_, on), amount in granted.items() if on == each)
+            assert total <= 10
+            assert not ledger.accounts or used(ledger, each) == total
