@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TextIO, TypeAlias
+from typing import Annotated, Any, Final, Literal, TextIO, TypeAlias, TypeVar
 
 import anyio
 import httpx2
@@ -24,10 +24,24 @@ from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import (
     CONNECTION_CLOSED,
+    BlobResourceContents,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
+    ClientRequest,
     ContentBlock,
+    GetPromptResult,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    Prompt,
+    PromptListChangedNotification,
+    PromptMessage,
+    ReadResourceResult,
+    Resource,
+    ResourceListChangedNotification,
+    ResourceTemplate,
+    TextResourceContents,
     Tool,
     ToolListChangedNotification,
 )
@@ -107,6 +121,39 @@ class BoundedResult(CallToolResult):
     """A result with a bounded number of blocks, counted before they are parsed."""
 
     content: Annotated[list[ContentBlock], BeforeValidator(_few)]
+
+
+class BoundedContents(ReadResourceResult):
+    """A resource with a bounded number of contents."""
+
+    contents: Annotated[list[TextResourceContents | BlobResourceContents], BeforeValidator(_few)]
+
+
+class BoundedPrompt(GetPromptResult):
+    """A prompt with a bounded number of messages."""
+
+    messages: Annotated[list[PromptMessage], BeforeValidator(_few)]
+
+
+class BoundedResources(ListResourcesResult):
+    """A page of resources, a bounded number."""
+
+    resources: Annotated[list[Resource], BeforeValidator(_few)]
+
+
+class BoundedTemplates(ListResourceTemplatesResult):
+    """A page of templates of resources, a bounded number."""
+
+    resource_templates: Annotated[list[ResourceTemplate], BeforeValidator(_few)]
+
+
+class BoundedPrompts(ListPromptsResult):
+    """A page of prompts, a bounded number."""
+
+    prompts: Annotated[list[Prompt], BeforeValidator(_few)]
+
+
+_ResultT = TypeVar("_ResultT", bound=BaseModel)
 
 
 @dataclass
@@ -307,6 +354,10 @@ class Connection:
         self.name = name
         self.has_tasks = False
         """Whether the server runs calls of tools as tasks."""
+        self.has_resources = False
+        """Whether the server lists any resource, or any template of one."""
+        self.has_prompts = False
+        """Whether the server lists any prompt."""
         self._server = server
         self._on_tools = on_tools
         self._words = StderrTail(name)
@@ -327,8 +378,17 @@ class Connection:
             raise UnusableServerError(f"the MCP server {self.name!r} cannot be used: {reason}") from None
 
     async def call(self, tool: str, params: JsonObject, progress: ProgressFnT) -> CallToolResult:
-        """Call a tool. Raise `ToolError`; the next call reconnects a lost connection. Other calls on it are not
-        disturbed.
+        """Call a tool. Raise as `request` does."""
+        # Not `call_tool`, which lists the tools anew and runs patterns of theirs in the middle of a call.
+        request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=params))
+        return await self.request(request, BoundedResult, tool, progress)
+
+    async def request(
+        self, request: ClientRequest, result: type[_ResultT], name: str, progress: ProgressFnT | None = None
+    ) -> _ResultT:
+        """Send a request, called `name` in errors. Raise `ToolError`; the next one reconnects a lost connection.
+
+        Other requests on it are not disturbed.
         """
         try:
             client = await asyncio.wait_for(self._get(), CONNECT_TIMEOUT)
@@ -339,12 +399,10 @@ class Connection:
             raise ToolError(
                 "not_reachable", f"the MCP server {self.name!r} cannot be reached: {reason}", retry=True
             ) from None
-        request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=params))
         allowed = self._allowed
         allowed.calls += 1
         try:
-            # Not `call_tool`, which lists the tools anew and runs patterns of theirs in the middle of a call.
-            return await client.session.send_request(request, BoundedResult, progress_callback=progress)
+            return await client.session.send_request(request, result, progress_callback=progress)
         except MCPError as error:
             if not await self._is_lost(client, error):
                 raise ToolError(
@@ -354,13 +412,13 @@ class Connection:
         except _LOST as error:
             lost = error
         except (ValidationError, RuntimeError, ValueError) as error:
-            said = f"the MCP server {self.name!r} ran {tool}, and its answer is none: {_first_line(error)}"
+            said = f"the MCP server {self.name!r} ran {name}, and its answer is none: {_first_line(error)}"
             raise ToolError("invalid_answer", said) from None
         finally:
             allowed.calls -= 1
         if client is self._current:
             await self.close()
-        said = f"the connection to the MCP server {self.name!r} was lost while it ran {tool}: {self._reason(lost)}"
+        said = f"the connection to the MCP server {self.name!r} was lost while it ran {name}: {self._reason(lost)}"
         raise ToolError("connection_lost", f"{said}; whether it was done is not known", retry=True)
 
     async def _is_lost(self, client: Client, error: MCPError) -> bool:
@@ -391,7 +449,7 @@ class Connection:
                 transport = await self._transport(stack)
                 client = await stack.enter_async_context(Client(transport, cache=None, message_handler=self._hear))
                 self.has_tasks = _has_tasks(client)
-                self._on_tools(await _all_tools(client))
+                await self._read(client)
                 self._current = client
                 ready.set_result(client)
                 await self._follow(client, done)
@@ -402,12 +460,18 @@ class Connection:
             if not isinstance(error, Exception):
                 raise
 
+    async def _read(self, client: Client) -> None:
+        self.has_resources, self.has_prompts = await _lists_resources(client), await _lists_prompts(client)
+        self._on_tools(await _all_tools(client))
+
     async def _hear(self, message: Any) -> None:
-        if isinstance(message, ToolListChangedNotification):
+        if isinstance(
+            message, ToolListChangedNotification | ResourceListChangedNotification | PromptListChangedNotification
+        ):
             self._changed.set()
 
     async def _follow(self, client: Client, done: asyncio.Event) -> None:
-        """Read the tools again whenever the server reports a change, until the connection ends."""
+        """Read the lists again whenever the server reports a change, until the connection ends."""
         listening = asyncio.create_task(self._listen(client))
         try:
             while not done.is_set():
@@ -422,7 +486,7 @@ class Connection:
                     # A list that cannot be read now leaves the tools that there were: a call will tell.
                     with contextlib.suppress(Exception):
                         async with asyncio.timeout(CONNECT_TIMEOUT):
-                            self._on_tools(await _all_tools(client))
+                            await self._read(client)
                     await asyncio.sleep(_SETTLE)
         finally:
             listening.cancel()
@@ -432,7 +496,9 @@ class Connection:
         """Subscribe to changes: newer servers report them only to subscribers, older ones always."""
         while True:
             try:
-                async with client.listen(tools_list_changed=True) as events:
+                async with client.listen(
+                    tools_list_changed=True, resources_list_changed=True, prompts_list_changed=True
+                ) as events:
                     async for _ in events:
                         self._changed.set()
             except SubscriptionLost:
@@ -483,6 +549,26 @@ def _has_tasks(client: Client) -> bool:
     tasks = client.server_capabilities.tasks
     requests = tasks.requests if tasks is not None else None
     return requests is not None and requests.tools is not None and requests.tools.call is not None
+
+
+async def _lists_resources(client: Client) -> bool:
+    """Whether the server lists a resource or a template: many libraries declare the capability for every server."""
+    if client.server_capabilities.resources is None:
+        return False
+    with contextlib.suppress(MCPError):
+        if (await client.list_resources()).resources:
+            return True
+    with contextlib.suppress(MCPError):
+        return bool((await client.list_resource_templates()).resource_templates)
+    return False
+
+
+async def _lists_prompts(client: Client) -> bool:
+    if client.server_capabilities.prompts is None:
+        return False
+    with contextlib.suppress(MCPError):
+        return bool((await client.list_prompts()).prompts)
+    return False
 
 
 async def _all_tools(client: Client) -> list[Tool]:

@@ -14,6 +14,7 @@ from pydantic import Field
 
 server = MCPServer("notes")
 notes: dict[str, str] = {}
+PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(40)
 
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))
@@ -67,6 +68,30 @@ async def add_tool(context: Context) -> None:
 
     server.add_tool(added)
     await context.notify_tools_changed()
+
+
+@server.resource("notes://rules", mime_type="text/markdown")
+def rules() -> str:
+    """How notes are written."""
+    return "Be brief."
+
+
+@server.resource("notes://cover", mime_type="image/png")
+def cover() -> bytes:
+    """The picture on the cover."""
+    return PICTURE
+
+
+@server.resource("notes://note/{name}")
+def note(name: str) -> str:
+    """One note."""
+    return notes[name]
+
+
+@server.prompt()
+def summary(name: str) -> str:
+    """Summarise a note."""
+    return f"Summarise the note {name}."
 
 
 if os.environ.get("NOTES_ODD"):

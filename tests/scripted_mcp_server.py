@@ -2,7 +2,8 @@
 
 SCRIPT is a JSON file: `tools` as they are listed, and `answers`, by tool the results of its calls, one after another, the last for all
 that follow. An answer may hold `_progress` (a list of params), `_error` (a JSON-RPC error), `_raw` (a line as it stands), `_exit`, `_tools` (the list
-from now on, announced), `_flood` (a text that is printed again and again, TOKEN for the call's progress token), and `_silent` (never answered). `capabilities` are added to those of tools.
+from now on, announced), `_flood` (a text that is printed again and again, TOKEN for the call's progress token), and `_silent` (never answered). `capabilities` are added to those of tools;
+`lists` are results by method.
 `silent: true` reads and answers nothing; `words` go to stderr first.
 """
 
@@ -55,7 +56,9 @@ def main(path: str) -> None:
             elif "_silent" not in answer:
                 say({**reply, "result": answer})
         else:
-            say({**reply, "error": {"code": -32601, "message": "Method not found"}})
+            found = script.get("lists", {}).get(method)
+            missing = {"error": {"code": -32601, "message": "Method not found"}}
+            say({**reply, **({"result": found} if found else missing)})
 
 
 if __name__ == "__main__":

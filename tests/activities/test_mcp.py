@@ -32,6 +32,7 @@ from perdure.hosting.server import free_port
 from perdure.tools.decorator import ToolContext, ToolFunction
 from perdure.tools.tool import parse_tool, resolve_tools
 from perdure.values.limits import MAX_MCP_LIST, MAX_PROGRESS
+from tests.mcp_server import PICTURE
 from tests.support import DONE, ROOT, agent, harness, perdure, storage_fixture
 from tests.timeouts import HANG
 from tests.workflows.test_media import connect, pictures, stored
@@ -207,6 +208,73 @@ async def test_a_dangerous_tool_of_a_server_waits_for_a_person(dev_server: Workf
         await handle.result()
         view = await it.view(handle.id)
     assert [call.status for call in view.calls] == ["done", "done"]
+
+
+@pytest.mark.parametrize("kind", ["stdio", "http"])
+async def test_resources_and_prompts_of_a_server_are_read_by_tools(kind: str) -> None:
+    async with server(kind) as config, offered_by(config) as registry:
+        tools = resolve_tools([f"notes.{name}" for name in READERS], registry.definitions())
+        listed = await call(registry, "notes.list_resources")
+        text = await call(registry, "notes.read_resource", uri="notes://rules")
+        await call(registry, "notes.write", name="a", text="hello")
+        made = await call(registry, "notes.read_resource", uri="notes://note/a")
+        picture = await call(registry, "notes.read_resource", uri="notes://cover")
+        prompts = await call(registry, "notes.list_prompts")
+        prompt = await call(registry, "notes.get_prompt", name="summary", arguments={"name": "a"})
+        with pytest.raises(ToolError) as missing:
+            await call(registry, "notes.read_resource", uri="notes://none")
+    assert {each["uri"] for each in listed["resources"]} == {"notes://rules", "notes://cover"}
+    assert [each["uriTemplate"] for each in listed["resourceTemplates"]] == ["notes://note/{name}"]
+    assert text == {
+        "contents": [{"type": "resource", "uri": "notes://rules", "mimeType": "text/markdown", "text": "Be brief."}]
+    }
+    assert made["contents"][0]["text"] == "hello"
+    assert "image/png" in picture["contents"][0]["blob"]  # without storage, a file is described
+    assert [(each["name"], each["arguments"]) for each in prompts["prompts"]] == [
+        ("summary", [{"name": "name", "required": True}])
+    ]
+    assert prompt["messages"] == [{"role": "user", "content": {"type": "text", "text": "Summarise the note a."}}]
+    assert missing.value.code == "mcp_error"
+    # They only read; what they read was written by others.
+    assert {(each.others_write, each.safe, each.dangerous) for each in tools.values()} == {(True, False, False)}
+    async with server("stdio", trusted=True) as config, offered_by(config) as registry:
+        tools = resolve_tools([f"notes.{name}" for name in READERS], registry.definitions())
+    assert {(each.others_write, each.safe) for each in tools.values()} == {(False, True)}
+
+
+async def test_a_resource_with_bytes_is_a_file_of_the_run(dev_server: WorkflowEnvironment, storage: Path) -> None:
+    calls = [{"_tool": "notes.read_resource", "uri": "notes://cover", "_outputPath": "†state.cover"}]
+    solutions: list[Any] = [{"calls": calls}, {"output": "†state.cover.contents.0"}]
+    client = await connect(dev_server)
+    async with (
+        server("stdio") as config,
+        offered_by(config) as registry,
+        harness(client, [], solutions, registry=registry) as it,
+    ):
+        view = await it.run(agent("notes.read_resource"))
+    assert view.status == "completed", view.errors
+    (kept,) = stored(storage / "files").values()
+    assert kept.endswith(PICTURE)
+    assert view.output["type"] == "image/png"
+
+
+async def test_a_server_without_resources_and_prompts_has_no_tools_to_read_them(tmp_path: Path) -> None:
+    """Many libraries declare both capabilities for every server; those that refuse to list count as having none."""
+    script = scripted(tmp_path / "script", tools=[PLAIN], capabilities={"resources": {}, "prompts": {}})
+    async with offered_by(script) as registry:
+        assert [name for name in registry.definitions() if name.startswith("x.")] == ["x.do"]
+
+
+async def test_a_servers_own_tool_goes_before_the_one_that_reads_its_resources(tmp_path: Path) -> None:
+    own = {**PLAIN, "name": "read_resource", "description": "its own"}
+    lists = {"resources/list": {"resources": [{"uri": "a://b", "name": "b"}]}, "resources/templates/list": None}
+    script = scripted(tmp_path / "script", tools=[own], capabilities={"resources": {}}, lists=lists)
+    async with offered_by(script) as registry:
+        assert registry.definitions()["x.read_resource"]["description"] == "its own"
+        assert await call(registry, "x.list_resources") == {"resources": [{"uri": "a://b", "name": "b"}]}
+
+
+READERS = ("list_resources", "read_resource", "list_prompts", "get_prompt")
 
 
 async def test_a_tool_that_cannot_be_one_is_left_out_with_a_line() -> None:
