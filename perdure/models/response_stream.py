@@ -106,6 +106,8 @@ _LONGEST_HOSTED: Final = 1000
 """Characters of a hosted tool's input, or result."""
 _LONGEST: Final = 500
 """Characters of a name, an id or a refusal."""
+_TEXT_ALONE: Final = frozenset({"content", "role"})
+"""Keys of a delta that has nothing but text."""
 _FILTERED: Final = ("content_filter", "refusal")
 """Beginnings of finish reasons that mean a refusal; Google's server adds its category behind a colon."""
 
@@ -144,7 +146,7 @@ class ResponseStream:
         """Return the calls that close with a chunk, or with a completion."""
         if not isinstance(document, dict):
             return []
-        if isinstance(model := document.get("model"), str) and model:
+        if isinstance(model := document.get("model"), str) and model and model != self.model:
             self.model = _clean(model)
         self._count(document)
         closed: list[Json] = []
@@ -183,9 +185,11 @@ class ResponseStream:
         """Add text, native calls and refusal of a delta or a message; thoughts are not part of the answer."""
         content = piece.get("content")
         text = content if isinstance(content, str) else "".join(map(self._part, _list(content)))
+        closed = self._push_text(text) if text else []
+        if piece.keys() <= _TEXT_ALONE:  # most deltas, so what follows would be most of the cost of a token
+            return closed
         if isinstance(refusal := piece.get("refusal"), str):
             self._refusal.append(refusal)
-        closed = self._push_text(text) if text else []
         for call in _list(piece.get("tool_calls")):
             if isinstance(call, dict):
                 closed += self._call(call)

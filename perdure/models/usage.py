@@ -55,8 +55,7 @@ class Usage(WireModel):
     @model_serializer(mode="wrap")
     def _as_counted(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
         plain: JsonObject = handler(self)
-        unsaid = [name for name in _NOT_ZERO if not getattr(self, name)]
-        return {key: value for key, value in plain.items() if key not in {*unsaid, *map(to_camel, unsaid)}}
+        return {key: value for key, value in plain.items() if value or key not in _NOT_ZERO}
 
     @property
     def tokens(self) -> int:
@@ -78,8 +77,10 @@ class Usage(WireModel):
         return (prompt + self.completion_tokens * price.completion) / 1_000_000
 
 
-_NOT_ZERO: Final = ("cached_tokens", "reasoning_tokens", "cache_write_tokens")
+_REPORTED: Final = ("cached_tokens", "reasoning_tokens", "cache_write_tokens")
 """Fields that are printed where the server reports them."""
+_NOT_ZERO: Final = frozenset((*_REPORTED, *map(to_camel, _REPORTED)))
+"""Their names in Python, and on the wire."""
 
 
 def tokens_of(usage: Usage) -> dict[str, int]:
