@@ -19,6 +19,7 @@ from perdure.cli._options import configured
 from perdure.hosting.equipment import registry_of
 from perdure.hosting.settings import Settings
 from perdure.plan import Call, Plan, SimulatedCall, Simulation, simulate
+from perdure.rules import RULE_BROKEN
 from perdure.runs.diagrams import Drawing, draw_plan, to_mermaid, to_svg
 from perdure.runs.views import ways
 from perdure.values.json import JsonObject, dumps
@@ -69,16 +70,28 @@ def validate(
     with one_line_errors():
         looked = _read(settings, file, agent, input, state)
         plan = looked.planned.checked()
-    problems = _problems(plan) + [{"call": None, "tool": None, "code": "plan", "message": m} for m in looked.problems]
+    verdicts = looked.verdicts()
+    broken: list[JsonObject] = [
+        {"call": None, "tool": None, "code": RULE_BROKEN, "message": each.line}
+        for each in verdicts
+        if each.status == "violated"
+    ]
+    problems = [*_problems(plan), *broken] + [
+        {"call": None, "tool": None, "code": "plan", "message": m} for m in looked.problems
+    ]
     warnings, hints = looked.planned.warnings(plan), looked.planned.hints(plan)
     if as_json:
         sources = [{"call": call, "way": way} for call, way in looked.planned.ways()]
         found: JsonObject = {"ok": not problems, "calls": len(plan.calls), "problems": problems}
-        print(dumps({**found, "warnings": warnings, "hints": hints, "sources": sources}))
+        judged: JsonObject = {"rules": [each.as_json() for each in verdicts]} if verdicts else {}
+        print(dumps({**found, "warnings": warnings, "hints": hints, "sources": sources, **judged}))
     else:
         for problem in problems:
             call = f"{problem['call']} {problem['tool']}: " if problem["call"] else ""
             print(f"{call}{problem['message']}")
+        for verdict in verdicts:
+            if verdict.status != "violated":
+                print(verdict.line)
         for warning in warnings:
             print(f"warning: {warning}")
         for hint in hints:
@@ -110,6 +123,8 @@ def simulate_command(
         print(dumps(_as_json(simulation)))
     else:
         _print_simulation(simulation)
+        for verdict in looked.verdicts():
+            print(verdict.line)
         _print_ways(looked.planned)
         _warn(looked.planned, input, _problems_of(step.call for step in simulation.steps))
     if any(step.status == "invalid" for step in simulation.steps):

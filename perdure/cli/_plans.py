@@ -21,6 +21,7 @@ from perdure.approvals.policy import Guard
 from perdure.cli._errors import USAGE, CommandError
 from perdure.errors import InputError, ProtocolError, SettingsError
 from perdure.models.dialects.common import Solution
+from perdure.rules import Needs, Rule, RuleBook, RuleVerdict, judge_plan
 from perdure.runs.agent import AgentSpec, Context, agent_document, is_context, parse_agent
 from perdure.runs.hosted_tools import file_problems
 from perdure.tools.tool import resolve_tools
@@ -34,6 +35,12 @@ class CheckedPlan(NamedTuple):
     planned: Planned
     guard: Guard
     problems: list[str]
+    rules: list[Rule]
+    """The agent's rules, as far as they do not depend on the person for whom a run works."""
+
+    def verdicts(self) -> list[RuleVerdict]:
+        """Return what the plan says of each rule before its first call."""
+        return judge_plan(self.planned.checked(), RuleBook(self.rules))
 
 
 def look(
@@ -75,7 +82,8 @@ def look(
     problems = output_problems(found, read) + file_problems(found)
     if complete:
         problems += _tool_problems(planned.context.tools, known)
-    return CheckedPlan(planned, Guard(found.config.approval), problems)
+    rules: list[Rule] = [rule for rule in found.config.rules if not isinstance(rule, Needs)]
+    return CheckedPlan(planned, Guard(found.config.approval), problems, rules)
 
 
 def _planned(

@@ -149,6 +149,28 @@ async def test_r5_6_simulate_tells_what_would_need_approval(tmp_path: Path) -> N
     assert found["makespan"] == 0.6
 
 
+async def test_r23_1_the_verdict_on_each_rule_is_shown_before_a_run(tmp_path: Path) -> None:
+    tools = [{"name": name, "properties": {"euros": {"type": "number"}}} for name in ("check", "refund")]
+    rules = [
+        {"rule": "precedes", "first": "check", "then": "refund"},
+        {"rule": "at_most", "of": "refund.euros", "sum": 50},
+        {"rule": "needs", "role": "finance", "call": "refund"},
+    ]
+    check = {"_tool": "check", "_outputPath": "†state.c"}
+    words = "violated: precedes(check, refund): 1.1 refund can begin although no call of check is done"
+    proven = 'proven: at_most(refund.euros, sum=50, per="run")'
+    for after, code in (([], 1), (["1.0"], 0)):
+        pays = {"_tool": "refund", "euros": 40, **({"_after": after} if after else {})}
+        asked = agent(*tools, config={"rules": rules}, context=[{"type": "plan", "plan": [check, pays]}])
+        file = write(tmp_path, asked)
+        checked = await plan("validate", file)
+        assert (checked.code, words in checked.out, proven in checked.out) == (code, bool(code), True)
+        found = json.loads((await plan("validate", file, "--json")).out)
+        assert [each["status"] for each in found["rules"]] == ["violated" if code else "proven", "proven"]
+        assert [each["code"] for each in found["problems"]] == ["rule_broken"] * code
+    assert proven in (await plan("simulate", file)).out
+
+
 async def test_r5_6_draw_as_mermaid_and_svg(tmp_path: Path) -> None:
     path = write(tmp_path, OUTING)
     drawn = (await plan("draw", path, "--assume", "1.0=failed")).out
