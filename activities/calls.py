@@ -179,7 +179,9 @@ def _context(
         tool=reads.definition or function.definition,
         call=reads.call,
         call_id=call.call_id,
-        idempotency_key=idempotency_key(activity.info().workflow_id or "", call.call_id, call.tool, reads.params),
+        idempotency_key=idempotency_key(
+            activity.info().workflow_id or "", call.call_id, call.tool, reads.params, reads.undoes
+        ),
         attempt=call.earlier + activity.info().attempt,
         messages=reads.messages,
         run_id=activity.info().workflow_id or "",

@@ -42,7 +42,7 @@ from perdure.runs.wire import (
     PrepareInput,
 )
 from perdure.tools.invocation import Limited
-from perdure.tools.tool import Tool, resolve_tools
+from perdure.tools.tool import Tool, resolve_tools, undo_tools
 from perdure.values.json import JsonObject, Packed, dumps, loads_commented, pack
 from perdure.values.limits import MAX_PAYLOAD, bytes_text
 from perdure.values.problems import close_names
@@ -170,6 +170,7 @@ class PrepareActivity:
                     raise ToolDefinitionError(f"tool {tool.name!r}: {problems[tool.delegate]}")
                 if tool.resolution == "upfront" and tool.delegate in delegates:
                     tools[tool.name] = merge_upfront(tool, delegates[tool.delegate])
+            takes_back = undo_tools(tools, definitions)
         except ProtocolError as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
         models = Models.model_validate(self._models | wanted.models)
@@ -182,6 +183,7 @@ class PrepareActivity:
         prepared = PreparedWorker(
             rules=NEWEST,
             tools=[self._declared(tool) for tool in tools.values()],
+            undo_tools=[self._declared(tool) for tool in takes_back.values()],
             recall=self._recall(definitions),
             models=models,
             prices=self._known_prices(models, wanted),

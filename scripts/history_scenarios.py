@@ -104,6 +104,18 @@ async def remove(path: str) -> str:
     return f"removed {path[:20]}"
 
 
+@tool
+async def vacate(room: str) -> str:
+    """Leave a room."""
+    return f"{room} is free"
+
+
+@tool(undo=vacate)
+async def occupy(room: str) -> str:
+    """Take a room."""
+    return f"{room} is taken"
+
+
 @tool(retries=1)
 async def fail(code: str) -> str:
     """Fail."""
@@ -181,7 +193,7 @@ async def play(
                     await game.meanwhile(it, handle)
                 with contextlib.suppress(WorkflowFailureError):
                     await asyncio.wait_for(handle.result(), 60)
-                ids += [handle.id, *(f"{handle.id}/{name}" for name in game.below)]
+                ids += [handle.id, *(f"{handle.id}{'' if name[0] == '.' else '/'}{name}" for name in game.below)]
             await to.keep(to.client, kind, ids)
 
 
@@ -784,6 +796,30 @@ async def record_rules(to: Recorder) -> None:
     ]
     await play(to, "rules", games)
     await to.keep(to.client, "ledger", [ledger_id("")])
+
+
+async def record_undo(to: Recorder) -> None:
+    """A run whose model undoes a call, one that fails and undoes what it has done, and the undo runs; one waits for approval."""
+    wish = calls({"_tool": "undo", "calls": ["1.0"], "_outputPath": "†state.u"})
+    asks = {"approval": {"tools": {"vacate": "always"}}}
+
+    async def approves(it: Harness, handle: AgentHandle) -> None:
+        undo = it.client.get_workflow_handle(f"{handle.id}.undo-1")
+        for call in ("0.0", "0.1"):
+            await it.until_waiting(undo.id, call)
+            await undo.signal("approve", {"call": call, "by": "bob"})
+
+    taken = calls({"_tool": "occupy", "room": "r1"}, {"_tool": "occupy", "room": "r2", "_after": ["1.0"]})
+    fails = {"on_failure": "undo", "max_requests": 1}
+    await play(
+        to,
+        "undone",
+        [
+            Game(agent("occupy", "undo", config=asks), [taken, wish, DONE], approves, below=(".undo-1",)),
+            Game(agent("occupy", config=fails), [taken, taken], below=(".undo-1",)),
+        ],
+        tools=[occupy, vacate],
+    )
 
 
 async def when_asked(_: Harness, handle: AgentHandle) -> None:

@@ -692,6 +692,7 @@ async def main() -> int:
         "forks": scenarios.record_forks,
         "uncached": scenarios.record_uncached,
         "rules": scenarios.record_rules,
+        "undone": scenarios.record_undo,
         "hooks": scenarios.record_hooks,
         "talks": scenarios.record_talks,
         "asking": scenarios.record_asking,

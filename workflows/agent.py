@@ -28,6 +28,7 @@ from perdure.workflows.requests import ask, choose
 from perdure.workflows.resets import FormerRecord, LeftBehind
 from perdure.workflows.results import failure_of, result_of, spent_by, view_of
 from perdure.workflows.timers import watch
+from perdure.workflows.undo import undo_run, undo_words
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.decisions import Decision
@@ -44,6 +45,7 @@ with workflow.unsafe.imports_passed_through():
         APPROVAL,
         CALL,
         CONTEXT,
+        EFFECTS,
         GONE,
         GRANT,
         HOOK,
@@ -65,6 +67,7 @@ with workflow.unsafe.imports_passed_through():
         LISTED_AGENT,
     )
     from perdure.runs.run import RunState
+    from perdure.runs.undo import EffectChunk, UndoBase, stopped, undone_calls
     from perdure.runs.views import Pages, fit_waiting, waiting_views
     from perdure.runs.wire import (
         AGENT_WORKFLOW,
@@ -78,6 +81,7 @@ with workflow.unsafe.imports_passed_through():
         POLICY,
         RECALL_QUERY,
         RUN_QUERY,
+        UNDO_STOPPED,
         VALUE_QUERY,
         WAITING_QUERY,
         RunInput,
@@ -143,16 +147,31 @@ class RunDriver:
         late = self._parent.late if self.run_input.clocked else None
         watching = watch(run, self.clock, self._rests, self._at_deadline, late)
         try:
-            result = await self._to_end()
-            if (refusal := await self._parent.refusal(run, result, self.run_input.free)) is not None:
-                raise self._failure(*refusal)
+            try:
+                result = await self._to_end()
+                if (refusal := await self._parent.refusal(run, result, self.run_input.free)) is not None:
+                    raise self._failure(*refusal)
+            except (
+                PerdureError
+            ) as error:  # it would be the same on every replay; what was used and done is told with it
+                raise self._failure(str(error), type(error).__name__) from None
+        except ApplicationError as error:
+            watching.cancel()
+            if run.agent.config.on_failure != "undo" or not run.records.effects.notes:
+                raise
+            raise await self._undone(error) from None
+        else:
             result.messages = message_fates(run.progress)  # one may have come since
             return result
-        except PerdureError as error:  # it would be the same on every replay; what was used and done is told with it
-            raise self._failure(str(error), type(error).__name__) from None
         finally:
             watching.cancel()
             end(run, sys.exception(), below=below)
+
+    async def _undone(self, error: ApplicationError) -> ApplicationError:
+        """Undo what the run has done, and return its failure with that in its words."""
+        outcome = await undo_run(workflow.info().workflow_id, None, self.run)
+        self._display.show()
+        return self._failure(f"{error.message}; {undo_words(outcome)}", error.type or MODEL_FAILED)
 
     async def _to_end(self) -> RunResult:
         """Run the Requests. When the run fails or is cancelled, break off its calls, so that their records stay
@@ -181,6 +200,8 @@ class RunDriver:
         plan = run.context.plan if recorded is None else recorded.result.calls
         if starts and await self._run_calls(0, _plan_as_result(plan)):
             return
+        if run.undo is not None:
+            raise self._failure(stopped(run.undo.run_id, run.records.past.calls), UNDO_STOPPED)
         while True:
             await self._mailbox.lull()
             self._check_limits(coming=run.progress.number + 1)
@@ -318,10 +339,25 @@ class RunDriver:
             case APPROVAL.name:
                 waiting = fit_waiting(waiting_views(run, name), sizes=run.sizes)
                 return Payload(waiting[0]) if waiting else GONE
+            case EFFECTS.name:
+                return Payload(self._effects(int(name)))
             case USAGE.name:
                 return Payload(spent_by(run, self.clock))
             case _:
                 return self.sender.payload(kind, name)
+
+    def _effects(self, number: int) -> EffectChunk:
+        run = self.run
+        chunk = run.records.effects.chunk(number, run.plan)
+        chunk.earlier = self.run_input.snapshot is not None
+        if number == 0:
+            chunk.base = UndoBase.of(
+                self.run_input, run.prepared.undo_tools, run.rules.record if run.rules.rules else None
+            )
+            if run.undo is not None:
+                calls = [] if run.plan is None else list(run.plan.every_call())
+                chunk.undone = undone_calls(run.undo, [*run.records.past.calls, *map(run.records.view, calls)])
+        return chunk
 
     def context(self, number: int, watched_until: float) -> RequestContext:
         """Return the context of Request `number`, with the number of its calls that were released already."""

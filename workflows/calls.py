@@ -35,6 +35,7 @@ from perdure.workflows.hooks import CallHooks, ExecutionHooks
 from perdure.workflows.observability import observe
 from perdure.workflows.resets import end_former
 from perdure.workflows.timers import Alarm
+from perdure.workflows.undo import run_undo
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import ApprovalRequest
@@ -66,7 +67,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.views import summary as line
     from perdure.tools.engine import sleep_seconds
     from perdure.tools.invocation import ReportedUsage
-    from perdure.tools.tool import SLEEP_UNTIL, Existing, Tool
+    from perdure.tools.tool import SLEEP_UNTIL, UNDO, Existing, Tool
     from perdure.values.json import Json, JsonObject, check
     from perdure.values.limits import MAX_AT_ONCE, MAX_ID, MAX_MESSAGE, SHORT_TASKS, bytes_text
 
@@ -115,7 +116,8 @@ async def run_existing(
 
 
 def _child(call: Call, existing: Existing) -> str:
-    return existing.workflow_id(call.inputs.params, f"{workflow.info().workflow_id}/{call.id}")
+    own = f"{call.inputs.undoes}.undo" if call.inputs.undoes else f"{workflow.info().workflow_id}/{call.id}"
+    return existing.workflow_id(call.inputs.params, own)
 
 
 async def _execute_existing(
@@ -482,8 +484,13 @@ class CallLoop:
             if call.spec.known_tool.activity == SLEEP_UNTIL:
                 await self._begin(call)
                 return await self._rest(call, sleep_until(call.inputs.params, self._sender.alarm))
+            if call.spec.known_tool.activity == UNDO:
+                await self._begin(call)
+                return await self._rest(call, run_undo(call, self._agent_run))
             if call.spec.known_tool.delegate is not None:
                 return await self._run_delegate(call)
+            if self._agent_run.undo is not None:
+                call.inputs.undoes = self._agent_run.undo.undoes(call.id)
             if call.spec.known_tool.calls is not None:
                 work = run_existing(call, call.spec.known_tool.calls, self._sender, self._begin)
                 return await (self._rest(call, work) if call.spec.known_tool.calls.waits else work)

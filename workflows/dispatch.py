@@ -332,6 +332,7 @@ def tool_reads(call: Call, base: Mapping[str, Json], owner: RunOwner) -> ToolRea
         definition=None if call.spec.known_tool.registered else call.spec.known_tool.definition(),
         messages=scoped_data(call.spec.known_tool.scopes or (), base),
         owner=owner if owner != NOBODY else None,
+        undoes=call.inputs.undoes,
     )
 
 

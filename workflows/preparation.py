@@ -32,6 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.run import RunIdentity, RunState
     from perdure.runs.schedules import with_time
     from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, RunSnapshot, carried, restore, snapshot
+    from perdure.runs.undo import UNDO_FORM, UndoRecord
     from perdure.runs.wire import (
         PREPARE_ACTIVITY,
         PREPARED_BY_ACTIVITY,
@@ -153,6 +154,7 @@ async def _prepare(
         fork=None
         if run_input.fork is None
         else Fork(run_input.fork.read(ForkRecord, FORK_FORM, "the record of the fork")),
+        undo=None if run_input.undo is None else run_input.undo.read(UndoRecord, UNDO_FORM, "the record of the undo"),
     )
     if earlier is not None:
         restore(run, earlier)

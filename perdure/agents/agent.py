@@ -23,7 +23,7 @@ from perdure.errors import AgentError, InputError, OutputError, ProtocolError, S
 from perdure.hooks.decorator import HookFunction
 from perdure.runs.agent import Context, agent_document, check_task, parse_agent
 from perdure.runs.partial_output import PartialText
-from perdure.tools.decorator import ToolFunction, plain_schema
+from perdure.tools.decorator import ToolFunction, plain_schema, with_undos
 from perdure.tools.frameworks import tool_functions, with_context_type
 from perdure.tools.tool import parse_tool
 from perdure.values.caller_context import read_context
@@ -232,7 +232,7 @@ class Agent(Generic[OutputT]):
     def _add(self, tool: AgentTool, where: str, context: JsonType[Any]) -> None:
         """Add the functions and delegates that a document only names."""
         agent = tool if isinstance(tool, Agent) else None
-        own = (with_context_type(each, context.adapter) for each in ([] if agent else tool_functions(tool)))
+        own = (with_context_type(each, context.adapter) for each in ([] if agent else with_undos(tool_functions(tool))))
         functions = agent._functions if agent else {each.name: each for each in own}
         if agent:
             self.hooks += [each for each in agent.hooks if each not in self.hooks]

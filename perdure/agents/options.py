@@ -228,6 +228,8 @@ class AgentOptions(TypedDict, total=False):
     their run."""
     client_timeout: float | None
     """Seconds that a call waits for the program that carries it out; then the run fails. `None`: for ever."""
+    on_failure: Literal["keep", "undo"]
+    """Whether a run that fails takes back what it has done, as far as its tools have an undo. Default: `'keep'`."""
     stuck_after: int
     """The run ends after this many answers in a row that ask for the same. Default: `3`."""
     must_call: Sequence[str]

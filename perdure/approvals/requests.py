@@ -448,6 +448,8 @@ class WaitingView(WireModel):
     """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""
     ask: str = Field(default="", exclude_if=operator.not_)
     """The tool's own question, with the parameters: `refund 120 EUR to C-17?`; left out where it has none."""
+    no_undo: list[str] = Field(default_factory=list, exclude_if=operator.not_)  # R23.4
+    """The calls of it whose effects nobody can take back, in a run that has tools with an undo."""
     sender: str = Field(default="", exclude_if=operator.not_)
     """For whom the run works, as its starter has verified it; left out where nobody was named, as the next two."""
     tenant: str = Field(default="", exclude_if=operator.not_)

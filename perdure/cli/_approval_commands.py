@@ -13,6 +13,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from perdure.agents.files import json_option
+from perdure.approvals.requests import WaitingView
 from perdure.cli import _commands as commands
 from perdure.cli._console import harmless, screen, table
 from perdure.cli._errors import CommandError, one_line_errors
@@ -97,7 +98,7 @@ def _listed_row(one: Any) -> list[str]:
 
 def _whole_row(one: Any) -> list[str]:
     offer = one.offer
-    asked = "\n".join([offer.sentence, *offer.ways])
+    asked = "\n".join([offer.sentence, *offer.ways, *_no_undo(offer)])
     return [asked, offer.sender, offer.agent, age(offer.requested_at), one.run_id, offer.call]
 
 
@@ -302,7 +303,11 @@ def _panel(one: Any) -> RenderableType:
     shown = dumps(_shown(offer) if offer.calls is None else offer.calls, indent=2)
     body = Syntax(shown, "json", background_color="default")
     return Panel(
-        Group(Text(offer.sentence, style="bold"), *_person(offer), body, *map(Text, offer.ways)),
+        Group(Text(offer.sentence, style="bold"), *_person(offer), body, *map(Text, [*offer.ways, *_no_undo(offer)])),
         subtitle=f"{one.run_id}, call {offer.call}; waits for {age(offer.requested_at)}",
         subtitle_align="left",
     )
+
+
+def _no_undo(offer: WaitingView) -> list[str]:
+    return [f"cannot be undone: {', '.join(offer.no_undo)}"] if offer.no_undo else []

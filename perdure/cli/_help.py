@@ -66,6 +66,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "models": "Try the configured models.",
         "token": "Make, list and revoke the gateway's tokens.",
         "trigger": "Check a file of signed webhooks that the gateway takes.",
+        "undo": "Take back what a run has done.",
         "fork": "Start a new run from a point of another one.",
         "record, replay": "Write a run as a test case; replay runs before a deploy.",
         "codec-server": "Decrypt values for Temporal's Web UI.",

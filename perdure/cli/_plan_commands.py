@@ -21,6 +21,7 @@ from perdure.hosting.settings import Settings
 from perdure.plan import Call, Plan, SimulatedCall, Simulation, simulate
 from perdure.rules import RULE_BROKEN
 from perdure.runs.diagrams import Drawing, draw_plan, to_mermaid, to_svg
+from perdure.runs.undo import without_undo
 from perdure.runs.views import ways
 from perdure.values.json import JsonObject, dumps
 from perdure.values.provenance import BY_OTHERS
@@ -80,11 +81,14 @@ def validate(
         {"call": None, "tool": None, "code": "plan", "message": m} for m in looked.problems
     ]
     warnings, hints = looked.planned.warnings(plan), looked.planned.hints(plan)
+    written = [form for call in plan.calls for form in call.written()]
+    has_undo = any(form.spec.tool is not None and form.spec.tool.undo is not None for form in written)
+    no_undo = without_undo(written) if has_undo else []
     if as_json:
         sources = [{"call": call, "way": way} for call, way in looked.planned.ways()]
         found: JsonObject = {"ok": not problems, "calls": len(plan.calls), "problems": problems}
         judged: JsonObject = {"rules": [each.as_json() for each in verdicts]} if verdicts else {}
-        print(dumps({**found, "warnings": warnings, "hints": hints, "sources": sources, **judged}))
+        print(dumps({**found, "warnings": warnings, "hints": hints, "sources": sources, "noUndo": no_undo, **judged}))
     else:
         for problem in problems:
             call = f"{problem['call']} {problem['tool']}: " if problem["call"] else ""
@@ -96,6 +100,8 @@ def validate(
             print(f"warning: {warning}")
         for hint in hints:
             print(f"hint: {hint}")
+        for each in no_undo:
+            print(f"cannot be undone: {each}")
         more = f", {_count(len(warnings), 'warning')}" if warnings else ""
         print(f"{_count(len(plan.calls), 'call')}, {_count(len(problems), 'problem')}{more}")
         _print_ways(looked.planned)

@@ -20,6 +20,7 @@ from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.cli._plan_commands import print_drawing
 from perdure.cli._run_view import print_parts, print_result, print_run
+from perdure.cli._undo_commands import print_effects
 from perdure.hosting.settings import Settings
 from perdure.runs.agent import parse_prompt, written_keys
 from perdure.runs.diagrams import draw_run
@@ -163,6 +164,8 @@ def show(
         print(dumps(view.result().as_json()))
     elif svg is None and not draw:
         print_run(screen(), view)
+        if view.status != "running" and (effects := connected(lambda perdure: perdure.get_run(run_id).undone())):
+            print_effects(screen(), effects)
 
 
 @runs_app.command()

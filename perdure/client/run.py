@@ -19,7 +19,7 @@ from typing_extensions import TypeVar, Unpack
 from perdure.agents.agent import Agent
 from perdure.agents.options import ApprovalOptions
 from perdure.approvals.requests import IncomingMessage, WaitingEntry, WaitingView
-from perdure.client import approvals, run_operations
+from perdure.client import approvals, run_operations, undos
 from perdure.client._event_relay import place, relay_of, wanted
 from perdure.client._pending_activities import check_ends, failure_words, task_failure
 from perdure.client._run_lists import STATUS
@@ -28,9 +28,10 @@ from perdure.client.errors import clear_errors, run_failed
 from perdure.client.run_operations import AgentHandle, fetch_run
 from perdure.client.selection import RunOrigin, WaitingRequest, WaitingRow
 from perdure.errors import DecisionRefusedError, RunEndedError, RunError
-from perdure.queries import answer_of
+from perdure.queries import answer_of, was_undone
 from perdure.runs.events import Event
 from perdure.runs.partial_output import PartialOutputEvents, PartialText
+from perdure.runs.undo import Effect, UndoPlan
 from perdure.runs.views import LiveView
 from perdure.runs.wire import REQUEST_ACTIVITY, RUN_QUERY, RunResult, RunView
 from perdure.sessions.wire import WAIT, WaitResult
@@ -404,6 +405,63 @@ class Run(Generic[OutputT]):
                 id=id,
             )
         return Run(self._client, handle.id, agent)
+
+    async def effects(self) -> list[Effect]:
+        """Return the calls that have, or may have, changed something outside, each with what was undone of it. It is empty in a run
+        none of whose tools has an undo. Raises `NoWorkerError` if no worker answers.
+
+        ```python
+        for effect in await run.effects():
+            print(effect.call, effect.tool, effect.status, effect.reason)
+        ```
+        """
+        # R23.4
+        with clear_errors(self._client, self.id):
+            return (await undos.effects_of(self._client, self.id)).effects
+
+    async def undone(self) -> list[Effect]:
+        """Return `effects` if anything of the run was ever undone; else an empty list, for which no worker is queried.
+
+        ```python
+        print([effect.call for effect in await run.undone() if effect.status == "undone"])
+        ```
+        """
+        with clear_errors(self._client, self.id):
+            return (
+                (await undos.effects_of(self._client, self.id)).effects
+                if await was_undone(self._client, self.id)
+                else []
+            )
+
+    async def undo_plan(self, *, to: str | None = None, no_effect: Sequence[str] = ()) -> UndoPlan:
+        """Return what `undo` would do now: what it takes back, and what stays, with the reasons. Raises as `undo` does.
+
+        ```python
+        plan = await run.undo_plan()
+        print([effect.call for effect in plan.cannot])
+        ```
+        """
+        with clear_errors(self._client, self.id):
+            return (await undos.plan_undo_of(self._client, self.id, to, no_effect))[1]
+
+    async def undo(self, *, to: str | None = None, no_effect: Sequence[str] = ()) -> Run[Any]:
+        """Start a run that takes back what this run has done, in the reverse order of the data flow, and return it.
+
+        This run has to have ended. Each effect is taken back by the undo of its tool, under this run's policies. Calls without an
+        undo stay. The undo run fails where something could not be undone; call `undo` again to go on. `to`: back to this call,
+        with it: the call and all that depends on it (default: everything). `no_effect`: ids of calls of which it is unknown whether they took
+        effect, and of which you know that they did not. Raises `RunError` for a run that goes on, is being undone, or has
+        nothing to undo, and `NoWorkerError` if no worker answers.
+
+        ```python
+        undo = await run.undo()
+        print((await undo.wait()).output)
+        ```
+        """
+        # R23.4
+        with clear_errors(self._client, self.id):
+            handle = await undos.start_undo(self._client, self.id, to, no_effect)
+        return Run(self._client, handle.id)
 
     async def waiting(self, call: str | None = None) -> list[WaitingView]:
         """Return the approval requests of this run in full, oldest first; with `call` only that one. Raises

@@ -109,7 +109,7 @@ async def start_run(
     )
     _check_size(given, MAX_PAYLOAD if client.data_converter.external_storage is None else MAX_STORED)
     try:
-        return await _start(
+        return await start_workflow(
             client,
             start_attributes(agent.name, sender, tenant),
             AGENT_WORKFLOW,
@@ -128,7 +128,7 @@ async def start_run(
         raise RunExistsError(f"there is already a run {run_id!r}; look at it with: perdure show {run_id}") from None
 
 
-async def _start(client: Client, attributes: TypedSearchAttributes, *args: Any, **options: Any) -> AgentHandle:
+async def start_workflow(client: Client, attributes: TypedSearchAttributes, *args: Any, **options: Any) -> AgentHandle:
     """Start it with search attributes. Those that the namespace does not know are registered, as a worker does; it goes without those
     that it does not take."""
 

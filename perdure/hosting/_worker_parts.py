@@ -27,6 +27,7 @@ from perdure.activities.resets import end_former, end_left_behind, execution, re
 from perdure.activities.secrets import Masking, keep_secret
 from perdure.activities.token_rates import QueueRates
 from perdure.activities.transcripts import SummaryActivity
+from perdure.activities.undo import plan_undo_of
 from perdure.errors import SettingsError
 from perdure.hooks.events import LOCAL_SESSION_HOOKS_PATCH, SESSION_HOOKS_PATCH
 from perdure.hosting.settings import Settings
@@ -149,6 +150,7 @@ class WorkerParts:
                 reserve,
                 other_runs.read_child_input,
                 other_runs.read_usage,
+                plan_undo_of,
                 next_task,
                 SummaryActivity(endpoints_in_use, models, underway).summarize,
                 transcripts.archive,

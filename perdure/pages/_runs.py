@@ -130,6 +130,8 @@ class RunPages:
             Route("/runs", self._list),
             Route("/runs/{id:path}", self._show),
             Route("/cancel/{id:path}", self._cancel, methods=["POST"]),
+            Route("/undo/{id:path}", self._ask_undo),
+            Route("/undo/{id:path}", self._undo, methods=["POST"]),
             Route("/live/runs/{id:path}", self._live),
         ]
 
@@ -194,6 +196,20 @@ class RunPages:
         run = await self._find(caller, self._id(request))
         await run.cancel()
         return self._site.go_to(request, f"/runs/{path(run.id)}")
+
+    async def _ask_undo(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check("stop", "undo runs")
+        run = await self._find(caller, self._id(request))
+        return self._site.page(request, "undo.html", id=run.id, plan=await run.undo_plan())
+
+    async def _undo(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check("stop", "undo runs")
+        await self._site.form(request)
+        run = await self._find(caller, self._id(request))
+        undo = await run.undo()
+        return self._site.go_to(request, f"/runs/{path(undo.id)}")
 
     async def _live(self, request: Request) -> Response:
         caller = caller_of(request)

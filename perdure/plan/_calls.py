@@ -473,6 +473,8 @@ class CallInputs:
     """Parameters that a hook has changed (R10.17)."""
     approved: str | None = None
     """Digest of the parameters that a person approved: a worker with a floor of its own checks it (R7.1)."""
+    undoes: str = ""
+    """`<run id>/<call id>` of the call whose effect it takes back (R23.4)."""
 
     def take_resolved(self, values: JsonObject) -> None:
         """Set the parameters, and the items of `_each`, with every reference resolved."""

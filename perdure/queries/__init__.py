@@ -5,6 +5,7 @@ Example:
 """
 
 from perdure.queries._answers import TIMEOUT, answer_of, cancellable, execution_before
+from perdure.queries._effects import read_effects, was_undone
 from perdure.queries._transcripts import SessionReader
 from perdure.queries._visibility import SearchAttributes, add_attributes, read_memo
 
@@ -16,5 +17,7 @@ __all__ = [
     "answer_of",
     "cancellable",
     "execution_before",
+    "read_effects",
     "read_memo",
+    "was_undone",
 ]

@@ -236,6 +236,8 @@ class Config(BaseModel):
     """1 to 5: which runs workers serve first where more waits than they can do, 1 before 2; 3. Delegates have that of their run (R24.3)."""
     client_timeout: Seconds | None = None
     """Seconds that a call waits for the program that carries it out; then the run fails. `None`: for ever (R9.5)."""
+    on_failure: Literal["keep", "undo"] = "keep"
+    """Whether a run that fails takes back what it has done, as far as its tools have an undo (R23.4)."""
     stuck_after: int = Field(default=3, ge=2)
     """The run ends after this many answers in a row that ask for the same."""
     must_call: list[str] = Field(default_factory=list)

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from perdure.approvals.requests import WaitingView
 from perdure.models.requests import RequestContext
 from perdure.runs.delegates import SpentBudget
+from perdure.runs.undo import EffectChunk
 from perdure.tools.invocation import ToolReads
 from perdure.values.json import JsonObject
 from perdure.values.limits import MAX_PAYLOAD
@@ -50,6 +51,8 @@ APPROVAL: Final = PayloadKind[WaitingView]("approval", WaitingView)
 """An approval request for a program that decides, by its call."""
 GRANT: Final = PayloadKind[bool]("grant", bool)
 """Whether a call may return its large result, by the call's id. Undecided claims are left out (R18.4)."""
+EFFECTS: Final = PayloadKind[EffectChunk]("effects", EffectChunk)
+"""A part of the run's effects, by its number from 0, for an undo (R23.4)."""
 USAGE: Final = PayloadKind[SpentBudget]("usage", SpentBudget)
 """The usage of the run, or loop, so far, for a parent whose child could not report it (R9.6). The name is empty."""
 

@@ -12,6 +12,7 @@ from pydantic import Field
 from perdure.models.requests import RequestView
 from perdure.plan import Call, Plan
 from perdure.runs.events import clipped
+from perdure.runs.undo import EffectLog
 from perdure.runs.wire import CallView
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_KEPT, MAX_RECORDED, SHOWN_PARAMS
@@ -178,8 +179,12 @@ RECENT: Final = 40
 class RunRecords:
     """The records of a run: its Requests that are over, and the views and values of their calls."""
 
-    def __init__(self, sizes: Sizes, recorded: Callable[[Call], tuple[Json, JsonObject]] | None = None) -> None:
+    def __init__(
+        self, sizes: Sizes, effects: EffectLog, recorded: Callable[[Call], tuple[Json, JsonObject]] | None = None
+    ) -> None:
         self.past = PastRequests()
+        self.effects = effects
+        """The effects of calls of this execution, for an undo (R23.4)."""
         self.size = 0
         """Bytes of the views of past calls, more or less."""
         self.values = KeptValues()
@@ -201,6 +206,7 @@ class RunRecords:
     def add(self, plan: Plan) -> None:
         """Add the calls of a plan that has settled."""
         past, calls = self.past, list(plan.every_call())
+        self.effects.add(plan)
         begin = len(past.calls)
         for call in calls:
             if self._views.get(call.id, (None,))[0] is not call:

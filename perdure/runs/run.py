@@ -42,6 +42,7 @@ from perdure.runs.provenance import RunProvenance
 from perdure.runs.records import PastRequests, RunRecords
 from perdure.runs.rules import OUTPUT_BINDS_AT_END
 from perdure.runs.sent_texts import added, sent_by
+from perdure.runs.undo import EffectLog, UndoRecord
 from perdure.runs.wire import PreparedWorker, RunInput
 from perdure.tools.engine import free_name
 from perdure.values.json import Json, JsonObject
@@ -99,10 +100,13 @@ class RunState:
         sources: Mapping[str, list[str]] | None = None,
         journal: RunJournal | None = None,
         fork: Fork | None = None,
+        undo: UndoRecord | None = None,
     ) -> None:
         self.agent = agent
         self.fork = fork
         """The record of the run of which this one is a fork."""
+        self.undo = undo
+        """The calls of the run that this run undoes."""
         self.context = context
         self.prepared = prepared
         self.identity = identity or RunIdentity()
@@ -131,7 +135,8 @@ class RunState:
         """Reason for the wait while the model's provider is away (R20.5)."""
         self.plan: Plan | None = None
         """The running plan."""
-        self.records = RunRecords(self.sizes, self.provenance.recorded if self.identity.in_session else None)
+        effects = EffectLog(prepared.tools, prepared.undo_tools, self.sizes)
+        self.records = RunRecords(self.sizes, effects, self.provenance.recorded if self.identity.in_session else None)
         self.conversation = RunConversation(agent, context, prepared, self.sizes, self.provenance)
         self.output = RunOutput(
             agent.output_schema,

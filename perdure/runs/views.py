@@ -20,6 +20,7 @@ from perdure.runs.events import Event
 from perdure.runs.prompts import call_line
 from perdure.runs.records import RECENT, plan_reads, plan_writes
 from perdure.runs.run import RunState
+from perdure.runs.undo import without_undo
 from perdure.runs.wire import CallView, RunInput, RunResult, RunView
 from perdure.values.caller_context import masked_context
 from perdure.values.json import Json, JsonObject, ValuePage, dumps, loads
@@ -141,6 +142,9 @@ def masked_owner(owner: RunOwner) -> RunOwner:
 def request_view(offer: ApprovalRequest, run: RunState) -> WaitingView:
     """Return what a person sees of a request, and of whom it is for."""
     view = waiting_view(offer, run.agent.name, run.approval_queue.guard, run.dry_plan)
+    if run.records.effects.notes and not offer.question:
+        calls = offer.calls if offer.call is None else [offer.call]
+        view.no_undo = without_undo(each for call in calls for each in call.written())
     owner = run.identity.owner
     view.sender, view.tenant, view.session = owner.sender, owner.tenant, owner.session
     newest = run.progress.inbox[-1].text if run.progress.inbox else run.identity.last_message

@@ -98,6 +98,8 @@ MODEL_REFUSED: Final = "ModelRefused"
 """Type of the failure of a run whose model refused; the message is the model's words (R20.2)."""
 CONTEXT_TOO_LONG: Final = "ContextTooLong"
 """Type of the failure of a Request whose context is more than the model takes (R9.7)."""
+UNDO_STOPPED: Final = "UndoStopped"
+"""Type of the failure of an undo run in which something could not be taken back (R23.4)."""
 LIMIT_REACHED: Final = "LimitReached"
 """Type of the failure of a run that came to a limit without an output."""
 
@@ -129,6 +131,8 @@ class PreparedWorker(WireModel):
     """The worker's record at the run's start; a redeployed worker cannot change a run's past."""
 
     tools: list[Tool]
+    undo_tools: list[Tool] = Field(default_factory=list)
+    """The tools that take effects of `tools` back (R23.4)."""
     recall: Tool | None = None
     """The tool that reads the rest of a value, for a run in which one was cut; `None`: the worker had none when the run began (R10.18)."""
     models: Models
@@ -392,5 +396,7 @@ class RunInput(WireModel):
     """A `PreparedWorker` that its loop has recorded for all iterations; its form is `PREPARED_FORM`."""
     fork: Packed | None = Field(default=None, exclude_if=operator.not_)
     """A `ForkRecord`: the record of the run of which this one is a fork (R22.1); its form is `FORK_FORM`."""
+    undo: Packed | None = Field(default=None, exclude_if=operator.not_)
+    """An `UndoRecord`: the calls of the run that this run undoes (R23.4); its form is `UNDO_FORM`."""
     snapshot: Packed | None = None
     """A `RunSnapshot`, set when the run goes on from an execution that grew too long; its form is `SNAPSHOT_FORM`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Final, Generic, Literal, TypeAlias, get_args, get_origin, get_type_hints, overload
@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 from perdure.errors import ToolDefinitionError, ToolError, clip
 from perdure.tools.invocation import ReportedUsage
 from perdure.tools.tool import CONTEXT_PARAMETER, parse_tool
+from perdure.tools.undo import as_undo
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.limits import MAX_PROGRESS
 from perdure.values.problems import first_problem
@@ -175,6 +176,8 @@ class ToolFunction:
     is_async: bool
     context_type: TypeAdapter[Any] | None = None
     """Reader of `ToolContext.context`, where the function names its type."""
+    undo: ToolFunction | None = None
+    """The tool that takes its effect back, if the declaration has its function."""
 
     @property
     def name(self) -> str:
@@ -245,6 +248,8 @@ def tool(
     duration: float | None = None,
     exclusive: bool | str = False,
     message: bool | str = False,
+    undo: Callable[..., Any] | str | None = None,
+    undo_params: JsonObject | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -265,6 +270,9 @@ def tool(function: Any = None, /, **options: Any) -> Any:  # the overloads say w
     `duration`: seconds it usually takes (unknown). `exclusive`: no two calls of it at once in a run; with a group's
     name, no two of all tools of that group. `message`: it sends a message to people, the parameter of this name, or
     else `text`, `message`, `content` or `body`: a session's run does not reply with the same text again.
+    `undo`: the tool that takes the effect of a call back, a function with `@tool` or its name. `undo_params`: its
+    parameters, with references such as `†result.id` and `†params.city`; by default each comes by its name from the
+    call's parameters, or else from its result.
 
     Raises `ToolDefinitionError` for a function that cannot be a tool.
 
@@ -292,10 +300,17 @@ def tool_function(target: object) -> ToolFunction | None:
     return found if isinstance(found, ToolFunction) else None
 
 
+def with_undos(functions: Iterable[ToolFunction]) -> list[ToolFunction]:
+    """Return the tools, and those that take their effects back."""
+    found = list(functions)
+    return [*found, *(each.undo for each in found if each.undo is not None)]
+
+
 def describe(function: Callable[..., Any], **options: Any) -> ToolFunction:  # those of `tool`
     """Return the tool of a function, with the options of `@tool`. Raises `ToolDefinitionError`."""
     name = options.pop("name", None) or getattr(function, "__name__", "")
     arguments, result, context_parameter = read_signature(function, name)
+    undo = tool_function(options.get("undo"))
     definition = {
         "name": name,
         "description": described(function),
@@ -309,7 +324,7 @@ def describe(function: Callable[..., Any], **options: Any) -> ToolFunction:  # t
         definition[CONTEXT_PARAMETER] = context_parameter
     context_type = _context_type(function, name, context_parameter)
     is_async = inspect.iscoroutinefunction(function)
-    return ToolFunction(definition, function, arguments, result, context_parameter, is_async, context_type)
+    return ToolFunction(definition, function, arguments, result, context_parameter, is_async, context_type, undo)
 
 
 def _context_type(function: Callable[..., Any], name: str, parameter: str | None) -> TypeAdapter[Any] | None:
@@ -430,6 +445,9 @@ def described(documented: object) -> str:
 
 def meta_properties(options: JsonObject) -> JsonObject:
     """Return the options of `@tool` as meta-properties of a definition."""
+    undo, mapping = options.pop("undo", None), options.pop("undo_params", None)
+    if undo is not None:
+        options["undo"] = as_undo(undo, mapping)
     return {
         f"_{_CAMEL.get(key, key)}": value for key, value in options.items() if value is not None and value is not False
     }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 from perdure.errors import CallError
-from perdure.tools.tool import ASK_PERSON, KEEP, SLEEP_UNTIL, Tool, parse_tool
+from perdure.tools.tool import ASK_PERSON, KEEP, SLEEP_UNTIL, UNDO, Tool, parse_tool
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import LONGEST
 
@@ -44,6 +44,21 @@ ENGINE_TOOLS: Final[Mapping[str, JsonObject]] = {
         "_activity": ASK_PERSON,
         "_safe": True,
     },
+    "undo": {
+        "name": "undo",
+        "description": "Take back what calls of this run have done, in reverse order, with all that depends on them. "
+        "What cannot be taken back is named in the result.",
+        "properties": {
+            "calls": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": 'ids of calls that are done, such as "1.2"; without them all calls',
+            },
+        },
+        "additionalProperties": False,
+        "_activity": UNDO,
+        "_exclusive": True,
+    },
 }
 """Definitions by name."""
 
@@ -60,6 +75,17 @@ KEEP_TOOL: Final[JsonObject] = {
     "_safe": True,
 }
 """The tool that the run offers in a Request that revises a plan (R10.5)."""
+
+
+UNDO_BELOW: Final[JsonObject] = {
+    "name": "undo_run",
+    "description": "Take back what the run of a delegate has done.",
+    "properties": {"run": {"type": "string"}},
+    "required": ["run"],
+    "additionalProperties": False,
+    "_activity": UNDO,
+}
+"""The tool by which an undo goes down into the runs of delegates."""
 
 
 def keep_tool(taken: Container[str]) -> Tool:

@@ -22,6 +22,8 @@ class ToolReads(WireModel):
     messages: list[JsonObject] = Field(default_factory=list)
     owner: RunOwner | None = Field(default=None, exclude_if=operator.not_)
     """Who asks, as the tool's code gets it; `None`: nobody was named (R19.1)."""
+    undoes: str = Field(default="", exclude_if=operator.not_)
+    """`<run id>/<call id>` of the call whose effect this one takes back (R23.4)."""
 
 
 class CallHookRefs(WireModel):
@@ -95,16 +97,17 @@ class SpaceGrant(WireModel):
     granted: bool
 
 
-def idempotency_key(run_id: str, call_id: str, tool: str, params: JsonObject) -> str:
+def idempotency_key(run_id: str, call_id: str, tool: str, params: JsonObject, undoes: str = "") -> str:
     """Return `<run id>/<call id>:<digest>`; the digest is 12 hexadecimal digits over the tool's name and its resolved
-    parameters.
+    parameters. Of a call that takes another one's effect back: `<run id>/<call id>:undo:<digest>`, named after that
+    call, so it is the same in each run that tries it.
 
     The key is the same on each attempt and after a reset with the same plan. A plan that differs after a reset has the
     same call ids, so the digest tells its effects from the earlier ones. The activity computes it: a workflow encodes
     no large value again (R18.1).
     """
     digest = hashlib.sha256(dumps([tool, params], sort_keys=True).encode(errors="replace")).hexdigest()[:12]
-    return f"{run_id}/{call_id}:{digest}"
+    return f"{undoes}:undo:{digest}" if undoes else f"{run_id}/{call_id}:{digest}"
 
 
 class Limited(WireModel):

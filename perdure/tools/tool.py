@@ -18,6 +18,7 @@ from perdure.errors import ReferenceSyntaxError, ToolDefinitionError
 from perdure.tools.definitions import SCHEMA_KEYS, is_alias, plain_definition
 from perdure.tools.question import question_problem
 from perdure.tools.quorum import QUORUM_KEYS, quorum_of
+from perdure.tools.undo import Undo, undo_problem
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.limits import LONGEST, MAX_RETRIES, Seconds
 from perdure.values.problems import first_problem, meant, none_of
@@ -109,11 +110,12 @@ ANONYMOUS: Final = "anonymous"
 """The value of `_delegate` for a Request that no file describes."""
 SLEEP_UNTIL: Final = "perdure.sleep_until"
 ASK_PERSON: Final = "perdure.ask_person"
+UNDO: Final = "perdure.undo"
 CLIENT: Final = "perdure.client"
 """The value of `_activity` for a client program, mostly the one that started the run: it carries the call out, and
 sends its result as the answer."""
 KEEP: Final = "perdure.keep"
-ENGINE_ACTIVITIES: Final = frozenset({SLEEP_UNTIL, ASK_PERSON, CLIENT})
+ENGINE_ACTIVITIES: Final = frozenset({SLEEP_UNTIL, ASK_PERSON, UNDO, CLIENT})
 """Keys of the activities that the engine carries out itself: see `perdure.tools.engine`."""
 ANSWERED: Final = frozenset({ASK_PERSON, CLIENT})
 """Those of them whose result comes from outside, as the answer to a request."""
@@ -188,6 +190,8 @@ class Tool(BaseModel):
     """Name of an agent file in the worker's folder, or `anonymous` (R8.1)."""
     resolution: Literal["execution", "upfront"] = Field(default="execution", alias="_resolution")
     """`upfront`: the delegate's schemas are the tool's, so the model knows them (R8.4)."""
+    undo: Undo | None = Field(default=None, alias="_undo")
+    """The tool that takes the effect of a call back (R23.4)."""
     scopes: list[str] | None = Field(default=None, alias="_scopes")
     """The part of the context that the code gets as `ToolContext.messages`, or the delegate as context (R8.2,
     R12.2)."""
@@ -246,6 +250,11 @@ class Tool(BaseModel):
         if name is not None and not re.fullmatch(r"\w[\w -]*(\.\w[\w -]*)*", name):
             raise ValueError(f"{name!r} is not a delegate's name: a file name without a path, or {ANONYMOUS!r}")
         return name
+
+    @field_validator("undo", mode="before")
+    @classmethod
+    def _an_undo(cls, undo: Json) -> Json:
+        return {"tool": undo} if isinstance(undo, str) else undo
 
     @field_validator("output_path")
     @classmethod
@@ -310,6 +319,8 @@ class Tool(BaseModel):
             exclude_defaults=True,
             exclude={"name", "description", "parameters", "registered"} | _DECLARED,
         )
+        if self.undo is not None and self.undo.params is None:
+            meta["_undo"] = self.undo.tool
         if (choice := meta.pop("scope_choice", None)) is not None:
             meta["_scopes"] = {"enum": choice}
         return {"name": self.name, "description": self.description, **self.parameters, **meta}
@@ -410,7 +421,7 @@ def resolve_tools(wanted: Iterable[str | JsonObject], registry: Mapping[str, Jso
         else:
             tool = parse_tool(item, activities=registry)
         _check_context(tool, registry)
-        declared = {"calls": None} | _declared(tool, registry)
+        declared = {"calls": None} | _declared(tool, registry) | _undo_of_code(tool, registry)
         if tool.calls not in (None, declared["calls"]):
             raise ToolDefinitionError(f"tool {tool.name!r}: '_calls' can be set by the worker's code only")
         tools[tool.name] = tool.model_copy(update=declared)
@@ -450,6 +461,43 @@ def _declared(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
         | calls
         | {"code_safe": bool(code.get("_safe")), "code_dangerous": bool(code.get("_dangerous"))}
     )
+
+
+def undo_tools(tools: Mapping[str, Tool], registry: Mapping[str, JsonObject]) -> dict[str, Tool]:
+    """Return the tools that take effects of `tools` back: those of the context, or the worker's. Raises `ToolDefinitionError`."""
+    found: dict[str, Tool] = {}
+    for tool in tools.values():
+        if tool.undo is None:
+            continue
+        name = tool.undo.tool
+        target = tools.get(name) or found.get(name)
+        if target is None:
+            if name not in registry:
+                raise ToolDefinitionError(
+                    f"tool {tool.name!r} is undone by {name!r}, which the worker does not have{_have(registry, name)}"
+                )
+            target = resolve_tools([name], registry)[name]
+        if target.latent or target.delegate is not None or target.activity in ENGINE_ACTIVITIES:
+            raise ToolDefinitionError(
+                f"tool {tool.name!r}: _undo names {name!r}, which is no tool with code of its own"
+            )
+        if problem := undo_problem(tool.undo, tool.parameters, tool.output, target.parameters):
+            raise ToolDefinitionError(f"tool {tool.name!r}: _undo: {problem}")
+        found[name] = target
+    return found
+
+
+def _undo_of_code(tool: Tool, registry: Mapping[str, JsonObject]) -> JsonObject:
+    """Return the undo that the code declares, for an agent file's own definition of it whose parameters fit."""
+    code = registry.get(tool.activity or "", {})
+    if tool.undo is not None or tool.registered or "_undo" not in code:
+        return {}
+    declared = parse_tool(code, activities=registry).undo
+    target = None if declared is None else registry.get(declared.tool)
+    if declared is None or target is None:
+        return {}
+    fits = undo_problem(declared, tool.parameters, tool.output, parse_tool(target, activities=registry).parameters)
+    return {} if fits else {"undo": declared}
 
 
 def _queue(definition: JsonObject) -> Json:

@@ -484,6 +484,12 @@ def after_answer(pause: float, *, found: bool) -> float:
 
 LONGEST: Final = 100 * 365 * 86_400.0
 """A hundred years in seconds: more than any wait, less than the overflow of any of Temporal's clocks (292 years)."""
+MAX_UNDONE: Final = 2_000
+"""Effects that one undo run takes back, the newest; the next one goes on with the others. Each is a call of one plan."""
+MAX_UNDO_PARAMS: Final = 256_000
+"""Bytes of the parameters of one undo: all of an undo run travel in its input."""
+MAX_UNDO_DEPTH: Final = 20
+"""Runs of delegates inside each other whose effects are read."""
 SHORTEST: Final = 0.001
 """A millisecond, Temporal's own unit: a time-out that is rounded to zero counts as none, and the server refuses it."""
 

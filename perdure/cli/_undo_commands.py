@@ -1,0 +1,103 @@
+"""`perdure undo`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from perdure.cli._console import harmless, screen, table
+from perdure.cli._errors import FAILED
+from perdure.cli._execute import Json, RunId, connected
+from perdure.cli._help import Commands
+from perdure.cli._run_view import print_result
+from perdure.runs.undo import Effect, UndoPlan
+from perdure.runs.wire import RunView
+from perdure.values.json import dumps, shorten
+
+if TYPE_CHECKING:
+    from perdure.client.perdure import Perdure
+
+undo_app = Commands()
+
+
+@undo_app.command()
+def undo(
+    run_id: RunId,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="R.N", help="Back to this call, with it: it and all that depends on it."),
+    ] = None,
+    no_effect: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--no-effect", metavar="R.N", help="A call of unknown outcome that took no effect. May be repeated."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be undone and what stays.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and print its id.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Take back what a run that has ended has done, in the reverse order of its data flow. Calls without an undo stay.
+
+    An undo is a run of its own, under the policies of the first one. Where something cannot be undone it stops; the same command goes on.
+    """
+    settled = no_effect or []
+    if dry_run or not yes:
+        plan = connected(lambda perdure: perdure.get_run(run_id).undo_plan(to=to, no_effect=settled))
+        if as_json:
+            print(dumps(plan.as_json()), file=sys.stdout if dry_run else sys.stderr)
+        else:
+            print_plan(screen(stderr=not dry_run), plan)
+        if dry_run:
+            return
+        if plan.undoes and not typer.confirm(f"undo {len(plan.undoes)} calls of {run_id}?", err=True):
+            raise SystemExit(FAILED)
+
+    async def start(perdure: Perdure) -> tuple[str, RunView | None]:
+        run = await perdure.get_run(run_id).undo(to=to, no_effect=settled)
+        if no_wait:
+            return run.id, None
+        if not as_json:
+            print(f"perdure: undone by {run.id}", file=sys.stderr)
+        return run.id, await run.wait()
+
+    name, view = connected(start)
+    if view is None:
+        print(dumps({"runId": name}) if as_json else name)
+        return
+    if as_json:
+        print(dumps(view.result().as_json()))
+    else:
+        print_result(screen(), view)
+    raise SystemExit(0 if view.status == "completed" else FAILED)
+
+
+def print_plan(console: Console, plan: UndoPlan) -> None:
+    """Print what an undo does, in its order, and what stays."""
+    print_effects(console, [*plan.undoes, *plan.waits, *plan.cannot], {each.call for each in plan.undoes})
+    if plan.left:
+        console.print(f"{plan.left:,} more are left for the next undo")
+    if not plan.undoes:
+        console.print("nothing can be undone now")
+
+
+def print_effects(console: Console, effects: Iterable[Effect], undoes: Iterable[str] = ()) -> None:
+    """Print a table of effects. Those that are undone now have `undoes` in place of their status."""
+    now = set(undoes)
+    rows = [
+        (
+            each.call,
+            each.tool,
+            "is undone now" if each.call in now else each.status,
+            f"{each.undo}({shorten(each.params, 80)})" if each.params else ", ".join(each.below) or each.undo,
+            harmless(each.reason),
+        )
+        for each in effects
+    ]
+    if rows:
+        console.print(table(("call", "tool", "effect", "undo", "why"), rows, console.width, gives=("why", "undo")))

@@ -1,0 +1,132 @@
+"""The effects of a run, and what was undone of them, as the server and the workers know them (R23.4)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.errors import RunError
+from perdure.queries._answers import answer_of, execution_before
+from perdure.runs.claim_check import EFFECTS, PAYLOADS_QUERY
+from perdure.runs.undo import Effect, EffectChunk, RunEffects, undo_id
+from perdure.runs.wire import AGENT_WORKFLOW
+from perdure.values.limits import MAX_UNDO_DEPTH
+
+
+async def read_effects(client: Client, run_id: str, depth: int = 0) -> RunEffects:
+    """Return the effects of a run, of all its executions, with what its undo runs have undone.
+
+    Of a delegate's call it has the runs below that have effects left. Raises `RunError` for a run that has not begun, and what a query raises.
+    """
+    found, executions = RunEffects(run_id), []
+    handle: WorkflowHandle[object, object] = client.get_workflow_handle(run_id)
+    while True:
+        chunks = [await _chunk(handle, 0)]
+        while chunks[-1].more:
+            chunks.append(await _chunk(handle, len(chunks)))
+        executions.append(chunks)
+        found.base = found.base or chunks[0].base
+        if not chunks[0].earlier:
+            break
+        handle = await execution_before(client, handle)
+    if found.base is None:
+        raise RunError(f"{run_id} has not begun: there is nothing to undo")
+    count = len(executions)
+    for number, chunks in enumerate(reversed(executions)):
+        for chunk in chunks:
+            found.effects += chunk.effects
+            found.order += [(_named(first, number), _named(second, number)) for first, second in chunk.order]
+        if number < count - 1:
+            ends = {second for _, second in found.order if second.startswith("plan ") and second.endswith(f"/{number}")}
+            found.order += [(end, f"plan 0/{number + 1}") for end in ends]
+    await _take_in_undos(client, found)
+    if depth < MAX_UNDO_DEPTH:
+        found.effects = [await _below(client, run_id, effect, depth) for effect in found.effects]
+    return found
+
+
+def _named(node: str, execution: int) -> str:
+    """Return the name of a barrier between plans, which each execution counts from 0."""
+    return f"{node}/{execution}" if node.startswith("plan ") else node
+
+
+async def _chunk(handle: WorkflowHandle[object, object], number: int) -> EffectChunk:
+    answer = await answer_of(handle, PAYLOADS_QUERY, EFFECTS.name, [str(number)], result_type=dict)
+    if (chunk := answer.get(str(number))) is None:
+        raise RunError(f"{handle.id} has not begun: there is nothing to undo")
+    return EffectChunk.model_validate(chunk)
+
+
+async def _take_in_undos(client: Client, found: RunEffects) -> None:
+    while (description := await describe(client, found.next_id)) is not None:
+        goes_on = description.status is WorkflowExecutionStatus.RUNNING
+        with suppress(RunError):
+            undone = (await _chunk(client.get_workflow_handle(found.next_id), 0)).undone
+            found.take_in(undone or {}, goes_on=goes_on)
+        found.open = found.next_id if goes_on else found.open
+        found.next += 1
+
+
+async def describe(client: Client, workflow_id: str) -> WorkflowExecutionDescription | None:
+    """Return the description of a workflow; `None`: there is none."""
+    try:
+        return await client.get_workflow_handle(workflow_id).describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None
+        raise
+
+
+async def was_undone(client: Client, run_id: str) -> bool:
+    """Whether anything of the run was ever undone."""
+    return await describe(client, undo_id(run_id, 1)) is not None
+
+
+async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Effect:
+    """Return the effect of a delegate's call, or of a loop of runs, with the runs below that have effects left."""
+    if not effect.runs:
+        return effect
+    below: list[Effect] = []
+    runs = []
+    async for each in runs_of(client, f"{run_id}/{effect.call}"):
+        found = await read_effects(client, each, depth + 1)
+        below += found.effects
+        if any(one.status in ("done", "unknown", "undoing") for one in found.effects):
+            runs.append(each)
+    standing = {one.status for one in below}
+    status = next((each for each in ("undoing", "unknown", "done", "cannot be undone") if each in standing), "undone")
+    reason = f"{sum(one.status == 'cannot be undone' for one in below)} of its calls cannot be undone"
+    if status == "unknown" and "done" in standing:
+        status = "done"  # its own undo stops where something is unknown
+    has_kept = "cannot be undone" in standing
+    return effect.model_copy(
+        update={"status": status if below else "undone", "below": runs, "reason": reason if has_kept else ""}
+    )
+
+
+async def runs_of(client: Client, workflow_id: str) -> AsyncIterator[str]:
+    """Yield the run with this id; of a loop's workflow the runs that it has started."""
+    description = await describe(client, workflow_id)
+    if description is None:
+        return
+    if description.workflow_type == AGENT_WORKFLOW:
+        yield workflow_id
+        return
+    handle: WorkflowHandle[object, object] = client.get_workflow_handle(workflow_id)
+    known: set[str] = set()
+    while True:
+        first = ""
+        async for event in handle.fetch_history_events():
+            first = first or event.workflow_execution_started_event_attributes.continued_execution_run_id
+            if event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED:
+                started = event.child_workflow_execution_started_event_attributes
+                if started.workflow_type.name == AGENT_WORKFLOW and started.workflow_execution.workflow_id not in known:
+                    known.add(started.workflow_execution.workflow_id)
+                    yield started.workflow_execution.workflow_id
+        if not first:
+            return
+        handle = client.get_workflow_handle(workflow_id, run_id=first)

@@ -1,0 +1,564 @@
+"""Undo: the effects of a run, their order, and the plan that takes them back.
+
+A run notes its effects when a plan has settled (`EffectLog`). `RunEffects` is what a client or an activity has read of them, with what earlier
+undo runs have taken back. `plan_undo` makes the agent of an undo run from it: a run that starts with a plan, and asks no model.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+from pydantic import Field
+
+from perdure.errors import RunError
+from perdure.plan import INTERRUPTED, LOST, OWN_TOOLS, Call, Failed, Plan, Returned
+from perdure.rules import RuleRecord
+from perdure.runs.limits import StopReason
+from perdure.runs.wire import CallView, RunInput
+from perdure.tools.engine import UNDO_BELOW
+from perdure.tools.tool import ENGINE_ACTIVITIES, Tool
+from perdure.tools.undo import read_by, undo_params
+from perdure.values.json import Json, JsonObject, WireModel, pack
+from perdure.values.limits import HISTORY_FULL, MAX_UNDO_PARAMS, MAX_UNDONE, RESULT_TOO_LARGE
+from perdure.values.provenance import join, join_all
+from perdure.values.sizes import Sizes
+
+UNDO_FORM: Final = 1
+"""Form of a packed `UndoRecord`."""
+_CHUNK: Final = 300
+"""Effects, and edges, in one answer to a query."""
+_UNCERTAIN: Final = frozenset(
+    {
+        INTERRUPTED,
+        LOST,
+        RESULT_TOO_LARGE,
+        HISTORY_FULL,
+        "timeout",
+        "cancelled",
+        "terminated",
+        "not_json",
+        "CancelledError",
+    }
+) | frozenset(get_args(StopReason))
+"""Codes of failures after which nobody knows whether the call took effect."""
+UNDO_PLAN_ACTIVITY: Final = "perdure.plan_undo"
+
+Standing = Literal["done", "undone", "undoing", "cannot be undone", "unknown"]
+"""Status of an effect. `unknown`: nobody knows whether the call took effect, so it is not undone, nor what it depends on."""
+
+
+class Effect(WireModel):
+    """A call that has, or may have, changed something outside of its run.
+
+    ```python
+    for effect in await run.effects():
+        print(effect.call, effect.tool, effect.status, effect.reason)
+    ```
+    """
+
+    call: str
+    """`R.N`: its id."""
+    tool: str
+    status: Standing = "done"
+    undo: str = ""
+    """The tool that takes it back; empty: there is none."""
+    params: JsonObject = Field(default_factory=dict)
+    """The parameters of that tool."""
+    reason: str = ""
+    """Why it cannot be undone, is unknown, or was not undone."""
+    runs: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether it is a delegate, or a loop of runs: its effects are those of the runs below."""
+    below: list[str] = Field(default_factory=list)
+    """The runs below that have effects."""
+    sources: dict[str, list[str]] = Field(default_factory=dict, exclude_if=operator.not_)
+    """By parameter of the undo tool where its value comes from; not shown."""
+
+
+class EffectChunk(WireModel):
+    """A part of a run's effects, as the run returns them."""
+
+    effects: list[Effect] = Field(default_factory=list)
+    order: list[tuple[str, str]] = Field(default_factory=list)
+    """Pairs of call ids, or of names of barriers: the first took effect before the second, which depends on it."""
+    more: bool = False
+    earlier: bool = False
+    """Whether the run went on from another execution, which has the effects before these."""
+    base: UndoBase | None = None
+    undone: dict[str, tuple[str, str]] | None = None
+    """Of an undo run: by call id of the other run the status of the undo, and why it failed."""
+
+
+class UndoBase(WireModel):
+    """The settings that an undo run takes over from the run that it undoes."""
+
+    input: RunInput
+    """The run's input, of its agent only the name and the configuration."""
+    tools: dict[str, Json] = Field(default_factory=dict)
+    """The undo tools: `true` for one of the worker's own, or its definition."""
+
+    @classmethod
+    def of(cls, run_input: RunInput, tools: Iterable[Tool], record: RuleRecord | None) -> UndoBase:
+        """Return the base for a run that began with this input and recorded these undo tools.
+
+        `record`: what has happened in the run, for its rules.
+        """
+        agent = {key: run_input.agent[key] for key in ("name", "config") if key in run_input.agent}
+        kept = RunInput(
+            agent=agent,
+            approval=run_input.approval,
+            floor=run_input.floor,
+            floor_flows=run_input.floor_flows,
+            givers=run_input.givers,
+            rules=run_input.rules,
+            rule_record=record,
+            whose=run_input.whose,
+            routes_above=run_input.routes_above,
+        )
+        return cls(input=kept, tools={tool.name: True if tool.registered else tool.definition() for tool in tools})
+
+
+class UndoWanted(WireModel):
+    """The input of the activity that plans an undo."""
+
+    run_id: str
+    calls: list[str] | None = None
+    own: bool = False
+    """Whether the run undoes calls of itself, and so goes on meanwhile."""
+
+
+class UndoStart(WireModel):
+    """The undo run that is to be started."""
+
+    id: str = ""
+    input: RunInput | None = None
+    """`None`: there is nothing to undo."""
+    cannot: list[str] = Field(default_factory=list)
+    """Calls that have no undo."""
+    waits: list[str] = Field(default_factory=list)
+    """Calls that stay, because it is not known whether they took effect, or whether one that depends on them did."""
+
+
+class UndoRecord(WireModel):
+    """The record with which an undo run begins."""
+
+    run_id: str
+    calls: dict[str, str] = Field(default_factory=dict)
+    """By id of its own call the call that it takes back."""
+    below: list[str] = Field(default_factory=list)
+    """The runs of delegates that it may undo."""
+
+    def undoes(self, call_id: str) -> str:
+        """Return `<run id>/<call id>` of the call that this one takes back; empty for any other call."""
+        return f"{self.run_id}/{self.calls[call_id]}" if call_id in self.calls else ""
+
+
+# What a run notes.
+
+
+class EffectLog:
+    """The effects of one execution of a run, of plans that have settled."""
+
+    def __init__(self, tools: Iterable[Tool], undo_tools: Iterable[Tool], sizes: Sizes) -> None:
+        self._targets = {tool.name: tool for tool in undo_tools}
+        self.notes = any(tool.undo is not None or tool.delegate is not None for tool in tools)
+        """Whether there is anything to note: a run none of whose tools has an undo keeps nothing."""
+        self._sizes = sizes
+        self._effects: list[Effect] = []
+        self._order: list[tuple[str, str]] = []
+        self._plans = 0
+
+    def add(self, plan: Plan) -> None:
+        """Note the effects of a plan that has settled."""
+        if self.notes:
+            effects, order = self._of(plan)
+            self._effects += effects
+            self._order += order
+            self._plans += 1
+
+    def chunk(self, number: int, running: Plan | None) -> EffectChunk:
+        """Return a part of the effects, those of the `running` plan too; 0 is the first."""
+        effects, order = self._effects, self._order
+        if running is not None and self.notes:
+            more, edges = self._of(running)
+            effects, order = [*effects, *more], [*order, *edges]
+        begin, end = number * _CHUNK, (number + 1) * _CHUNK
+        more_left = end < len(effects) or end < len(order)
+        return EffectChunk(effects=effects[begin:end], order=order[begin:end], more=more_left)
+
+    def _of(self, plan: Plan) -> tuple[list[Effect], list[tuple[str, str]]]:
+        calls = [call for call in plan.every_call() if call.state.status != "invalid"]
+        effects = [effect for call in calls if (effect := self._effect(call)) is not None]
+        start, end = f"plan {self._plans}", f"plan {self._plans + 1}"
+        order = plan_order(calls, plan.named_edges(), {each.call for each in effects}, start, end)
+        return effects, order
+
+    def _effect(self, call: Call) -> Effect | None:
+        tool = call.spec.tool
+        if tool is None or call.state.started is None or call.state.recorded:
+            return None
+        if call.spec.loop is not None or tool.delegate is not None:
+            is_run = call.far or (call.spec.loop is None and tool.delegate is not None)
+            return Effect(call=call.id, tool=tool.name, runs=True) if is_run else None
+        if tool.latent or call.spec.safe or tool.activity in ENGINE_ACTIVITIES or tool.activity is None:
+            return None
+        outcome, effect = call.state.outcome, Effect(call=call.id, tool=tool.name)
+        match outcome:
+            case Returned(value):
+                return self._undoable(call, tool, effect, value)
+            case Failed(error) if error.code not in _UNCERTAIN:
+                return None
+            case Failed(error):
+                words = f"{error.code}: whether it took effect is not known"
+            case _ if call.state.status in ("running", "unknown"):
+                words = "it was broken off: whether it took effect is not known"
+            case _:
+                return None
+        known = {"undo": tool.undo.tool} if tool.undo is not None else {}
+        return effect.model_copy(update={"status": "unknown", "reason": words, **known})
+
+    def _undoable(self, call: Call, tool: Tool, effect: Effect, result: Json) -> Effect:
+        if tool.undo is None:
+            return effect.model_copy(update={"status": "cannot be undone", "reason": f"{tool.name} has no undo"})
+        return self._with_undo(call, tool, effect, result)
+
+    def _with_undo(self, call: Call, tool: Tool, effect: Effect, result: Json) -> Effect:
+        params = call.inputs.params
+        undo, target = tool.undo, None if tool.undo is None else self._targets.get(tool.undo.tool)
+        if undo is None or target is None:
+            return effect.model_copy(update={"status": "cannot be undone", "reason": "its undo tool is not known"})
+        made, problem = undo_params(undo, target.parameters, params, result)
+        if problem is None and self._sizes.of(made) > MAX_UNDO_PARAMS:
+            problem = f"the parameters of {undo.tool} are above {MAX_UNDO_PARAMS:,} bytes"
+        if problem is not None:
+            return effect.model_copy(update={"status": "cannot be undone", "reason": problem, "undo": undo.tool})
+        origins, sources = call.inputs.origins, {}
+        for name in made:
+            from_params, from_result = read_by(undo, name, params)
+            found = join(origins.written, join_all(origins.params.get(each, origins.written) for each in from_params))
+            sources[name] = sorted(join(found, call.state.sources) if from_result else found)
+        return effect.model_copy(update={"undo": undo.tool, "params": made, "sources": sources})
+
+
+def without_undo(calls: Iterable[Call]) -> list[str]:
+    """Return the calls whose effects nobody can take back, as `R.N tool`; those of safe tools and of delegates are not among them."""
+    found = []
+    for call in calls:
+        tool = call.spec.tool
+        if tool is None or tool.undo is not None or tool.delegate is not None or tool.latent or tool.safe:
+            continue
+        if call.spec.loop is not None and not call.spec.loop.single:
+            continue
+        if tool.activity not in ENGINE_ACTIVITIES and tool.name not in OWN_TOOLS:
+            found.append(f"{call.id} {tool.name}")
+    return found
+
+
+class _Order:
+    """The order of nodes: calls, and barriers between groups of them."""
+
+    def __init__(self) -> None:
+        self.before: dict[str, set[str]] = defaultdict(set)
+        self.after: dict[str, set[str]] = defaultdict(set)
+
+    def link(self, first: str, second: str) -> None:
+        self.after[first].add(second)
+        self.before[second].add(first)
+
+    def nodes(self) -> list[str]:
+        return [*dict.fromkeys([*self.before, *self.after])]
+
+    def fence(self, nodes: Iterable[str], start: str, end: str) -> None:
+        """Put all nodes between the barriers `start` and `end`."""
+        for node in nodes:
+            if not self.before[node]:
+                self.link(start, node)
+            if not self.after[node]:
+                self.link(node, end)
+
+    def leave_out(self, node: str) -> None:
+        """Leave a node out, where that makes the pairs no more."""
+        into, out = self.before[node], self.after[node]
+        if len(into) * len(out) > len(into) + len(out):
+            return
+        for first in into:
+            self.after[first].discard(node)
+            self.after[first] |= out
+        for second in out:
+            self.before[second].discard(node)
+            self.before[second] |= into
+        del self.before[node], self.after[node]
+
+
+def plan_order(
+    calls: Sequence[Call], edges: Iterable[tuple[str, str, str]], kept: set[str], start: str, end: str
+) -> list[tuple[str, str]]:
+    """Return pairs of nodes, the first before the second, over `kept` calls and as many barriers as save pairs.
+
+    Every call stands between the barriers `start` and `end`, which are those of the plans before and after. A loop's iterations stand between
+    its own barriers, one iteration after the other where the loop is sequential.
+    """
+    order = _Order()
+    by_id = {call.id: call for call in calls}
+    loops = {call.id for call in calls if call.spec.loop is not None and not call.far}
+
+    def head(node: str) -> str:
+        return f"{node} begins" if node in loops else node
+
+    for writer, reader, _ in edges:
+        if writer in by_id and reader in by_id:
+            order.link(writer, head(reader))
+    for call in calls:
+        loop, bracket, rest = call.id.rpartition("[")
+        if not bracket or loop not in loops:
+            continue
+        form, number = by_id[loop].spec.loop, rest.partition("]")[0]
+        if form is not None and form.kind != "each" and number.isdigit():
+            order.link(f"{loop} {number}", head(call.id))
+            order.link(call.id, f"{loop} {int(number) + 1}")
+            order.link(head(loop), f"{loop} {number}")
+        order.link(head(loop), head(call.id))
+        order.link(call.id, loop)
+    for loop in loops:
+        order.link(head(loop), loop)
+    order.fence([*dict.fromkeys([*order.nodes(), *by_id])], start, end)
+    for _ in range(2):
+        for node in order.nodes():
+            if node not in kept and node not in (start, end):
+                order.leave_out(node)
+    return sorted((first, second) for first, seconds in order.after.items() for second in seconds)
+
+
+# What a reader knows of it.
+
+
+@dataclass
+class RunEffects:
+    """The effects of a run, with what was undone of them."""
+
+    run_id: str
+    base: UndoBase | None = None
+    effects: list[Effect] = field(default_factory=list)
+    order: list[tuple[str, str]] = field(default_factory=list)
+    next: int = 1
+    """Number of the next undo run."""
+    open: str = ""
+    """The undo run that goes on."""
+
+    @property
+    def next_id(self) -> str:
+        """The id of the next undo run."""
+        return undo_id(self.run_id, self.next)
+
+    def take_in(self, undone: Mapping[str, tuple[str, str]], *, goes_on: bool) -> None:
+        """Note what an undo run has done."""
+        for number, effect in enumerate(self.effects):
+            status, why = undone.get(effect.call, ("", ""))
+            if effect.status == "undone" or not status:
+                continue
+            if status == "done":
+                self.effects[number] = effect.model_copy(update={"status": "undone", "reason": ""})
+            elif goes_on:
+                self.effects[number] = effect.model_copy(update={"status": "undoing"})
+            else:
+                self.effects[number] = effect.model_copy(update={"status": "done", "reason": why})
+
+    def settle(self, no_effect: Iterable[str]) -> None:
+        """Note which calls, of which it is not known, took no effect. Raises `RunError` for other calls."""
+        unknown = {each.call for each in self.effects if each.status == "unknown"}
+        for call in no_effect:
+            if call not in unknown:
+                raise RunError(f"{call} is not a call of {self.run_id} of which it is not known whether it took effect")
+        named = set(no_effect)
+        self.effects = [each for each in self.effects if each.call not in named]
+
+
+def undo_id(run_id: str, number: int) -> str:
+    """Return the id of the undo run of a run with this number, from 1."""
+    return f"{run_id}.undo-{number}"
+
+
+def undone_calls(record: UndoRecord, views: Iterable[CallView]) -> dict[str, tuple[str, str]]:
+    """Return by call of the other run how far its undo has come, and why it failed."""
+    found = {}
+    for view in views:
+        if (call := record.calls.get(view.id)) is not None:
+            why = view.reason or (f"{view.error.get('code')}: {view.error.get('message')}" if view.error else "")
+            found[call] = (view.status, f"its undo {view.status}" + (f": {why}" if why else ""))
+    return found
+
+
+def stopped(run_id: str, views: Iterable[CallView]) -> str:
+    """Return why an undo run ends before everything is undone."""
+    ended = [view for view in views if view.tool != "_let"]
+    bad = [view for view in ended if view.status not in ("done", "skipped")]
+    skipped = sum(view.status == "skipped" for view in ended)
+    words = []
+    for view in bad[:3]:
+        error = view.error or {}
+        words.append(f"{view.id} {view.tool} {view.status}: {view.reason or error.get('message') or ''}")
+    more = f"; {skipped} more wait for that" if skipped else ""
+    return f"not everything was undone: {'; '.join(words)}{more}. Go on with: perdure undo {run_id}"
+
+
+# The plan of an undo run.
+
+
+class UndoPlan(WireModel):
+    """The plan of an undo, for the person who decides.
+
+    ```python
+    plan = await run.undo_plan()
+    print([each.call for each in plan.undoes], [each.call for each in plan.cannot])
+    ```
+    """
+
+    run_id: str
+    undoes: list[Effect] = Field(default_factory=list)
+    """What is taken back, in the order in which it is begun."""
+    cannot: list[Effect] = Field(default_factory=list)
+    """What stays, because there is no undo."""
+    waits: list[Effect] = Field(default_factory=list)
+    """What stays, because it is not known whether it took effect, or because a call that depends on it stays for that."""
+    left: int = 0
+    """Further effects, for the next undo run."""
+
+
+def plan_undo(
+    found: RunEffects, calls: Sequence[str] | None = None, to: str | None = None
+) -> tuple[UndoPlan, RunInput | None]:
+    """Return what an undo does, and the input of its run; `None`: there is nothing to undo.
+
+    `calls`: only these, and all that depends on them. `to`: back to this call, with it: the call and all that depends on it. By default all.
+    Raises `RunError` for a call that has no effect.
+    """
+    wanted = _wanted(found, calls if to is None else [to])
+    by_id = {each.call: each for each in found.effects}
+    seconds: dict[str, list[str]] = defaultdict(list)
+    firsts: dict[str, list[str]] = defaultdict(list)
+    for first, second in found.order:
+        seconds[first].append(second)
+        firsts[second].append(first)
+    plan, record = UndoPlan(run_id=found.run_id), UndoRecord(run_id=found.run_id)
+    entries: list[JsonObject] = []
+    data: JsonObject = {}
+    sources: dict[str, list[str]] = {}
+    ends: dict[
+        str, list[str] | None
+    ] = {}  # by node the calls that have to end before what it depends on is undone; `None`: it stays
+    for node in _reverse(seconds, firsts, by_id):
+        waited = [ends.get(each, []) for each in seconds[node]]
+        blocked = any(each is None for each in waited)
+        after = list(dict.fromkeys(each for some in waited if some is not None for each in some))
+        effect = by_id.get(node)
+        if effect is not None and node in wanted and effect.status != "undone":
+            if effect.status == "cannot be undone":
+                plan.cannot.append(effect)
+            elif blocked or effect.status in ("unknown", "undoing"):
+                plan.waits.append(effect if effect.status != "done" else _blocked(effect))
+                blocked = True
+            elif effect.runs and not effect.below:
+                pass
+            elif len(plan.undoes) >= MAX_UNDONE:
+                plan.left += 1
+                blocked = True
+            else:
+                plan.undoes.append(effect)
+                made = []
+                for call in _calls(effect, f"c{len(plan.undoes)}", data, sources, record):
+                    entries.append(call | ({"_after": after} if after else {}))
+                    made.append(f"0.{len(entries) - 1}")
+                    if not effect.runs:
+                        record.calls[made[-1]] = effect.call
+                after = made
+        elif effect is None and len(after) > 1 and len(firsts[node]) > 1:
+            entries.append({"_tool": "_let", "value": None, "_after": after})
+            after = [f"0.{len(entries) - 1}"]
+        ends[node] = None if blocked else after
+    if found.base is None or not plan.undoes:
+        return plan, None
+    document = _document(found.base, plan, entries, data)
+    return plan, found.base.input.model_copy(
+        update={"agent": document, "undo": pack(record, UNDO_FORM), "sources": sources}
+    )
+
+
+def _blocked(effect: Effect) -> Effect:
+    return effect.model_copy(update={"reason": "a call that depends on it stays, so it stays too"})
+
+
+def _wanted(found: RunEffects, calls: Sequence[str] | None) -> set[str]:
+    if calls is None:
+        return {each.call for each in found.effects}
+    known = {each.call for each in found.effects}
+    for call in calls:
+        if call not in known:
+            raise RunError(
+                f"{call} is not a call of {found.run_id} that has an effect: {', '.join(sorted(known)) or 'it has none'}"
+            )
+    seconds: dict[str, list[str]] = defaultdict(list)
+    for first, second in found.order:
+        seconds[first].append(second)
+    reached, left = set(calls), [*calls]
+    while left:
+        for each in seconds[left.pop()]:
+            if each not in reached:
+                reached.add(each)
+                left.append(each)
+    return reached
+
+
+def _reverse(
+    seconds: Mapping[str, list[str]], firsts: Mapping[str, list[str]], effects: Mapping[str, Effect]
+) -> Iterator[str]:
+    """Yield the nodes, each after all that depend on it."""
+    nodes = dict.fromkeys([*effects, *seconds, *firsts])
+    waits = {node: len(seconds.get(node, ())) for node in nodes}
+    ready = [node for node in nodes if not waits[node]]
+    while ready:
+        node = ready.pop(0)
+        yield node
+        for first in firsts.get(node, ()):
+            waits[first] -= 1
+            if not waits[first]:
+                ready.append(first)
+
+
+def _calls(
+    effect: Effect, key: str, data: JsonObject, sources: dict[str, list[str]], record: UndoRecord
+) -> list[JsonObject]:
+    if effect.runs:
+        record.below += effect.below
+        return [{"_tool": UNDO_BELOW["name"], "run": run} for run in effect.below]
+    data[key] = effect.params
+    sources |= {f"†undo.{key}.{name}": names for name, names in effect.sources.items()}
+    return [{"_tool": effect.undo, **{name: f"†undo.{key}.{name}" for name in effect.params}}]
+
+
+def _document(base: UndoBase, plan: UndoPlan, entries: list[JsonObject], data: JsonObject) -> JsonObject:
+    """Return the agent of the undo run: the undo tools, the plan, and the policy of the run that it undoes."""
+    agent = base.input.agent
+    written = agent.get("config")
+    config: JsonObject = written if isinstance(written, dict) else {}
+    kept = {key: config[key] for key in ("approval", "rules", "notify", "priority", "deadline") if key in config}
+    names = dict.fromkeys(each.undo for each in plan.undoes if not each.runs)
+    tools: list[Json] = [name if base.tools.get(name) is True else base.tools.get(name, name) for name in names]
+    if any(each.runs for each in plan.undoes):
+        tools.append(UNDO_BELOW)
+    output: JsonObject = {
+        "undone": [each.call for each in plan.undoes],
+        "cannot_be_undone": [each.call for each in plan.cannot],
+    }
+    return {
+        "name": f"{agent.get('name', 'run')} undo",
+        "description": f"Take back what {plan.run_id} has done.",
+        "config": kept | {"start": "plan", "max_calls": max(1, len(entries))},
+        "context": [
+            *({"type": "tool", "tool": tool} for tool in tools),
+            {"type": "data", "kind": "undo", "data": data},
+            {"type": "plan", "plan": entries, "output": output},
+        ],
+    }

@@ -1,0 +1,126 @@
+"""The undo of a tool: the tool that takes its effect back, and how that tool's parameters come from the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from perdure.errors import PerdureError, ToolDefinitionError
+from perdure.values.json import Json, JsonObject, shorten
+from perdure.values.references import MISSING, Missing, Reference, get
+from perdure.values.templates import parse_template
+
+PARAMS: Final = "params"
+RESULT: Final = "result"
+"""Kinds of the references in `Undo.params`."""
+
+
+class Undo(BaseModel):
+    """The tool that takes an effect back."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tool: str = Field(min_length=1, max_length=200)
+    """The undo tool's name."""
+    params: dict[str, Any] | None = None  # pydantic cannot read the recursive `Json`
+    """Its parameters, with references such as `†result.id` and `†params.city`; `None`: by name, from the call's parameters, then from its result."""
+
+    @field_validator("params")
+    @classmethod
+    def _references(cls, params: JsonObject | None) -> JsonObject | None:
+        template, malformed = parse_template(params or {})
+        if malformed:
+            raise ValueError(f"params: {malformed[0].error}")
+        for reference in template.references():
+            if reference.kind not in (PARAMS, RESULT):
+                raise ValueError(f"params: {reference} is not known here. Use †params.NAME or †result.NAME")
+        return params
+
+
+def undo_problem(undo: Undo, schema: JsonObject, output: Json, target: JsonObject) -> str | None:
+    """Return why calls of a tool cannot be undone in this way; `None` if they can.
+
+    `schema`: of the tool's parameters. `output`: the schema of its result, `None` if it is not known. `target`: the schema of the undo tool's parameters.
+    """
+    known: JsonObject = target.get("properties") or {}
+    required = [name for name in target.get("required") or () if isinstance(name, str)]
+    own: JsonObject = schema.get("properties") or {}
+    if undo.params is not None:
+        if (unknown := undo.params.keys() - known.keys()) and target.get("additionalProperties") is False:
+            return f"{undo.tool} has no parameter {min(unknown)!r}"
+        if missing := [name for name in required if name not in undo.params]:
+            return f"{undo.tool} needs {missing[0]!r}: map it, such as {{{missing[0]!r}: '†result.{missing[0]}'}}"
+        for reference in parse_template(undo.params)[0].references():
+            if reference.kind == PARAMS and reference.path and str(reference.path[0]) not in own and own:
+                return f"{reference} names no parameter of the tool: it has {', '.join(own)}"
+        return None
+    properties = output.get("properties") if isinstance(output, dict) else None
+    fields: JsonObject = properties if isinstance(properties, dict) else {}
+    if not isinstance(output, dict) or not ("properties" in output or output.get("type", "object") != "object"):
+        return None  # any field may be in it
+    for name in required:
+        if name not in own and name not in fields:
+            return (
+                f"{undo.tool} needs {name!r}, which is neither a parameter nor a field of the result: "
+                f"map it, such as {{{name!r}: '†result'}}"
+            )
+    return None
+
+
+def undo_params(undo: Undo, target: JsonObject, params: JsonObject, result: Json) -> tuple[JsonObject, str | None]:
+    """Return the parameters of the undo tool for a call that has these parameters and this result, and why they cannot be made.
+
+    `target`: the schema of the undo tool's parameters.
+    """
+    required = [name for name in target.get("required") or () if isinstance(name, str)]
+    made: JsonObject = {}
+    if undo.params is not None:
+        values: JsonObject = {PARAMS: params, RESULT: result}
+        for name, written in undo.params.items():
+            template, _ = parse_template(written)
+            lost = [ref for ref in template.references() if get(values[ref.kind], ref.path) is MISSING]
+            if lost and name in required:
+                return {}, f"{lost[0]} does not exist, which {undo.tool} needs as {name!r}"
+            if not lost:
+                try:
+                    made[name] = template.resolve(_lookup(values))
+                except PerdureError as error:
+                    return {}, f"the parameter {name!r} of {undo.tool} cannot be made: {error}"
+        return made, None
+    fields: JsonObject = result if isinstance(result, dict) else {}
+    for name in target.get("properties") or {}:
+        if name in params:
+            made[name] = params[name]
+        elif name in fields:
+            made[name] = fields[name]
+        elif name in required:
+            return (
+                {},
+                f"{undo.tool} needs {name!r}, and neither the parameters nor the result {shorten(result, 60)} have it",
+            )
+    return made, None
+
+
+def read_by(undo: Undo, name: str, params: Iterable[str]) -> tuple[list[str], bool]:
+    """Return which parameters of the call a parameter of the undo tool comes from, and whether the result is among its origins."""
+    if undo.params is None:
+        return ([name], False) if name in set(params) else ([], True)
+    references = list(parse_template(undo.params.get(name))[0].references())
+    named = [str(each.path[0]) for each in references if each.kind == PARAMS and each.path]
+    whole = any(each.kind == PARAMS and not each.path for each in references)
+    return (list(params) if whole else named), any(each.kind == RESULT for each in references)
+
+
+def _lookup(values: JsonObject) -> Callable[[Reference], Json | Missing]:
+    return lambda reference: get(values[reference.kind], reference.path)
+
+
+def as_undo(undo: object, params: JsonObject | None = None) -> Json:
+    """Return the meta-property of an option `undo`: a decorated function, or a tool's name. Raises `ToolDefinitionError` for neither."""
+    found = getattr(undo, "__perdure_tool__", undo)
+    name = found if isinstance(found, str) else getattr(found, "name", None)
+    if not isinstance(name, str) or not name:
+        raise ToolDefinitionError(f"undo={shorten(repr(undo), 60)}: expected a function with @tool, or a tool's name")
+    return name if params is None else {"tool": name, "params": params}

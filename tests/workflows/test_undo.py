@@ -1,0 +1,403 @@
+"""Undo on a real server: what is taken back, in which order, and what stays (R23.4)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Replayer
+
+from perdure import Agent, Perdure, ToolContext, ToolError, tool
+from perdure.client.histories import executions
+from perdure.client.run import Run
+from perdure.errors import RunError
+from perdure.hosting.connection import data_converter
+from perdure.runs.wire import RunView
+from perdure.testing import run_locally
+from perdure.testing.scripted_model import ChatRequest
+from perdure.workflows.agent import AgentWorkflow
+from tests.support import DONE, Harness, agent, harness, perdure
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+DID: list[tuple[Any, ...]] = []
+"""Each effect and each undo, as the tool's code saw it."""
+KEYS: list[str] = []
+BROKEN: set[str] = set()
+"""Orders that cannot be cancelled for now."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_done() -> None:
+    for each in (DID, KEYS, BROKEN):
+        each.clear()
+
+
+@tool(retries=0)
+def cancel_order(order_id: str, context: ToolContext) -> str:
+    """Cancel an order."""
+    KEYS.append(context.idempotency_key)
+    if order_id in BROKEN:
+        raise ToolError("shipped", f"{order_id} is on its way")
+    DID.append(("cancel", order_id))
+    return "cancelled"
+
+
+@tool(undo=cancel_order, undo_params={"order_id": "†result.id"}, retries=0)
+def order(what: str) -> dict[str, Any]:
+    """Order something."""
+    DID.append(("order", what))
+    if what == "nothing":
+        raise ToolError("empty", "there is nothing to order")
+    return {"id": f"o-{what}"}
+
+
+@tool(retries=0)
+def unbook(city: str) -> str:
+    """Take a booking back."""
+    DID.append(("unbook", city))
+    return "free"
+
+
+@tool(undo="unbook")
+def book(city: str, after: str = "") -> str:
+    """Book a room."""
+    DID.append(("book", city))
+    return f"room in {city} {after}"
+
+
+@tool
+def mail(text: str) -> str:
+    """Send a mail, which nobody can take back."""
+    DID.append(("mail", text))
+    return "sent"
+
+
+TOOLS: list[Any] = [order, cancel_order, book, unbook, mail]
+PLAN: Any = {
+    "calls": [
+        {"_tool": "order", "what": "pear", "_outputPath": "†state.pear"},
+        {"_tool": "book", "city": "Bonn", "after": "†state.pear.id", "_outputPath": "†state.room"},
+        {"_tool": "mail", "text": "†state.room", "_outputPath": "†state.mail"},
+        {"_tool": "order", "what": "fig", "_outputPath": "†state.fig"},
+    ],
+    "output": None,
+}
+
+
+async def undone(it: Harness, run: Run[Any], **how: Any) -> RunView:
+    """Undo the run, and wait for the undo's end; both histories replay."""
+    undo = await run.undo(**how)
+    view = await undo.wait()
+    for each in (run.id, undo.id):
+        async for history in executions(it.client, each):
+            await Replayer(workflows=[AgentWorkflow], data_converter=data_converter()).replay_workflow(history)
+    return view
+
+
+async def finished(it: Harness, document: Any) -> Run[Any]:
+    handle = await it.start(document)
+    with contextlib.suppress(WorkflowFailureError):
+        await handle.result()
+    return Perdure(it.client).get_run(handle.id)
+
+
+async def test_a_run_is_undone_in_the_reverse_order_of_its_data_flow(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, TOOLS, [PLAN, DONE]) as it:
+        run = await finished(it, agent("order", "book", "mail"))
+        assert [(each.call, each.status) for each in await run.effects()] == [
+            ("1.0", "done"),
+            ("1.1", "done"),
+            ("1.2", "cannot be undone"),
+            ("1.3", "done"),
+        ]
+        plan = await run.undo_plan()
+        assert {each.call for each in plan.undoes} == {"1.0", "1.1", "1.3"}
+        assert [(each.call, each.reason) for each in plan.cannot] == [("1.2", "mail has no undo")]
+        DID.clear()
+        view = await undone(it, run)
+        assert view.status == "completed", view.error
+        assert view.requests == 0
+        assert sorted(DID) == [("cancel", "o-fig"), ("cancel", "o-pear"), ("unbook", "Bonn")]
+        assert DID.index(("unbook", "Bonn")) < DID.index(("cancel", "o-pear"))
+        assert {each.call: each.status for each in await run.effects()} == {
+            "1.0": "undone",
+            "1.1": "undone",
+            "1.2": "cannot be undone",
+            "1.3": "undone",
+        }
+        with pytest.raises(RunError, match="nothing that can be undone now"):
+            await run.undo()
+
+
+async def test_an_undo_that_fails_stops_there_and_goes_on_later_with_the_same_key(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    chain = {
+        "calls": [
+            {"_tool": "order", "what": "pear", "_outputPath": "†state.pear"},
+            {"_tool": "order", "what": "†state.pear.id", "_outputPath": "†state.next"},
+            {"_tool": "book", "city": "Ulm"},
+        ],
+        "output": None,
+    }
+    async with harness(dev_server.client, TOOLS, [chain, DONE]) as it:
+        run = await finished(it, agent("order", "book"))
+        BROKEN.add("o-o-pear")
+        DID.clear()
+        view = await undone(it, run)
+        assert (view.status, DID) == ("failed", [("unbook", "Ulm")])
+        assert view.error is not None
+        assert "o-o-pear is on its way; 1 more wait for that. Go on with: perdure undo" in view.error
+        standing = {each.call: (each.status, each.reason) for each in await run.effects()}
+        assert standing["1.1"] == ("done", "its undo failed: shipped: o-o-pear is on its way")
+        BROKEN.clear()
+        DID.clear()
+        view = await undone(it, run)
+        assert (view.status, DID) == ("completed", [("cancel", "o-o-pear"), ("cancel", "o-pear")])
+        assert view.run_id == f"{run.id}.undo-2"
+    assert KEYS[0] == KEYS[1]
+    assert KEYS[0].startswith(f"{run.id}/1.1:undo:")
+
+
+async def test_only_what_depends_on_a_call_is_undone_back_to_it(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, TOOLS, [PLAN, DONE]) as it:
+        run = await finished(it, agent("order", "book", "mail"))
+        DID.clear()
+        view = await undone(it, run, to="1.1")
+        assert (view.status, DID) == ("completed", [("unbook", "Bonn")])
+        assert {each.call: each.status for each in await run.effects()}["1.0"] == "done"
+        with pytest.raises(RunError, match=r"9\.9 is not a call of .* that has an effect"):
+            await run.undo(to="9.9")
+
+
+async def test_a_call_whose_outcome_is_unknown_holds_what_it_depends_on(dev_server: WorkflowEnvironment) -> None:
+    chain = {"calls": [PLAN["calls"][0], {"_tool": "hang", "order": "†state.pear.id"}], "output": None}
+
+    @tool(undo="cancel_order", undo_params={"order_id": "†params.order"}, timeout=1, retries=0)
+    async def hang(order: str) -> str:
+        """Never return."""
+        await asyncio.sleep(3600)
+        return order
+
+    async with harness(dev_server.client, [*TOOLS, hang], [chain, DONE, DONE]) as it:
+        run = await finished(it, agent("order", "hang"))
+        plan = await run.undo_plan()
+        assert plan.undoes == []
+        assert {(each.call, each.status) for each in plan.waits} == {("1.1", "unknown"), ("1.0", "done")}
+        with pytest.raises(RunError, match="nothing that can be undone now; 2 calls stay"):
+            await run.undo()
+        with pytest.raises(RunError, match=r"1\.0 is not a call of"):
+            await run.undo(no_effect=["1.0"])
+        DID.clear()
+        view = await undone(it, run, no_effect=["1.1"])
+        assert (view.status, DID) == ("completed", [("cancel", "o-pear")])
+
+
+async def test_an_undo_is_asked_about_as_any_call(dev_server: WorkflowEnvironment) -> None:
+    policy = {"approval": {"tools": {"cancel_order": "always"}}}
+    one = {"calls": [PLAN["calls"][0]], "output": None}
+    async with harness(dev_server.client, TOOLS, [one, DONE]) as it:
+        run = await finished(it, agent("order", config=policy))
+        DID.clear()
+        undo = await run.undo()
+        await it.until_waiting(undo.id, "0.0")
+        assert (await run.effects())[0].status == "undoing"
+        with pytest.raises(RunError, match="is being undone already"):
+            await run.undo()
+        await undo.reject("0.0", reason="keep it")
+        view = await undo.wait()
+        assert (view.status, DID) == ("failed", [])
+        assert [each.status for each in await run.effects()] == ["done"]
+        undo = await run.undo()
+        await it.until_waiting(undo.id, "0.0")
+        await undo.approve("0.0", by="ann")
+        assert (await undo.wait()).status == "completed"
+        assert DID == [("cancel", "o-pear")]
+
+
+async def test_the_rules_of_the_run_hold_for_its_undo_and_know_what_it_has_done(dev_server: WorkflowEnvironment) -> None:
+    one = {"calls": [PLAN["calls"][0]], "output": None}
+    first = {"rules": [{"precedes": ["order", "cancel_order"]}]}
+    never = {"rules": [{"count_at_most": "cancel_order", "times": 0}]}
+    async with harness(dev_server.client, TOOLS, [one, DONE, one, DONE]) as it:
+        view = await undone(it, await finished(it, agent("order", config=first)))
+        assert view.status == "completed", view.error
+        view = await undone(it, await finished(it, agent("order", config=never)))
+        assert view.status == "failed"
+
+
+async def test_each_item_of_a_loop_is_undone_and_a_sequential_one_backwards(dev_server: WorkflowEnvironment) -> None:
+    loops = {
+        "calls": [
+            {"_tool": "order", "what": "†item", "_each": ["a", "b", "c"], "_outputPath": "†state.all"},
+            {"_tool": "book", "city": "{†state.all[0].id}{†index}", "_until": "†index == 2", "_max": 3},
+        ],
+        "output": None,
+    }
+    async with harness(dev_server.client, TOOLS, [loops, DONE, DONE]) as it:
+        run = await finished(it, agent("order", "book"))
+        assert [each[0] for each in DID].count("order") == 3, (await run.view()).calls
+        booked = [each[1] for each in DID if each[0] == "book"]
+        DID.clear()
+        view = await undone(it, run)
+        assert view.status == "completed", view.error
+        assert [each[1] for each in DID if each[0] == "unbook"] == booked[::-1]
+        assert sorted(each[1] for each in DID if each[0] == "cancel") == ["o-a", "o-b", "o-c"]
+        assert {each[0] for each in DID[: len(booked)]} == {"unbook"}
+
+
+async def test_an_undo_goes_down_into_the_runs_of_delegates(dev_server: WorkflowEnvironment) -> None:
+    clerk = Agent("clerk", tools=[order, book])
+    boss = Agent("boss", tools=[clerk, book])
+    top = {
+        "calls": [
+            {"_tool": "clerk", "request": "Order.", "_outputPath": "†state.clerk"},
+            {"_tool": "book", "city": "Kiel", "after": "{†state.clerk}"},
+        ],
+        "output": None,
+    }
+    seen: set[str] = set()
+
+    def model(request: ChatRequest) -> Any:
+        first = request.run_id not in seen
+        seen.add(request.run_id)
+        return ({"calls": PLAN["calls"][:2], "output": None} if "/" in request.run_id else top) if first else DONE
+
+    async with run_locally(boss, model=model, server=dev_server, tools=[cancel_order, unbook]) as local:
+        run = await local.start("Order.")
+        view = await run.wait()
+        assert view.status == "completed", view.errors
+        DID.clear()
+        plan = await local.perdure.get_run(run.id).undo_plan()
+        assert [(each.call, each.below) for each in plan.undoes] == [("1.1", []), ("1.0", [f"{run.id}/1.0"])]
+        undo = await local.perdure.get_run(run.id).undo()
+        view = await undo.wait()
+        assert view.status == "completed", view.error
+        assert DID == [("unbook", "Kiel"), ("unbook", "Bonn"), ("cancel", "o-pear")]
+        assert {each.status for each in await local.perdure.get_run(run.id).effects()} == {"undone"}
+        below = await local.perdure.get_run(f"{run.id}/1.0").effects()
+        assert {each.status for each in below} == {"undone"}
+
+
+async def test_a_model_wishes_an_undo_and_no_person_undoes_it_again(dev_server: WorkflowEnvironment) -> None:
+    wish = {"calls": [{"_tool": "undo", "calls": ["1.0"], "_outputPath": "†state.undone"}], "output": None}
+    async with harness(dev_server.client, TOOLS, [PLAN, wish, DONE]) as it:
+        run = await finished(it, agent("order", "book", "mail", "undo"))
+        view = await run.view()
+        assert view.status == "completed", view.errors
+        assert view.state["undone"] == {"undone": ["1.1", "1.0"], "cannot_be_undone": ["1.2 mail"]}
+        assert DID[-2:] == [("unbook", "Bonn"), ("cancel", "o-pear")]
+        plan = await run.undo_plan()
+        assert [each.call for each in plan.undoes] == ["1.3"]
+        async for history in executions(it.client, run.id):
+            await Replayer(workflows=[AgentWorkflow], data_converter=data_converter()).replay_workflow(history)
+
+
+async def test_a_run_that_fails_undoes_what_it_has_done(dev_server: WorkflowEnvironment) -> None:
+    config = {"on_failure": "undo", "max_requests": 1}
+    async with harness(dev_server.client, TOOLS, [PLAN, PLAN]) as it:
+        run = await finished(it, agent("order", "book", "mail", config=config))
+        view = await run.view()
+        assert view.status == "failed"
+        assert view.error is not None
+        assert "undone: 1.3, 1.1, 1.0; without an undo: 1.2 mail" in view.error
+        assert {each.status for each in await run.effects()} == {"undone", "cannot be undone"}
+        async for history in executions(it.client, run.id):
+            await Replayer(workflows=[AgentWorkflow], data_converter=data_converter()).replay_workflow(history)
+
+
+async def test_a_run_whose_undo_tool_is_missing_or_does_not_fit_is_refused(dev_server: WorkflowEnvironment) -> None:
+    @tool(undo="vanished")
+    def lose(what: str) -> str:
+        """Lose it."""
+        return what
+
+    @tool(undo=cancel_order)
+    def buy(what: str) -> str:
+        """Buy it."""
+        return what
+
+    async with harness(dev_server.client, [lose, buy, *TOOLS], [DONE]) as it:
+        lost = await (await finished(it, agent("lose"))).view()
+        bought = await (await finished(it, agent("buy"))).view()
+    assert lost.error is not None
+    assert "tool 'lose' is undone by 'vanished', which the worker does not have" in lost.error
+    assert bought.error is not None
+    assert "cancel_order needs 'order_id', which is neither a parameter nor a field of the result" in bought.error
+
+
+async def test_workers_that_die_at_any_point_undo_each_effect_once(dev_server: WorkflowEnvironment) -> None:
+    """Each undo tool dies with its worker once before its effect, and once after it: the key is the same, so it happens once."""
+    done: dict[str, str] = {}
+
+    @tool(retries=5, timeout=30)
+    def give_back(order_id: str, context: ToolContext) -> str:
+        """Give it back, once for each key, and lose the answer."""
+        if (order_id, context.attempt) == ("o-pear", 1):
+            raise RuntimeError("the worker was lost before")
+        done.setdefault(context.idempotency_key, order_id)
+        if context.attempt <= 2:
+            raise RuntimeError("the worker was lost after")
+        return "back"
+
+    @tool(undo=give_back, undo_params={"order_id": "†result"})
+    def take(what: str) -> str:
+        """Take it."""
+        return f"o-{what}"
+
+    calls = [{"_tool": "take", "what": what} for what in ("pear", "fig")]
+    async with harness(dev_server.client, [give_back, take], [{"calls": calls, "output": None}, DONE]) as it:
+        run = await finished(it, agent("take"))
+        undo = await run.undo()
+        view = await undo.wait()
+        assert view.status == "completed", view.error
+    assert sorted(done.values()) == ["o-fig", "o-pear"]
+
+
+async def test_no_call_of_another_run_is_undone_by_a_models_wish(dev_server: WorkflowEnvironment) -> None:
+    wish = {"calls": [{"_tool": "undo", "run": "another"}, {"_tool": "undo", "calls": ["9.9"]}], "output": None}
+    async with harness(dev_server.client, TOOLS, [wish, DONE, DONE]) as it:
+        run = await finished(it, agent("order", "undo"))
+        view = await run.view()
+    assert [each.status for each in view.calls] == ["invalid", "failed"]
+    assert view.calls[1].error is not None
+    assert "9.9 is not a call of" in view.calls[1].error["message"]
+
+
+async def test_the_command_the_list_of_calls_and_the_page_show_and_undo(dev_server: WorkflowEnvironment) -> None:
+    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+    async with harness(dev_server.client, TOOLS, [PLAN, DONE]) as it:
+        run = await finished(it, agent("order", "book", "mail"))
+        said = await perdure("undo", run.id, "--dry-run", env=env)
+        assert said.code == 0, said.err
+        assert "is undone now" in said.out
+        assert "mail has no undo" in said.out
+        said = await perdure("show", run.id, env=env)
+        assert "undone" not in said.out
+        said = await perdure("undo", run.id, "--to", "1.1", "--yes", env=env)
+        assert said.code == 0, said.err
+        assert f"{run.id}.undo-1" in said.err
+        said = await perdure("show", run.id, env=env)
+        assert "undone" in said.out
+        assert "cannot be undone" in said.out
+        said = await perdure("undo", run.id, "--to", "7.7", "--yes", env=env)
+        assert (said.code, said.out) == (1, "")
+        assert "7.7 is not a call" in said.err
+
+
+async def test_an_approver_of_a_plan_sees_what_cannot_be_undone(dev_server: WorkflowEnvironment) -> None:
+    policy = {"approval": {"scope": "plan", "ask": "always"}}
+    async with harness(dev_server.client, TOOLS, [PLAN, DONE]) as it:
+        handle = await it.start(agent("order", "book", "mail", config=policy))
+        await it.until_waiting(handle.id, "1")
+        run = Perdure(it.client).get_run(handle.id)
+        (request,) = await run.waiting()
+        assert request.no_undo == ["1.2 mail"]
+        with pytest.raises(RunError, match="goes on: only a run that has ended can be undone"):
+            await run.undo()
+        await handle.terminate()

@@ -1,0 +1,91 @@
+"""Undo from inside a run: the model's wish, a run that fails, and the runs of delegates (R23.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureError, is_cancelled_exception
+from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
+
+from perdure.workflows.failures import message_of
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.errors import CallError
+    from perdure.plan import Call, Failed, Outcome, Returned
+    from perdure.runs.run import RunState
+    from perdure.runs.undo import UNDO_PLAN_ACTIVITY, UndoStart, UndoWanted
+    from perdure.runs.views import summary as line
+    from perdure.runs.wire import AGENT_WORKFLOW, RunResult
+    from perdure.values.json import Json, JsonObject
+
+_PLANNING = RetryPolicy(maximum_attempts=20, maximum_interval=timedelta(seconds=10))
+
+
+async def run_undo(call: Call, run: RunState) -> Outcome:
+    """Undo calls of this run, as its model wishes; in an undo run, the run of a delegate that its record names."""
+    own, params = workflow.info().workflow_id, call.inputs.params
+    if run.undo is None:
+        calls: Any = params.get("calls")
+        return await undo_run(own, calls if isinstance(calls, list) else None, run)
+    if (below := params.get("run")) not in run.undo.below:
+        return Failed(CallError("not_undone", "the record of this undo does not have that run"))
+    return await undo_run(str(below), None, run)
+
+
+async def undo_run(run_id: str, calls: Sequence[str] | None, run: RunState) -> Outcome:
+    """Undo a run by an undo run below this one, and return what was undone. It goes on if this run ends."""
+    try:
+        start: UndoStart = await workflow.execute_activity(
+            UNDO_PLAN_ACTIVITY,
+            UndoWanted(
+                run_id=run_id, calls=None if calls is None else [str(each) for each in calls], own=run.undo is None
+            ),
+            result_type=UndoStart,
+            start_to_close_timeout=timedelta(minutes=2),
+            retry_policy=_PLANNING,
+            summary=line(f"what is to be undone of {run_id}"),
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        return Failed(CallError("not_undone", message_of(error)))
+    told = {"cannot_be_undone": start.cannot, "unknown": start.waits}
+    left: JsonObject = {key: list[Json](names) for key, names in told.items() if names}
+    if start.input is None:
+        return Returned({"undone": [], **left})
+    try:
+        result: RunResult = await workflow.execute_child_workflow(
+            AGENT_WORKFLOW,
+            start.input.model_copy(update={"lineage": run.lineage}),
+            id=start.id,
+            result_type=RunResult,
+            # What was begun to be taken back is taken back, whatever becomes of this run.
+            parent_close_policy=ParentClosePolicy.ABANDON,
+            cancellation_type=ChildWorkflowCancellationType.ABANDON,
+            static_summary=line(f"undo of {run_id}"),
+        )
+    except ChildWorkflowError as error:
+        words = str(error.cause or error)
+        return Failed(CallError("not_undone", f"{words}; the undo run is {start.id}"))
+    except FailureError as error:
+        if is_cancelled_exception(error):
+            raise
+        return Failed(CallError("not_undone", f"{start.id} could not be started: {error}"))
+    return Returned(result.output if not left else {**(result.output or {}), **left})
+
+
+def undo_words(outcome: Outcome) -> str:
+    """Return what became of the undo of a run that failed, for its failure."""
+    if isinstance(outcome, Failed):
+        return f"what it has done was not all undone: {outcome.error.message}"
+    found: Any = outcome.value if isinstance(outcome, Returned) and isinstance(outcome.value, dict) else {}
+    parts = [f"undone: {', '.join(found.get('undone') or ()) or 'nothing'}"]
+    parts += [f"{words}: {', '.join(found[key])}" for key, words in _LEFT.items() if found.get(key)]
+    return "; ".join(parts)
+
+
+_LEFT = {"cannot_be_undone": "without an undo", "unknown": "unknown whether done"}
