@@ -16,6 +16,7 @@ from perdure.client.histories import executions
 from perdure.client.run import Run
 from perdure.errors import RunError
 from perdure.hosting.connection import data_converter
+from perdure.rules import precedes
 from perdure.runs.wire import RunView
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
@@ -220,10 +221,12 @@ async def test_an_undo_is_asked_about_as_any_call(dev_server: WorkflowEnvironmen
         assert DID == [("cancel", "o-pear")]
 
 
-async def test_the_rules_of_the_run_hold_for_its_undo_and_know_what_it_has_done(dev_server: WorkflowEnvironment) -> None:
+async def test_the_rules_of_the_run_hold_for_its_undo_and_know_what_it_has_done(
+    dev_server: WorkflowEnvironment,
+) -> None:
     one = {"calls": [PLAN["calls"][0]], "output": None}
-    first = {"rules": [{"precedes": ["order", "cancel_order"]}]}
-    never = {"rules": [{"count_at_most": "cancel_order", "times": 0}]}
+    first = {"rules": [precedes("order", "cancel_order").model_dump(mode="json")]}
+    never = {"rules": [precedes("mail", "cancel_order").model_dump(mode="json")]}
     async with harness(dev_server.client, TOOLS, [one, DONE, one, DONE]) as it:
         view = await undone(it, await finished(it, agent("order", config=first)))
         assert view.status == "completed", view.error
