@@ -28,12 +28,13 @@ from perdure.activities.heartbeats import Heartbeat, supervised_heartbeat
 from perdure.activities.queries import AttemptState, fetch, look, own_run
 from perdure.activities.secrets import known_secrets, masked, masked_error, masked_value
 from perdure.activities.token_rates import QueueRates
+from perdure.errors import RunError
 from perdure.models.dialects.registry import DIALECTS
 from perdure.models.media_parts import files_to_show, with_files
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
 from perdure.models.provider_extras import ProviderExtras
 from perdure.models.providers.capabilities import capabilities_of
-from perdure.models.requests import CallDelivery, HostedCall, RequestContext, RequestInput, RequestResult
+from perdure.models.requests import CallDelivery, HostedCall, RequestContext, RequestInput, RequestResult, pause_after
 from perdure.models.response_stream import ResponseStream, interruption
 from perdure.queries import answer_of
 from perdure.queries.media_store import MediaStore
@@ -490,6 +491,26 @@ class RequestActivity:
                     raise within_patience(failure, request) from None
 
 
+async def ask_model(endpoints: Endpoints, model: str, context: RequestContext) -> RequestResult:
+    """Return a model's answer to a context outside of a run, in three attempts at most. Raises `RunError` without an answer."""
+    body: JsonObject = {"messages": context.messages, **context.parameters}
+    for attempt in range(1, _ATTEMPTS_OUTSIDE + 1):
+        answer = ResponseStream(model, attempt, DIALECTS[context.dialect].reader(context.vocabulary))
+        try:
+            async with endpoints.ask(model, body, context.stable) as response:
+                await read_answer(response, answer)
+            return _masked(answer.result())
+        except Exception as error:
+            refusal = refusal_in(error)
+            if refusal is not None and refusal.kind == "filtered":
+                return _masked(answer.refused(refusal.words))
+            failure = model_failure(error, setting=endpoints.setting(model))
+            if failure.non_retryable or attempt == _ATTEMPTS_OUTSIDE:
+                raise RunError(f"{model}: {failure.message}") from None
+        await asyncio.sleep(pause_after(attempt, None))
+    raise AssertionError("the last attempt returns or raises")
+
+
 def _near(request: RequestInput) -> RequestContext | None:
     """Return the context from the run in this process. A later attempt asks the run what was released before it."""
     info = activity.info()
@@ -557,6 +578,7 @@ def _masked_text(data: bytes) -> bytes:
     return masked(data.decode()).encode() if is_text(media_type(data)) else data
 
 
+_ATTEMPTS_OUTSIDE: Final = 3
 _SHARE_OF_READS: Final = 0.03
 _LONGEST_READ: Final = 0.05
 _WAITED: Final = 0.001

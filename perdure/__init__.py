@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from perdure.hosting.plugin import PerdurePlugin
     from perdure.runs.events import Event
     from perdure.runs.notifications import Notification, notification_route
+    from perdure.runs.what_if import CallNote, RunReport, WhatIfReport
     from perdure.runs.wire import CallView, RunView
     from perdure.sessions.replies import Reply, reply_route
     from perdure.sessions.status_webhooks import StatusWebhook
@@ -77,6 +78,7 @@ _LATER: Final = {
     "refuse": "perdure.hooks.answers",
     "reply_route": "perdure.sessions.replies",
     "tool": "perdure.tools.decorator",
+    **dict.fromkeys(("CallNote", "RunReport", "WhatIfReport"), "perdure.runs.what_if"),
     **dict.fromkeys(("CallView", "RunView"), "perdure.runs.wire"),
     **dict.fromkeys(("ListedSchedule", "Schedule", "ScheduleView", "ScheduledRun"), "perdure.client.schedules"),
     "StatusWebhook": "perdure.sessions.status_webhooks",
@@ -100,6 +102,7 @@ _LATER: Final = {
 
 __all__ = [
     "Agent",
+    "CallNote",
     "CallView",
     "DecisionRefusedError",
     "Event",
@@ -126,6 +129,7 @@ __all__ = [
     "RunNotFoundError",
     "RunPage",
     "RunRefusedError",
+    "RunReport",
     "RunTimeoutError",
     "RunView",
     "Schedule",
@@ -146,6 +150,7 @@ __all__ = [
     "WaitingRequest",
     "WaitingRow",
     "WaitingView",
+    "WhatIfReport",
     "a2a_tool",
     "activity_tool",
     "agent_tool",

@@ -22,7 +22,7 @@ from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, call_end_hooks
 from perdure.workflows.messages import Mailbox
 from perdure.workflows.notifications import RunNotifications
-from perdure.workflows.observability import Watchers, end, list_agent, observe_request, page_of, run_journal
+from perdure.workflows.observability import Watchers, end, keep_log, list_agent, observe_request, page_of, run_journal
 from perdure.workflows.preparation import ContinueAsNew, prepare, should_continue_as_new
 from perdure.workflows.requests import ask, choose
 from perdure.workflows.resets import FormerRecord, LeftBehind
@@ -67,6 +67,7 @@ with workflow.unsafe.imports_passed_through():
         LISTED_AGENT,
     )
     from perdure.runs.run import RunState
+    from perdure.runs.run_log import RunLog
     from perdure.runs.undo import EffectChunk, UndoBase, stopped, undone_calls
     from perdure.runs.views import Pages, fit_waiting, waiting_views
     from perdure.runs.wire import (
@@ -401,6 +402,8 @@ class AgentWorkflow:
         self._run_input: RunInput | None = None
         self.collected: list[Call] | None = None
         """The calls that have ended, for a replay that sets a list before the run begins."""
+        self.keeps_log = False
+        """Whether the run keeps its log, for a replay that sets it before the run begins."""
         self._driver: RunDriver | None = None
         """The rest, once the run is prepared. Handlers may be called before."""
 
@@ -414,6 +417,8 @@ class AgentWorkflow:
             self._run_input = run_input = await whole(read_input(RunInput, arguments))
             run_input, run = await prepare(run_input, self._approvals, self._notes, self._hooks)
             run.records.collected = self.collected
+            if self.keeps_log:
+                keep_log(run, run_input)
             sender = Dispatcher(
                 run.sizes,
                 run.prepared.max_payload,
@@ -458,6 +463,11 @@ class AgentWorkflow:
         run, ended = self._driver.run, {id(call): call for call in self.collected or ()}
         running = () if run.plan is None else (call for call in run.plan.every_call() if id(call) not in ended)
         return self._driver.run_input, [*ended.values(), *running], message_fates(run.progress)
+
+    @property
+    def log(self) -> RunLog | None:
+        """Return the run's log, where it `keeps_log`, for replays."""
+        return None if self._driver is None else self._driver.run.log
 
     def details(self) -> str:
         """Return the run's details for the Web UI (R12.8)."""

@@ -457,6 +457,7 @@ class CallLoop:
         """Ask a person, where one has to decide; return the outcome, if there is one now."""
         verdict = None if approval_request is None else await self._waits.verdict(approval_request)
         if verdict is not None and verdict.outcome is None and is_answered(call):  # a question was put in its place
+            self._agent_run.note("question", _now(), call=call.id)
             question = self._agent_run.approval_queue.add_question(self.loop.plan.home(call), call, _now())
             self._on_change()
             verdict = await self._waits.verdict(question)
@@ -530,6 +531,7 @@ class CallLoop:
         while not self.loop.may_begin(call):
             with self._resting(call):
                 await workflow.wait_condition(lambda: self.loop.may_begin(call))
+        self._agent_run.note("resumed", _now(), call=call.id)
         self.loop.plan.home(call).resume(call, _now())
 
     async def _begin(self, call: Call) -> None:
@@ -537,6 +539,7 @@ class CallLoop:
         await self._gate(call)
         if (refused := self.loop.still_refused(call)) is not None:
             raise RefusedCallError(refused)
+        self._agent_run.note("begun", call=call.id)
         call.hold.queued = False
 
     async def _run_delegate(self, call: Call) -> Outcome:
@@ -556,6 +559,7 @@ class CallLoop:
         def spent(spent_budget: SpentBudget) -> None:
             nonlocal used, record
             used, record = spent_budget.usage, spent_budget.rule_record
+            run.note("used", spent_budget.usage, spent_budget.sent, call=call.id)
             run.progress.include(spent_budget.usage, spent_budget.sent)
             self._clock.at_least(started + spent_budget.worked, workflow.time())
 
@@ -567,6 +571,7 @@ class CallLoop:
             if not free:
                 self._purse.settle(call.id, used)
             if (lent := run.rules.lent_to(call)) and not call.hold.queued:
+                run.note("taken_back", record, lent, call=call.id)
                 run.rules.take_back(record, lent)
 
     def _used(self, reported: Sequence[ReportedUsage]) -> None:
@@ -574,6 +579,7 @@ class CallLoop:
         run = self._agent_run
         for each in reported:
             usage = Usage(**each.model_dump(exclude={"model", "requests"}))
+            run.note("reported", each.model, usage, each.requests)
             run.progress.usage.count(each.model, usage, run.prepared.prices, requests=each.requests)
 
     async def _rest(self, call: Call, work: Coroutine[Any, Any, T]) -> T:

@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.events import WATCH_LASTS, EventsPage
     from perdure.runs.metrics import METRICS, Labels, Observation, request_ended, run_ended
     from perdure.runs.run import RunState
+    from perdure.runs.run_log import RunLog, RunStart
     from perdure.runs.wire import (
         AGENT_ATTRIBUTE,
         COST_ATTRIBUTE,
@@ -29,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
         STOP_ATTRIBUTE,
         TENANT_ATTRIBUTE,
         USAGE_MEMO,
+        RunInput,
     )
     from perdure.values.json import Json
     from perdure.values.limits import MAX_MEMO
@@ -98,6 +100,22 @@ def run_journal() -> RunJournal:
     if was_reset_to_start():
         notes.was_reset()
     return notes
+
+
+def keep_log(run: RunState, run_input: RunInput) -> None:
+    """Let the run keep the log of this execution from now on."""
+    guard = run.approval_queue.guard
+    start = RunStart(
+        run_input,
+        run.prepared,
+        run.identity.queue,
+        guard.floor,
+        guard.floor_flows,
+        guard.givers,
+        guard.change,
+        prefix=f"{workflow.info().workflow_id}/",
+    )
+    run.keep_log(RunLog(now, workflow.time, start))
 
 
 _AGENT: Final = SearchAttributeKey.for_keyword(AGENT_ATTRIBUTE)

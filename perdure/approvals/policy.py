@@ -196,7 +196,8 @@ class Guard:
     ) -> None:
         self.floor: Ask = floor
         self.floor_flows = list(floor_flows)
-        self._givers = list(givers)
+        self.givers = list(givers)
+        """The owners of the tools that runs above gave to this one."""
         self.change = change or Policy()
         self.remembered: dict[str, frozenset[str]] = {}
         """Tools that a person does not want to be asked about again (R7.7). Each has the digests of the values written
@@ -251,7 +252,7 @@ class Guard:
     def tool_owners(self, names: Collection[str]) -> list[ToolOwner]:
         """Return the owners of tools that this run gives to a delegate: this run, and the owners that gave the tools to
         it."""
-        givers = [*self._givers, ToolOwner(tools=list(names), policy=self.base)]
+        givers = [*self.givers, ToolOwner(tools=list(names), policy=self.base)]
         owners = [
             ToolOwner(tools=[name for name in each.tools if name in names], policy=each.policy) for each in givers
         ]
@@ -276,7 +277,7 @@ class Guard:
 
     def _owners(self, tool: Tool | None) -> list[Policy]:
         """Return the policies of the tool's owners, without the run's changes."""
-        return [giver.policy for giver in self._givers if tool and tool.name in giver.tools]
+        return [giver.policy for giver in self.givers if tool and tool.name in giver.tools]
 
     def _rules(self, tool: Tool) -> list[tuple[Policy, Json]]:
         """Return the policies that judge the tool, each with its rule about the tool.
@@ -298,14 +299,14 @@ class Guard:
 
     def kept_quorum(self, change: Policy) -> str | None:
         """Return why the run cannot make a change: a rule with a quorum stays as the agent file has it."""
-        bases = [self.base, *(giver.policy for giver in self._givers)]
+        bases = [self.base, *(giver.policy for giver in self.givers)]
         kept = [name for name in change.tools if any(quorum_of(base.tools.get(name)) for base in bases)]
         return f"the rule of {clip(kept[0], 60)} sets a quorum, which no run can change" if kept else None
 
     @property
     def has_flows(self) -> bool:
         """Whether any rule depends on the tools that a value comes from (R15.5)."""
-        policies = [self.policy, *(giver.policy.changed(self.change) for giver in self._givers)]
+        policies = [self.policy, *(giver.policy.changed(self.change) for giver in self.givers)]
         return bool(self.floor_flows) or any(policy.flows for policy in policies)
 
     def floor_asks(self, tool: Tool, origins: Origins = UNKNOWN_ORIGINS) -> bool:

@@ -32,6 +32,8 @@ from perdure.values.templates import held_marks, written_call
 
 PLAN_SCOPE: Final = "the whole plan is asked about before any of it runs"
 KEPT_REFUSALS: Final = 20
+ASSUMED: Final = "assumed"
+"""The name of who approves in a run that is only played again."""
 _STRICTEST: Final = ("fail", "reject", "approve")
 
 
@@ -56,6 +58,8 @@ class ApprovalQueue:
     """The values that people endorse in this run (R15.6)."""
     digests: Digests = field(default_factory=Digests)
     """Digests of large values that are shown, each made once; kept while any request waits."""
+    note: Callable[..., None] | None = None
+    """Records what is reported to the queue, in a replay that plays the run again; workers record nothing."""
     _reset_at: str = ""
     """The time of the first task after the last reset."""
     _decided: dict[str, Approval] = field(default_factory=dict)
@@ -251,6 +255,9 @@ class ApprovalQueue:
     def apply(self, judged: JudgedDecision) -> ApprovalVerdict:
         """Apply a decision that `judge` has accepted. The request waits on if approvals of others are missing (R24.6)."""
         decision = judged.decision
+        if self.note is not None:
+            came = ("", 0.0) if judged.approver is None else (judged.approver.at, judged.approver.waited)
+            self.note("decision", decision, *came, judged.by_person, call=judged.request.id)
         if judged.approver is not None:
             return self._add_approver(judged, judged.approver)
         return self._apply(judged, decision.decision, decision.by)
@@ -344,6 +351,8 @@ class ApprovalQueue:
     def time_out(self, request: ApprovalRequest, seconds: float) -> ApprovalVerdict:
         """Return the verdict when nobody decides in time: the policy chooses it, but it never passes the worker's floor
         (R7.4)."""
+        if self.note is not None:
+            self.note("timeout", seconds, call=request.id)
         approval = self._settle(request)
         calls = list(request.plan.written()) if request.call is None else [request.call]
         means = min((self.guard.on_timeout(call.spec.tool) for call in calls), key=_STRICTEST.index, default="reject")
@@ -364,11 +373,23 @@ class ApprovalQueue:
 
     def released(self) -> list[ApprovalRequest]:
         """Return the requests that need no decision any more after a change of the policy (R7.7)."""
+        if self.note is not None:
+            self.note("released")
         free = [request for request in self.waiting.values() if not self._asks(request)]
         for request in free:
             approval = self._settle(request)
             approval.decision, approval.by, approval.reason = "approve", "policy", "the policy does not ask any more"
         return free
+
+    def assume(self, request: ApprovalRequest) -> ApprovalVerdict:
+        """Approve a request that nobody decides, because the run is only played again (R22.2)."""
+        approval = self._settle(request)
+        approval.decision, approval.by = "approve", ASSUMED
+        if request.call is None:
+            self._approve_plan(request.plan, approval, by_person=True)
+        else:
+            _approve(request.call, self.digests)
+        return ApprovalVerdict()
 
     def drop(self, request: ApprovalRequest, reason: str, by: str) -> None:
         """Remove a request whose call does not run any more; a later decision about it is refused with this reason."""
@@ -381,6 +402,8 @@ class ApprovalQueue:
         self.refusals = [*self.refusals, refusal][-KEPT_REFUSALS:]
 
     def change_policy(self, change: Policy) -> None:
+        if self.note is not None:
+            self.note("policy", change)
         self.guard.loosen_or_tighten(change)
 
     def withdraw(self, requests: Iterable[ApprovalRequest]) -> None:

@@ -68,6 +68,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "trigger": "Check a file of signed webhooks that the gateway takes.",
         "undo": "Take back what a run has done.",
         "fork": "Start a new run from a point of another one.",
+        "what-if": "Play recorded runs again under a change, with no effect.",
         "record, replay": "Write a run as a test case; replay runs before a deploy.",
         "codec-server": "Decrypt values for Temporal's Web UI.",
     },

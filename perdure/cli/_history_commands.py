@@ -1,4 +1,4 @@
-"""`perdure fork`, `perdure record` and `perdure replay`."""
+"""`perdure fork`, `perdure what-if`, `perdure record` and `perdure replay`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ import typer
 
 from perdure.agents.agent import Agent
 from perdure.agents.files import json_option
+from perdure.approvals.policy import parse_policy
 from perdure.cli._console import screen
 from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
 from perdure.cli._execute import Json, RunId, connected, execute
 from perdure.cli._help import Commands
+from perdure.cli._list_commands import Query, Since, Tenant, check_since
 from perdure.cli._options import configured
 from perdure.cli._run_view import print_result
+from perdure.cli._what_if_view import print_what_if
+from perdure.client.selection import Selection
 from perdure.errors import SettingsError
 from perdure.hosting.settings import Settings
+from perdure.rules import parse_rules
+from perdure.runs.what_if import RunReport, WhatIfReport
 from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject, dumps
 from perdure.values.references import MISSING
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
 
 
 histories_app = Commands()
+_RULE = '[{"rule": "count_at_most", "of": "refund", "count": 3}]'
 
 
 @histories_app.command()
@@ -93,6 +100,81 @@ def fork(
     else:
         print_result(screen(), view)
     raise SystemExit(0 if view.status == "completed" else FAILED)
+
+
+@histories_app.command("what-if")
+@configured("agents", "endpoints", "prices")
+def what_if(
+    settings: Settings,
+    run_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID…]", help="Runs by id; or choose by options.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Runs of this agent.")] = None,
+    since: Since = None,
+    tenant: Tenant = None,
+    query: Query = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="The newest so many runs.")] = 500,
+    policy: Annotated[
+        str | None,
+        typer.Option(metavar="JSON|@FILE", help="The approval policy in place of the agent's. It asks no model."),
+    ] = None,
+    rules: Annotated[
+        str | None,
+        typer.Option(metavar="JSON|@FILE", help="The rules of runs in place of the agent's. They ask no model."),
+    ] = None,
+    agent_file: Annotated[
+        str | None,
+        typer.Option("--agent-file", metavar="AGENT", help="Another agent: a file, a name, or MODULE:NAME."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Another model, for all Requests.")] = None,
+    show_all: Annotated[bool, typer.Option("--all", help="Name the runs that do not differ, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Play recorded runs again under a change, with no effect: what would differ?
+
+    Results of tools come from the records. A call that was never made is unknown, and so is what depends on it. A change of policy or rules alone
+    asks no model. With another agent or model, Requests that differ from the recorded ones are asked of the model.
+    """
+    with one_line_errors():
+        if (policy, rules, agent_file, model) == (None,) * 4:
+            raise CommandError("name a change: --policy, --rules, --agent-file or --model", USAGE)
+        chosen = (agent, since, tenant, query) != (None,) * 4
+        if bool(run_ids) and chosen:
+            raise CommandError("give IDs, or choose runs by --agent, --since, --tenant and --query; not both", USAGE)
+        check_since(since)
+        asks = (
+            None if policy is None else parse_policy(json_option(policy, "--policy", '{"ask": "unsafe"}')).as_change()
+        )
+        held = None if rules is None else parse_rules(json_option(rules, "--rules", _RULE), source="--rules")
+        found = None if agent_file is None else Agent.read_to_run(agent_file, folder=settings.agents_folder)
+
+    async def play(perdure: Perdure) -> WhatIfReport:
+        progress = screen(stderr=True)
+        count = 0
+
+        def note(_: RunReport) -> None:
+            nonlocal count
+            count += 1
+            if not as_json and count % 50 == 0:
+                progress.print(f"{count:,} runs", style="dim")
+
+        return await perdure.what_if(
+            Selection(agent, None, since, None, tenant, query=query, outermost=True),
+            policy=asks,
+            rules=held,
+            agent=found,
+            model=model,
+            ids=run_ids or (),
+            limit=limit,
+            on_run=note,
+        )
+
+    report = connected(play)
+    if as_json:
+        print(dumps(report.as_json()))
+    else:
+        print_what_if(screen(), report, show_all=show_all)
+    raise SystemExit(0 if report.played or not report.runs else FAILED)
 
 
 def _by_call(options: list[str] | None, name: str, example: str) -> JsonObject:

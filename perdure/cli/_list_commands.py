@@ -69,7 +69,7 @@ class ChosenRuns:
         return connected(change_many)
 
 
-def _check_since(since: str | None) -> None:
+def check_since(since: str | None) -> None:
     """Raise `CommandError` for a time that cannot be read, before a server is needed."""
     if since is not None:
         try:
@@ -89,7 +89,7 @@ def choose(
     yes: Yes = False,
 ) -> ChosenRuns:
     """Choose running runs by options. Raise `CommandError` unless these choose either one run, or some, or all."""
-    _check_since(since)
+    check_since(since)
     some = (agent, since, sender, tenant, query) != (None,) * 5
     if some and everything:
         raise CommandError("--all selects every run: use it without other selections", USAGE)
@@ -140,7 +140,7 @@ def list_command(
     """List runs, newest first."""
     with one_line_errors():
         check_choice("--status", status, [*STATUSES])
-        _check_since(since)
+        check_since(since)
         if schedule is not None:
             schedule_id(schedule)
     chosen = Selection(agent, status, since, sender, tenant, reason, waiting, query, schedule=schedule)

@@ -10,7 +10,7 @@ from perdure.client.histories import audit_run
 from perdure.client.run_operations import AgentHandle, describe, start_run
 from perdure.errors import RunError
 from perdure.models.requests import RequestResult
-from perdure.runs.agent import parse_agent
+from perdure.runs.agent import parse_agent, with_model
 from perdure.runs.fork import FORK_FORM, ForkPoint, ForkRecord, RecordedAnswer, record_fork
 from perdure.runs.wire import RunInput
 from perdure.values.json import Json, JsonObject, pack
@@ -55,7 +55,7 @@ async def fork_run(
     record = record_fork(run_id, point, recorded.values(), audit.calls, edits or {}, results or {})
     document, delegates = (given.agent, given.delegates) if agent is None else agent
     if model is not None:
-        document = _with_model(document, model)
+        document = with_model(document, model)
     return await start_run(
         client,
         parse_agent(document),
@@ -73,13 +73,6 @@ async def fork_run(
         source=next(iter(given.sources.get("†input", [])), ""),
         fork=pack(record, FORK_FORM),
     )
-
-
-def _with_model(document: JsonObject, model: str) -> JsonObject:
-    """Return the agent file with this model for all Requests; fallbacks stay."""
-    config = {**(document.get("config") or {})}
-    models = {**(config.get("models") or {}), "fast": model, "smart": model, "policy": "auto"}
-    return {**document, "config": {**config, "models": models}}
 
 
 def _record_of(run_input: RunInput) -> ForkRecord:

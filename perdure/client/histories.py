@@ -37,6 +37,7 @@ from perdure.plan import Call
 from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.notifications import NOTIFICATION_WORKFLOW
+from perdure.runs.run_log import RunLog
 from perdure.runs.wire import AGENT_WORKFLOW, MODEL_REFUSED, REQUEST_ACTIVITY, RunInput, RunStatus, RunView
 from perdure.sessions.transcript import SEGMENT_WORKFLOW
 from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
@@ -254,6 +255,8 @@ class Audit:
     """Its calls, as they ended or stand."""
     messages: list[MessageFate] = field(default_factory=list)
     """The messages that came while it worked."""
+    logs: list[RunLog] = field(default_factory=list)
+    """What its driver has reported to it, by execution."""
 
 
 async def exchanges(client: Client, run_id: str) -> list[Exchange]:
@@ -263,13 +266,18 @@ async def exchanges(client: Client, run_id: str) -> list[Exchange]:
 
 async def audit_run(client: Client, run_id: str) -> Audit:
     """Replay a run's history and return what it reproduces; no worker has to run. Raises `RunError` if another program wrote the history."""
+    return await audit_histories(run_id, executions(client, run_id), client.data_converter)
+
+
+async def audit_histories(run_id: str, histories: AsyncIterator[WorkflowHistory], converter: DataConverter) -> Audit:
+    """Return what the histories of a run reproduce, first to last. Raises `RunError` if another program wrote them."""
     found = Audit()
-    async for history in executions(client, run_id):
+    async for history in histories:
         recorder = _Recorder()
         replayer = Replayer(
             workflows=[AgentWorkflow],
             interceptors=[recorder],
-            data_converter=client.data_converter,
+            data_converter=converter,
             workflow_runner=UnsandboxedWorkflowRunner(),
             runtime=quiet_runtime(),
         )
@@ -277,28 +285,29 @@ async def audit_run(client: Client, run_id: str) -> Audit:
         if result.replay_failure is not None:
             message = f"the history of {run_id} cannot be replayed by this version of Perdure: {result.replay_failure}"
             raise RunError(message)
-        answers = await _answers(client, history)
+        answers = await _answers(converter, history)
         for exchange in recorder.audit.exchanges:
             exchange.answer = answers.get((exchange.request.number, exchange.request.earlier_attempts))
         if recorder.run is not None:
             run_input, calls, found.messages = recorder.run.recorded()
             found.input, found.calls = found.input or run_input, [*found.calls, *calls]
+            found.logs += [] if recorder.run.log is None else [recorder.run.log]
         found.exchanges += recorder.audit.exchanges
         found.view, found.tools = recorder.audit.view, recorder.audit.tools
     return found
 
 
-async def _answers(client: Client, history: WorkflowHistory) -> dict[tuple[int, int], RequestResult]:
+async def _answers(converter: DataConverter, history: WorkflowHistory) -> dict[tuple[int, int], RequestResult]:
     answers: dict[tuple[int, int], RequestResult] = {}
     asked: dict[int, RequestInput] = {}
     for event in history.events:
         scheduled = event.activity_task_scheduled_event_attributes
         completed = event.activity_task_completed_event_attributes
         if scheduled.activity_type.name == REQUEST_ACTIVITY:
-            [request] = await client.data_converter.decode(scheduled.input.payloads, [RequestInput])
+            [request] = await converter.decode(scheduled.input.payloads, [RequestInput])
             asked[event.event_id] = request
         elif completed.scheduled_event_id in asked:
-            [answer] = await client.data_converter.decode(completed.result.payloads, [RequestResult])
+            [answer] = await converter.decode(completed.result.payloads, [RequestResult])
             request = asked[completed.scheduled_event_id]
             answers[request.number, request.earlier_attempts] = answer
     return answers
@@ -328,7 +337,7 @@ class _Recorder(Interceptor):
 
             async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
                 recorder.run = workflow.instance()
-                recorder.run.collected = []
+                recorder.run.collected, recorder.run.keeps_log = [], True
                 try:
                     result = await super().execute_workflow(input)
                 except BaseException as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, overload
 
+from pydantic_core import to_jsonable_python
 from temporalio.client import Client
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
@@ -30,8 +31,10 @@ from perdure.errors import MediaError, RunExistsError, RunNotFoundError, clip
 from perdure.hosting.connection import connect, reached, with_converter
 from perdure.hosting.settings import in_force
 from perdure.queries.media_store import MediaStore
+from perdure.rules import Rule
 from perdure.runs.agent import parse_prompt, written_keys
 from perdure.runs.events import Event
+from perdure.runs.what_if import Change, RunReport, WhatIfReport
 from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
 from perdure.values.json import Json, JsonObject
 from perdure.values.media import media_within
@@ -444,6 +447,49 @@ class Perdure:
         """
         with clear_errors(self.client):
             return await listing.count_runs(self.client, selection)
+
+    async def what_if(
+        self,
+        selection: Selection | None = None,
+        *,
+        policy: ApprovalOptions | JsonObject | None = None,
+        rules: Iterable[Rule | JsonObject] | None = None,
+        agent: Agent[Any] | None = None,
+        model: str | None = None,
+        ids: Iterable[str] = (),
+        limit: int = 500,
+        on_run: Callable[[RunReport], None] = lambda _: None,
+    ) -> WhatIfReport:
+        """Play recorded runs again under a change, with no effect, and return what would differ.
+
+        Results of tools come from the records. A call that was never made is unknown, and so is all that depends on it. `selection`: the
+        runs, the newest `limit` of them (default: all). `ids`: runs by id, in its place. `policy`: the approval policy in place of
+        the agent's. `rules`: the rules in place of the agent's. Policy and rules ask no model. `agent`: another agent. `model`: the model of all Requests. With an agent or a model, Requests that differ from the
+        recorded ones are asked of the model, from this process: it needs `OPENAI_API_KEY`, or the key of the model's provider. `on_run` receives each report when it is there. Raises `RunError` for
+        runs that cannot be listed, and `DecisionError` for a policy that is not valid.
+
+        ```python
+        report = await perdure.what_if(Selection(agent="refunds", since="30d"), policy={"ask": "unsafe"})
+        print(report.added, report.removed, report.refused)
+        ```
+        """
+        from perdure.client.what_if import what_if  # the workflows themselves: a replay of the histories needs them
+
+        change = Change(
+            policy=None if policy is None else dict(policy),
+            rules=None if rules is None else to_jsonable_python(list(rules)),
+            agent=None if agent is None else agent.document(),
+            model=model,
+        )
+        with clear_errors(self.client):
+            return await what_if(
+                self.client,
+                change,
+                selection,
+                ids=list(ids),
+                limit=limit,
+                on_run=on_run,
+            )
 
     async def cancel_runs(self, selection: Selection) -> int:
         """Cancel all selected runs that are running, as `Run.cancel` does, and return their number. Raises as

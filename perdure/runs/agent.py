@@ -338,6 +338,13 @@ def parse_agent(document: Json, *, source: str = "the agent") -> AgentSpec:
     return agent
 
 
+def with_model(document: JsonObject, model: str) -> JsonObject:
+    """Return the agent file with this model for all Requests; fallbacks stay."""
+    config = {**(document.get("config") or {})}
+    models = {**(config.get("models") or {}), "fast": model, "smart": model, "policy": "auto"}
+    return {**document, "config": {**config, "models": models}}
+
+
 def check_task(agent: AgentSpec, context: Context, *, explicit: bool = False) -> None:
     """Check that there is a task: a text, data, a plan, tools, or an output that is wanted.
 

@@ -196,6 +196,7 @@ class RequestLoop:
 
     def steer(self) -> None:
         """Accept a new message: from now on only safe calls start, and the Request ends (R10.5)."""
+        self._run.note("steer")
         if self.stage not in (RequestStage.SETTLED, RequestStage.REVISED):
             self.steered = True
             self.report(MessageArrived())
@@ -241,6 +242,7 @@ class RequestLoop:
 
     def deliver(self, delivery: CallDelivery) -> None:
         """Deliver calls that have closed in the model's stream (R6.3)."""
+        self._run.note("deliver", delivery)
         if not self.steered and (calls := self.intake.deliver(delivery)):
             self.report(CallsArrived(calls))
 
@@ -248,6 +250,7 @@ class RequestLoop:
         """Take the Request's result in, as far as `Intake` accepts it. It is ignored where a message has ended the
         Request before.
         """
+        self._run.note("answer", result)
         if self.steered:
             self._run.note_answer(result)
             return
@@ -256,10 +259,25 @@ class RequestLoop:
 
     def report(self, *events: Event) -> None:
         """Report events, in this order."""
+        for event in events if self._run.log is not None else ():
+            self._note(event)
         self._left.extend(events)
+
+    def _note(self, event: Event) -> None:
+        """Record an event that no other method of the loop records."""
+        match event:
+            case CallEnded(call, outcome):
+                self._run.note("ended", outcome, call.state.key, [*call.state.notes], call.state.kept, call=call.id)
+            case PlanDecided():
+                self._run.note("plan_decided")
+            case LimitReached(limit):
+                self._run.note("limit", limit)
+            case _:
+                pass
 
     def work(self, task: int, now: str) -> None:
         """Process reported events, as far as the workflow task's time for checks reaches."""
+        self._run.note("work", task, now)
         self.plan.checks.is_patched = self._is_patched
         self.plan.checks.begin(task)
         self.plan.time = now
@@ -274,6 +292,7 @@ class RequestLoop:
         """Return what to execute now. The end of a call is reported as `CallEnded`, a decision on the plan as
         `PlanDecided`.
         """
+        self._run.note("start", now)
         starts: list[StartCall | ShowPlan] = []
         if self._plan_request is not None:
             starts.append(ShowPlan(self._plan_request))
@@ -345,6 +364,7 @@ class RequestLoop:
         Return an outcome, an approval request, or `None`. With `decided` a person has edited the call: nobody is asked
         again, unless a hook has changed it since.
         """
+        self._run.note("hooks", answer, now, decided, call=call.id)
         approval_queue, by = self._run.approval_queue, ", ".join(answer.by)
         if answer.refused is not None:
             return Failed(CallError(REFUSED_BY_HOOK, answer.refused))
@@ -436,6 +456,7 @@ class RequestLoop:
         """Settle the Request: cancelled calls have failed, unless they ended just in time, and waiting calls are
         skipped.
         """
+        self._run.note("stop", limit, now)
         self.limit = limit
         for event in [event for event in self._left if isinstance(event, CallEnded)]:
             self._take(event, now)
@@ -453,6 +474,7 @@ class RequestLoop:
 
     def hold_to(self, limit: Limit, now: str) -> None:
         """Drop held calls, because no Request follows that could keep them; running calls come to their end (R9.5)."""
+        self._run.note("hold", limit, now)
         self._drop(limit.words, now, by="run")
         self._stage = RequestStage.DRAINING
         self.plan.close()
@@ -460,6 +482,7 @@ class RequestLoop:
 
     def break_off(self, reason: str, now: str) -> None:
         """End the run here; finished calls stay finished (R10.6)."""
+        self._run.note("break", reason, now)
         for event in [event for event in self._left if isinstance(event, CallEnded)]:
             self._take(event, now)
         self._left.clear()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from perdure.approvals.queue import ApprovalQueue
 from perdure.hooks.events import RunOwner
@@ -41,6 +42,7 @@ from perdure.runs.progress import RunLimits, RunProgress, count_answer
 from perdure.runs.provenance import RunProvenance
 from perdure.runs.records import PastRequests, RunRecords
 from perdure.runs.rules import OUTPUT_BINDS_AT_END
+from perdure.runs.run_log import RunLog, StepKind
 from perdure.runs.sent_texts import added, sent_by
 from perdure.runs.undo import EffectLog, UndoRecord
 from perdure.runs.wire import PreparedWorker, RunInput
@@ -135,6 +137,8 @@ class RunState:
         """Reason for the wait while the model's provider is away (R20.5)."""
         self.plan: Plan | None = None
         """The running plan."""
+        self.log: RunLog | None = None
+        """Log of what the driver reports, in a replay that plays the run again; workers keep none."""
         effects = EffectLog(prepared.tools, prepared.undo_tools, self.sizes)
         self.records = RunRecords(self.sizes, effects, self.provenance.recorded if self.identity.in_session else None)
         self.conversation = RunConversation(agent, context, prepared, self.sizes, self.provenance)
@@ -185,10 +189,20 @@ class RunState:
         yield from (write.value for write in self.state.writes)
         yield from self.progress.values()
 
+    def keep_log(self, log: RunLog) -> None:
+        """Record from now on what the driver reports."""
+        self.log, self.approval_queue.note = log, log.note
+
+    def note(self, kind: StepKind, *data: Any, call: str = "") -> None:  # the arguments of a method of the run
+        """Record a report of the driver, where a log is kept."""
+        if self.log is not None:
+            self.log.note(kind, *data, call=call, limit=self.limits.reached)
+
     # The beginning of a Request.
 
     def situation(self) -> Situation:
         """Return the facts from which the next Request's model is chosen (R9.4)."""
+        self.note("situation")
         progress = self.progress
         progress.number += 1
         heed(self.progress)
@@ -206,6 +220,10 @@ class RunState:
 
     def begin_request(self, choice: ModelChoice) -> RequestInput:
         """Begin the next Request, to this model (R6.1)."""
+        self.note("request", choice)
+        return self._begin_request(choice)
+
+    def _begin_request(self, choice: ModelChoice) -> RequestInput:
         number = self.progress.number
         self._offer_recall()
         self.provenance.begin(self.state, self.progress)
@@ -244,11 +262,12 @@ class RunState:
 
     def ask_again(self, choice: ModelChoice, *, tight: bool = False) -> RequestInput:
         """Send the same Request to another model, or with less context, because the last attempt failed (R9.4, R9.7)."""
+        self.note("again", choice, tight)
         self.records.past.log.pop()
         if tight:
             self.journal.compacted(choice.reason)
         self.progress.tight = self.progress.tight or tight
-        return self.begin_request(choice)
+        return self._begin_request(choice)
 
     def request_context(self, number: int) -> RequestContext:
         """Return the context of Request `number`, for as long as it is the last one begun."""
@@ -262,6 +281,7 @@ class RunState:
 
     def open_plan(self, number: int) -> Plan:
         """Return the plan of a Request, now the running one: an empty plan, or the plan that goes on under the Request."""
+        self.note("plan", number)
         self._only_output = self.final
         if self.plan is None:
             self.plan = self.new_plan(number)
@@ -322,6 +342,7 @@ class RunState:
         ended the answer. `is_patched` returns whether this execution follows a rule that may be newer than its history.
         Of a run that is over see `output` (R6.1).
         """
+        self.note("close", result, cut)
         if self.limits.reached is None:
             heed(self.progress)
         progress, turns, self._text = self.progress, self.conversation.turns, None
@@ -429,8 +450,12 @@ class RunState:
         if output.needs_form:
             progress.wants = "structured"
         # A run of 0.1.0 has read the state as it stood, and gone on by that.
-        alike = output.reason == "task_complete" or reads_alike(output.value, self.state.snapshot(), plan.read_at_end)
-        at_end = alike or is_patched(OUTPUT_BINDS_AT_END)
+        # While calls of the plan go on, nothing can be read at its end: the output is held anyway.
+        at_end = plan.settled and (
+            output.reason == "task_complete"
+            or reads_alike(output.value, self.state.snapshot(), plan.read_at_end)
+            or is_patched(OUTPUT_BINDS_AT_END)
+        )
         self.output.sources = self.provenance.of_output(
             output.value, plan, self.state, below=bool(self.identity.parents), at_end=at_end
         )
@@ -487,6 +512,7 @@ class RunState:
 
     def end_with_draft(self) -> bool:
         """End with the output that was to be refined, if there is one; return whether there was."""
+        self.note("draft")
         if (draft := self.progress.draft) is not None:
             self._end(draft, "output")
         return draft is not None

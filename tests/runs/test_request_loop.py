@@ -311,3 +311,17 @@ def test_r16_6_the_calls_of_all_rounds_have_one_bound_and_looks_at_them_stay_sho
     cpu = Cpu()
     fit(run_view(loop._run, "run"), sizes=loop._run.sizes, calls=loop._run.records.count(loop._run.plan))
     assert cpu.laps() < 25, "half of what a task may take"
+
+
+def test_r10_5_an_output_of_what_a_running_call_writes_is_held_when_a_message_comes() -> None:
+    """The output cannot be read at the plan's end, which has not come."""
+    loop = loop_of()
+    driver = Driver(loop)
+    loop.answer(RequestResult(calls=[call(0), call(1)], output={"x": "†state"}))
+    assert driver.step() == ["1.0", "1.1"]
+    driver.end("1.1")
+    loop.steer()
+    driver.step()
+    assert loop.stage is RequestStage.REVISED
+    assert not loop._run.close_request(loop.plan, loop.result)
+    assert loop._run.output.value is None

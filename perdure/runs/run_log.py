@@ -1,0 +1,114 @@
+"""The log of a run: all that its driver has reported to it, in its order.
+
+A replay of a run's history records it, and workers keep none. With it a run is played again without a server, also under another policy
+(`perdure.runs.what_if`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from perdure.approvals.policy import Ask, Flow, Guard, Policy, ToolOwner
+from perdure.rules import Rule, RuleBook, merged, roles_of
+from perdure.runs.limits import Limit
+from perdure.runs.wire import PreparedWorker, RunInput
+
+StepKind: TypeAlias = Literal[
+    "situation",
+    "request",
+    "again",
+    "plan",
+    "deliver",
+    "answer",
+    "work",
+    "start",
+    "resumed",
+    "begun",
+    "question",
+    "hooks",
+    "ended",
+    "plan_decided",
+    "limit",
+    "steer",
+    "stop",
+    "hold",
+    "break",
+    "close",
+    "draft",
+    "decision",
+    "timeout",
+    "policy",
+    "released",
+    "message",
+    "withdrawn",
+    "used",
+    "reported",
+    "taken_back",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One report of the driver: which one, when, about which call, and its data."""
+
+    kind: StepKind
+    time: str
+    """ISO 8601, UTC."""
+    at: float
+    """The same in seconds."""
+    call: str = ""
+    data: tuple[Any, ...] = ()  # the arguments of the method that the driver has called
+    limit: Limit | None = None
+    """The limit that the run had reached then."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """The beginning of one execution of a run."""
+
+    input: RunInput
+    """The input, as hooks have left it."""
+    prepared: PreparedWorker
+    queue: str
+    """The task queue of its workers."""
+    floor: Ask
+    floor_flows: Sequence[Flow]
+    givers: Sequence[ToolOwner]
+    change: Policy
+    """The run's own changes of the policy so far."""
+    prefix: str
+    """What names the run in records of rules."""
+
+    def guard(self, policy: Policy) -> Guard:
+        """Return the layers of the approval policy, with `policy` as the agent file's."""
+        return Guard(
+            policy, floor=self.floor, change=self.change, givers=self.givers, floor_flows=list(self.floor_flows)
+        )
+
+    def rule_book(self, rules: Sequence[Rule]) -> RuleBook:
+        """Return the run's rules, with `rules` as the agent file's."""
+        given = self.input
+        return RuleBook(
+            merged(rules, self.prepared.worker_rules, given.rules),
+            None if given.rule_record is None else given.rule_record.model_copy(deep=True),
+            roles=roles_of(given.whose.context),
+            prefix=self.prefix,
+            unlent=given.unlent_rules,
+        )
+
+
+@dataclass
+class RunLog:
+    """The log of one execution. `now` returns the time (ISO 8601, UTC), and `clock` the same in seconds."""
+
+    now: Callable[[], str] = str
+    clock: Callable[[], float] = float
+    start: RunStart | None = None
+    """`None`: the execution was refused before it began."""
+    steps: list[Step] = field(default_factory=list)
+
+    def note(self, kind: StepKind, *data: Any, call: str = "", limit: Limit | None = None) -> None:  # as in `Step`
+        """Record a report of the driver."""
+        self.steps.append(Step(kind, self.now(), self.clock(), call, data, limit))

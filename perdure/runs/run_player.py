@@ -1,0 +1,582 @@
+"""A recorded run, played again from its log: with no effect, and perhaps under another policy, agent or model (R22.2).
+
+The player is a driver of `RunState` and `RequestLoop`, as the workflow is. Results of tools come from the record. A call that the record does not
+have is unknown, and so are the calls that read it and all Requests after it. A Request that differs from the recorded one is a `ModelQuestion`:
+whoever plays the run asks a model, or leaves it unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from perdure.approvals.queue import ApprovalQueue
+from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict
+from perdure.errors import DecisionError, PerdureError
+from perdure.models.requests import RequestContext, RequestResult
+from perdure.plan import Call, Failed, Outcome, Plan, Refused, Rejected, Returned
+from perdure.rules import RULE_BROKEN
+from perdure.runs.agent import POLICIES, Context, ModelChoice, Situation, parse_agent
+from perdure.runs.context import accept, withdraw
+from perdure.runs.differences import plan_graph
+from perdure.runs.fork import FORK_FORM, Fork, ForkRecord
+from perdure.runs.request_loop import PLAN, CallEnded, LimitReached, PlanDecided, RequestLoop, RequestStage, ShowPlan
+from perdure.runs.rules import REMEMBER_PROVENANCE
+from perdure.runs.run import RunIdentity, RunState
+from perdure.runs.run_log import RunLog, RunStart, Step
+from perdure.runs.snapshot import SNAPSHOT_FORM, RunSnapshot, restore
+from perdure.runs.views import run_view
+from perdure.runs.wire import PreparedWorker, RunView
+from perdure.values.json import Json, JsonObject
+
+UNKNOWN: Final = "unknown"
+"""The status of a call that was never made, and of calls that read it."""
+_NEVER_MADE: Final = "the record has no result of this call"
+_ENDINGS: Final = ("approval_timeout", "no_answer")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """A run as its history reproduces it."""
+
+    run_id: str
+    logs: Sequence[RunLog]
+    """By execution: a run that continues as new has several."""
+    view: RunView | None
+    """The run at its end; `None`: it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetup:
+    """The agent file and the worker's record with which a run is played."""
+
+    document: JsonObject
+    """The agent file."""
+    prepared: PreparedWorker
+
+
+@dataclass(frozen=True, slots=True)
+class ModelQuestion:
+    """A Request that the record cannot answer."""
+
+    number: int
+    model: str
+    context: RequestContext
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCall:
+    """A call, or a plan, that a person was asked about."""
+
+    id: str
+    tool: str
+    """Empty for the plan of a Request."""
+    reason: str
+    assumed: bool
+    """Whether nobody has decided: the approval is assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedCall:
+    """A call that a rule of the policy has refused."""
+
+    id: str
+    tool: str
+    reason: str
+
+
+@dataclass
+class PlayedRun:
+    """A run as it was played."""
+
+    graph: JsonObject = field(default_factory=lambda: {"calls": [], "edges": []})
+    """`plan_graph` of its calls."""
+    asked: dict[str, AskedCall] = field(default_factory=dict)
+    refused: dict[str, RefusedCall] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+    """Ids of calls without a result."""
+    unknown_from: int | None = None
+    """The first Request that is unknown; `None`: the whole run is known."""
+    output: Json = None
+    requests: int = 0
+    tokens: int = 0
+    cost: float | None = None
+    contexts: dict[tuple[int, int], RequestContext] = field(default_factory=dict)
+    """The context of each Request, by its number and how often it had been sent."""
+    choices: dict[int, ModelChoice] = field(default_factory=dict)
+    answers: dict[int, RequestResult] = field(default_factory=dict)
+    started: set[str] = field(default_factory=set)
+    rules: frozenset[str] = frozenset()
+    """Keys of the rules that hold for it."""
+    written: dict[str, JsonObject] = field(default_factory=dict)
+    """The calls as they were written, by id."""
+    waited: dict[str, float] = field(default_factory=dict)
+    """By call or plan, the seconds that it has waited for a decision."""
+
+
+Player: TypeAlias = Generator[ModelQuestion, RequestResult | None, PlayedRun]
+"""Yields the Requests that the record cannot answer, and takes their answers; `None`: the answer is unknown."""
+
+
+class _UnknownError(Exception):
+    """The rest of the run is unknown."""
+
+
+def first_setup(recorded: RecordedRun) -> RunSetup:
+    """Return what the run began with."""
+    start = _start_of(recorded)
+    return RunSetup(start.input.agent, start.prepared)
+
+
+def _start_of(recorded: RecordedRun) -> RunStart:
+    start = recorded.logs[0].start if recorded.logs else None
+    if start is None:
+        raise PerdureError(f"{recorded.run_id} has not begun")
+    return start
+
+
+def play_record(recorded: RecordedRun) -> PlayedRun:
+    """Play a run as it was. Raises `PerdureError` for a run that has not begun."""
+    return _RunPlayer(recorded, first_setup(recorded), None).play_log()
+
+
+def play_changed(recorded: RecordedRun, setup: RunSetup, before: PlayedRun, *, asks_models: bool) -> Player:
+    """Play a run with another setup; `before`: the run as it was played without the change.
+
+    `asks_models`: whether Requests may differ, so that the events of the record do not hold any more.
+    """
+    player = _RunPlayer(recorded, setup, before)
+    if asks_models:
+        return (yield from player.play_freely())
+    return player.play_log()
+
+
+class _RunPlayer:
+    """One play of a run."""
+
+    def __init__(self, recorded: RecordedRun, setup: RunSetup, before: PlayedRun | None) -> None:
+        self._steps = [step for log in recorded.logs for step in log.steps]
+        self._ends = {step.call: step for step in self._steps if step.kind == "ended"}
+        self._by_key: dict[str, list[str]] = {}
+        for id, step in self._ends.items():
+            self._by_key.setdefault(step.data[1], []).append(id)
+        self._run_id, self._before, self.played = recorded.run_id, before, PlayedRun()
+        self._run = _new_run(_start_of(recorded), setup)
+        self._is_free = False
+        """Whether the run is played without the recorded events."""
+        self.played.rules = frozenset(rule.key for rule in self._run.rules.rules)
+        self._loop: RequestLoop | None = None
+        self._late: dict[str, Step] = {}
+        """Ends of calls that the record has, and that have not started yet."""
+        self._verdicts: dict[str, ApprovalVerdict] = {}
+        self._began: dict[str, float] = {}
+        self._sent = 0
+        """How often the running Request was sent again."""
+        self._task, self._time, self._at = 0, "", 0.0
+
+    # A play of the recorded events.
+
+    def play_log(self) -> PlayedRun:
+        """Play the events of the record in their order, as far as they hold."""
+        try:
+            for step in self._steps:
+                self._time, self._at = step.time, step.at
+                self._take(step)
+        except _UnknownError:
+            pass
+        return self._result()
+
+    def _take(self, step: Step) -> None:
+        """Report to the run what its driver has reported, as far as that holds in this play."""
+        run, data = self._run, step.data
+        match step.kind:
+            case "situation":
+                run.limits.reached = step.limit
+                run.situation()
+            case "request":
+                run.limits.reached, self._sent = step.limit, 0
+                run.begin_request(data[0])
+                self._note_request(data[0])
+            case "again":
+                self._sent += 1
+                run.ask_again(data[0], tight=data[1])
+                self._note_request(data[0])
+            case "plan":
+                self._open(data[0])
+            case "close":
+                if run.plan is not None:
+                    run.limits.reached = step.limit
+                    self._close(data[0], cut=data[1])
+            case "draft":
+                run.end_with_draft()
+            case "decision" | "timeout" | "policy" | "released":
+                self._take_decision(step)
+            case "message" | "withdrawn" | "used" | "reported" | "taken_back":
+                self._take_from_outside(step)
+            case _:
+                if self._loop is not None and run.plan is not None:
+                    self._take_in_loop(step, self._loop)
+
+    def _take_decision(self, step: Step) -> None:
+        queue = self._run.approval_queue
+        match step.kind:
+            case "decision":
+                self._decide(step)
+            case "timeout":
+                if (request := queue.waiting.get(step.call)) is not None:
+                    self._verdicts[request.id] = queue.time_out(request, step.data[0])
+                    self._note_decided(request.id)
+            case "policy":
+                queue.change_policy(step.data[0])
+            case _:
+                queue.released()
+
+    def _take_from_outside(self, step: Step) -> None:
+        """Report messages, and what runs below and tools have used, if they have run in this play."""
+        run, data = self._run, step.data
+        match step.kind:
+            case "message":
+                accept(run.progress, data[0])
+            case "withdrawn":
+                withdraw(run.progress, data[0])
+            case "used" if step.call in self.played.started:
+                run.progress.include(*data)
+            case "taken_back" if step.call in self.played.started:
+                run.rules.take_back(*data)
+            case "reported":
+                run.progress.usage.count(data[0], data[1], run.prepared.prices, requests=data[2])
+            case _:
+                pass
+
+    def _take_in_loop(self, step: Step, loop: RequestLoop) -> None:
+        data = step.data
+        match step.kind:
+            case "deliver":
+                loop.deliver(data[0])
+            case "answer":
+                loop.answer(data[0])
+                self.played.answers[loop.plan.request] = data[0]
+            case "work":
+                self._task = max(self._task, data[0])
+                loop.work(data[0], data[1])
+            case "start":
+                self._start(data[0])
+            case "limit":
+                loop.report(LimitReached(data[0]))
+            case "steer":
+                loop.steer()
+            case "plan_decided":
+                loop.report(PlanDecided(self._verdicts.pop(str(loop.plan.request), ApprovalVerdict())))
+            case "stop":
+                self._run.limits.reached = step.limit
+                loop.stop(data[0], data[1])
+            case "hold":
+                self._run.limits.reached = step.limit
+                loop.hold_to(data[0], data[1])
+            case "break":
+                loop.break_off(data[0], data[1])
+            case _:
+                self._take_call(step, loop)
+        self._give_up(loop, everything=step.kind in ("stop", "break"))
+
+    def _take_call(self, step: Step, loop: RequestLoop) -> None:
+        """Report what concerns one call, if it runs in this play."""
+        data, call = step.data, loop.running.get(step.call)
+        if call is None:
+            if step.kind == "ended":
+                self._late[step.call] = step
+            return
+        match step.kind:
+            case "resumed" if call.id not in self._run.approval_queue.waiting:
+                self._resume(call, loop, data[0])
+            case "begun":
+                call.hold.queued = False
+            case "question":
+                self._note_asked(self._run.approval_queue.add_question(loop.plan.home(call), call, data[0]))
+            case "hooks":
+                answered = loop.let_pass(call, data[0], data[1], decided=data[2])
+                if isinstance(answered, ApprovalRequest):
+                    self._ask(answered)
+            case "ended":
+                self._end(call, step)
+            case _:
+                pass
+
+    def _resume(self, call: Call, loop: RequestLoop, time: str) -> None:
+        """Let a call go on to its start; a rule may forbid it by now."""
+        loop.plan.home(call).resume(call, time)
+        if (refused := loop.begin(call)) is None:
+            self._run.recorded(call, decided=True)
+        elif self._before is not None:
+            loop.report(CallEnded(call, refused))
+
+    def _give_up(self, loop: RequestLoop, *, everything: bool) -> None:
+        """Withdraw the requests of calls for which nobody waits any more."""
+        queue = self._run.approval_queue
+        names = {str(loop.plan.request) if name == PLAN else name for name in loop.forsaken}
+        queue.withdraw([each for each in queue.waiting.values() if everything or each.id in names])
+        loop.forsaken, loop.ended = [], []
+
+    # A play without the recorded events.
+
+    def play_freely(self) -> Player:
+        """Play the run Request by Request, each of whose calls end at once."""
+        run, self._is_free = self._run, True
+        try:
+            if run.context.starts_with_plan and self._make_calls(0, RequestResult(calls=[*run.context.plan])):
+                return self._result()
+            while True:
+                run.limits.check(run.progress, 0.0, coming=run.progress.number + 1)
+                choice = self._choose(run.situation())
+                run.begin_request(choice)
+                number, last = run.progress.number, run.limits.reached is not None
+                context = run.request_context(number)
+                result = self._recorded_answer(number, choice, context)
+                if result is None and (result := (yield ModelQuestion(number, choice.model, context))) is None:
+                    self._stop_at(number)
+                assert result is not None
+                if self._make_calls(number, result) or last:
+                    return self._result()
+        except _UnknownError:
+            return self._result()
+
+    def _choose(self, situation: Situation) -> ModelChoice:
+        before = None if self._before is None else self._before.choices.get(situation.number)
+        policy = situation.models.policy
+        if policy in POLICIES:
+            return POLICIES[policy](situation)
+        return before or ModelChoice(situation.models.fast, "the worker's own choice is not known")
+
+    def _recorded_answer(self, number: int, choice: ModelChoice, context: RequestContext) -> RequestResult | None:
+        """Return the recorded answer of a Request that is the same."""
+        before = self._before
+        if before is None or number not in before.answers:
+            return None
+        was = before.contexts[max(key for key in before.contexts if key[0] == number)]
+        same = _is_same(was, context) and before.choices[number].model == choice.model
+        return before.answers[number] if same else None
+
+    def _make_calls(self, number: int, result: RequestResult) -> bool:
+        """Make the calls of an answer; whether the run is over."""
+        self._open(number)
+        loop = self._loop
+        assert loop is not None
+        loop.answer(result)
+        self._task += 1
+        self._go(loop)
+        return self._close(result, cut=False)
+
+    # What both share.
+
+    def _open(self, number: int) -> None:
+        goes_on = self._run.plan is not None and self._loop is not None
+        self._run.open_plan(number)
+        if not goes_on:
+            self._loop = RequestLoop(self._run, self._run.prepared.follows)
+        else:
+            assert self._loop is not None
+            self._loop.go_on()
+
+    def _note_request(self, choice: ModelChoice) -> None:
+        """Note the context of a Request; the rest is unknown where it is not the recorded one."""
+        number = self._run.progress.number
+        context = self._run.request_context(number)
+        before = None if self._before is None else self._before.contexts.get((number, self._sent))
+        if self._before is not None and (before is None or not _is_same(before, context)):
+            self._stop_at(number)
+        self.played.contexts[number, self._sent], self.played.choices[number] = context, choice
+
+    def _stop_at(self, number: int) -> None:
+        self.played.unknown_from = number
+        raise _UnknownError
+
+    def _go(self, loop: RequestLoop) -> None:
+        """Work until nothing more happens by itself."""
+        for _ in range(_MOST_TURNS):
+            loop.work(self._task, self._time)
+            before = len(loop.running), loop.stage
+            self._start(self._time)
+            if not loop.behind and (len(loop.running), loop.stage) == before:
+                return
+            self._task += loop.behind
+
+    def _start(self, now: str) -> None:
+        loop = self._loop
+        assert loop is not None
+        for start in loop.starts(now):
+            if isinstance(start, ShowPlan):
+                self._ask(start.approval_request)
+                continue
+            call = start.call
+            self.played.started.add(call.id)
+            if start.approval_request is not None:
+                self._ask(start.approval_request)
+            if (step := self._late.pop(call.id, None)) is not None:
+                self._end(call, step)
+            elif self._before is not None and (self._is_free or call.id not in self._before.started):
+                self._end_by_key(call)
+
+    def _ask(self, request: ApprovalRequest) -> None:
+        """Ask a person. Nobody has decided about a request that the record does not have: its approval is assumed."""
+        assumed = self._before is not None and request.id not in self._before.asked and not request.question
+        self._note_asked(request, assumed=assumed)
+        if not assumed:
+            return
+        verdict = self._run.approval_queue.assume(request)
+        if request.call is None and self._loop is not None:
+            self._loop.report(PlanDecided(verdict))
+            self._go(self._loop)
+
+    def _note_asked(self, request: ApprovalRequest, *, assumed: bool = False) -> None:
+        tool = "" if request.call is None else request.call.spec.tool_name
+        self.played.asked[request.id] = AskedCall(request.id, tool, request.reason, assumed)
+        self._began[request.id] = self._at
+
+    def _note_decided(self, id: str) -> None:
+        self.played.waited[id] = self._at - self._began.get(id, self._at)
+
+    def _decide(self, step: Step) -> None:
+        queue = self._run.approval_queue
+        if (request := queue.waiting.get(step.call)) is None:
+            return
+        decision, at, waited, by_person = step.data
+        queue.guard.by_provenance = self._run.prepared.follows(REMEMBER_PROVENANCE)
+        try:
+            judged = queue.judge(decision, at, waited)
+        except DecisionError:  # it is not what the person was shown
+            if request.call is not None:
+                self._leave_unknown(request.call)
+            return
+        verdict = queue.apply(replace(judged, by_person=by_person))
+        if not verdict.waits:
+            self._verdicts[request.id] = verdict
+            self._note_decided(request.id)
+
+    def _end(self, call: Call, step: Step) -> None:
+        """End a call as the record has it, if it is the same call."""
+        outcome, key, notes, kept = step.data
+        changed = self._before is not None
+        # A rule over several runs refuses by what these have done: the record alone has that.
+        stands = isinstance(outcome, Refused) and self._before is not None and self.played.rules == self._before.rules
+        if changed and key and call.state.key != key:
+            self._end_by_key(call)
+        elif changed and _was_decided(outcome) and call.id not in self.played.asked and not stands:
+            self._leave_unknown(call)
+        else:
+            call.state.notes, call.state.kept = [*notes], kept
+            self._report(call, outcome)
+
+    def _end_by_key(self, call: Call) -> None:
+        """End a call that the record may have under another id."""
+        key = call.state.key
+        found = next((id for id in self._by_key.get(key, ()) if not _was_decided(self._ends[id].data[0])), None)
+        if found is None:
+            self._leave_unknown(call)
+            return
+        self._by_key[key].remove(found)
+        outcome, _, notes, kept = self._ends[found].data
+        call.state.notes, call.state.kept = [*notes], kept
+        self._report(call, outcome)
+
+    def _leave_unknown(self, call: Call) -> None:
+        self.played.unknown.add(call.id)
+        outer, loop, _ = call.id.partition("[")
+        self.played.unknown |= {outer} if loop else set()
+        self._run.approval_queue.withdraw(
+            [each for each in self._run.approval_queue.waiting.values() if each.call is call]
+        )
+        self._report(call, Rejected(_NEVER_MADE))
+
+    def _report(self, call: Call, outcome: Outcome) -> None:
+        assert self._loop is not None
+        if call.hold.queued or call.state.status == "waiting":
+            self._loop.plan.home(call).resume(call, self._time)
+            refused = self._loop.begin(call) if isinstance(outcome, Returned) else None
+            outcome = refused or outcome
+        self._loop.report(CallEnded(call, outcome))
+
+    def _close(self, result: RequestResult, *, cut: bool) -> bool:
+        """Close the Request; whether the run is over."""
+        loop = self._loop
+        assert loop is not None
+        if self._before is not None:
+            self._go(loop)
+            left = [] if loop.stage is RequestStage.REVISED else [*loop.running.values()]
+            for call in left:
+                if call.id in self._ends or call.id not in self._before.started:
+                    self._leave_unknown(call)
+            self._go(loop)
+        plan = loop.plan
+        self._note_unread(plan)
+        self._note_refused(plan)
+        self.played.written |= {call.id: call.spec.raw for call in plan.own}
+        over = self._run.close_request(plan, result, cut=cut, is_patched=self._run.prepared.follows)
+        if self._before is not None and self.played.unknown:
+            self._stop_at(plan.request + 1)
+        return over
+
+    def _note_unread(self, plan: Plan) -> None:
+        """Note that calls are unknown because they read unknown ones."""
+        unknown = self.played.unknown
+        if not unknown:
+            return
+        skipped = {call.id for call in plan.every_call() if call.state.status == "skipped"}
+        edges = plan.named_edges()
+        while more := {reader for writer, reader, _ in edges if writer in unknown and reader in skipped} - unknown:
+            unknown |= more
+
+    def _note_refused(self, plan: Plan) -> None:
+        for call in plan.every_call():
+            if call.id in self.played.unknown:
+                continue
+            error = call.state.error
+            if error is not None and error.code == RULE_BROKEN:
+                self.played.refused[call.id] = RefusedCall(call.id, call.spec.tool_name, error.message)
+            elif call.state.status == "rejected" and call.approval is None:
+                self.played.refused[call.id] = RefusedCall(call.id, call.spec.tool_name, call.state.reason)
+
+    def _result(self) -> PlayedRun:
+        run, played = self._run, self.played
+        view = run_view(run, self._run_id)
+        played.graph = plan_graph(view)
+        for call in played.graph["calls"]:
+            if call["id"] in played.unknown:
+                call |= {"status": UNKNOWN, "reason": _NEVER_MADE}
+        played.output = view.output
+        played.requests, played.tokens, played.cost = view.requests, view.usage.tokens, view.usage.cost
+        return played
+
+
+_MOST_TURNS: Final = 10_000
+
+
+def _new_run(start: RunStart, setup: RunSetup) -> RunState:
+    agent = parse_agent(setup.document)
+    given = start.input
+    queue = ApprovalQueue(guard=start.guard(agent.config.approval), requester=given.whose.sender)
+    queue.rules = start.rule_book(agent.config.rules)
+    fork = None if given.fork is None else Fork(given.fork.read(ForkRecord, FORK_FORM, "the record of the fork"))
+    run = RunState(
+        agent,
+        Context(agent, given.input, has_input=given.has_input),
+        setup.prepared,
+        queue,
+        identity=RunIdentity.of(given, start.queue),
+        budget=given.budget,
+        sources=given.sources,
+        fork=fork,
+    )
+    run.records.collected = []  # then each call has its key
+    if given.snapshot is not None:
+        restore(run, given.snapshot.read(RunSnapshot, SNAPSHOT_FORM, "the snapshot that the run continues from"))
+    return run
+
+
+def _is_same(one: RequestContext, other: RequestContext) -> bool:
+    return one.messages == other.messages and one.parameters == other.parameters
+
+
+def _was_decided(outcome: Outcome) -> bool:
+    """Whether a decision, or its absence, or a rule has ended the call: its tool was not called."""
+    return isinstance(outcome, Rejected | Refused) or (isinstance(outcome, Failed) and outcome.error.code in _ENDINGS)

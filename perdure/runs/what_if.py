@@ -1,0 +1,338 @@
+"""Reports on what recorded runs would have been under another policy, agent or model (R22.2).
+
+    question = ask_what_if(recorded, Change(policy={"ask": "unsafe"}))
+
+A change of the policy alone asks no model, and costs some milliseconds a run. Nothing has an effect: see `perdure.runs.run_player`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import Field
+
+from perdure.approvals.policy import parse_policy
+from perdure.errors import PerdureError
+from perdure.models.requests import RequestResult
+from perdure.models.usage import Price
+from perdure.rules import parse_rules
+from perdure.runs.agent import Context, parse_agent, with_model
+from perdure.runs.differences import differences, plan_graph
+from perdure.runs.run_player import (
+    UNKNOWN,
+    AskedCall,
+    ModelQuestion,
+    PlayedRun,
+    RecordedRun,
+    RefusedCall,
+    RunSetup,
+    first_setup,
+    play_changed,
+    play_record,
+)
+from perdure.tools.tool import resolve_tools
+from perdure.values.json import Json, JsonObject, WireModel
+
+OPEN: Final = 0
+"""The Request of a run that no Request is before."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change against the recorded runs.
+
+    `policy`: the whole `config.approval` in place of the agent's. `rules`: the same of `config.rules`. `agent`: another agent file. `model`: the model of all Requests. `prices`: by
+    model, dollars for a million tokens. Raises `DecisionError` for a policy that is not valid, `AgentError` for an agent or rules that are not.
+    """
+
+    policy: JsonObject | None = None
+    agent: JsonObject | None = None
+    model: str | None = None
+    prices: Mapping[str, Price] | None = None
+    rules: Sequence[JsonObject] | None = None
+
+    def __post_init__(self) -> None:
+        if self.policy is not None:
+            parse_policy(self.policy)
+        if self.agent is not None:
+            parse_agent(self.agent)
+        if self.rules is not None:
+            parse_rules([*self.rules], source="the rules")
+
+    @property
+    def asks_models(self) -> bool:
+        """Whether Requests may differ from the recorded ones."""
+        return self.agent is not None or self.model is not None
+
+    @property
+    def models(self) -> list[str]:
+        """The models that the change names."""
+        models = ((self.agent or {}).get("config") or {}).get("models") or {}
+        named = [self.model, models.get("fast"), models.get("smart")]
+        return [name for name in named if isinstance(name, str)]
+
+    def setup(self, recorded: RecordedRun) -> RunSetup:
+        """Return what a run begins with under the change. Raises `PerdureError` for a tool that the run did not have."""
+        before = first_setup(recorded)
+        document, prepared = before.document, before.prepared
+        if self.agent is not None:
+            document = self.agent
+            models = (document.get("config") or {}).get("models") or {}
+            known = {tool.activity or tool.name: tool.definition() for tool in prepared.tools}
+            known |= {tool.name: tool.definition() for tool in prepared.tools}
+            named = Context(parse_agent(document)).tools
+            tools = resolve_tools(named, known)
+            had = {tool.name: tool for tool in prepared.tools}
+            wanted = {name: name for name in named if isinstance(name, str)}
+            prepared = prepared.model_copy(
+                update={
+                    "tools": [had[name] if isinstance(wanted.get(name), str) else tool for name, tool in tools.items()],
+                    "models": prepared.models.model_copy(update=models),
+                }
+            )
+        if self.policy is not None:
+            document = {**document, "config": {**(document.get("config") or {}), "approval": self.policy}}
+        if self.rules is not None:
+            document = {**document, "config": {**(document.get("config") or {}), "rules": [*self.rules]}}
+        if self.model is not None:
+            document = with_model(document, self.model)
+            one = {"fast": self.model, "smart": self.model, "policy": "auto"}
+            prepared = prepared.model_copy(update={"models": prepared.models.model_copy(update=one)})
+        if self.prices:
+            prepared = prepared.model_copy(update={"prices": {**self.prices, **prepared.prices}})
+        return RunSetup(document, prepared)
+
+
+class CallNote(WireModel):
+    """A call of a report, and why it is in it.
+
+    ```python
+    report = await perdure.what_if(Selection(agent="refunds"), policy={"ask": "unsafe"})
+    for each in report.runs[0].approvals_added:
+        print(each.call, each.tool, each.reason)
+    ```
+    """
+
+    call: str
+    """The call's id; of the plan of a Request its number."""
+    tool: str
+    """Empty for a plan."""
+    reason: str
+
+
+class RunReport(WireModel):
+    """The report on one recorded run under a change.
+
+    ```python
+    report = await perdure.what_if(Selection(agent="refunds"), policy={"ask": "unsafe"})
+    for run in report.runs:
+        print(run.run_id, run.differences)
+    ```
+    """
+
+    run_id: str
+    agent: str = ""
+    problem: str | None = None
+    """Why the run could not be played again; then nothing else is known."""
+    approvals_added: list[CallNote] = Field(default_factory=list)
+    """What a person would have been asked about. The approval is assumed."""
+    approvals_removed: list[CallNote] = Field(default_factory=list)
+    """What nobody would have been asked about."""
+    refused: list[CallNote] = Field(default_factory=list)
+    """The calls that a rule would have refused."""
+    allowed: list[CallNote] = Field(default_factory=list)
+    """The calls that a rule has refused, and would not have."""
+    differences: list[str] = Field(default_factory=list)
+    """The differences of calls and references, a line each: `-` was, `+` would be."""
+    plan_differs: bool = False
+    """Whether other calls were written, or other references."""
+    output_differs: bool = False
+    requests: int = 0
+    """Requests of the recorded run."""
+    requests_after: int = 0
+    """Requests that are known under the change."""
+    calls: int = 0
+    """Calls of the recorded run."""
+    unknown_from: int | None = None
+    """The first Request that is unknown; `None`: all are known."""
+    unknown_calls: int = 0
+    """Calls of the recorded run, or under the change, of which nothing is known."""
+    tokens: int = 0
+    tokens_after: int = 0
+    cost: float | None = None
+    """Dollars; `None`: a price is not known."""
+    cost_after: float | None = None
+    """Dollars of the Requests that are known."""
+    waited: float = 0.0
+    """Seconds that requests have waited for people, in sum."""
+    waited_after: float = 0.0
+    """The same, without the requests that are removed; nobody knows how long added ones would have waited."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything differs, or is unknown."""
+        notes = (self.approvals_added, self.approvals_removed, self.refused, self.allowed, self.differences)
+        return any(notes) or bool(self.unknown_calls) or self.unknown_from is not None
+
+
+class WhatIfReport(WireModel):
+    """The report on recorded runs under a change: each run, and sums.
+
+    ```python
+    report = await perdure.what_if(Selection(agent="refunds", since="30d"), policy={"ask": "unsafe"})
+    print(report.added, report.removed, report.refused)
+    ```
+    """
+
+    runs: list[RunReport] = Field(default_factory=list)
+
+    @property
+    def played(self) -> list[RunReport]:
+        """The runs that could be played again."""
+        return [run for run in self.runs if run.problem is None]
+
+    @property
+    def added(self) -> int:
+        """The number of approvals that are added."""
+        return sum(len(run.approvals_added) for run in self.runs)
+
+    @property
+    def removed(self) -> int:
+        """The number of approvals that are removed."""
+        return sum(len(run.approvals_removed) for run in self.runs)
+
+    @property
+    def refused(self) -> int:
+        """The number of calls that are refused now."""
+        return sum(len(run.refused) for run in self.runs)
+
+    def totals(self) -> JsonObject:
+        """Return the sums over all runs that were played."""
+        runs = self.played
+        costs, after = [run.cost for run in runs], [run.cost_after for run in runs]
+        return {
+            "runs": len(self.runs),
+            "notPlayed": len(self.runs) - len(runs),
+            "differ": sum(run.differs for run in runs),
+            "approvalsAdded": self.added,
+            "approvalsRemoved": self.removed,
+            "refused": self.refused,
+            "allowed": sum(len(run.allowed) for run in runs),
+            "plansDiffer": sum(run.plan_differs for run in runs),
+            "outputsDiffer": sum(run.output_differs for run in runs),
+            "unknownRuns": sum(run.unknown_from is not None or run.unknown_calls > 0 for run in runs),
+            "unknownCalls": sum(run.unknown_calls for run in runs),
+            "tokens": sum(run.tokens for run in runs),
+            "tokensAfter": sum(run.tokens_after for run in runs),
+            "cost": None if None in costs else sum(cost for cost in costs if cost is not None),
+            "costAfter": None if None in after else sum(cost for cost in after if cost is not None),
+            "waited": round(sum(run.waited for run in runs), 3),
+            "waitedAfter": round(sum(run.waited_after for run in runs), 3),
+        }
+
+    def as_json(self) -> JsonObject:
+        return {"totals": self.totals(), "runs": [run.as_json() for run in self.runs]}
+
+
+def ask_what_if(recorded: RecordedRun, change: Change) -> Generator[ModelQuestion, RequestResult | None, RunReport]:
+    """Play a recorded run under the change; yield the Requests that the record cannot answer, and return the report.
+
+    An answer of `None` leaves the rest of the run unknown. A run that cannot be played has its reason in `problem`.
+    """
+    report = RunReport(run_id=recorded.run_id)
+    try:
+        before = play_record(recorded)
+        report.agent = str(first_setup(recorded).document.get("name", ""))
+        if wrong := _why_unlike(recorded, before):
+            report.problem = f"the record cannot be played again as it was: {wrong}"
+            return report
+        after = yield from play_changed(recorded, change.setup(recorded), before, asks_models=change.asks_models)
+    except PerdureError as error:
+        report.problem = str(error)
+        return report
+    _compare(report, before, after)
+    return report
+
+
+def what_if(recorded: RecordedRun, change: Change) -> RunReport:
+    """Return the report on a run, without a model: what only a model could answer is unknown."""
+    playing = ask_what_if(recorded, change)
+    try:
+        next(playing)
+        while True:
+            playing.send(None)
+    except StopIteration as ended:
+        report: RunReport = ended.value
+        return report
+
+
+def _why_unlike(recorded: RecordedRun, before: PlayedRun) -> str:
+    """Return the first difference between the record and its play; empty if there is none."""
+    if recorded.view is None:
+        return ""
+    was = _document(plan_graph(recorded.view), recorded.view.output)
+    return next(iter(differences(was, _document(before.graph, before.output))), "")
+
+
+def _document(graph: JsonObject, output: Json) -> JsonObject:
+    return {**graph, "status": None, "output": output}
+
+
+def _compare(report: RunReport, before: PlayedRun, after: PlayedRun) -> None:
+    known = after.unknown_from
+    report.unknown_from = known
+    lost = {call["id"] for call in before.graph["calls"] if known is not None and _request(call["id"]) >= known}
+    statuses = {call["id"]: call["status"] for call in after.graph["calls"]}
+    report.unknown_calls = len(lost | after.unknown)
+    report.calls, report.requests, report.requests_after = len(before.graph["calls"]), before.requests, after.requests
+    if known is not None:
+        report.requests_after = min(report.requests_after, max(0, known - 1))
+    gone = lost | after.unknown | {id for id, status in statuses.items() if status in ("skipped", UNKNOWN)}
+    report.approvals_added = [_asked(each) for id, each in after.asked.items() if id not in before.asked]
+    report.approvals_removed = [
+        _asked(each)
+        for id, each in before.asked.items()
+        if id not in after.asked and id not in gone and (known is None or _request(id) < known)
+    ]
+    report.refused = [_refused(each) for id, each in after.refused.items() if id not in before.refused]
+    report.allowed = [
+        _refused(each) for id, each in before.refused.items() if id not in after.refused and id not in lost
+    ]
+    was, would_be = (_until(graph, known) for graph in (before.graph, after.graph))
+    report.output_differs = known is None and before.output != after.output
+    outputs = (None, None) if known is not None else (before.output, after.output)
+    report.differences = differences(_document(was, outputs[0]), _document(would_be, outputs[1]))
+    report.plan_differs = _written(before, known) != _written(after, known)
+    report.tokens, report.tokens_after = before.tokens, after.tokens
+    report.cost, report.cost_after = before.cost, after.cost
+    report.waited = sum(before.waited.values())
+    report.waited_after = sum(seconds for id, seconds in before.waited.items() if id in after.asked or id in gone)
+
+
+def _request(id: str) -> int:
+    number = id.partition(".")[0]
+    return int(number) if number.isdigit() else OPEN
+
+
+def _written(played: PlayedRun, known: int | None) -> JsonObject:
+    return {id: raw for id, raw in played.written.items() if known is None or _request(id) < known}
+
+
+def _until(graph: JsonObject, request: int | None) -> JsonObject:
+    """Return the calls of the Requests before this one, and what they read."""
+    if request is None:
+        return graph
+    return {
+        "calls": [call for call in graph["calls"] if _request(call["id"]) < request],
+        "edges": [edge for edge in graph["edges"] if _request(edge[1]) < request],
+    }
+
+
+def _asked(each: AskedCall) -> CallNote:
+    return CallNote(call=each.id, tool=each.tool, reason=each.reason)
+
+
+def _refused(each: RefusedCall) -> CallNote:
+    return CallNote(call=each.id, tool=each.tool, reason=each.reason)

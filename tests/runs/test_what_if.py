@@ -1,0 +1,138 @@
+"""Recorded runs under a change: without one nothing differs; with one the differences are those of the rules (R22.2)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from temporalio.client import WorkflowHistory
+
+from perdure.client.histories import audit_histories, kind_of, read_history
+from perdure.hosting.connection import data_converter
+from perdure.plan import Rejected
+from perdure.runs.run_player import RecordedRun, first_setup
+from perdure.runs.what_if import Change, RunReport, WhatIfReport, what_if
+from perdure.runs.wire import AGENT_WORKFLOW
+from tests.runs.random_runs import POLICIES, random_run
+from tests.soak import times
+
+FOLDER = Path(__file__).parents[1] / "histories"
+REFUSED_AT_START = {"cancelled-delegate.agent", "unnotified"}
+"""Runs that ended before they began, beside `refused` and `hooked` ones: there is nothing to play."""
+
+
+def same(recorded: RecordedRun) -> Change:
+    """Return the change to the policy that the run has."""
+    policy = (first_setup(recorded).document.get("config") or {}).get("approval") or {}
+    return Change(policy={"scope": policy} if isinstance(policy, str) else policy)
+
+
+async def read(path: Path) -> RecordedRun | None:
+    """Return the run of a recorded history; `None`: it is another workflow."""
+    history = read_history(path)
+
+    async def histories() -> AsyncIterator[WorkflowHistory]:
+        yield history
+
+    if kind_of(history) != AGENT_WORKFLOW:
+        return None
+    audit = await audit_histories(path.stem, histories(), data_converter())
+    return RecordedRun(path.stem, audit.logs, audit.view)
+
+
+@pytest.mark.parametrize("version", sorted(folder.name for folder in FOLDER.iterdir()))
+async def test_r22_2_without_a_change_nothing_differs_in_any_recorded_history(version: str) -> None:
+    """Each play is also compared with the record itself: a run that is not played as it was has a `problem`."""
+    reports = [
+        what_if(recorded, same(recorded)) if recorded.logs else RunReport(run_id=recorded.run_id, problem="no run")
+        for path in sorted((FOLDER / version).glob("*.json"))
+        if (recorded := await read(path)) is not None
+    ]
+    assert [run.run_id for run in reports if run.problem is None and run.differs] == []
+    unplayed = {run.run_id for run in reports if run.problem is not None}
+    assert {name for name in unplayed if name.split(".")[0] not in ("refused", "hooked")} <= REFUSED_AT_START
+    assert len(reports) - len(unplayed) > 50
+
+
+async def test_r22_2_any_policy_gives_a_report_of_each_recorded_history() -> None:
+    paths = sorted((FOLDER / "0.2.0").glob("*.json"))[::4]
+    recorded = [found for path in paths if (found := await read(path)) is not None and found.logs]
+    for policy in POLICIES:
+        report = WhatIfReport(runs=[what_if(each, Change(policy=policy)) for each in recorded])
+        assert len(report.played) == len(recorded)
+        json.dumps(report.as_json())
+
+
+@pytest.mark.parametrize("seed", range(0, 200, 50))
+def test_r22_2_without_a_change_nothing_differs_in_random_runs(seed: int) -> None:
+    for each in range(seed, seed + 50):
+        compare_random(each)
+
+
+@pytest.mark.soak
+def test_r22_2_without_a_change_nothing_differs_in_a_thousand_random_runs() -> None:
+    for seed in range(1000, 1000 + times(1000)):
+        compare_random(seed)
+
+
+def compare_random(seed: int) -> None:
+    recorded = random_run(seed)
+    report = what_if(recorded, same(recorded))
+    assert report.problem is None, f"{seed}: {report.problem}"
+    assert not report.differs, f"{seed}: {report.as_json()}"
+    policy = POLICIES[seed % len(POLICIES)]
+    report = what_if(recorded, Change(policy=policy))
+    assert report.problem is None, f"{seed} {policy}: {report.problem}"
+    check_consistent(report)
+
+
+def check_consistent(report: RunReport) -> None:
+    """What is reported of a run under any policy fits together."""
+    assert report.tokens_after <= report.tokens
+    assert report.waited_after <= report.waited
+    assert not (report.plan_differs and report.unknown_from is None and not report.unknown_calls)
+    assert report.requests_after <= report.requests
+
+
+def test_r22_2_a_stricter_policy_only_adds_approvals_and_a_looser_one_removes_them() -> None:
+    """A message holds a call that waits, and none that runs: so runs with messages are left out."""
+    added = removed = 0
+    for seed in range(60):
+        recorded = random_run(seed)
+        if any(step.kind == "message" for log in recorded.logs for step in log.steps):
+            continue
+        policy = first_setup(recorded).document["config"]["approval"]
+        if policy == {"ask": "never"}:
+            report = what_if(recorded, Change(policy={"ask": "always"}))
+            added += len(report.approvals_added)
+            assert not (report.approvals_removed)
+            assert not (report.refused)
+            assert not (report.unknown_calls)
+            assert not (report.unknown_from)
+        elif policy == {"ask": "always"}:
+            report = what_if(recorded, Change(policy={"ask": "never"}))
+            removed += len(report.approvals_removed)
+            assert not (report.approvals_added)
+            assert not (report.refused)
+    assert added > 5
+    assert removed > 3
+
+
+def test_r22_2_what_a_person_rejected_is_unknown_where_nobody_is_asked() -> None:
+    found = 0
+    for seed in range(120):
+        recorded = random_run(seed)
+        if first_setup(recorded).document["config"]["approval"] != {"ask": "always"}:
+            continue
+        ends = {step.call: step.data[0] for log in recorded.logs for step in log.steps if step.kind == "ended"}
+        rejected = {id for id, outcome in ends.items() if isinstance(outcome, Rejected) and id.startswith("1.")}
+        if not rejected:
+            continue
+        found += 1
+        report = what_if(recorded, Change(policy={"ask": "never"}))
+        assert report.unknown_calls > 0
+        assert report.unknown_from == 2
+        assert report.requests_after == 1
+    assert found > 2

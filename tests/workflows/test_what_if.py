@@ -1,0 +1,171 @@
+"""What-if over runs on a real server: read from their histories, played under a change, and with no effect (R22.2)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Agent, Perdure, Selection, tool
+from perdure.client.approvals import decide
+from perdure.client.what_if import what_if
+from perdure.hosting.model_client import ModelClient
+from perdure.runs.what_if import Change, RunReport
+from tests.support import DONE, agent, harness, perdure
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+BEGUN: list[Any] = []
+
+
+@tool(safe=True)
+def look(order: str) -> dict[str, Any]:
+    """Look an order up."""
+    BEGUN.append(order)
+    return {"euros": 40, "to": "ann"}
+
+
+@tool(dangerous=True)
+def refund(euros: int) -> str:
+    """Pay money back."""
+    BEGUN.append(euros)
+    return f"paid {euros}"
+
+
+@tool
+def note(text: str) -> str:
+    """Write a note."""
+    BEGUN.append(text)
+    return "noted"
+
+
+PLAN = [
+    {"_tool": "look", "order": "A-1", "_outputPath": "†state.order"},
+    {"_tool": "refund", "euros": "†state.order.euros", "_outputPath": "†state.paid"},
+    {"_tool": "note", "text": "{†state.paid}"},
+]
+NEVER = {"config": {"approval": {"ask": "never"}}}
+
+
+async def reported(it: Any, run_id: str, **change: Any) -> RunReport:
+    """The report on a run; no tool was called for it."""
+    before = list(BEGUN)
+    report = await what_if(it.client, Change(**change), ids=[run_id], models=ModelClient(it.model.client()))
+    assert before == BEGUN
+    return report.runs[0]
+
+
+async def test_r22_2_approvals_that_are_added_are_assumed_and_the_run_goes_on(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [look, refund, note], [{"calls": PLAN, "output": None}, DONE]) as it:
+        run = await it.run(agent("look", "refund", "note", **NEVER))
+        same = await reported(it, run.run_id, policy={"ask": "never"})
+        strict = await reported(it, run.run_id, policy={"ask": "unsafe"})
+    assert not same.differs
+    assert [(each.call, each.tool, each.reason) for each in strict.approvals_added] == [
+        ("1.1", "refund", "refund is not declared safe"),
+        ("1.2", "note", "note is not declared safe"),
+    ]
+    assert (strict.requests, strict.requests_after, strict.unknown_calls, strict.unknown_from) == (2, 2, 0, None)
+    assert not strict.plan_differs
+
+
+async def test_r22_2_a_refused_call_and_what_reads_it_and_the_next_request_are_not_what_they_were(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    async with harness(dev_server.client, [look, refund, note], [{"calls": PLAN, "output": None}, DONE]) as it:
+        run = await it.run(agent("look", "refund", "note", **NEVER))
+        flow = {"from": "tool:look", "to": "refund.euros", "do": "refuse"}
+        report = await reported(it, run.run_id, policy={"ask": "never", "flows": [flow]})
+        rule = {"rule": "count_at_most", "count": 0, "of": "refund"}
+        ruled = await reported(it, run.run_id, rules=[rule])
+    for each in (report, ruled):
+        assert [(call.call, call.tool) for call in each.refused] == [("1.1", "refund")]
+        assert each.unknown_from == 2
+        assert any(line.startswith("+ 1.2 note") for line in each.differences)
+    assert "refund.euros comes from look" in report.refused[0].reason
+    assert "the rule count_at_most(refund, 0" in ruled.refused[0].reason
+
+
+async def test_r22_2_what_a_person_rejected_is_unknown_where_nobody_is_asked(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [look, refund, note], [{"calls": PLAN, "output": None}, DONE]) as it:
+        started = await it.start(agent("look", "refund", "note"))
+        await it.until_waiting(started.id, "1.1")
+        await decide(it.client, started.id, {"call": "1.1", "decision": "reject", "reason": "no"})
+        await started.result()
+        report = await reported(it, started.id, policy={"ask": "never"})
+        loose = await reported(it, started.id, policy={"ask": "dangerous"})
+    assert not loose.differs
+    assert report.unknown_calls == 2  # the refund, and the note that reads it
+    assert (report.unknown_from, report.requests_after) == (2, 1)
+
+
+async def test_r22_2_another_agent_or_model_is_asked_and_tools_are_answered_from_the_record(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    other = [PLAN[0], {"_tool": "note", "text": "later"}]
+    script = [
+        {"calls": PLAN, "output": None},
+        {"calls": [], "output": {"first": True}},
+        {"calls": PLAN, "output": None},
+        {"calls": [], "output": {"second": True}},
+        {"calls": other, "output": None},
+    ]
+    document = agent("look", "refund", "note", **NEVER)
+    async with harness(dev_server.client, [look, refund, note], script) as it:
+        run = await it.run(document)
+        asked = len(it.model.requests)
+        brief = {**document, "context": [{"type": "system", "text": "Plan briefly."}, *document["context"][1:]]}
+        report = await reported(it, run.run_id, agent=brief)
+        assert "Plan briefly." in it.model.requests[asked].text
+        assert len(it.model.requests) == asked + 2
+        unknown = await reported(it, run.run_id, model="gpt-4o")
+        assert it.model.requests[-1].model == "gpt-4o"
+    assert report.output_differs
+    assert not report.plan_differs
+    assert report.unknown_from is None
+    assert unknown.plan_differs
+    assert unknown.unknown_from == 2
+    assert any("later" in line for line in unknown.differences)
+
+
+async def test_r22_2_a_delegate_a_loop_and_an_approval_in_a_loop(dev_server: WorkflowEnvironment) -> None:
+    calls = [{"_tool": "refund", "euros": "†item", "_each": [1, 2, 3], "_outputPath": "†state.paid"}]
+    async with harness(dev_server.client, [refund], [{"calls": calls, "output": None}, DONE]) as it:
+        run = await it.run(agent("refund", **NEVER))
+        report = await reported(it, run.run_id, policy={"ask": "dangerous"})
+        rule = {"rule": "at_most", "sum": 4, "of": "refund.euros"}
+        ruled = await reported(it, run.run_id, rules=[rule])
+    assert [each.tool for each in report.approvals_added] == ["refund"] * 3
+    assert report.unknown_from is None
+    assert ruled.refused
+
+
+async def test_r22_2_the_command_prints_a_table_and_json(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+    name = f"what-if-{uuid.uuid4().hex[:6]}"
+    async with harness(dev_server.client, [look, refund, note], [{"calls": PLAN, "output": None}, DONE]) as it:
+        document = agent("look", "refund", "note", **NEVER) | {"name": name}
+        run = await Perdure(it.client, task_queue=it.task_queue).start(Agent.of(document))
+        await run.wait()
+        policy = tmp_path / "policy.json"
+        policy.write_text('{"ask": "unsafe"}')
+        printed = await perdure("what-if", run.id, "--policy", f"@{policy}", env=env)
+        as_json = await perdure("what-if", run.id, "--policy", f"@{policy}", "--json", env=env)
+        report = await Perdure(it.client).what_if(Selection(agent="nobody-has-this"), policy={"ask": "always"})
+        wrong = await perdure("what-if", run.id, "--policy", '{"aks": "never"}', env=env)
+        missing = await perdure("what-if", "no-such-run", "--policy", '{"ask": "never"}', env=env)
+    assert printed.code == 0
+    assert "asks about 1.1 refund: refund is not declared safe" in printed.out
+    assert "runs: 1, 1 of which differ" in printed.out
+    found = json.loads(as_json.out)
+    assert found["totals"]["approvalsAdded"] == 2
+    assert found["runs"][0]["runId"] == run.id
+    assert report.runs == []
+    assert wrong.code != 0
+    assert "aks" in wrong.err
+    assert missing.code != 0
+    assert "no run 'no-such-run'" in missing.out
