@@ -16,6 +16,7 @@ from perdure.activities.model_servers import ADDRESSES, ChatServer, ModelServer,
 from perdure.activities.secrets import keep_secret
 from perdure.models.model_names import Provider, parse_model
 from perdure.models.provider_errors import Refusal, step_down, without
+from perdure.models.providers.capabilities import Capabilities, FileKinds, with_files_of
 from perdure.models.providers.registry import write_request
 from perdure.models.requests import Endpoint
 from perdure.values.json import JsonObject, dumps
@@ -28,7 +29,8 @@ class Endpoints:
     """The servers of models. Without a `default` client, one is made from `OPENAI_BASE_URL` and `OPENAI_API_KEY`.
 
     `more` are further servers by name: the model `llama-3@backup` is `llama-3` of the server `backup`. `servers` take
-    the place of those that the environment has for a provider.
+    the place of those that the environment has for a provider. `files`: the kinds of files that models read, by name,
+    where the engine does not know it.
     """
 
     def __init__(
@@ -36,7 +38,9 @@ class Endpoints:
         default: AsyncOpenAI | None = None,
         more: Mapping[str, Endpoint] | None = None,
         servers: Mapping[Provider, ModelServer] | None = None,
+        files: FileKinds | None = None,
     ) -> None:
+        self._files = files or {}
         self._servers: dict[tuple[Provider, str], ModelServer] = {}
         if default is not None:
             keep_secret(default.api_key)
@@ -60,7 +64,7 @@ class Endpoints:
         async with AsyncExitStack() as stack:
             while True:
                 sent = self.fitted(model, body)
-                asking = server.send(write_request(model, name, sent, stable))
+                asking = server.send(write_request(model, name, sent, stable, self.capabilities(model)))
                 try:
                     answered = await stack.enter_async_context(asking)
                 except (openai.APIStatusError, httpx2.HTTPStatusError) as error:
@@ -70,6 +74,10 @@ class Endpoints:
                 else:
                     break
             yield answered
+
+    def capabilities(self, model: str) -> Capabilities:
+        """Return the capabilities of a model, with the files that this worker says it reads."""
+        return with_files_of(self._files, model)
 
     def fitted(self, model: str, body: JsonObject) -> JsonObject:
         """Return the body to send now, without features that the server does not support."""

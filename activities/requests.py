@@ -33,7 +33,7 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.models.media_parts import files_to_show, with_files
 from perdure.models.provider_errors import Refusal, RefusalError, refusal_of
 from perdure.models.provider_extras import ProviderExtras
-from perdure.models.providers.capabilities import capabilities_of
+from perdure.models.providers.capabilities import Capabilities
 from perdure.models.requests import CallDelivery, HostedCall, RequestContext, RequestInput, RequestResult, pause_after
 from perdure.models.response_stream import ResponseStream, interruption
 from perdure.queries import answer_of
@@ -450,7 +450,7 @@ class RequestActivity:
                 raise context_failure(error) from None
             if context.released:
                 return RequestResult(problem=interruption(context.released, "the worker was lost"), attempt=attempt)
-            messages, stable = await _with_media(context, request.model)
+            messages, stable = await _with_media(context, self._endpoints.capabilities(request.model))
             body = _body(context, request, messages)
             counted = await self._rates.begin(body)
             trace = TRACE.get()
@@ -555,12 +555,11 @@ def _body(context: RequestContext, request: RequestInput, messages: list[JsonObj
     return {"messages": messages, **context.parameters, **streaming}
 
 
-async def _with_media(context: RequestContext, model: str) -> tuple[list[JsonObject], int]:
+async def _with_media(context: RequestContext, capabilities: Capabilities) -> tuple[list[JsonObject], int]:
     """Return the messages with the files that the model can read, and the number of those that stay (R20.3).
 
     A file that is not stored stays one line: it may have been deleted, or a text only looks like a file's line.
     """
-    capabilities = capabilities_of(model)
     store = MediaStore(activity.client().data_converter, context.tenant)
     wanted = files_to_show(context.messages, capabilities) if store.is_there else []
     if not wanted:

@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
@@ -18,10 +19,11 @@ from perdure.cli._chat_view import ChatView, PendingApproval, approval_lines
 from perdure.cli._console import harmless
 from perdure.cli._errors import FAILED
 from perdure.cli._run_view import waiting_lines
-from perdure.errors import NoWorkerError, PerdureError, RunError, RunNotFoundError, ServerError
+from perdure.errors import MediaError, NoWorkerError, PerdureError, RunError, RunNotFoundError, ServerError
 from perdure.sessions.wire import EVERYTHING
 
 if TYPE_CHECKING:
+    from perdure.agents.media import Media
     from perdure.client.perdure import Perdure
     from perdure.client.run import Run
     from perdure.client.session import Session
@@ -32,11 +34,13 @@ HELP: Final = """\
 /new     begin an empty conversation; the state stays
 /reset   the same, and the state is again that of the agent's file
 /stop    end what runs
+/file PATH   attach a file to your next message
 /quit    leave; what runs goes on (so do Ctrl-D, and Ctrl-C twice)
 Anything else goes to the agent, also while it works: it changes its plan for it. Ctrl-C ends the run.
 Where something waits for you: a lets it run, r REASON does not, and a question is answered by what you type."""
-COMMANDS: Final = ("/new", "/reset", "/stop", "/help", "/quit", "/exit")
-_COMMAND: Final = re.compile(r"/[a-z]+")
+COMMANDS: Final = ("/new", "/reset", "/stop", "/file", "/help", "/quit", "/exit")
+_FILE: Final = re.compile(r"/file(\s.*)?")
+_COMMAND: Final = re.compile(rf"/[a-z]+|{_FILE.pattern}")
 _SHOWN: Final = 4
 """The last messages of a session that exists."""
 _LONGEST_PAUSE: Final = 5.0
@@ -64,6 +68,8 @@ class Chat:
         self._there = asyncio.Event()
         self._from: str | None = None
         self._who: dict[str, Any] = {"sender": sender, "rights": (EVERYTHING,)}
+        self._files: list[Media] = []
+        """Those of the next message."""
         self._watches: set[asyncio.Task[None]] = set()
 
     async def begin(self) -> None:
@@ -137,7 +143,8 @@ class Chat:
         id = uuid.uuid4().hex
         self.picture.own.add(id)
         works = self.picture.works
-        receipt = await self._session.send(text, id=id, context=self._context, **self._who)
+        receipt = await self._session.send(text, id=id, context=self._context, files=self._files, **self._who)
+        self._files = []
         self._there.set()
         if receipt.why is not None:
             self.print_line(Text(f"  {receipt.done}: {receipt.why}", style="dim"))
@@ -149,6 +156,9 @@ class Chat:
             return False
         if text == "/help":
             self.print_line(Text(HELP, style="dim"))
+        elif _FILE.fullmatch(text):
+            self._files.append(_read_file(text))
+            self.print_line(Text(f"  {_attached(self._files[-1])}", style="dim"))
         elif text not in COMMANDS:
             self.print_line(Text(f"  there is no {text}: {', '.join(COMMANDS[:-1])}", style="yellow"))
         elif not self._there.is_set():
@@ -223,20 +233,42 @@ class Chat:
             task.cancel()
 
 
+def _read_file(line: str) -> Media:
+    """Return the file of `/file PATH`. Raises `MediaError` for one that cannot be read."""
+    from perdure.agents.media import Media  # it is needed only now
+
+    path = line.removeprefix("/file").strip()
+    if not path:
+        raise MediaError("/file needs a path: /file photo.jpg")
+    try:
+        return Media(Path(path).expanduser())
+    except OSError as error:
+        raise MediaError(f"/file: {path}: {error.strerror}") from None
+
+
+def _attached(file: Media) -> str:
+    return f"with your next message: {harmless(file.value.line)}"
+
+
 async def chat(perdure: Perdure, session: Session, sender: str, context: JsonObject) -> int:
     """Until there is no more to read; the exit code: 1 where something had no answer."""
     code = 0
     who: dict[str, Any] = {"sender": sender, "rights": (EVERYTHING,)}
     lines = _lines()
+    files: list[Media] = []
     while (line := await lines.get()) is not None:
         text = line.strip()
         if text in ("/quit", "/exit"):
             break
         if text == "/help":
             print(HELP, file=sys.stderr)
+        elif _FILE.fullmatch(text):
+            files.append(_read_file(text))
+            print(_attached(files[-1]), file=sys.stderr, flush=True)
         elif text:
+            attached, files = ([], files) if text in COMMANDS else (files, [])
             try:
-                await _send_line(perdure, session, text, who, context)
+                await _send_line(perdure, session, text, who, context, attached)
             except (NoWorkerError, ServerError):
                 raise
             except RunError as error:
@@ -262,12 +294,14 @@ def _lines() -> asyncio.Queue[str | None]:
     return found
 
 
-async def _send_line(perdure: Perdure, session: Session, text: str, who: dict[str, Any], context: JsonObject) -> None:
+async def _send_line(
+    perdure: Perdure, session: Session, text: str, who: dict[str, Any], context: JsonObject, files: list[Media]
+) -> None:
     if text in COMMANDS:
         receipt = await getattr(session, text[1:])(**who)
         print(f"perdure: {receipt.done}{f': {receipt.why}' if receipt.why else ''}", file=sys.stderr, flush=True)
         return
-    receipt = await session.send(text, context=context, **who)
+    receipt = await session.send(text, context=context, files=files, **who)
     if receipt.why is not None:
         print(f"perdure: {receipt.done}: {receipt.why}", file=sys.stderr, flush=True)
     announcement = None if receipt.run_id is None else asyncio.create_task(_announce_waiting(perdure, receipt.run_id))

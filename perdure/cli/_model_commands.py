@@ -76,7 +76,7 @@ async def _check(settings: Settings, dialects: list[str], tasks: list[Task], **h
         raise CommandError(
             "no model to check: set OPENAI_API_KEY (and OPENAI_BASE_URL for a server of your own)", USAGE
         )
-    endpoints, prices = Endpoints(None, settings.endpoints), settings.prices
+    endpoints, prices = Endpoints(None, settings.endpoints, files=settings.model_files), settings.prices
     return await check_models(fast, smart, endpoints=endpoints, prices=prices, dialects=dialects, tasks=tasks, **how)  # type: ignore[arg-type]
 
 

@@ -125,7 +125,7 @@ class WorkerParts:
             registry.add_missing([function for function in found if function is not None])
         more = settings.endpoints if endpoints is None else endpoints
         self._tool = ToolActivity(registry, max_payload, settings.approval_floor, underway).run
-        endpoints_in_use = more if isinstance(more, Endpoints) else Endpoints(model, more)
+        endpoints_in_use = more if isinstance(more, Endpoints) else Endpoints(model, more, files=settings.model_files)
         rates = QueueRates({model_queue("", name): limit for name, limit in model_rates(settings).items()})
         self._request = RequestActivity(endpoints_in_use, underway, rates).request
         ours = [VERSIONED[each] if versioned else each for each in WORKFLOWS]

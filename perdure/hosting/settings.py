@@ -28,6 +28,7 @@ from perdure.agents.files import AGENTS, json_option
 from perdure.approvals.policy import ASKS, Ask, Flow
 from perdure.errors import SettingsError
 from perdure.hosting.oidc import OidcConfig
+from perdure.models.providers.capabilities import FileKind
 from perdure.models.requests import PATIENCE, Endpoint
 from perdure.models.usage import Price
 from perdure.rules import Rule
@@ -102,6 +103,19 @@ def _rates(value: Any) -> Any:
     return rates
 
 
+def _kinds(value: Any) -> Any:
+    """`NAME=KIND+KIND,…`, or what `_json` reads."""
+    if not isinstance(value, str) or value.lstrip().startswith(("{", "@")):
+        return _json(value)
+    kinds: dict[str, list[str]] = {}
+    for part in _names(value):
+        name, equals, read = part.rpartition("=")
+        if not equals or not name:
+            raise ValueError("must be NAME=KIND, several with commas, such as llava*=images,my-model=images+documents")
+        kinds[name.strip()] = [kind.strip() for kind in read.split("+") if kind.strip()]
+    return kinds
+
+
 def _pollers(value: Any) -> Any:
     """`auto`, or a number: one of two is for the runs that a worker keeps in memory."""
     if value == "auto" or (str(value).isdecimal() and int(value) >= 2):
@@ -128,6 +142,8 @@ ByName = Annotated[dict[str, T], BeforeValidator(_json)]
 Pollers = Annotated[int | Literal["auto"], BeforeValidator(_pollers)]
 Flows = Annotated[tuple[Flow, ...], BeforeValidator(_json)]
 Rules = Annotated[tuple[Rule, ...], BeforeValidator(_json)]
+Kinds = Annotated[dict[str, tuple[FileKind, ...]], BeforeValidator(_kinds)]
+"""The kinds of files that models read, by name."""
 Rates = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=200)], Annotated[float, Field(gt=0)]], BeforeValidator(_rates)
 ]
@@ -260,6 +276,12 @@ class Settings(BaseSettings):
     )
     endpoints: ByName[Endpoint] = setting(
         {}, 'Further model servers: {"backup": {"base_url": "…", "api_key_env": "BACKUP_KEY"}}', MODELS, "JSON|@FILE"
+    )
+    model_files: Kinds = setting(
+        {},
+        "The files that models of your own servers read: llava*=images,my-model=images+documents+audio",
+        MODELS,
+        "A=KIND,…|JSON",
     )
     prices: ByName[Price] = setting(
         {}, 'Dollars per million tokens: {"my-model": {"prompt": 0.5, "completion": 1.5}}', MODELS, "JSON|@FILE"

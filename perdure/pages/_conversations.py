@@ -257,12 +257,12 @@ class Conversations:
         """A first message, to a new key or to one that is there. A form that is sent again says nothing twice: its id names both."""
         caller = caller_of(request)
         caller.check("send", "begin conversations")
-        form = await self._site.form(request)
+        form, files = await self._site.form_with_files(request)
         id = form.get("id") or uuid.uuid4().hex
         key = form.get("key", "").strip() or f"{form.get('agent', '')}-{id[:8]}"
         session = self._gateway.session(caller, key, form.get("agent", ""))
         who: Any = {"sender": caller.sender, "rights": caller.rights, "context": caller.context}
-        await session.send(form.get("text", ""), id=id, **who)
+        await session.send(form.get("text", ""), id=id, files=files, **who)
         return self._site.go_to(request, f"/conversations/{path(key)}")
 
     async def _show(self, request: Request, **more: Any) -> Response:
@@ -311,15 +311,16 @@ class Conversations:
     async def _send(self, request: Request) -> Response:
         caller = caller_of(request)
         caller.check("send", "say something")
-        form = await self._site.form(request)
+        form, files = await self._site.form_with_files(request)
         session = self._session(caller, request)
         mode: Any = form.get("mode") or None
         if mode is not None and mode not in MODES:
             raise HttpError(422, f"mode must be one of {', '.join(MODES)}")
-        text = form.get("command") or form.get("text", "")
+        command = form.get("command")
+        text, files = (command, []) if command else (form.get("text", ""), files)
         try:
             who: Any = {"sender": caller.sender, "rights": caller.rights, "context": caller.context}
-            receipt = await session.send(text, id=form.get("id") or None, mode=mode, **who)
+            receipt = await session.send(text, id=form.get("id") or None, mode=mode, files=files, **who)
         except RunNotFoundError:
             raise
         except PerdureError as error:

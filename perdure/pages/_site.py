@@ -8,11 +8,13 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader
+from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
+from perdure.agents.media import Media
 from perdure.client.perdure import Perdure
 from perdure.client.selection import age
 from perdure.errors import ServerError, clip
@@ -36,6 +38,7 @@ class Site:
     """The pages of one server. `home`: the path below which they all stand; `None`: the inbox is all there is.
 
     `provider` names the provider by which people sign in, if there is one. `takes_tokens`: whether a token opens the pages too.
+    `takes_files`: whether there is storage for files that people attach to a message.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Site:
         web_ui: str = "",
         provider: str = "",
         takes_tokens: bool = True,
+        takes_files: bool = False,
     ) -> None:
         self.guards = guards
         self.home = home
@@ -69,6 +73,7 @@ class Site:
             web_ui=web_ui.rstrip("/"),
             provider=provider,
             takes_tokens=takes_tokens,
+            takes_files=takes_files,
             static="static" if home is None else "/static",
         )
 
@@ -116,7 +121,21 @@ class Site:
 
     async def form(self, request: Request) -> dict[str, str]:
         """The texts of a form that came from a page of ours. Raises `HttpError` where it did not, or is too large."""
-        form = await read_form(request)
+        return self._own_texts(request, await read_form(request))
+
+    async def form_with_files(self, request: Request) -> tuple[dict[str, str], list[Media]]:
+        """Return the texts and the files of a form that came from a page of ours.
+
+        Raises `HttpError` as `form` does, and `MediaError` for a file that is too large. The gateway bounds the body.
+        """
+        async with request.form(max_files=MAX_FILES_SHOWN, max_part_size=LARGEST_FORM) as form:
+            texts = self._own_texts(request, _texts(form))
+            uploads = [each for each in form.getlist("files") if isinstance(each, UploadFile)]
+            # A browser sends an empty file without a name where nothing was chosen.
+            files = [Media(data=await each.read(), name=each.filename) for each in uploads if each.filename]
+        return texts, files
+
+    def _own_texts(self, request: Request, form: dict[str, str]) -> dict[str, str]:
         if not self.guards.is_own_form(request, form.get("csrf", "")):
             raise HttpError(
                 403, "This form did not come from this page. Reload the page and try again.", kind="foreign-form"
@@ -180,7 +199,10 @@ async def read_form(request: Request) -> dict[str, str]:
         raise HTTPException(411)
     if int(length) > LARGEST_FORM:
         raise HTTPException(413)
-    form = await request.form(max_files=0, max_part_size=LARGEST_FORM)
+    return _texts(await request.form(max_files=0, max_part_size=LARGEST_FORM))
+
+
+def _texts(form: FormData) -> dict[str, str]:
     return {key: value for key, value in form.items() if isinstance(value, str)}
 
 

@@ -68,4 +68,5 @@ def _site(gateway: Gateway) -> Site:
         web_ui=settings.web_ui,
         provider=provider or "",
         takes_tokens=takes_tokens or not provider,
+        takes_files=gateway.perdure.stores_media,
     )

@@ -295,7 +295,7 @@ async def run_locally(
         options |= {"functions": functions, "model": asking, **({"cached_workflows": 0} if dying else {}), **worker}
         if not isinstance(more := worker.get("endpoints"), Endpoints):
             servers = {} if isinstance(model, AsyncOpenAI) else scripted.servers()
-            options["endpoints"] = Endpoints(asking, more, servers)
+            options["endpoints"] = Endpoints(asking, more, servers, options["settings"].model_files)
         others = {str(found) for each in registry.definitions().values() if (found := _queue(each))} - {queue}
 
         def build(client: Client) -> list[WorkerGroup]:

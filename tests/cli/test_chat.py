@@ -28,8 +28,9 @@ from perdure.sessions.wire import Receipt
 from perdure.testing.scripted_model import ChatRequest
 from tests.cli.test_terminals import LINES, remove
 from tests.forked_cli import ForkedCli
-from tests.support import ROOT, Command, Harness, agent, harness
+from tests.support import ROOT, Command, Harness, agent, harness, storage_fixture
 from tests.timeouts import HANG
+from tests.workflows.test_media import connect as connect_with_storage
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -80,14 +81,14 @@ def settings(it: Harness) -> dict[str, str]:
     }
 
 
-async def piped(it: Harness, *words: str, lines: str) -> Command:
+async def piped(it: Harness, *words: str, lines: str, **variables: str) -> Command:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("TEMPORAL_", "PERDURE_"))}
     process = await asyncio.create_subprocess_exec(
         *(*await ForkedCli.command(), "chat", *words, "--sender", "ann"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=clean | settings(it),
+        env=clean | settings(it) | variables,
         cwd=ROOT,
     )
     out, err = await asyncio.wait_for(process.communicate(lines.encode()), HANG)
@@ -107,6 +108,24 @@ async def test_in_a_pipe_a_line_in_is_a_message_and_its_answer_comes_out(
     assert "/stop" in first.err
     assert (again.code, again.out) == (0, "re: once more\n")
     assert "re: and you?" in last  # the conversation goes on
+
+
+storage = storage_fixture()
+
+
+async def test_a_chat_attaches_files(desk: str, dev_server: WorkflowEnvironment, tmp_path: Path, storage: Path) -> None:
+    (tmp_path / "notes.md").write_text("the lamp is green", encoding="utf-8")
+    given = {"PERDURE_STORAGE": str(storage)}
+    client = await connect_with_storage(dev_server)
+    async with harness(client, [remove, hold], script) as it:
+        lines = f"/file {tmp_path}/notes.md\nread it\nand now?\n/file {tmp_path}/none.md\nnever said\n"
+        found = await piped(it, desk, lines=lines, **given)
+        first, second = it.model.requests
+    assert found.code == 2
+    assert "with your next message: [text/markdown, 17 bytes, notes.md, sha256:" in found.err
+    assert found.err.endswith(f"perdure: /file: {tmp_path}/none.md: No such file or directory\n")
+    assert "the lamp is green" in str(first.messages[-1])
+    assert second.messages[-1]["content"].endswith("and now?")
 
 
 @tool(safe=True)

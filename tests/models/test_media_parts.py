@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.models.media_parts import files_to_show, with_files
-from perdure.models.providers.capabilities import EXAMPLES, Capabilities, capabilities_of
+from perdure.models.providers.capabilities import EXAMPLES, Capabilities, capabilities_of, with_files_of
 from perdure.models.providers.registry import write_request
 from perdure.values.limits import MAX_FILE_TEXT, MAX_FILES_SHOWN, MAX_MEDIA_SHOWN, MAX_TEXT_SHOWN
 from perdure.values.media import MediaValue, media_of
@@ -113,6 +113,34 @@ def test_each_provider_gets_files_in_its_own_form(provider: Any, expected: list[
 
 
 LEAST = Capabilities()
+
+
+@pytest.mark.parametrize(
+    ("model", "read"),
+    [
+        ("llava:13b", "images"),
+        ("qwen2.5-vl@box", "images documents"),
+        ("gpt-4o", ""),
+        ("bedrock:meta.llama4", "images"),
+        ("gpt-4.1", "images documents"),
+        ("other", ""),
+    ],
+)
+def test_a_setting_says_which_files_a_model_reads(model: str, read: str) -> None:
+    kinds: Any = {
+        "llava*": ["images"],
+        "*-vl@box": ["images", "documents"],
+        "gpt-4o": [],
+        "meta.*": ["images"],
+        "m": [],
+    }
+    found = with_files_of(kinds, model)
+    assert [kind for kind in ("images", "documents", "audio") if getattr(found, kind)] == read.split()
+    message = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,eA=="}}]}
+    body = json.dumps(write_request(model, "m", {"messages": [message], "stream": True}, 0, found))
+    assert ("eA==" in body) is (
+        "images" in read or not model.startswith("bedrock")
+    )  # the caller has left the others out
 
 
 def test_a_text_is_shown_to_every_model_and_its_message_stays_one_string() -> None:

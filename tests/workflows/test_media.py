@@ -92,6 +92,21 @@ async def test_r20_3_a_picture_reaches_the_next_tool_and_a_model_that_sees(
 
 
 @pytest.mark.usefixtures("storage")
+async def test_r20_3_a_worker_says_which_files_a_model_of_its_own_server_reads(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_MODEL_FILES", "llava*=images, gpt-4.1=documents")
+    client = await connect(dev_server)
+    for model, shown in (("llava:13b", ["data:image/png"]), ("gpt-4.1", [])):
+        async with harness(client, [], [{"output": "seen"}]) as it:
+            looker = Agent("looker", instructions="Look.", input=dict[str, Any], models={"fast": model, "smart": model})
+            given = {"file": Image(data=PNG, name="a.png")}
+            await Perdure(client, task_queue=it.task_queue).run(looker, given)
+            (request,) = it.model.requests
+        assert pictures(request) == shown
+
+
+@pytest.mark.usefixtures("storage")
 async def test_r20_3_any_model_reads_a_text_without_the_workers_secrets(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Final, Literal, get_args
 
 from perdure.models.model_names import Provider, parse_model
@@ -11,6 +13,9 @@ from perdure.models.providers.claude import claude_of
 from perdure.values.messages import HostedTool
 
 Caching = Literal["automatic", "marked", "none"]
+FileKind = Literal["images", "documents", "audio"]
+FileKinds = Mapping[str, Collection[FileKind]]
+"""The kinds of files that models read, by name; `*` stands for any part of a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,19 @@ def capabilities_of(model: str) -> Capabilities:
     """
     found = parse_model(model)
     return _OF[found.provider](found.name)
+
+
+def with_files_of(kinds: FileKinds, model: str) -> Capabilities:
+    """Return the capabilities of a model, with the files that the first of `kinds` with the model's name says.
+
+    A name may leave out the provider.
+    """
+    found = capabilities_of(model)
+    names = (model, parse_model(model).name)
+    for pattern, read in kinds.items():
+        if any(fnmatchcase(name, pattern) for name in names):
+            return replace(found, images="images" in read, documents="documents" in read, audio="audio" in read)
+    return found
 
 
 def _chat(name: str) -> Capabilities:

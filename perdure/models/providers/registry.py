@@ -63,13 +63,15 @@ def _readable(message: JsonObject, capabilities: Capabilities) -> JsonObject:
     return {**message, "content": parts}
 
 
-def write_request(model: str, name: str, chat: JsonObject, stable: int = 0) -> JsonObject:
+def write_request(
+    model: str, name: str, chat: JsonObject, stable: int = 0, capabilities: Capabilities | None = None
+) -> JsonObject:
     """Return the body of a Request in the form of the model's provider.
 
     `name`: the model's name as its server knows it. `chat`: the body in the form of Chat Completions. `stable`: the
-    number of its messages that later Requests repeat.
+    number of its messages that later Requests repeat. `capabilities`: the model's (default: by its name).
     """
-    capabilities = capabilities_of(model)
+    capabilities = capabilities or capabilities_of(model)
     if parse_model(model).provider != "openai":
         chat = {**chat, "messages": [_readable(message, capabilities) for message in chat["messages"]]}
     if not capabilities.strict_schemas and "strict" in chat.get("response_format", {}).get("json_schema", {}):

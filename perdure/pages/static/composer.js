@@ -5,5 +5,6 @@ document.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
   if (!(field instanceof HTMLTextAreaElement) || field.getAttribute("enterkeyhint") !== "send") return;
   event.preventDefault();
-  if (field.value.trim()) field.form.requestSubmit(field.form.querySelector("button.approve"));
+  const files = field.form.querySelector("input[type=file]");
+  if (field.value.trim() || files?.files.length) field.form.requestSubmit(field.form.querySelector("button.approve"));
 });
