@@ -213,3 +213,25 @@ async def test_dev_ends_with_its_worker(tmp_path: Path) -> None:
         await run.approve("1.0", by="ann")
         await it.until("the worker has ended by itself, and dev with it")
     assert it.process.returncode == 1
+
+
+HANGS = """
+import os, pathlib, signal, sys, threading
+{more}
+print("imports", os.getpid(), file=sys.stderr, flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("more", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"], ids=["plain", "deaf"])
+async def test_an_interrupt_in_the_middle_of_a_reload_ends_all_of_it(tmp_path: Path, more: str) -> None:
+    """A module that never ends its import, also one that ignores the signal, holds up nothing and stays nowhere."""
+    async with dev(tmp_path, "--grace", "1", ends=False) as it:
+        await it.until("started")
+        it.write("words.py", HANGS.format(more=more))
+        reloading = int((await it.until("imports")).split()[-1])
+        it.process.send_signal(signal.SIGINT)
+        await it.until("draining: takes nothing new")  # the worker of the code before
+    assert "changed" not in "".join(it.lines)
+    with pytest.raises(ProcessLookupError):
+        os.kill(reloading, 0)
