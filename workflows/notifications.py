@@ -46,6 +46,7 @@ with workflow.unsafe.imports_passed_through():
         approval_text,
         budget_text,
         decide_command,
+        end_digest,
         end_text,
         fits_id,
         host_of,
@@ -60,6 +61,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.views import summary as line
     from perdure.runs.views import waiting_entry
     from perdure.runs.wire import MODEL_REFUSED, RunInput, RunResult
+    from perdure.values.json import Json
     from perdure.values.limits import (
         CALLBACK_ATTEMPTS,
         MAX_ID,
@@ -330,7 +332,7 @@ class RunNotifications:
                 self._run_id,
                 kind,
                 number,
-                call=approval_request.id,
+                about=approval_request.id,
                 digest=approval_request.digest,
                 asked_at=approval_request.approval.requested_at if run.prepared.follows(INFORMED_AGAIN) else "",
             ),
@@ -377,17 +379,18 @@ class RunNotifications:
         run = self._agent_run
         if not run.identity.parents:
             reached = run.limits.reached
+            output = None if result is None else result.output
             ending = Notification(
                 **_frame(run, self._run_id),
                 **_ending(error, run.agent.name, run.identity.owner.sender, self._run_id, run.progress.usage),
                 link=run_link(run.prepared.pages, self._run_id),
-                output=None if result is None else result.output,
+                output=output,
                 stop_reason=run.output.stop_reason if reached is None else reached.reason,
             )
             if (size := run.sizes.of(ending.output)) > MAX_NOTIFIED_OUTPUT:
                 whole = output_link(run.prepared.pages, self._run_id)
                 ending = ending.model_copy(update={"output": None, "output_size": size, "output_link": whole})
-            _send_ending(self._sender, ending, self._rules, self._callback, run.identity.queue)
+            _send_ending(self._sender, ending, self._rules, self._callback, run.identity.queue, output)
         await self._sender.settle()
 
 
@@ -447,8 +450,10 @@ def _ending(error: BaseException | None, agent: str, sender: str, run_id: str, u
     }
 
 
-def _send_ending(sender: NotificationSender, ending: Notification, rules: Notify, callback: str, queue: str) -> None:
-    """Send the end of a run to its routes, once to each, and to its callback."""
+def _send_ending(
+    sender: NotificationSender, ending: Notification, rules: Notify, callback: str, queue: str, output: Json = None
+) -> None:
+    """Send the end of a run to its routes, once to each, and to its callback. `output`: the run's whole output."""
     failed = rules.run_failed if ending.kind == "run_failed" else []
     if failed:
         sender.send(NotificationInput(notification=ending, routes=failed), queue)
@@ -456,5 +461,7 @@ def _send_ending(sender: NotificationSender, ending: Notification, rules: Notify
         of_any = {"kind": "run_ended", "key": notification_key(ending.run_id, "run_ended")}
         sender.send(NotificationInput(notification=ending.model_copy(update=of_any), routes=ended), queue)
     if callback:
-        reported = {"kind": "run_ended", "key": notification_key(ending.run_id, "callback")}
+        digest = end_digest(ending.status, ending.error, output)
+        key = notification_key(ending.run_id, "callback", about="end", digest=digest)
+        reported = {"kind": "run_ended", "key": key}
         sender.send(NotificationInput(notification=ending.model_copy(update=reported), callback=callback), queue)

@@ -22,7 +22,7 @@ from perdure.runs.routes import (
     registered_routes,
 )
 from perdure.values.characters import is_visible
-from perdure.values.json import Json, JsonObject, WireModel
+from perdure.values.json import Json, JsonObject, WireModel, dumps
 from perdure.values.limits import MAX_ID, MAX_NOTIFICATION_TEXT, MAX_ROUTES, MAX_WAITING_STEPS, Seconds
 
 NOTIFICATION_WORKFLOW: Final = "Notification"
@@ -261,16 +261,22 @@ class NotificationResult(WireModel):
 
 
 def notification_key(
-    run_id: str, kind: str, number: int = 1, *, call: str = "", digest: str = "", asked_at: str = ""
+    run_id: str, kind: str, number: int = 1, *, about: str = "", digest: str = "", asked_at: str = ""
 ) -> str:
-    """Return `<run>/<call>:<digest>/<kind>/<number>`, of a run `<run>/<kind>/<number>`.
+    """Return `<run>/<about>:<digest>/<kind>/<number>`, of a run alone `<run>/<kind>/<number>`. `about`: a call, or `end`.
 
     The digest is of what is asked and when: after a reset the same call is asked again, or asks for something else.
     """
     if asked_at:
         digest = hashlib.sha256(f"{digest} {asked_at}".encode()).hexdigest()
-    about = f"/{call}:{digest[:12]}" if call else ""
-    return f"{run_id}{about}/{kind}/{number}"
+    what = f"/{about}:{digest[:12]}" if about else ""
+    return f"{run_id}{what}/{kind}/{number}"
+
+
+def end_digest(status: str | None, error: str | None, output: Json) -> str:
+    """Return the digest of a run's end. A run that is reset and ends in another way has another one."""
+    text = dumps([status, error, output], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def fits_id(key: str) -> bool:

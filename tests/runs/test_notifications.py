@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from perdure.runs.notifications import (
     check_callback,
     decide_command,
     duration_words,
+    end_digest,
     end_text,
     message_body,
     notification_key,
@@ -78,10 +80,15 @@ def test_no_markup_mention_or_link_reaches_a_chat(text: str, plain: str) -> None
 
 
 def test_keys_ids_links_and_commands() -> None:
-    key = notification_key("Ä run", "approval_requested", call="1.0", digest="0123456789abcdef")
+    key = notification_key("Ä run", "approval_requested", about="1.0", digest="0123456789abcdef")
     assert key == "Ä run/1.0:0123456789ab/approval_requested/1"
     assert webhook_id(key) == "%C3%84%20run/1%2E0:0123456789ab/approval_requested/1"
     assert notification_key("r", "run_ended") == "r/run_ended/1"
+    ends = [("completed", None, {"a": 1, "b": 2}), ("completed", None, {"a": 1}), ("failed", "x", None)]
+    keys = {notification_key("r", "callback", about="end", digest=end_digest(*end)) for end in ends}  # type: ignore[arg-type]
+    assert len(keys) == 3
+    assert all(re.fullmatch(r"r/end:[0-9a-f]{12}/callback/1", each) for each in keys)
+    assert end_digest("completed", None, {"b": 2, "a": 1}) == end_digest("completed", None, {"a": 1, "b": 2})
     assert approval_link("https://p/", "a b/1.0", "1.0[2]") == "https://p/inbox/?run=a%20b%2F1.0&call=1.0%5B2%5D"
     assert run_link("https://p", "s/1&2") == "https://p/runs/s/1%262"
     assert (approval_link("", "r", "1.0"), run_link("", "r")) == ("", "")

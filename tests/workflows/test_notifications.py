@@ -27,7 +27,7 @@ from perdure.errors import RunError
 from perdure.gateway.api import api
 from perdure.hosting.connection import data_converter
 from perdure.hosting.settings import Settings
-from perdure.runs.notifications import NotificationResult, NotificationView, notification_routes_of
+from perdure.runs.notifications import NotificationResult, NotificationView, notification_routes_of, webhook_id
 from perdure.testing import approve
 from tests.gateway.support import gateway
 from tests.support import agent, harness, impatient, perdure, registry, serving
@@ -629,14 +629,17 @@ async def test_a_notification_that_is_under_way_goes_on_when_its_run_is_reset(
     assert len(set(tried)) == len(tried) == 2, "the request of before the reset, and the one that is asked again"
 
 
-async def test_the_key_of_a_callback_stays_the_same_when_a_reset_run_ends_otherwise(
-    dev_server: WorkflowEnvironment,
+@pytest.mark.parametrize("approved", [True, False])
+async def test_whoever_started_a_run_hears_each_of_its_ends_once(
+    dev_server: WorkflowEnvironment, *, approved: bool
 ) -> None:
-    """Its receiver takes one end of a run: the first life's approval and the second one's rejection have one key."""
+    """The key holds the outcome: a run that is reset and ends otherwise is reported again, one that ends the same is not."""
+
     async with receiving() as (receiver, url):
         settings = Settings.model_construct(callback_hosts=("127.0.0.1",), callback_secret=SECRET)
+        steps = [ASKED, DONE, {"output": {"ok": approved}}]
         async with (
-            harness(dev_server.client, [refund], [ASKED, DONE, {"output": {"ok": False}}], settings=settings) as it,
+            harness(dev_server.client, [refund], steps, settings=settings) as it,
             asyncio.timeout(HANG),
         ):
             handle = await it.start(agent("refund"), callback=url)
@@ -645,15 +648,21 @@ async def test_the_key_of_a_callback_stays_the_same_when_a_reset_run_ends_otherw
             await handle.result()
             await reset(dev_server, handle, await task_before_decision(handle))
             await until_asked(it, handle.id, "1.0")
-            await Run(it.client, handle.id).reject("1.0")
+            run = Run(it.client, handle.id)
+            await (run.approve("1.0") if approved else run.reject("1.0"))
             again = it.client.get_workflow_handle(handle.id)
             await again.result()
+            await receiver.until(1 if approved else 2)
             view = await it.view(handle.id)
             replayed = await replay_history(await again.fetch_history(), data_converter(), handle.id)
     assert replayed.problem is None
-    assert [call.status for call in view.calls] == ["rejected"]
-    assert [each.key for each in view.notifications] == [f"{handle.id}/callback/1"]
-    assert receiver.read()["data"]["output"] == {"ok": True}
+    assert [call.status for call in view.calls] == ["done" if approved else "rejected"]
+    (key,) = [each.key for each in view.notifications]
+    said = [receiver.read(index)["data"] for index in range(len(receiver.got))]
+    assert [each["output"] for each in said] == [{"ok": True}] if approved else [{"ok": True}, {"ok": False}]
+    ids = [headers["webhook-id"] for headers, _ in receiver.got]
+    assert len(set(ids)) == len(ids)
+    assert ids[-1] == webhook_id(key)
 
 
 async def test_a_scheduled_or_other_run_that_cannot_begin_calls_back(run_locally: Callable[..., Any]) -> None:
