@@ -607,6 +607,32 @@ async def test_r19_3_the_worker_dies_in_a_sessions_run() -> None:
         local.assert_once("pay", amount=40)
 
 
+async def test_r19_3_a_stream_goes_on_through_an_approval_and_a_workers_death() -> None:
+    talker = Agent("talker", tools=[pay], output=str)
+
+    def paid(amount: float, context: ToolContext) -> str:
+        return f"paid {amount} at attempt {context.attempt}"
+
+    more: dict[str, Any] = {"people": [approve("pay", after="2 days")], "faults": [kill("pay", "during")]}
+    async with run_locally(talker, model=lambda _: SAYS, fakes={"pay": paid}, **more) as local:
+        begun = await local.now()
+        session = local.session("ann")
+        receipt = await session.send("pay", sender="ann")
+        events = [event async for event in session.stream(receipt)]
+        assert (await local.now() - begun).total_seconds() > 2 * 86_400
+        assert await session.reply(receipt) == "paid 40 at attempt 2"
+        local.assert_once("pay", amount=40)
+    assert [f"{event.topic} {event.phase}" for event in events] == [
+        "lifecycle start",
+        *("request start", "request end", "approval start", "approval end", "tool start", "tool end"),
+        *("assistant delta", "assistant end", "lifecycle end"),
+    ]
+    assert {event.run_id for event in events} == {receipt.run_id}
+    told = {f"{event.topic} {event.phase}": event.data for event in events}
+    assert told["tool end"]["attempts"] == 2
+    assert told["assistant delta"]["text"] == told["lifecycle end"]["output"] == "paid 40 at attempt 2"
+
+
 async def test_a_function_without_a_route_is_refused_as_one() -> None:
     with pytest.raises(ToolDefinitionError, match="is not a route: decorate the function with @reply_route"):
         async with run_locally(payer, routes=[pay]):
