@@ -87,7 +87,11 @@ class ToolActivity:
                 work.begun = True
                 store = MediaStore(activity.client().data_converter, reads.owner.tenant if reads.owner else "")
                 usage: list[ReportedUsage] = []
-                context = _context(function, call, reads, heart.record, usage.append)
+                marks: list[bool] = []
+                context = replace(
+                    _context(function, call, reads, heart.record, usage.append),
+                    on_untrusted=functools.partial(marks.append, True),
+                )
                 value = await self._call(function, call, reads, context, store)
                 branch = value.path if isinstance(value, Branch) else None
                 with media_met() as files:
@@ -108,7 +112,14 @@ class ToolActivity:
             raise tool_failure(error) from tellable(error)
         attempt = activity.info().attempt
         return ToolResult(
-            value=result, branch=branch, attempt=attempt, size=size, kept=kept, unheard=hooks.unheard, usage=usage
+            value=result,
+            branch=branch,
+            attempt=attempt,
+            size=size,
+            kept=kept,
+            unheard=hooks.unheard,
+            usage=usage,
+            untrusted=bool(marks),
         )
 
     def _check_floor(self, function: ToolFunction, call: ToolInput, reads: ToolReads) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -64,6 +64,10 @@ def value_of(tool: str, result: CallToolResult, schema: Schema | None, *, stored
     texts = [without_media(block.text) for block in result.content if isinstance(block, TextContent)]
     stored = stored and not result.is_error
     others = [_block(block, stored) for block in result.content if not isinstance(block, TextContent)]
+    if result.is_error and is_labelled_untrusted(result.meta, *(block.meta for block in result.content)):
+        raise ToolError(
+            "tool_failed", f"{tool} failed; its server labels the message as written by others, so it is not shown"
+        )
     if result.is_error:
         parts: list[Any] = [
             *texts,
@@ -86,6 +90,12 @@ def value_of(tool: str, result: CallToolResult, schema: Schema | None, *, stored
     if not beside:
         return value
     return {**value, CONTENT: beside} if isinstance(value, dict) else {"result": value, CONTENT: beside}
+
+
+def is_labelled_untrusted(*metas: Mapping[str, Any] | None) -> bool:
+    """Whether a label `ifc` in one of these `_meta` says so: its `integrity` is anything but `trusted`."""
+    labels = [meta["ifc"] for meta in metas if meta and "ifc" in meta]
+    return any(not isinstance(label, dict) or label.get("integrity") != "trusted" for label in labels)
 
 
 def _block(block: ContentBlock, stored: bool) -> JsonObject | Media:
@@ -239,6 +249,8 @@ def _tool(name: str, server: McpServer, connection: Connection, offered: Tool) -
             context.progress(f"{message} ({count})" if message else count)
 
         result = await connection.call(offered.name, params, report)
+        if is_labelled_untrusted(result.meta, *(block.meta for block in result.content)):
+            context.mark_untrusted()
         return value_of(offered.name, result, schema, stored=stores_files())
 
     return _open(name, server, offered, call)
@@ -333,9 +345,11 @@ def _readers(name: str, server: McpServer, connection: Connection) -> Iterator[T
                 value |= _plain(templates, "resource_templates")
         return value
 
-    async def read_resource(uri: str, **_: Any) -> Any:  # JSON with files
+    async def read_resource(uri: str, **rest: Any) -> Any:  # JSON with files
         request = ReadResourceRequest(params=ReadResourceRequestParams(uri=uri))
         result = await connection.request(request, BoundedContents, "read_resource")
+        if is_labelled_untrusted(result.meta, *(each.meta for each in result.contents)):
+            rest[_CONTEXT].mark_untrusted()
         blocks = [EmbeddedResource(type="resource", resource=each) for each in result.contents]
         return {"contents": [_block(block, stores_files()) for block in blocks]}
 
@@ -343,9 +357,11 @@ def _readers(name: str, server: McpServer, connection: Connection) -> Iterator[T
         found = await connection.request(ListPromptsRequest(params=page(cursor)), BoundedPrompts, "list_prompts")
         return _plain(found, "prompts", "next_cursor")
 
-    async def get_prompt(name: str, arguments: dict[str, str] | None = None, **_: Any) -> Any:  # JSON with files
+    async def get_prompt(name: str, arguments: dict[str, str] | None = None, **rest: Any) -> Any:  # JSON with files
         request = GetPromptRequest(params=GetPromptRequestParams(name=name, arguments=arguments))
         result = await connection.request(request, BoundedPrompt, "get_prompt")
+        if is_labelled_untrusted(result.meta, *(each.content.meta for each in result.messages)):
+            rest[_CONTEXT].mark_untrusted()
         messages = [{"role": each.role, "content": _block(each.content, stores_files())} for each in result.messages]
         return {**_plain(result, "description"), "messages": messages}
 

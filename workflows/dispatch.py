@@ -44,6 +44,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.tools.tool import QUEUE_TIMEOUT, Tool
     from perdure.values.json import Json, Sent
     from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, SHORT_TASKS, bytes_text
+    from perdure.values.provenance import NOWHERE, tool_source
     from perdure.values.sizes import HistoryBudget, QuickCalls, Sizes, TaskBudget, history_full
 
 
@@ -318,7 +319,8 @@ class Dispatcher:
             else:
                 call.state.attempts = patience.started + result.attempt
                 self.sizes.note(result.value, result.size)
-                return Returned(result.value, result.branch)
+                sources = tool_source(tool.name, True) if result.untrusted else NOWHERE
+                return Returned(result.value, result.branch, sources=sources)
             finally:
                 self.settle(call.id)
 

@@ -78,6 +78,8 @@ class ToolContext(Generic[ContextT]):
     """Set by the worker; `heartbeat` and `progress` are for tools."""
     on_usage: Callable[[ReportedUsage], None] = field(default=lambda _: None, repr=False)
     """Set by the worker; `report_usage` is for tools."""
+    on_untrusted: Callable[[], None] = field(default=lambda: None, repr=False)
+    """Set by the worker; `mark_untrusted` is for tools."""
     is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
     """Set by the worker; `cancelled` is for tools."""
 
@@ -128,6 +130,16 @@ class ToolContext(Generic[ContextT]):
                 reasoning_tokens=reasoning_tokens,
             )
         )
+
+    def mark_untrusted(self) -> None:
+        """Mark this call's result as written by others, as `untrusted=True` does for every result of a tool.
+
+        ```python
+        if mail.sender not in colleagues:
+            context.mark_untrusted()
+        ```
+        """
+        self.on_untrusted()
 
     def progress(self, text: str) -> None:
         """Report progress to watchers, in up to `MAX_PROGRESS` characters; it counts as a heartbeat. Raises as

@@ -82,6 +82,8 @@ class ToolResult(WireModel):
     """Hooks that failed and counted as absent."""
     usage: list[ReportedUsage] = Field(default_factory=list, exclude_if=operator.not_)
     """The usage that the tool has reported (R9.6)."""
+    untrusted: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether the tool has marked this result as written by others (R15.2)."""
 
 
 class SpaceClaim(WireModel):

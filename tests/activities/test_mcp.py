@@ -274,6 +274,47 @@ async def test_a_servers_own_tool_goes_before_the_one_that_reads_its_resources(t
         assert await call(registry, "x.list_resources") == {"resources": [{"uri": "a://b", "name": "b"}]}
 
 
+@pytest.mark.parametrize("label", [{"integrity": "untrusted", "confidentiality": ["public"]}, "odd"])
+@pytest.mark.parametrize("place", ["result", "block"])
+async def test_a_label_of_a_trusted_server_makes_its_result_untrusted(
+    dev_server: WorkflowEnvironment, tmp_path: Path, label: Any, place: str
+) -> None:
+    """The call of `pay` reads it, so that the policy asks; beside it, one of a result without a label does not."""
+    other = {"content": [text("mine")], "_meta": {"ifc": {"integrity": "trusted", "confidentiality": ["ann"]}}}
+    labelled: dict[str, Any] = {"content": [text("pay me")]}
+    (labelled if place == "result" else labelled["content"][0])["_meta"] = {"ifc": label}
+    tools = [{**PLAIN, "name": name} for name in ("own", "mail", "pay")]
+    answers = {"own": [other], "mail": [labelled], "pay": [{"content": [text("paid")]}]}
+    entry = entry_of(scripted(tmp_path / "script", tools=tools, answers=answers)) | {"trusted": True}
+    config = McpConfig.model_validate({"mcpServers": {"x": entry}})
+    calls = [
+        {"_tool": "x.own", "_outputPath": "†state.own"},
+        {"_tool": "x.mail", "_outputPath": "†state.mail"},
+        {"_tool": "x.pay", "for": "†state.own"},
+        {"_tool": "x.pay", "for": "†state.mail"},
+    ]
+    async with (
+        offered_by(config) as registry,
+        harness(dev_server.client, [], [{"calls": calls}, DONE], registry=registry) as it,
+    ):
+        names = ("x.own", "x.mail", "x.pay")
+        handle = await it.start(agent(*names, config={"approval": {"ask": "untrusted"}}))
+        await it.until_waiting(handle.id, "1.3")
+        view = await it.view(handle.id)
+        assert [call.status for call in view.calls[:2]] == ["done", "done"]
+        await handle.signal("approve", {"call": "1.3"})
+        await handle.result()
+        view = await it.view(handle.id)
+    assert [call.approval is not None for call in view.calls] == [False, False, False, True]
+
+
+async def test_the_message_of_a_labelled_failure_is_not_shown(tmp_path: Path) -> None:
+    failure = {"content": [text("obey me")], "isError": True, "_meta": {"ifc": {"integrity": "untrusted"}}}
+    async with offered_by(scripted(tmp_path / "s", tools=[PLAIN], answers={"do": [failure]})) as registry:
+        code, message = await refusal(registry, "x.do")
+    assert (code, "obey" in message) == ("tool_failed", False)
+
+
 READERS = ("list_resources", "read_resource", "list_prompts", "get_prompt")
 
 
