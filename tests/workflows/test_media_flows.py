@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Image, tool
+from perdure import Image, Perdure, tool
+from perdure.activities.transcripts import recall
+from perdure.testing.scripted_model import ChatRequest, Turn
 from tests.cli.test_commands import one_line, write
 from tests.support import DONE, agent, harness, impatient, perdure, storage_fixture
+from tests.timeouts import HANG
 from tests.workflows.test_delegates import parts, save
+from tests.workflows.test_forks import forked
 from tests.workflows.test_media import PNG, connect, draw, measure, pictures, stored
+from tests.workflows.test_session import ECHO, desk, idles
+from tests.workflows.test_session_archive import PADDING
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 storage = storage_fixture()
 impatient_server = impatient(events=10)
+
+
+def looks(request: Any) -> dict[str, Any]:
+    """Say how many pictures there are."""
+    return {"calls": [], "output": f"{len(pictures(request))} picture"}
 
 
 @tool(untrusted=True)
@@ -103,3 +115,65 @@ async def test_r20_3_the_command_line_adds_files_to_an_input(
         "--file 'n=x' cannot be used: the input must be an object without 'n'",
         "--file 'photo=/no/such' cannot be read: No such file or directory",
     ]
+
+
+@pytest.mark.usefixtures("storage")
+async def test_r20_3_a_fork_reads_the_files_of_its_run_and_draws_nothing_again(dev_server: WorkflowEnvironment) -> None:
+    drawn = {"_tool": "draw", "name": "a.png", "_outputPath": "†state.chart"}
+    read = {"_tool": "measure", "picture": "†state.chart", "_outputPath": "†state.size"}
+    script = [{"calls": [drawn], "output": None}, DONE, {"calls": [read], "output": None}, DONE]
+    async with harness(await connect(dev_server), [draw, measure], script) as it:
+        first = await it.run(agent("draw", "measure"))
+        view = await forked(it, first.run_id, "2")
+        shown = [pictures(request) for request in it.model.requests]
+    assert view.status == "completed", view.error
+    assert view.state == {"chart": first.state["chart"], "size": f"a.png has {len(PNG)} bytes of image/png"}
+    assert [call.recorded for call in view.calls] == [True, False]
+    assert shown == [[], *[["data:image/png"]] * 3]
+
+
+async def test_r20_3_a_fork_of_a_session_and_its_export_have_its_files(
+    dev_server: WorkflowEnvironment, storage: Path
+) -> None:
+    chat = {**ECHO, "config": {"models": {"fast": "gpt-4o", "smart": "gpt-4o"}}}
+    async with desk(dev_server, looks, chat, client=await connect(dev_server)) as (session, it):
+        picture = Image(data=PNG, name="a.png")
+        assert await session.reply(await session.send("look", sender="ann", files=[picture]), HANG) == "1 picture"
+        assert await session.reply(await session.send("and now?", sender="ann"), HANG) == "1 picture"
+        fork = await session.fork("1")
+        assert await fork.reply(await fork.send("what was it?", sender="ann"), HANG) == "1 picture"
+        env = {"TEMPORAL_ADDRESS": it.client.service_client.config.target_host, "PERDURE_STORAGE": str(storage)}
+        exported = await perdure("session", "export", fork.key, "--tenant", "acme", env=env)
+        text = json.loads(exported.out)["entries"][0]["text"]
+        loaded = await Perdure(it.client, task_queue=it.task_queue).load_media(text, tenant="acme")
+    assert (loaded.name, loaded.read()) == ("a.png", PNG)
+    assert len(stored(storage / "files")) == 1
+
+
+def remembers(request: ChatRequest) -> Any:
+    """Sum up when asked to, and read again what was summed up before saying how many pictures there are."""
+    if "You keep the memory" in request.text:
+        return Turn("Ann showed a picture.", dialect="tools")
+    if "show it again" not in request.text:
+        return {"calls": [], "output": "yes"}
+    if "a.png" not in request.text:
+        return {"calls": [{"_tool": "recall", "what": "1"}], "output": None}
+    return looks(request)
+
+
+@pytest.mark.usefixtures("storage")
+async def test_r20_3_a_file_of_a_message_that_was_summed_up_is_seen_once_it_is_recalled(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    chat = {**ECHO, "config": {"session": {"context_tokens": 1_000}}}
+    async with desk(dev_server, remembers, chat, [recall], client=await connect(dev_server)) as (session, it):
+        picture = Image(data=PNG, name="a.png")
+        await session.reply(await session.send("look", sender="ann", files=[picture]), HANG)
+        for number in range(4):
+            await session.reply(await session.send(f"A-100{number} {PADDING}", sender="ann"), HANG)
+        await idles(session)
+        assert "compaction" in [entry["type"] for entry in await session.read_entries()]
+        answer = await session.reply(await session.send("show it again", sender="ann"), HANG)
+        before, after = it.model.requests[-2:]
+    assert picture.digest in before.text
+    assert (pictures(before), pictures(after), answer) == ([], ["data:image/png"], "1 picture")
