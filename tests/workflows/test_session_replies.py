@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Reply, hook, refuse, tool
+from perdure import Agent, Perdure, Reply, hook, refuse, tool
 from perdure.activities.registry import Registry
 from perdure.client.session import Session
 from perdure.errors import MessageRefusedError, NoWorkerError
@@ -420,3 +420,37 @@ async def test_hooks_change_and_refuse_replies_and_hear_what_became_of_them(dev_
     assert heard == [(f"{first.run_id}/1", "delivered"), (f"{second.run_id}/1", "refused")]
     assert [each[:3] for each in points] == [(first.run_id, "ann", True), (second.run_id, "ann", True)]
     assert len({each[3] for each in points}) == 2
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+async def test_a_route_that_never_answers_is_given_up_and_holds_nothing(dev_server: WorkflowEnvironment) -> None:
+    """Six attempts of a minute: the session answers meanwhile, and each attempt ends in the worker too."""
+    channel, begun, gone, left = Channel(), asyncio.Event(), asyncio.Event(), 0
+
+    async def hangs(reply: Reply) -> None:
+        nonlocal left
+        channel.tried.append(reply.key)
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left += 1
+            if left == 6:
+                gone.set()
+
+    found = having(channel)
+    found.routes.add(RouteFunction("pager", hangs, True))
+    async with desk(dev_server, registry=found) as (session, it):
+        await session.send("hello", sender="ann", route="pager")
+        await asyncio.wait_for(begun.wait(), HANG)
+        assert await session.ask("and you?", sender="ann") == "re: ann: and you?"
+        other = Perdure(it.client, task_queue=it.task_queue).session(f"{session.key}-b", agent=Agent.of(ECHO))
+        await other.send("there?", sender="bob", route="chat")
+        await channel.until(1)  # another session's replies do not wait for it
+        await session.send("more", sender="ann", route="chat")
+        await asyncio.wait_for(gone.wait(), 540)
+        kept = await until_settled(session, 2)
+    assert [(each["route"], each["status"]) for each in kept] == [("pager", "unknown"), ("chat", "delivered")]
+    assert (len(channel.tried) - 2, left) == (6, 6)
+    assert channel.texts == ["re: bob: there?", "re: ann: more"]
