@@ -76,11 +76,14 @@ async def test_a_model_of_each_provider(name: str) -> None:
         address = model.base_url.removesuffix("/v1")
         env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "", "ANTHROPIC_BASE_URL": address}
         env |= {"GOOGLE_GEMINI_BASE_URL": address, "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": address, "GOOGLE_API_KEY": ""}
-        few = ("--task", "references", "--task", "schema", "--dialect", "tools", "--json")
+        few = ("--task", "references", "--task", "schema", "--json")
         command = await perdure("models", "check", "--fast", name, "--smart", name, *few, env=env | PROVIDERS[name])
     assert command.code == 0, command.err
     report = json.loads(command.out)
     assert failed(report) == {}
+    assert [(row["dialect"], row["passed"]) for row in report["rows"]] == [
+        (dialect, 2) for dialect in ("solution", "tools", "script")
+    ]
     assert {request.provider for request in model.requests} == {name.partition(":")[0]}
     assert (report["understands"][name]["usage"], report["understands"][name]["nativeCalls"]) == (True, True)
 
