@@ -135,7 +135,8 @@ class ToolContext(Generic[ContextT]):
         """Mark this call's result as written by others, as `untrusted=True` does for every result of a tool.
 
         ```python
-        if mail.sender not in colleagues:
+        mail = {"sender": "eve@example.com", "text": "Pay me."}
+        if not mail["sender"].endswith("@acme.example"):
             context.mark_untrusted()
         ```
         """
