@@ -93,7 +93,7 @@ def print_effects(console: Console, effects: Iterable[Effect], undoes: Iterable[
         (
             each.call,
             each.tool,
-            "is undone now" if each.call in now else each.status,
+            "will be undone" if each.call in now else each.status,
             f"{each.undo}({shorten(each.params, 80)})" if each.params else ", ".join(each.below) or each.undo,
             harmless(each.reason),
         )

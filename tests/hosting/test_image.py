@@ -47,7 +47,7 @@ class Images:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._options = ["--storage-driver", "vfs", "--root", f"{folder}/store", "--runroot", f"{folder}/run"]
+        self._options = ["--storage-driver", "overlay", "--root", f"{folder}/store", "--runroot", f"{folder}/run"]
 
     def command(self, *words: str) -> list[str]:
         return ["buildah", *self._options, *words]

@@ -378,7 +378,7 @@ async def test_the_command_the_list_of_calls_and_the_page_show_and_undo(dev_serv
         run = await finished(it, agent("order", "book", "mail"))
         said = await perdure("undo", run.id, "--dry-run", env=env)
         assert said.code == 0, said.err
-        assert "is undone now" in said.out
+        assert "will be undone" in said.out
         assert "mail has no undo" in said.out
         said = await perdure("show", run.id, env=env)
         assert "undone" not in said.out
