@@ -18,9 +18,12 @@ from typing import Annotated, Any, Final, Literal, TextIO, TypeAlias, TypeVar
 import anyio
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.auth.exceptions import OAuthFlowError
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import (
     CONNECTION_CLOSED,
@@ -45,7 +48,7 @@ from mcp.types import (
     Tool,
     ToolListChangedNotification,
 )
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from perdure.activities.secrets import keep_secret, masked
 from perdure.errors import MAX_ERROR_TEXT, ToolError, clip
@@ -55,6 +58,19 @@ from perdure.values.secret_names import looks_secret
 
 Rule: TypeAlias = Literal["never", "always"]
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+class McpOAuth(BaseModel):
+    """The client credentials of a worker at a server's authorization server; `${NAME}` is read from the environment."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    issuer: str
+    """The authorization server: the credentials are sent to no other, whatever the MCP server names."""
+    clientId: str
+    clientSecret: str
+    scope: str | None = None
+    """Scopes, with blanks between them."""
 
 
 class McpServer(BaseModel):
@@ -68,6 +84,7 @@ class McpServer(BaseModel):
     cwd: str | None = None
     url: str | None = None
     headers: dict[str, str] = Field(default_factory=dict)
+    oauth: McpOAuth | None = None
     disabled: bool = False
     trusted: bool = False
     """Whether the server's declaration that a tool only reads is trusted: such a tool is `safe` then. What the tools
@@ -87,11 +104,13 @@ class McpConfig(BaseModel):
 
 def check_servers(config: McpConfig) -> Mapping[str, str]:
     """Return the problem of each invalid entry, by name."""
-    return {
+    one = {
         name: "it needs a 'command' or a 'url', one of them"
         for name, server in config.mcpServers.items()
         if (server.command is None) == (server.url is None)
     }
+    signs = "'oauth' is for a server with a 'url'; a program takes its credentials from 'env'"
+    return {name: signs for name, server in config.mcpServers.items() if server.oauth and server.url is None} | one
 
 
 def expand(text: str) -> str:
@@ -121,6 +140,13 @@ class BoundedResult(CallToolResult):
     """A result with a bounded number of blocks, counted before they are parsed."""
 
     content: Annotated[list[ContentBlock], BeforeValidator(_few)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_question(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("resultType") == "input_required":
+            raise ValueError("it asks its client's user or model first, and a worker has none for it")
+        return data
 
 
 class BoundedContents(ReadResourceResult):
@@ -333,10 +359,43 @@ _MOST_PAGES: Final = 100
 _SETTLE: Final = 0.2
 """Seconds between two readings of a list that keeps changing."""
 _LISTEN_AGAIN: Final = 5.0
-_LOST: Final = (OSError, httpx2.HTTPError, anyio.ClosedResourceError, anyio.BrokenResourceError)
+_LOST: Final = (OSError, OAuthFlowError, httpx2.HTTPError, anyio.ClosedResourceError, anyio.BrokenResourceError)
 
 # What the library wants to tell its developer is no line for whoever runs a worker: they are told in words of ours.
 logging.getLogger("mcp").addHandler(logging.NullHandler())
+
+
+class _Tokens:
+    """The tokens of one connection; a new connection asks for new ones."""
+
+    def __init__(self) -> None:
+        self._tokens: OAuthToken | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self._tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        keep_secret(tokens.access_token)
+        self._tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return None
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        del client_info  # the credentials come from the file: none are registered
+
+
+def _credentials(url: str, oauth: McpOAuth) -> ClientCredentialsOAuthProvider:
+    secret = expand(oauth.clientSecret)
+    keep_secret(secret)
+    return ClientCredentialsOAuthProvider(
+        url,
+        _Tokens(),
+        client_id=expand(oauth.clientId),
+        client_secret=secret,
+        scope=oauth.scope,
+        issuer=expand(oauth.issuer),
+    )
 
 
 class UnusableServerError(Exception):
@@ -520,12 +579,16 @@ class Connection:
         assert server.url is not None
         headers = {key: expand(value) for key, value in server.headers.items()}
         keep_secret(*(value for key, value in headers.items() if looks_secret(key)))
+        url = expand(server.url)
         http = await stack.enter_async_context(
             httpx2.AsyncClient(
-                headers=headers, timeout=httpx2.Timeout(30.0, read=300.0), transport=BoundedTransport(self._allowed)
+                headers=headers,
+                auth=None if server.oauth is None else _credentials(url, server.oauth),
+                timeout=httpx2.Timeout(30.0, read=300.0),
+                transport=BoundedTransport(self._allowed),
             )
         )
-        return streamable_http_client(expand(server.url), http_client=http)
+        return streamable_http_client(url, http_client=http)
 
     async def close(self) -> None:
         self._done.set()

@@ -1,18 +1,44 @@
-"""A real MCP server for the tests: `python -m tests.mcp_server stdio`, or `… http PORT`."""
+"""A real MCP server for the tests: `python -m tests.mcp_server stdio`, `… http PORT`, or `… oauth PORT`."""
 
 from __future__ import annotations
 
+import base64
 import os
+import secrets
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 from mcp.server import MCPServer
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
-from pydantic import Field
+from mcp.types import InputRequiredResult, ToolAnnotations
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
-server = MCPServer("notes")
+TOKENS: set[str] = set()
+"""Tokens of OAuth that the server accepts now."""
+
+
+class Verifier:
+    async def verify_token(self, token: str) -> AccessToken | None:
+        return AccessToken(token=token, client_id="worker", scopes=["notes"]) if token in TOKENS else None
+
+
+def protection() -> dict[str, Any]:
+    """The server's own authorization, for `oauth PORT`."""
+    if sys.argv[1:2] != ["oauth"]:
+        return {}
+    at = f"http://127.0.0.1:{sys.argv[2]}"
+    auth = AuthSettings(
+        issuer_url=at, resource_server_url=f"{at}/mcp", required_scopes=["notes"], validate_token_resource=False
+    )
+    return {"auth": auth, "token_verifier": Verifier()}
+
+
+server = MCPServer("notes", **protection())
 notes: dict[str, str] = {}
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(40)
 
@@ -92,6 +118,53 @@ def note(name: str) -> str:
 def summary(name: str) -> str:
     """Summarise a note."""
     return f"Summarise the note {name}."
+
+
+class Sure(BaseModel):
+    sure: bool
+
+
+@server.tool()
+async def ask(context: Context) -> str:
+    """Ask the client's user."""
+    return str(await context.elicit("Sure?", Sure))
+
+
+@server.tool()
+async def ask_first() -> InputRequiredResult:
+    """Ask the client, in place of a result."""
+    return InputRequiredResult(request_state="state")
+
+
+@server.tool()
+def forget_tokens() -> None:
+    """Accept no token that was given out before."""
+    TOKENS.clear()
+
+
+@server.custom_route("/.well-known/oauth-authorization-server", methods=["GET"])  # type: ignore[untyped-decorator]
+async def metadata(request: Request) -> Response:
+    at = str(request.base_url).rstrip("/")
+    issuer = os.environ.get("NOTES_ISSUER", at)
+    return JSONResponse(
+        {
+            "issuer": issuer,
+            "authorization_endpoint": f"{at}/authorize",
+            "token_endpoint": f"{at}/token",
+            "response_types_supported": ["code"],
+            "grant_types_supported": ["client_credentials"],
+        }
+    )
+
+
+@server.custom_route("/token", methods=["POST"])  # type: ignore[untyped-decorator]
+async def token(request: Request) -> Response:
+    form = await request.form()
+    basic = base64.b64encode(b"worker:s3cret-of-the-worker").decode()
+    if request.headers.get("authorization") != f"Basic {basic}" or form.get("grant_type") != "client_credentials":
+        return JSONResponse({"error": "invalid_client"}, 401)
+    TOKENS.add(new := f"token-{secrets.token_hex(8)}")
+    return JSONResponse({"access_token": new, "token_type": "Bearer", "expires_in": 3600, "scope": form.get("scope")})
 
 
 if os.environ.get("NOTES_ODD"):

@@ -44,10 +44,13 @@ STDIO: dict[str, Any] = {"command": sys.executable, "args": ["-m", "tests.mcp_se
 
 
 @asynccontextmanager
-async def http_server(port: int | None = None) -> AsyncIterator[dict[str, Any]]:
+async def http_server(port: int | None = None, kind: str = "http", **env: str) -> AsyncIterator[dict[str, Any]]:
     port = port or free_port()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.mcp_server", "http", str(port), cwd=ROOT, stderr=asyncio.subprocess.DEVNULL
+        *(sys.executable, "-m", "tests.mcp_server", kind, str(port)),
+        cwd=ROOT,
+        env={**os.environ, **env},
+        stderr=asyncio.subprocess.DEVNULL,
     )
     try:
         async with asyncio.timeout(HANG):
@@ -614,6 +617,55 @@ async def test_parameters_of_a_servers_tools_are_listed(tmp_path: Path) -> None:
             assert (each if each in parameters.get("required", []) else f"{each}?") in shown[name].replace(
                 ",", " "
             ).split()
+
+
+@pytest.mark.parametrize("kind", ["stdio", "http"])
+async def test_a_tool_that_asks_the_clients_user_fails_with_a_reason(kind: str) -> None:
+    async with server(kind) as config, offered_by(config) as registry:
+        code, message = await refusal(registry, "notes.ask")
+        assert code in ("tool_failed", "mcp_error")
+        assert "elicitation" in message.lower()
+        assert await call(registry, "notes.write", name="a")
+
+
+async def test_a_question_in_place_of_a_result_is_a_failure_with_a_reason() -> None:
+    async with server("http") as config, offered_by(config) as registry:
+        code, message = await refusal(registry, "notes.ask_first")
+    assert code == "invalid_answer"
+    assert "asks its client's user or model" in message
+
+
+def signed(entry: dict[str, Any], **more: str) -> McpConfig:
+    oauth = {"issuer": entry["url"].removesuffix("/mcp"), "clientId": "worker", "clientSecret": "${NOTES_OAUTH}"}
+    return McpConfig.model_validate({"mcpServers": {"notes": {**entry, "oauth": {**oauth, "scope": "notes", **more}}}})
+
+
+async def test_a_server_with_oauth_gets_a_token_by_client_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a new one, once the server does not accept the first any more."""
+    monkeypatch.setenv("NOTES_OAUTH", "s3cret-of-the-worker")
+    async with http_server(kind="oauth") as entry:
+        async with offered_by(signed(entry)) as registry:
+            await call(registry, "notes.forget_tokens")
+            assert await call(registry, "notes.write", name="a") == {"result": "wrote a"}
+        told: list[str] = []
+        monkeypatch.setenv("NOTES_OAUTH", "wrong-secret-of-the-worker")
+        async with offered_by(signed(entry), told.append):
+            pass
+        (line,) = told
+        assert line.startswith("the MCP server 'notes' cannot be used: ")
+        assert "wrong-secret" not in line
+
+
+async def test_oauth_credentials_go_to_their_own_issuer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTES_OAUTH", "s3cret-of-the-worker")
+    told: list[str] = []
+    async with (
+        http_server(kind="oauth") as entry,
+        offered_by(signed(entry, issuer="https://auth.example"), told.append),
+    ):
+        pass
+    (line,) = told
+    assert "https://auth.example" in line
 
 
 async def test_the_worker_reads_the_standard_file(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
