@@ -30,6 +30,7 @@ from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
 from perdure.runs.delegates import merge_upfront, tools_of, wanted_delegates
 from perdure.runs.rules import NEWEST
 from perdure.runs.schedules import check_agent_name
+from perdure.runs.shared_budgets import SharedBudget
 from perdure.runs.wire import (
     LIMITED_ACTIVITY,
     NEXT_TASK_ACTIVITY,
@@ -113,12 +114,14 @@ class PrepareActivity:
         routes: NotificationRoutes | None = None,
         keeps_version: bool = False,
         rules: Iterable[Rule] = (),
+        budgets: Iterable[SharedBudget] = (),
     ) -> None:
         self._routes = routes or NotificationRoutes({}, registry.notification_routes)
         self._shelf = shelf or PromptFolders()
         self._pages = pages
         self._keeps_version = keeps_version
         self._rules = list(rules)
+        self._budgets = list(budgets)
         self._model_patience = model_patience
         self._untrusted = frozenset(untrusted)
         self._flows = list(flows)
@@ -201,6 +204,7 @@ class PrepareActivity:
             pages=self._pages,
             keeps_version=self._keeps_version,
             worker_rules=self._rules,
+            budgets=self._budgets,
         )
         packed = pack(prepared, PREPARED_FORM)
         if len(packed.data) > self._max_payload:

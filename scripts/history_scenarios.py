@@ -822,6 +822,15 @@ async def record_undo(to: Recorder) -> None:
     )
 
 
+async def record_budgets(to: Recorder) -> None:
+    """A run that spends a budget which runs share, and one that finds it spent."""
+    first = calls({"_tool": "look", "path": "/a"})
+    budgets = [{"of": "agent", "unit": "tokens", "sum": 3000, "per": "month", "names": ["spender"]}]
+    spender = {**agent("look"), "name": "spender"}
+    turns = [Turn(first, usage=(900, 100)), Turn(first, usage=(900, 100)), Turn(DONE, usage=(1900, 100))]
+    await play(to, "budgets", [Game(spender, turns), Game(spender)], budgets=budgets)
+
+
 async def when_asked(_: Harness, handle: AgentHandle) -> None:
     """Cancel the run once a program decides on its call."""
 

@@ -693,6 +693,7 @@ async def main() -> int:
         "uncached": scenarios.record_uncached,
         "rules": scenarios.record_rules,
         "undone": scenarios.record_undo,
+        "budgets": scenarios.record_budgets,
         "hooks": scenarios.record_hooks,
         "talks": scenarios.record_talks,
         "asking": scenarios.record_asking,

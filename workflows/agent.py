@@ -25,6 +25,7 @@ from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import Watchers, end, keep_log, list_agent, observe_request, page_of, run_journal
 from perdure.workflows.preparation import ContinueAsNew, prepare, should_continue_as_new
 from perdure.workflows.requests import ask, choose
+from perdure.workflows.reservations import RequestShares
 from perdure.workflows.resets import FormerRecord, LeftBehind
 from perdure.workflows.results import failure_of, result_of, spent_by, view_of
 from perdure.workflows.timers import watch
@@ -76,11 +77,13 @@ with workflow.unsafe.imports_passed_through():
         CLAIM,
         DECIDE,
         GRANTED,
+        LEDGER_AWAY,
         LIMIT_REACHED,
         MODEL_FAILED,
         MODEL_REFUSED,
         POLICY,
         RECALL_QUERY,
+        REFUSED,
         RUN_QUERY,
         UNDO_STOPPED,
         VALUE_QUERY,
@@ -131,6 +134,7 @@ class RunDriver:
         self._continuing = ContinueAsNew()
         self._left = LeftBehind(self._may_leave)
         self._former = FormerRecord(run.rules)
+        self.shares = RequestShares(run)
 
     def _may_leave(self) -> bool:
         """Whether the run may have started what a reset leaves behind: a delegate, a loop or a user's workflow."""
@@ -208,6 +212,7 @@ class RunDriver:
             self._check_limits(coming=run.progress.number + 1)
             choice = await self._choose()
             self._check_limits(coming=run.progress.number)  # choosing takes time too
+            await self._reserve_share(choice.model)
             limit = run.limits.reached
             if limit is not None and await self._ends_without_request(limit):
                 return
@@ -219,6 +224,19 @@ class RunDriver:
                 raise self._failure(words, LIMIT_REACHED)
             if run.limits.reached is None:
                 await self._continue_as_new()
+
+    async def _reserve_share(self, model: str) -> None:
+        """Reserve the coming Request's share of budgets that runs share. Fail where a run can make not even its first."""
+        await self.shares.reserve(model)
+        if self.shares.refused and self.run.limits.reached is None:
+            raise self._failure(self.shares.refused, LEDGER_AWAY)
+        if (
+            self.shares.refused
+            and self.run.progress.number == 1
+            and self.run.plan is None
+            and not self.run.records.past.calls
+        ):
+            raise self._failure(self.shares.refused, REFUSED)
 
     def _check_limits(self, *, coming: int) -> None:
         last_counts = self.run.prepared.follows(LAST_REQUEST_COUNTS)
@@ -233,6 +251,8 @@ class RunDriver:
             run.close_request(run.plan, RequestResult())  # what was left; the last Request is told
         if run.end_with_draft():
             return True
+        if self.shares.refused:
+            raise self._failure(f"{self.shares.refused}, and nothing is left for a last answer", LIMIT_REACHED)
         if run.limits.exceeded(run.progress) and run.prepared.follows(LAST_REQUEST_COUNTS):
             raise self._failure(f"{limit.words}, and none of its answers was its output", LIMIT_REACHED)
         if run.limits.pool.used_up(run.progress.usage):
@@ -442,10 +462,12 @@ class AgentWorkflow:
             try:
                 result = await driver.to_result()
             except (FailureError, PerdureError, ValidationError, asyncio.CancelledError) as error:
+                await driver.shares.settle()
                 await call_end_hooks(self._hooks, run, sender, error=error)
                 await driver.notifications.end(error=error)
                 await self._display.settle()
                 raise
+            await driver.shares.settle()
             await call_end_hooks(self._hooks, run, sender, result)
             await driver.notifications.end(result)
             await self._display.settle()

@@ -33,6 +33,7 @@ from perdure.workflows.dispatch import Dispatcher, full, next_task, task_number,
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import CallHooks, ExecutionHooks
 from perdure.workflows.observability import observe
+from perdure.workflows.reservations import reserve
 from perdure.workflows.resets import end_former
 from perdure.workflows.timers import Alarm
 from perdure.workflows.undo import run_undo
@@ -48,7 +49,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.budget import rivals
     from perdure.runs.claim_check import GONE, Payload
     from perdure.runs.delegates import SpentBudget
-    from perdure.runs.ledger import RESERVE_ACTIVITY, ReservationAnswer, ReserveInput, reservation_of
+    from perdure.runs.ledger import reservation_of
     from perdure.runs.limits import Budget, Limit, WorkClock
     from perdure.runs.prompts import call_line
     from perdure.runs.request_loop import (
@@ -201,8 +202,6 @@ def _read_time(text: str) -> float:
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
-_RESERVED_WITHIN = timedelta(minutes=5)
-"""Time for a reservation: a worker may have to start first."""
 T = TypeVar("T")
 
 
@@ -510,13 +509,10 @@ class CallLoop:
         try:
             answer = await self._rest(
                 call,
-                workflow.execute_activity(
-                    RESERVE_ACTIVITY,
-                    ReserveInput(tenant=self._agent_run.identity.owner.tenant, reservation=wanted),
-                    result_type=ReservationAnswer,
-                    start_to_close_timeout=timedelta(seconds=30),
-                    schedule_to_close_timeout=_RESERVED_WITHIN,
-                    summary=line(f"what {call.id} {call.spec.tool_name} uses of the tenant's"),
+                reserve(
+                    self._agent_run.identity.owner.tenant,
+                    wanted,
+                    f"what {call.id} {call.spec.tool_name} uses of the tenant's",
                 ),
             )
         except ActivityError as error:

@@ -14,13 +14,11 @@ with workflow.unsafe.imports_passed_through():
         ACCOUNTS_QUERY,
         LEDGER_WORKFLOW,
         RESERVE,
-        SETTLE,
         AccountView,
         Ledger,
         LedgerInput,
         Reservation,
         ReservationAnswer,
-        Settlement,
     )
     from perdure.values.json import Json, Sent
 
@@ -57,18 +55,11 @@ class LedgerWorkflow:
             return ReservationAnswer(refused="this is no reservation")
         return self._ledger.reserve(wanted, self._today)
 
-    @workflow.update(name=SETTLE, description="The engine's own: set what a key has used of an account")
-    @any_arguments
-    async def settle(self, settlement: Sent[Settlement]) -> None:
-        """Set what a key has used in place of what it has reserved."""
-        if (settled := read_one(Settlement, settlement)) is not None:
-            self._ledger.settle(settled)
-
     @workflow.query(name=ACCOUNTS_QUERY, description="The accounts, with what is used of them today or this month")
     @query_arguments
-    def accounts(self) -> list[AccountView]:
-        """Return the accounts in their present periods."""
-        return self._ledger.views(self._today)
+    def accounts(self, today: str = "") -> list[AccountView]:
+        """Return the accounts in their present periods. `today`: the day in UTC, where the last reservation was on an earlier one."""
+        return self._ledger.views(max(today, self._today))
 
     @property
     def _today(self) -> str:

@@ -307,6 +307,7 @@ class LoopDriver:
             rules=loop.rules,
             rule_record=self.state.rule_record,
             unlent_rules=loop.unlent_rules,
+            budgets=loop.budgets,
             givers=loop.givers,
             lineage=loop.lineage,
             delegates=loop.delegates,

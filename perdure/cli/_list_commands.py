@@ -189,13 +189,13 @@ def limits(
     tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenant; default: no tenant.")] = "",
     as_json: Json = False,
 ) -> None:
-    """List the sums that the runs of a tenant use together today or this month, by rules that count over runs."""
+    """List what the runs of a tenant use together today or this month: sums of rules that count over runs, and budgets."""
     found = connected(lambda perdure: perdure.limits(tenant=tenant))
     if as_json:
         print(dumps([account.as_json() for account in found]))
         return
     if not found:
-        print("no run of the tenant has used anything that a rule counts over runs")
+        print("no run of the tenant has used anything that a rule or a budget counts over runs")
         return
     rows = [
         (
@@ -207,7 +207,7 @@ def limits(
         for account in found
     ]
     console = screen()
-    console.print(table(["rule", "since", "used", "calls"], rows, console.width, gives=["rule"], right=["calls"]))
+    console.print(table(["account", "since", "used", "times"], rows, console.width, gives=["account"], right=["times"]))
 
 
 @lists_app.command()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -16,7 +18,7 @@ async def list_accounts(client: Client, tenant: str) -> list[AccountView]:
     try:
         with cancellable():
             found: list[AccountView] = await client.get_workflow_handle(ledger_id(tenant)).query(
-                ACCOUNTS_QUERY, result_type=list[AccountView], rpc_timeout=TIMEOUT
+                ACCOUNTS_QUERY, datetime.now(UTC).date().isoformat(), result_type=list[AccountView], rpc_timeout=TIMEOUT
             )
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:

@@ -119,6 +119,7 @@ class WorkerParts:
             routes,
             settings.keep_version,
             settings.rules,
+            settings.budgets,
         )
         if settings.skills is not None:
             found = [tool_function(function) for function in skill_tools(settings.skills)]

@@ -35,6 +35,7 @@ from perdure.rules import Rule
 from perdure.runs.agent import Models
 from perdure.runs.notifications import SigningSecret, WebhookRoute
 from perdure.runs.routes import is_route_name
+from perdure.runs.shared_budgets import SharedBudget
 from perdure.runs.wire import TASK_QUEUE
 from perdure.values.json import shorten
 from perdure.values.limits import LONGEST
@@ -144,6 +145,7 @@ Flows = Annotated[tuple[Flow, ...], BeforeValidator(_json)]
 Rules = Annotated[tuple[Rule, ...], BeforeValidator(_json)]
 Kinds = Annotated[dict[str, tuple[FileKind, ...]], BeforeValidator(_kinds)]
 """The kinds of files that models read, by name."""
+Budgets = Annotated[tuple[SharedBudget, ...], Field(max_length=50), BeforeValidator(_json)]
 Rates = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=200)], Annotated[float, Field(gt=0)]], BeforeValidator(_rates)
 ]
@@ -236,6 +238,13 @@ class Settings(BaseSettings):
     rules: Rules = setting(
         (),
         'Rules that hold of every run: [{"rule": "count_at_most", "of": "send_mail", "count": 3}]',
+        PEOPLE,
+        "JSON|@FILE",
+    )
+    budgets: Budgets = setting(
+        (),
+        "Sums of a day or a month that runs share, in tokens or dollars, of each tenant, sender or agent: "
+        '[{"of": "tenant", "unit": "tokens", "sum": 2000000, "per": "day"}]',
         PEOPLE,
         "JSON|@FILE",
     )

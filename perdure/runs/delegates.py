@@ -352,6 +352,7 @@ def _below(
         "rules": run.rules.rules,
         "rule_record": run.rules.record.of(lent) if lent else None,
         "unlent_rules": [rule.key for rule in run.rules.recorded if rule not in lent],
+        "budgets": run.shared_budgets,
         "givers": givers,
         "lineage": run.lineage,
         "delegates": run.prepared.delegates,

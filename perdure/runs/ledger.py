@@ -6,6 +6,7 @@ two runs that reserve at once cannot pass the limit together. The same key never
 
 from __future__ import annotations
 
+import calendar
 import hashlib
 from collections.abc import Iterable
 from fractions import Fraction
@@ -22,14 +23,13 @@ from perdure.values.limits import MAX_KEPT_RESERVATIONS, CheckBudget
 LEDGER_WORKFLOW: Final = "Ledger"
 RESERVE: Final = "reserve"
 """Update: reserve amounts under a key, all or none of them."""
-SETTLE: Final = "settle"
-"""Update: set what a key has really used."""
 ACCOUNTS_QUERY: Final = "accounts"
 RESERVE_ACTIVITY: Final = "perdure.reserve"
 
 Period: TypeAlias = Literal["day", "month"]
 _OLDER: Final = ""
 """Key of the sum of the oldest reservations of a period."""
+_SPENT: Final = "{title}: {used} of {limit}{unit} a {period} are used or reserved. It is free again from {free} (UTC)"
 _PERIODS: Final = 2
 """Periods of an account that are kept: the present one, and the one before."""
 
@@ -51,6 +51,20 @@ class ReservedAmount(WireModel):
     period: Period = "day"
     unit: str = ""
     """The unit of the amounts, such as `calls` or `tokens`."""
+    spare: float | None = Field(default=None, exclude_if=lambda spare: spare is None)
+    """An amount beside it, for a last Request. Where there is no room for both, what is left is granted, and the answer
+    says so. `None`: the amount is granted or refused."""
+
+
+class Settlement(WireModel):
+    """The amount that a key has really used of an account, in place of its reservation; 0 gives all of it back.
+
+    It is final: the key holds nothing any more.
+    """
+
+    key: str
+    account: str
+    amount: float
 
 
 class Reservation(WireModel):
@@ -58,14 +72,8 @@ class Reservation(WireModel):
 
     key: str
     amounts: list[ReservedAmount]
-
-
-class Settlement(WireModel):
-    """The amount that a key has really used of an account, in place of its reservation; 0 gives all of it back."""
-
-    key: str
-    account: str
-    amount: float
+    settled: list[Settlement] = Field(default_factory=list, exclude_if=lambda settled: not settled)
+    """What earlier reservations have used: settled first, and in any case."""
 
 
 class ReserveInput(WireModel):
@@ -98,6 +106,10 @@ class ReservationAnswer(WireModel):
     """The answer to a reservation: granted, or why not."""
 
     refused: str = ""
+    last: str = Field(default="", exclude_if=lambda last: not last)
+    """Why the granted amount is the last: there is no room for the `spare` beside it."""
+    unit: str = Field(default="", exclude_if=lambda unit: not unit)
+    """The unit of the account that is spent."""
 
 
 class AccountView(WireModel):
@@ -148,19 +160,34 @@ class Ledger:
 
     def reserve(self, wanted: Reservation, today: str) -> ReservationAnswer:
         """Reserve all amounts, or none. `today`: the day, `2026-01-31`, in UTC."""
+        for settled in wanted.settled:
+            self.settle(settled)
         for each in wanted.amounts:
             if (why := self._problem(each, wanted.key, today)) is not None:
-                return ReservationAnswer(refused=why)
+                return ReservationAnswer(refused=why, unit="" if each.spare is None else each.unit)
+        answer = ReservationAnswer()
         for each in wanted.amounts:
-            self._note(each, wanted.key, today)
-        return ReservationAnswer()
+            amount, left = exact(each.amount), exact(each.limit) - self._others(each, wanted.key, today)
+            if each.spare is not None and amount + exact(each.spare) > left:
+                amount = min(amount, left)
+                if not answer.last:
+                    answer = ReservationAnswer(last=self._spent(each, wanted.key, today), unit=each.unit)
+            elif each.spare is not None:
+                amount += exact(each.spare)
+            self._note(each, float(amount), wanted.key, today)
+        return answer
 
     def settle(self, settled: Settlement) -> None:
-        """Set what a key has used, in the period in which it was reserved."""
+        """Set what a key has used, in the period in which it was reserved last. Settled again, it changes nothing."""
         account = self.accounts.get(settled.account)
-        for amounts in account.amounts.values() if account is not None else ():
-            if settled.key in amounts:
-                amounts[settled.key] = settled.amount
+        if account is None:
+            return
+        holding = [since for since in sorted(account.amounts) if settled.key in account.amounts[since]]
+        for since in holding:
+            del account.amounts[since][settled.key]
+        if holding:
+            amounts = account.amounts[holding[-1]]
+            amounts[_OLDER] = float(_total([amounts.get(_OLDER, 0.0), settled.amount]))
 
     def views(self, today: str) -> list[AccountView]:
         """Return the accounts in their present periods."""
@@ -177,10 +204,15 @@ class Ledger:
             for account in self.accounts.values()
         ]
 
-    def _problem(self, wanted: ReservedAmount, key: str, today: str) -> str | None:
+    def _others(self, wanted: ReservedAmount, key: str, today: str) -> Fraction:
         account = self.accounts.get(wanted.account)
         amounts = {} if account is None else account.amounts.get(_since(wanted.period, today), {})
-        others = _total(amount for name, amount in amounts.items() if name != key)
+        return _total(amount for name, amount in amounts.items() if name != key)
+
+    def _problem(self, wanted: ReservedAmount, key: str, today: str) -> str | None:
+        others = self._others(wanted, key, today)
+        if wanted.spare is not None:
+            return self._spent(wanted, key, today) if others >= exact(wanted.limit) else None
         total = others + exact(wanted.amount)
         if total <= exact(wanted.limit):
             return None
@@ -190,7 +222,17 @@ class Ledger:
             f" ({wanted.title})"
         )
 
-    def _note(self, wanted: ReservedAmount, key: str, today: str) -> None:
+    def _spent(self, wanted: ReservedAmount, key: str, today: str) -> str:
+        return _SPENT.format(
+            title=wanted.title,
+            used=f"{float(self._others(wanted, key, today)):,.10g}",
+            limit=f"{wanted.limit:,.10g}",
+            unit=f" {wanted.unit}" if wanted.unit else "",
+            period=wanted.period,
+            free=_next(wanted.period, today),
+        )
+
+    def _note(self, wanted: ReservedAmount, amount: float, key: str, today: str) -> None:
         account = self.accounts.get(wanted.account)
         if account is None:
             account = self.accounts[wanted.account] = Account(
@@ -204,7 +246,7 @@ class Ledger:
         amounts = account.amounts.setdefault(since, {})
         if key not in amounts:
             account.counts[since] = account.counts.get(since, 0) + 1
-        amounts[key] = wanted.amount
+        amounts[key] = amount
         if len(amounts) > MAX_KEPT_RESERVATIONS:  # the oldest are not repeated any more
             oldest = [name for name in amounts if name != _OLDER][: MAX_KEPT_RESERVATIONS // 2]
             amounts[_OLDER] = float(_total([amounts.get(_OLDER, 0.0), *(amounts.pop(name) for name in oldest)]))
@@ -212,6 +254,14 @@ class Ledger:
 
 def _since(period: Period, today: str) -> str:
     return today if period == "day" else today[:7]
+
+
+def _next(period: Period, today: str) -> str:
+    """Return the first day of the next period."""
+    year, month, day = map(int, today.split("-"))
+    if period == "day" and day < calendar.monthrange(year, month)[1]:
+        return f"{year:04}-{month:02}-{day + 1:02}"
+    return f"{year + month // 12:04}-{month % 12 + 1:02}-01"
 
 
 def _total(amounts: Iterable[float]) -> Fraction:

@@ -31,6 +31,7 @@ from perdure.rules import Rule, RuleRecord
 from perdure.runs.budget import ExpectedUsage
 from perdure.runs.limits import Budget
 from perdure.runs.notifications import ApprovalRoutes
+from perdure.runs.shared_budgets import SharedBudget
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, Packed, WireModel, shorten
 from perdure.values.limits import MAX_INSIDE, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
@@ -216,6 +217,8 @@ class LoopInput(WireModel):
     """The rules of the run above (R23.1)."""
     unlent_rules: list[str] = Field(default_factory=list, exclude_if=operator.not_)
     """Keys of rules whose calls the run above has not left to the iterations."""
+    budgets: list[SharedBudget] = Field(default_factory=list, exclude_if=operator.not_)
+    """The budgets of the run above that many runs share (R24.8)."""
     givers: list[ToolOwner] = Field(default_factory=list)
     lineage: list[str] = Field(default_factory=list)
     delegates: dict[str, JsonObject] = Field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
@@ -63,6 +64,8 @@ class RunProgress(WireModel):
     """Whether the model has seen only the beginning of a value, so that `recall` is offered (R10.18)."""
     budget_noted: bool = False
     """Whether people were informed that the budget is nearly used (R19.5)."""
+    reserved: int = Field(default=0, exclude_if=operator.not_)
+    """Number of the Request whose share of budgets is reserved and not settled; 0: none (R24.8)."""
     tight: bool = False
     """Whether the context was too long for the model, and is shortened since (R9.7)."""
 

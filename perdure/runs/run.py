@@ -44,6 +44,7 @@ from perdure.runs.records import PastRequests, RunRecords
 from perdure.runs.rules import OUTPUT_BINDS_AT_END
 from perdure.runs.run_log import RunLog, StepKind
 from perdure.runs.sent_texts import added, sent_by
+from perdure.runs.shared_budgets import SharedBudget, merged_budgets
 from perdure.runs.undo import EffectLog, UndoRecord
 from perdure.runs.wire import PreparedWorker, RunInput
 from perdure.tools.engine import free_name
@@ -71,6 +72,8 @@ class RunIdentity:
     """Routes of the run above, for approval requests (R19.5)."""
     reasoning: bool = False
     """Whether the result holds the model's reasoning, for a session's readers (R10.16)."""
+    budgets_above: tuple[SharedBudget, ...] = ()
+    """The budgets of the run above that many runs share (R24.8)."""
     last_message: str = ""
     """The last message of the person in its session, for people who decide."""
 
@@ -84,6 +87,7 @@ class RunIdentity:
             routes_above=run_input.routes_above,
             reasoning=run_input.reasons,
             last_message=run_input.said,
+            budgets_above=tuple(run_input.budgets),
         )
 
 
@@ -171,6 +175,11 @@ class RunState:
     def lineage(self) -> list[str]:
         """The agents above, outermost first, and this one."""
         return [*self.identity.parents, self.agent.name]
+
+    @property
+    def shared_budgets(self) -> list[SharedBudget]:
+        """The budgets that the run shares with others: those of the run above, and its worker's (R24.8)."""
+        return merged_budgets(self.identity.budgets_above, self.prepared.budgets)
 
     @property
     def final(self) -> bool:

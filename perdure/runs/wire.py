@@ -23,6 +23,7 @@ from perdure.runs.limits import Budget, StopReason
 from perdure.runs.notifications import ApprovalRoutes, NotificationView
 from perdure.runs.prompt_parts import PromptParts
 from perdure.runs.rules import follows
+from perdure.runs.shared_budgets import SharedBudget
 from perdure.tools.invocation import Limited
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, Packed, WireModel
@@ -100,6 +101,8 @@ CONTEXT_TOO_LONG: Final = "ContextTooLong"
 """Type of the failure of a Request whose context is more than the model takes (R9.7)."""
 UNDO_STOPPED: Final = "UndoStopped"
 """Type of the failure of an undo run in which something could not be taken back (R23.4)."""
+LEDGER_AWAY: Final = "LedgerAway"
+"""Type of the failure of a run whose tenant's ledger does not answer, so that no share of a budget can be reserved."""
 LIMIT_REACHED: Final = "LimitReached"
 """Type of the failure of a run that came to a limit without an output."""
 
@@ -146,6 +149,8 @@ class PreparedWorker(WireModel):
     """Its rules about where parameters may come from (R15.5)."""
     worker_rules: list[Rule] = Field(default_factory=list, exclude_if=operator.not_)
     """The worker's `--rules`, which hold beside those of the agent file (R23.1)."""
+    budgets: list[SharedBudget] = Field(default_factory=list, exclude_if=operator.not_)
+    """The worker's `--budgets`, which the run shares with others (R24.8)."""
     delegates: dict[str, JsonObject] = Field(default_factory=dict)
     """The agent files that tools delegate to, however far down, as they were when the run started (R8.1)."""
     delegate_problems: dict[str, str] = Field(default_factory=dict)
@@ -369,6 +374,8 @@ class RunInput(WireModel):
     """What has happened before, for these rules and for those that hold over a session."""
     unlent_rules: list[str] = Field(default_factory=list, exclude_if=operator.not_)
     """Keys of rules whose calls the run above has not left to this one."""
+    budgets: list[SharedBudget] = Field(default_factory=list, exclude_if=operator.not_)
+    """The budgets of the run above that many runs share (R24.8)."""
     givers: list[ToolOwner] = Field(default_factory=list)
     """Whose policies the tools keep that the run was given (R8.2)."""
     lineage: list[str] = Field(default_factory=list)

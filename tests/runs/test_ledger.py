@@ -72,12 +72,13 @@ def test_the_oldest_reservations_are_kept_as_a_sum() -> None:
     )
 )
 def test_no_order_of_reservations_passes_a_limit(deeds: list[tuple[str, str, int, str]]) -> None:
-    ledger, granted = Ledger(), dict[tuple[str, str], int]()
+    ledger, granted, final = Ledger(), dict[tuple[str, str], int](), set[tuple[str, str]]()
     for what, key, amount, day in deeds:
         if what == "reserve" and (key, day) not in granted:
             if not ledger.reserve(asks(f"{key}{day}", amount), day).refused:
                 granted[key, day] = amount
-        elif what == "settle" and (key, day) in granted:
+        elif what == "settle" and (key, day) in granted and (key, day) not in final:
+            final.add((key, day))
             granted[key, day] = min(amount, granted[key, day])
             ledger.settle(Settlement(key=f"{key}{day}", account="euros", amount=granted[key, day]))
         elif what == "again":

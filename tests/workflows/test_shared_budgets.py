@@ -1,0 +1,162 @@
+"""Budgets that many runs share, with a worker and a server (R24.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from typing import Any
+
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Agent, Perdure, tool
+from perdure.client.histories import replay_history
+from perdure.hosting.connection import data_converter
+from perdure.runs.ledger import ACCOUNTS_QUERY, ledger_id
+from perdure.testing.scripted_model import ChatRequest, Turn
+from tests.support import harness, impatient
+
+DAILY = {"of": "tenant", "unit": "tokens", "sum": 2000, "per": "day", "share": 1000}
+
+
+@tool(safe=True)
+def look(name: str) -> str:
+    """Return what is there."""
+    return f"{name} is here"
+
+
+LOOKER = Agent("looker", tools=[look])
+
+
+def model(request: ChatRequest) -> Turn:
+    """Look again and again, 1,000 tokens each time, until an output is wanted."""
+    if "is free again from" in json.dumps(request.messages):
+        return Turn({"calls": [], "output": "the best"}, usage=(900, 100))
+    return Turn({"calls": [{"_tool": "look", "name": uuid.uuid4().hex}], "output": None}, usage=(900, 100))
+
+
+async def outcome(run: Any) -> str:
+    """How the run ended: the reason for its stop, or its failure."""
+    try:
+        await run.result()
+    except Exception as error:
+        return str(error)
+    return str((await run.view()).stop_reason)
+
+
+async def test_runs_at_once_cannot_pass_a_budget_together(time_skipping: WorkflowEnvironment) -> None:
+    tenant, perdure = uuid.uuid4().hex, Perdure(time_skipping.client)
+    async with harness(time_skipping.client, [look], model, budgets=[DAILY | {"sum": 5000}]) as it:
+        runs = [await perdure.start(LOOKER, "look", tenant=tenant, task_queue=it.task_queue) for _ in range(4)]
+        ends = await asyncio.gather(*map(outcome, runs))
+        (account,) = await perdure.limits(tenant=tenant)
+        views = [await run.view() for run in runs]
+        for each in (runs[0].id, ledger_id(tenant)):
+            await replay_history(await time_skipping.client.get_workflow_handle(each).fetch_history(), data_converter())
+    assert account.used == sum(view.usage.tokens for view in views) == 5000
+    assert "token_budget" in ends
+    assert {view.output for end, view in zip(ends, views, strict=True) if end == "token_budget"} == {"the best"}
+    assert all("is free again from" in end for end in ends if end != "token_budget")
+
+
+async def test_a_spent_budget_refuses_a_run_and_is_free_the_next_day(time_skipping: WorkflowEnvironment) -> None:
+    tenant, perdure = uuid.uuid4().hex, Perdure(time_skipping.client)
+    async with harness(time_skipping.client, [look], model, budgets=[DAILY]) as it:
+
+        async def play() -> str:
+            return await outcome(await perdure.start(LOOKER, "look", tenant=tenant, task_queue=it.task_queue))
+
+        assert await play() == "token_budget"
+        refused = await play()
+        assert f"budget of tenant {tenant}: 2,000 of 2,000 tokens a day are used or reserved." in refused
+        assert "It is free again from 20" in refused
+        assert "\n" not in refused
+        assert len(it.model.requests) == 2
+        await time_skipping.sleep(24 * 3600)
+        ledger = time_skipping.client.get_workflow_handle(ledger_id(tenant))
+        assert [each["used"] for each in await ledger.query(ACCOUNTS_QUERY, "2999-01-01")] == [0]
+        assert await play() == "token_budget"
+        assert [each.used for each in await perdure.limits(tenant=tenant)] == [2000]
+
+
+@tool(safe=True)
+async def hang() -> str:
+    """Wait until it is cancelled."""
+    await asyncio.Event().wait()
+    return ""
+
+
+async def test_failed_and_cancelled_runs_settle_what_they_have_used(time_skipping: WorkflowEnvironment) -> None:
+    tenant, perdure = uuid.uuid4().hex, Perdure(time_skipping.client)
+    hanging = Turn({"calls": [{"_tool": "hang"}], "output": None}, usage=(300, 50))
+    script = [Turn("No.", status=400), hanging]
+    budgets = [DAILY, DAILY | {"of": "sender", "per": "month"}, DAILY | {"of": "agent", "names": ["another"]}]
+    async with harness(time_skipping.client, [look, hang], script, budgets=budgets) as it:
+
+        async def used() -> dict[str, float]:
+            return {each.title: each.used for each in await perdure.limits(tenant=tenant)}
+
+        failed = await perdure.start(LOOKER, "look", tenant=tenant, sender="ann", task_queue=it.task_queue)
+        assert "failed" in await outcome(failed)
+        assert await used() == {f"budget of tenant {tenant}": 0, "budget of sender ann": 0}
+        hanger = Agent("hanger", tools=[hang])
+        run = await perdure.start(hanger, "wait", tenant=tenant, sender="bob", task_queue=it.task_queue)
+        await it.until_answered(run.id)
+        assert (await used())["budget of sender bob"] == 2000  # its Request, and one for its best answer
+        await run.cancel()
+        await outcome(run)
+        assert await used() == {
+            f"budget of tenant {tenant}": 350,
+            "budget of sender ann": 0,
+            "budget of sender bob": 350,
+        }
+
+
+async def test_a_delegate_counts_once_for_the_agent_of_the_outermost_run(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    perdure, tenant = Perdure(time_skipping.client), uuid.uuid4().hex
+    helper = Agent("helper", tools=[look])
+    boss = Agent("boss", tools=[helper])
+    budgets = [DAILY | {"of": "agent", "sum": 5000}, DAILY | {"unit": "dollars", "sum": 1, "share": 0.001}]
+    helps = Turn({"calls": [{"_tool": "helper", "request": "a"}], "output": None}, usage=(900, 100))
+    done = Turn({"calls": [], "output": "done"}, usage=(900, 100))
+    prices = {"scripted": {"prompt": 1, "completion": 1}}
+    async with harness(
+        time_skipping.client,
+        [look],
+        [helps, done, done],
+        budgets=budgets,
+        prices=prices,
+        fast_model="scripted",
+        smart_model="scripted",
+    ) as it:
+        run = await perdure.start(boss, "help", tenant=tenant, task_queue=it.task_queue)
+        await run.result()
+        found = [(each.title, each.unit, each.used) for each in await perdure.limits(tenant=tenant)]
+    assert found == [("budget of agent boss", "tokens", 3000), (f"budget of tenant {tenant}", "dollars", 0.003)]
+
+
+impatient_server = impatient(20)
+
+
+async def test_a_run_that_continues_as_new_settles_each_request_once(impatient_server: WorkflowEnvironment) -> None:
+    tenant, perdure = uuid.uuid4().hex, Perdure(impatient_server.client)
+    async with harness(impatient_server.client, [look], model, budgets=[DAILY | {"sum": 6000, "per": "month"}]) as it:
+        run = await perdure.start(LOOKER, "look", tenant=tenant, task_queue=it.task_queue)
+        await run.result()
+        handle = impatient_server.client.get_workflow_handle(run.id)
+        execution = (await handle.describe()).raw_description.workflow_execution_info
+        assert execution.first_run_id != execution.execution.run_id, "it did not continue as new"
+        view, (account,) = await run.view(), await perdure.limits(tenant=tenant)
+        await impatient_server.client.get_workflow_handle(ledger_id(tenant)).terminate()
+    assert (view.usage.tokens, view.stop_reason) == (6000, "token_budget")
+    assert (account.used, account.reservations) == (6000, 6)
+
+
+async def test_a_dollar_budget_refuses_a_model_without_a_price(time_skipping: WorkflowEnvironment) -> None:
+    perdure, budgets = Perdure(time_skipping.client), [DAILY | {"unit": "dollars"}]
+    async with harness(time_skipping.client, [look], model, budgets=budgets, fast_model="own/one") as it:
+        run = await perdure.start(LOOKER, "look", tenant=uuid.uuid4().hex, task_queue=it.task_queue)
+        assert "the price of own/one is not known, so the budget of tenant" in await outcome(run)
+    assert it.model.requests == []

@@ -1,0 +1,95 @@
+"""Reservations in the tenant's ledger: of one call under a rule, and of a run's Requests under shared budgets."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from perdure.workflows.failures import message_of
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.runs.ledger import RESERVE_ACTIVITY, Reservation, ReservationAnswer, ReserveInput, Settlement
+    from perdure.runs.limits import Limit
+    from perdure.runs.run import RunState
+    from perdure.runs.shared_budgets import accounts_of, amounts_of, settlements_of
+    from perdure.runs.views import summary as line
+
+_RESERVED_WITHIN: Final = timedelta(minutes=5)
+"""Time for a reservation: a worker may have to start first."""
+_SETTLED_WITHIN: Final = timedelta(seconds=30)
+"""Time for the settlement at a run's end, which a ledger that is away does not hold up for longer."""
+
+
+async def reserve(
+    tenant: str, wanted: Reservation, summary: str, within: timedelta = _RESERVED_WITHIN
+) -> ReservationAnswer:
+    """Reserve amounts in the ledger of a tenant. Raise `ActivityError` where it does not answer in time."""
+    answer: ReservationAnswer = await workflow.execute_activity(
+        RESERVE_ACTIVITY,
+        ReserveInput(tenant=tenant, reservation=wanted),
+        result_type=ReservationAnswer,
+        start_to_close_timeout=timedelta(seconds=30),
+        schedule_to_close_timeout=within,
+        summary=line(summary),
+    )
+    return answer
+
+
+class RequestShares:
+    """The shares of a run's Requests in budgets of its tenant, sender and agent (R24.8)."""
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self._tenant = run.identity.owner.tenant
+        self._accounts = accounts_of(run.shared_budgets, run.identity.owner, run.lineage[0])
+        self.refused = ""
+        """Why the coming Request cannot be made at all."""
+
+    async def reserve(self, model: str) -> None:
+        """Reserve the share of the coming Request, to this model, and settle the one before. Limit the run where a budget is spent."""
+        run, number = self._run, self._run.progress.number
+        if not self._accounts or (run.fork is not None and run.fork.answer(number) is not None):
+            return
+        amounts = amounts_of(self._accounts, model, run.progress.expected, run.prepared.prices)
+        if isinstance(amounts, str):
+            self._limit(amounts, "dollars", refused=True)
+            return
+        wanted = Reservation(key=self._key(number), amounts=amounts, settled=self._settled())
+        try:
+            answer = await reserve(self._tenant, wanted, f"the share of Request {number} in shared budgets")
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            self.refused = f"the tenant's ledger does not answer: {message_of(error)}"
+            return
+        run.progress.reserved = 0 if answer.refused else number
+        if answer.refused or answer.last:
+            self._limit(answer.refused or answer.last, answer.unit, refused=bool(answer.refused))
+
+    async def settle(self) -> None:
+        """Settle the last Request at the run's end, however it ends. Without an answer its share stays reserved."""
+        if settled := self._settled():
+            wanted = Reservation(key=self._key(self._run.progress.reserved), amounts=[], settled=settled)
+            try:
+                await reserve(self._tenant, wanted, "what the last Request has used of shared budgets", _SETTLED_WITHIN)
+            except ActivityError:
+                return
+            self._run.progress.reserved = 0
+
+    def _settled(self) -> list[Settlement]:
+        number, log = self._run.progress.reserved, self._run.records.past.log
+        if not number:
+            return []
+        request = next((view for view in reversed(log) if view.number == number), None)
+        return settlements_of(self._accounts, self._key(number), request)
+
+    def _limit(self, words: str, unit: str, *, refused: bool) -> None:
+        limits = self._run.limits
+        self.refused = words if refused else ""
+        limits.reached = limits.reached or Limit("cost_budget" if unit == "dollars" else "token_budget", words)
+
+    def _key(self, number: int) -> str:
+        return f"{workflow.info().workflow_id}/{number}"
