@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from perdure.approvals.decisions import approval_digest, digest
 from perdure.approvals.requests import condition_words
-from perdure.errors import DecisionError, Problem, clip
+from perdure.errors import AgentError, DecisionError, Problem, clip
 from perdure.plan import Call
+from perdure.rules import parse_rules
 from perdure.tools.definitions import definition_name
 from perdure.tools.quorum import Quorum, quorum_of
 from perdure.tools.tool import READ_SKILL, Tool, check_rule
@@ -458,21 +459,25 @@ def _level_asks(ask: Ask, *, safe: bool, dangerous: bool, tainted: bool) -> bool
 
 
 def policy_problems(document: Json) -> list[Problem]:
-    """Return a problem for each tool that an agent file's own policy names and its context does not have.
+    """Return a problem for each tool that an agent file's own policy, or a rule of it, names and its context does not have.
 
-    Nothing would ever need approval because of them (R7.1), and no flow rule would ever apply to them (R15.5). Use it
-    for an agent that is run by itself: a delegate may get tools from other agents.
+    Nothing would ever need approval because of them (R7.1), and no flow rule (R15.5) or rule of runs (R23.1) would ever
+    apply to them. Use it for an agent that is run by itself: a delegate may get tools from other agents.
     """
     config = document.get("config") if isinstance(document, dict) else None
-    approval = config.get("approval") if isinstance(config, dict) else None
     context = document.get("context", []) if isinstance(document, dict) else None
-    if not isinstance(approval, dict) or not isinstance(context, list):
+    if not isinstance(config, dict) or not isinstance(context, list):
+        return []
+    approval, of_runs = config.get("approval"), config.get("rules")
+    if not isinstance(approval, dict):
+        approval = {}
+    if not approval and not of_runs:
         return []
     rules, flows = approval.get("tools"), approval.get("flows")
     named = [message["tool"] for message in context if isinstance(message, dict) and "tool" in message]
     names = [definition_name(tool) if isinstance(tool, dict) else tool for tool in named]
     known = [name for name in names if isinstance(name, str)]
-    prompt = config.get("prompt") if isinstance(config, dict) else None
+    prompt = config.get("prompt")
     known += [READ_SKILL] if isinstance(prompt, dict) and prompt.get("skills") else []  # skills bring this tool
     delegates = any(isinstance(tool, dict) and "_delegate" in tool for tool in named)
     at = ("config", "approval")
@@ -482,7 +487,20 @@ def policy_problems(document: Json) -> list[Problem]:
     for place, flow in enumerate(flows if isinstance(flows, list) else ()):
         unknown = _unknown_ends(flow, known, delegates=delegates) if isinstance(flow, dict) else {}
         wrong += [((*at, "flows", place, end), name) for end, name in unknown.items()]
+    if not delegates:  # the rules hold for their tools too
+        codes = [tool["_activity"] for tool in named if isinstance(tool, dict) and "_activity" in tool]
+        for place, rule in enumerate(of_runs if isinstance(of_runs, list) else ()):
+            found = [name for name in _tools_of_rule(rule) if name not in known and name not in codes]
+            wrong += [(("config", "rules", place), name) for name in found]
     return [problem_at(place, none_of(name, "tool of this agent", known)) for place, name in wrong]
+
+
+def _tools_of_rule(rule: Json) -> tuple[str, ...]:
+    """Return the tools that a rule of runs names; of one that is not valid none, because its own problem is reported."""
+    try:
+        return parse_rules([rule])[0].tools
+    except AgentError:
+        return ()
 
 
 def _unknown_ends(flow: JsonObject, known: Sequence[str], *, delegates: bool) -> dict[str, str]:

@@ -448,6 +448,9 @@ class WaitingView(WireModel):
     """`{"makespan", "levels": [[call ids]], "asks": [call ids]}`."""
     ask: str = Field(default="", exclude_if=operator.not_)
     """The tool's own question, with the parameters: `refund 120 EUR to C-17?`; left out where it has none."""
+    rules: list[str] = Field(default_factory=list, exclude_if=operator.not_)  # R23.1
+    """The verdict on each rule that concerns it, one line each, violated ones first: `unknown: at_most(refund.euros,
+    sum=100, per="run"): the sum is only known at the calls`; left out where the run has no such rule."""
     no_undo: list[str] = Field(default_factory=list, exclude_if=operator.not_)  # R23.4
     """The calls of it whose effects nobody can take back, in a run that has tools with an undo."""
     sender: str = Field(default="", exclude_if=operator.not_)

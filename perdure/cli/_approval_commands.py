@@ -98,7 +98,7 @@ def _listed_row(one: Any) -> list[str]:
 
 def _whole_row(one: Any) -> list[str]:
     offer = one.offer
-    asked = "\n".join([offer.sentence, *offer.ways, *_no_undo(offer)])
+    asked = "\n".join([offer.sentence, *offer.ways, *offer.rules, *_no_undo(offer)])
     return [asked, offer.sender, offer.agent, age(offer.requested_at), one.run_id, offer.call]
 
 
@@ -303,7 +303,12 @@ def _panel(one: Any) -> RenderableType:
     shown = dumps(_shown(offer) if offer.calls is None else offer.calls, indent=2)
     body = Syntax(shown, "json", background_color="default")
     return Panel(
-        Group(Text(offer.sentence, style="bold"), *_person(offer), body, *map(Text, [*offer.ways, *_no_undo(offer)])),
+        Group(
+            Text(offer.sentence, style="bold"),
+            *_person(offer),
+            body,
+            *map(Text, [*offer.ways, *offer.rules, *_no_undo(offer)]),
+        ),
         subtitle=f"{one.run_id}, call {offer.call}; waits for {age(offer.requested_at)}",
         subtitle_align="left",
     )

@@ -207,7 +207,16 @@ def limits(
         for account in found
     ]
     console = screen()
-    console.print(table(["account", "since", "used", "times"], rows, console.width, gives=["account"], right=["times"]))
+    console.print(
+        table(
+            ["account", "since", "used", "times"],
+            rows,
+            console.width,
+            gives=["account"],
+            drops=["times"],
+            right=["times"],
+        )
+    )
 
 
 @lists_app.command()

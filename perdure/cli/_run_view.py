@@ -70,6 +70,7 @@ def run_table(view: RunView, width: int) -> RenderableType:
             parts.append(Text(f"  {wait_line(view.wait)}", style="yellow"))
         if calls:
             parts.append(_calls_table(calls, view, width))
+    parts += [Text(harmless(line), style="yellow" if line.startswith("violated") else "dim") for line in view.rules]
     if view.trouble:
         parts.append(Text(view.trouble, style="bold red"))
     return Group(*parts)

@@ -51,9 +51,14 @@ class Caller:
     token: str
     """The token's id, which is no secret: rates are kept, and lines logged, by it."""
     roles: frozenset[str] = frozenset()
-    """For quorums of approvals (R24.6): of the token, never of a body."""
+    """For quorums of approvals (R24.6) and the rule `needs` (R23.1): of the token, never of a body."""
     context: JsonObject = field(default_factory=dict, hash=False, repr=False)
-    """What else is known of the sender, for tools, hooks and approvers (R19.1): of the token, never of a body."""
+    """What else is known of the sender, for rules, tools, hooks and approvers (R19.1): of the token, never of a body. Roles that
+    it does not name itself are in it as `roles`."""
+
+    def __post_init__(self) -> None:
+        if self.roles and "roles" not in self.context:
+            object.__setattr__(self, "context", {**self.context, "roles": sorted(self.roles)})
 
     def may(self, right: str) -> bool:
         """Whether it has the right."""

@@ -15,7 +15,9 @@ from perdure.errors import clip
 from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestView
 from perdure.plan import ENDED, Call, Plan, simulate
+from perdure.rules import Rule, RuleBook, RuleVerdict, judge_plan
 from perdure.runs.context import message_fates
+from perdure.runs.delegates import tools_of_delegate
 from perdure.runs.events import Event
 from perdure.runs.prompts import call_line
 from perdure.runs.records import RECENT, plan_reads, plan_writes
@@ -76,13 +78,50 @@ def run_ways(view: RunView) -> Iterator[str]:
             yield f"{call.id} {call.tool}.{name} ← {in_words(names)}"
 
 
+_RULES_SHOWN: Final = 20
+_RULE: Final = 500
+"""Characters of a rule's line."""
+_WORST_FIRST: Final = ("violated", "unknown", "proven")
+
+
+def plan_verdicts(run: RunState) -> list[tuple[Rule, RuleVerdict]]:
+    """Return the verdict on each rule of the run over the calls of its plan that are still to begin."""
+    book = run.rules
+    if run.plan is None or not book.rules:
+        return []
+    verdicts = judge_plan(run.plan, book, lambda tool: tools_of_delegate(tool, run))
+    return list(zip(book.rules, verdicts, strict=True))
+
+
+def rule_lines(verdicts: Sequence[tuple[Rule, RuleVerdict]], book: RuleBook, call: Call | None = None) -> list[str]:
+    """Return one line for each rule, violated ones first, as every page, list and drawing of a run shows them.
+
+    `call`: only the rules that concern it. Its parameters are resolved, so a rule that they break is violated.
+    """
+    if not verdicts:
+        return []
+    if call is not None:
+        own = {rule.key for rule in book.concerning(call)}
+        broken = {each.rule.key: each.words for each in book.breaches(call)} if call.inputs.items is None else {}
+        verdicts = [
+            (rule, RuleVerdict(rule=rule.words, status="violated", call=call.id, words=broken[rule.key]))
+            if rule.key in broken
+            else (rule, verdict)
+            for rule, verdict in verdicts
+            if rule.key in own or verdict.call == call.id
+        ]
+    found = sorted((verdict for _, verdict in verdicts), key=lambda each: _WORST_FIRST.index(each.status))
+    lines = [clip(each.line, _RULE) for each in found[:_RULES_SHOWN]]
+    return lines + ([f"and {len(found) - _RULES_SHOWN} more rules"] if len(found) > _RULES_SHOWN else [])
+
+
 _SHOWN_IN_LISTS: Final = 300
 """Characters of parameters, and of a reason, in a list of waiting requests."""
 
 
 def run_view(run: RunState, run_id: str) -> RunView:
     """Return the run as it stands, with its newest `MAX_VIEWED` calls."""
-    plan, past = run.plan, run.records.past
+    plan, past, verdicts = run.plan, run.records.past, plan_verdicts(run)
     newest = [] if plan is None else [*islice(plan.every_call_reversed(), MAX_VIEWED)][::-1]
     edges = [] if plan is None else plan.newest_edges(MAX_VIEWED_EDGES)
     earlier = past.calls[max(0, len(past.calls) + len(newest) - MAX_VIEWED) :]
@@ -109,7 +148,8 @@ def run_view(run: RunState, run_id: str) -> RunView:
         left=run.provenance.left(run.state, run.progress, run.records.table.sets, run.output.sources)
         if run.identity.in_session
         else {},
-        waiting=waiting_views(run),
+        waiting=waiting_views(run, verdicts=verdicts),
+        rules=rule_lines(verdicts, run.rules),
         wait=run.wait,
         notifications=run.notifications,
         refusals=run.approval_queue.refusals,
@@ -125,13 +165,22 @@ def run_view(run: RunState, run_id: str) -> RunView:
     )
 
 
-def waiting_views(run: RunState, only: str | None = None, skip: int = 0) -> list[WaitingView]:
+def waiting_views(
+    run: RunState,
+    only: str | None = None,
+    skip: int = 0,
+    *,
+    verdicts: Sequence[tuple[Rule, RuleVerdict]] | None = None,
+) -> list[WaitingView]:
     """Return the requests that wait for a person, oldest first, without the first `skip`.
 
-    With `only`, return that call's request, or that Request's plan, alone.
+    With `only`, return that call's request, or that Request's plan, alone. `verdicts`: those of `plan_verdicts`, if they
+    are known.
     """
     offers = [offer for offer in run.approval_queue.waiting.values() if only is None or offer.id == only][skip:]
-    return [request_view(offer, run) for offer in offers]
+    if offers and verdicts is None:
+        verdicts = plan_verdicts(run)
+    return [request_view(offer, run, verdicts or ()) for offer in offers]
 
 
 def masked_owner(owner: RunOwner) -> RunOwner:
@@ -139,9 +188,12 @@ def masked_owner(owner: RunOwner) -> RunOwner:
     return owner.model_copy(update={"context": masked_context(owner.context)}) if owner.context else owner
 
 
-def request_view(offer: ApprovalRequest, run: RunState) -> WaitingView:
+def request_view(
+    offer: ApprovalRequest, run: RunState, verdicts: Sequence[tuple[Rule, RuleVerdict]] = ()
+) -> WaitingView:
     """Return what a person sees of a request, and of whom it is for."""
     view = waiting_view(offer, run.agent.name, run.approval_queue.guard, run.dry_plan)
+    view.rules = [] if offer.question else rule_lines(verdicts, run.rules, offer.call)
     if run.records.effects.notes and not offer.question:
         calls = offer.calls if offer.call is None else [offer.call]
         view.no_undo = without_undo(each for call in calls for each in call.written())
@@ -435,6 +487,8 @@ def details(run: RunState, run_id: str = "") -> str:
         lines += ["", f"Request {last.number}: {plain(last.model)} ({plain(last.reason)}), {last.status}"]
     if run.wait is not None:
         lines += ["", f"**{plain(run.wait.text())} UTC**"]
+    if rules := rule_lines(plan_verdicts(run), run.rules):
+        lines += ["", "Rules over the plan:", "", *(f"- {plain(line)}" for line in rules)]
     if waiting := run.approval_queue.waiting:
         lines += [
             "",
@@ -608,7 +662,17 @@ def _size_of_model(model: BaseModel) -> int:
     return len(model.model_dump_json(by_alias=True).encode()) + 1
 
 
-_LARGE_OF_OFFER: Final = ("params", "items", "parameters", "calls", "simulation", "runs", "reason", "description")
+_LARGE_OF_OFFER: Final = (
+    "params",
+    "items",
+    "parameters",
+    "calls",
+    "simulation",
+    "runs",
+    "reason",
+    "description",
+    "rules",
+)
 _NAMED: Final = 1000
 """Bytes in which a request can be named, without its content."""
 _SHOWN_FITTING: Final = 4000
@@ -630,7 +694,8 @@ def _cut_request(view: WaitingView, share: int, sizes: Sizes) -> WaitingView:
     update |= {name: clipped(getattr(view, name), _NAME) for name in ("tool", "agent")}
     if share < _SHOWN_FITTING:
         reason = clipped(view.reason, _NAME)
-        update |= {"reason": reason, "description": "", "params": {}, "items": None, "calls": None, "runs": {}}
+        update |= {"reason": reason, "description": "", "params": {}, "items": None, "calls": None}
+        update |= {"runs": {}, "rules": []}
         return view.model_copy(update=update)
     names = [name for name in _LARGE_OF_OFFER if name not in update]
     needed = [sizes.of(getattr(view, name)) for name in names]

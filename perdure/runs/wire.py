@@ -314,6 +314,8 @@ class RunView(RunResult):
     """The sender, tenant, session and context of its start; secrets in the context are masked."""
     waiting: list[WaitingView] = Field(default_factory=list)
     """What waits for a person, oldest first."""
+    rules: list[str] = Field(default_factory=list, exclude_if=operator.not_)  # R23.1
+    """The verdict on each rule of the run over its running plan, one line each, violated ones first."""
     wait: ModelWait | None = None  # R20.5
     """The model that it waits for, while its provider is away."""
     notifications: list[NotificationView] = Field(default_factory=list)  # R19.5

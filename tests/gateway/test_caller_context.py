@@ -40,6 +40,8 @@ TELLER: dict[str, Any] = {
     "caller_context": {"properties": {"customer": {"type": "string"}}, "required": ["customer"]},
 }
 
+PAYER = TELLER | {"name": "payer", "config": {"rules": [{"rule": "needs", "role": "finance", "call": "who"}]}}
+
 
 @tool(safe=True)
 async def who(ctx: ToolContext) -> str:
@@ -65,8 +67,9 @@ class At:
 @asynccontextmanager
 async def serving(server: WorkflowEnvironment, folder: Path, **more: Any) -> AsyncIterator[At]:
     people: Any = [("shop", "ann", ["*"], None, ANN), ("shop", "bob", ["*"], None, BOB), ("shop", "eve", ["*"])]
+    people.append(("shop", "kim", ["*"], None, ANN, ["finance"]))
     tokens = write_tokens(folder / "tokens.json", *people)
-    agents = write_agents(folder / "agents", TELLER)
+    agents = write_agents(folder / "agents", TELLER, PAYER)
     settings: Settings = changed(load(), {"agents": agents, "gateway_tokens": folder / "tokens.json"})
     async with harness(server.client, [who], says) as it:
         perdure = Perdure(server.client, task_queue=it.task_queue)
@@ -126,6 +129,38 @@ async def test_a_body_sets_none(dev_server: WorkflowEnvironment, tmp_path: Path)
         assert nobody.json()["detail"] == "the context breaks the agent's schema for it: $ lacks 'customer'"
 
 
+async def test_r23_1_the_rule_needs_takes_the_roles_of_the_token_alone(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    async with serving(dev_server, tmp_path) as at:
+        perdure = at.served.gateway.perdure
+        kim = perdure.get_run((await at.post("/v1/runs", {"agent": "payer"}, 3)).json()["runId"])
+        assert await kim.result() == "<shop kim C-17>"
+        assert (await kim.view()).owner.context == ANN | {"roles": ["finance"]}
+        session = some_name()
+        sent = await at.post(f"/v1/sessions/{session}/messages", {"agent": "payer", "text": "Who?"}, 3)
+        found = perdure.session(session, tenant="shop")
+        assert await found.reply(sent.json()["messageId"], sender="kim") == "<shop kim C-17>"
+
+        ann = perdure.get_run((await at.post("/v1/runs", {"agent": "payer"})).json()["runId"])
+        await ann.wait()
+        (call, *_) = (await ann.view()).calls
+        assert (call.status, (call.error or {})["code"]) == ("invalid", "rule_broken")
+        assert 'no role "finance"' in (call.error or {})["message"]
+        body = {"agent": "payer", "context": {"roles": ["finance"]}}
+        assert (await at.post("/v1/runs", body)).status_code == 422
+        claims: Any = {"roles": ["finance"], "context": {"roles": ["finance"]}}
+        thread: Any = {
+            "threadId": some_name(),
+            "runId": "r",
+            "messages": [{"id": "m", "role": "user", "content": "Who?"}],
+        }
+        thread |= {"tools": [], "state": claims, "context": [], "forwardedProps": claims}
+        answer = (await at.post("/ag-ui/payer", thread)).text
+        assert '"code":"stuck"' in answer
+        assert "<shop ann" not in answer
+
+
 async def test_a_run_is_told_something_by_callers_of_its_context(
     dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:
@@ -161,6 +196,10 @@ async def test_an_application_sets_the_context(dev_server: WorkflowEnvironment, 
 async def test_a_token_carries_one() -> None:
     text, entry = new_token("shop", "ann", ["read"], None, ANN)
     assert entry.caller.context == ANN
+    with_roles = new_token("shop", "ann", ["read"], None, ANN, ["b", "a"])[1]
+    assert with_roles.caller.context == ANN | {"roles": ["a", "b"]}
+    own = new_token("shop", "ann", ["read"], None, {"roles": ["c"]}, ["b"])[1]
+    assert own.caller.context == {"roles": ["c"]}
     assert "C-17" not in text
     assert "C-17" not in repr(entry.caller)
     with pytest.raises(SettingsError, match="the context has 9,0"):

@@ -97,6 +97,34 @@ def test_a_rule_about_flows_names_tools_that_there_are(tmp_path: Path) -> None:
     assert [each.split(": ")[1] for each in problems(json.dumps(agent), tmp_path)] == ["$.config.approval.flows[4].to"]
 
 
+def test_r23_1_a_rule_of_runs_names_tools_that_there_are(tmp_path: Path) -> None:
+    defined = {"name": "pay", "_activity": "charge"}
+    tools: list[dict[str, Any]] = [{"type": "tool", "tool": tool} for tool in ("fraud_check", "refund", defined)]
+    good: list[dict[str, Any]] = [
+        {"rule": "precedes", "first": "fraud_check", "then": "refund"},
+        {"rule": "count_at_most", "of": "charge", "count": 1},
+    ]
+    wrong = [
+        {"rule": "never_after", "call": "refnd", "after": "pay"},
+        {"rule": "at_most", "of": "fefund.euros", "sum": 1},
+    ]
+    agent = {"config": {"rules": [*good, *wrong]}, "context": tools}
+    assert problems(json.dumps(agent), tmp_path) == [
+        'wrong.json:1: $.config.rules[2]: "refnd" is not a known tool of this agent; did you mean "refund"?',
+        'wrong.json:1: $.config.rules[3]: "fefund" is not a known tool of this agent; did you mean "refund"?',
+    ]
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(agent))
+    (planned := tmp_path / "plan.json").write_text('[{"_tool": "refund"}]')
+    for command in (["agent", "check", str(file)], ["plan", "validate", str(planned), "--agent", str(file)]):
+        found = CliRunner().invoke(app, command)
+        assert found.exit_code == 2
+        assert '"refnd" is not a known tool of this agent' in found.stderr
+    tools.append({"type": "tool", "tool": {"name": "ask_clerk", "_delegate": "clerk"}})  # whose tools are its own
+    file.write_text(json.dumps(agent))
+    assert Agent.read_to_run(file).name == "a"
+
+
 def test_from_python_a_policy_names_no_tool_but_the_agents_own() -> None:
     def agent(name: str) -> Agent[Any]:
         return Agent("a", instructions="x", tools=["price"], approval={"tools": {name: "always"}})

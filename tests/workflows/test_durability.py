@@ -96,8 +96,8 @@ class Site:
         assert self._worker is not None
         await self._worker.kill()
 
-    async def start_run(self, tool: str = "note") -> AgentHandle:
-        document = agent(tool)
+    async def start_run(self, tool: str = "note", **more: Any) -> AgentHandle:
+        document = agent(tool, **more)
         return await start_run(self.client, parse_agent(document), document, run_id=self._queue, task_queue=self._queue)
 
     def effects(self) -> list[str]:

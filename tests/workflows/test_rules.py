@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from perdure.runs.ledger import ledger_id
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
 from tests.support import DONE, agent, harness, impatient
+from tests.timeouts import HANG
+from tests.workflows.test_durability import CALLS, answered, site
 from tests.workflows.test_resets import reset
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -378,3 +382,87 @@ async def test_a_ledger_continues_as_new_with_its_accounts(impatient_server: Wor
         await handle.terminate()
     assert (account.used, account.reservations, account.period) == (100, 5, "month")
     assert refunds() == [20] * 5
+
+
+async def test_a_killed_worker_s_calls_count_once(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    more = {"_tool": "note", "text": "four"}
+    script = [{"calls": CALLS, "output": None}, {"calls": [more], "output": None}, DONE]
+    async with site(dev_server, script, tmp_path) as it:
+        it.bell.quiet = True
+        handle = await it.start_run(config=rules(count_at_most("note", 3)))
+        await it.bell.wait_for(2)
+        await answered(it.client, handle.id)
+        await it.kill()
+        it.bell.answer()
+        await it.start_worker()
+        result = await handle.result()
+    assert [(call.status, call.attempts > 1) for call in result.calls[:2]] == [("done", True)] * 2
+    assert [call.status for call in result.calls[2:]] == ["done", "invalid"]
+    assert it.effects() == ["1.0", "1.1", "1.2"]
+
+
+async def test_a_call_that_a_message_holds_does_not_count_once_it_is_dropped(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    working, go = asyncio.Event(), asyncio.Event()
+
+    @tool(safe=True)
+    async def wait() -> str:
+        """Wait."""
+        working.set()
+        await go.wait()
+        return "over"
+
+    def model(request: ChatRequest) -> Any:
+        if request.number == 1:
+            return plan({"_tool": "wait", "_outputPath": "†state.over"}, pays(60, "ann", _after=["1.0"]))
+        if request.number == 2:
+            go.set()
+            return plan({"_tool": "keep", "drop": ["1.1"]})
+        return plan(pays(100, "eve"), pays(1, "eve")) if request.number == 3 else {"calls": [], "output": {"ok": True}}
+
+    async with harness(time_skipping.client, [*TOOLS, wait], model) as it:
+        handle = await it.start(agent("wait", "refund", config=rules(at_most("refund.euros", 100))))
+        await asyncio.wait_for(working.wait(), HANG)
+        await Perdure(it.client).get_run(handle.id).steer("Wait, pay bob!")
+        result = await handle.result()
+    assert result.status == "completed"
+    assert refunds() == [100]
+    refused = [call.params for call in result.calls if call.status == "invalid"]
+    assert {"customer": "eve", "euros": 1} in refused
+
+
+async def test_what_a_terminated_delegate_has_done_counts(dev_server: WorkflowEnvironment) -> None:
+    working = asyncio.Event()
+
+    @tool(safe=True)
+    async def hang() -> str:
+        """Wait."""
+        working.set()
+        await asyncio.sleep(HANG)
+        return "over"
+
+    clerk = Agent("clerk", tools=[send_mail, hang])
+    boss = Agent(
+        "boss", tools=[clerk, send_mail, refund], rules=[count_at_most("send_mail", 2), at_most("refund.euros", 9)]
+    )
+    mail = {"_tool": "send_mail", "to": "x"}
+
+    def model(request: ChatRequest) -> Any:
+        if "hang" in json.dumps(request.body) and '"clerk"' not in json.dumps(request.body):
+            return plan(mail, {"_tool": "hang", "_after": ["1.0"]})
+        seen[request.run_id] = turn = seen.get(request.run_id, 0) + 1
+        return {1: plan({"_tool": "clerk", "request": "write"}), 2: plan(mail, mail, pays(9))}.get(
+            turn, {"calls": [], "output": "done"}
+        )
+
+    seen: dict[str, int] = {}
+    async with harness(dev_server.client, [*TOOLS, hang], model) as it:
+        run = await Perdure(it.client, task_queue=it.task_queue).start(boss, "write")
+        await asyncio.wait_for(working.wait(), HANG)
+        await it.client.get_workflow_handle(f"{run.id}/1.0").terminate()
+        await run.wait()
+        view = await run.view()
+    assert [call.status for call in view.calls] == ["failed", "done", "invalid", "done"]
+    assert "send_mail was called 2 times" in (view.calls[2].error or {})["message"]
+    assert sorted(map(str, begun)) == ["('refund', 9.0)", "('send_mail', 'x')", "('send_mail', 'x')"]
