@@ -115,7 +115,9 @@ class PrepareActivity:
         keeps_version: bool = False,
         rules: Iterable[Rule] = (),
         budgets: Iterable[SharedBudget] = (),
+        audited: bool = False,
     ) -> None:
+        self._audited = audited
         self._routes = routes or NotificationRoutes({}, registry.notification_routes)
         self._shelf = shelf or PromptFolders()
         self._pages = pages
@@ -203,6 +205,7 @@ class PrepareActivity:
             prompt=parts,
             pages=self._pages,
             keeps_version=self._keeps_version,
+            audited=self._audited,
             worker_rules=self._rules,
             budgets=self._budgets,
         )

@@ -16,6 +16,7 @@
     │   ├── CursorError          an invalid position among events
     │   ├── ScheduleError        a schedule with an invalid name, invalid times or an invalid policy
     │   └── MessageRefusedError  a session refused a message, a withdrawal or a decision; nothing has changed
+    ├── AuditError               a line of an audit log was changed, or lines are missing
     ├── SettingsError            an option, a variable or a file of settings cannot be used
     ├── ServerError              no Temporal server answers, or none can be started
     ├── RunError                 an operation on a run cannot be done; the run is unchanged
@@ -249,6 +250,22 @@ class HookDefinitionError(ProtocolError):
     """
 
     # R10.17
+
+
+class AuditError(PerdureError):
+    """A line of an audit log that was changed, or lines that are missing.
+
+    ```python
+    from perdure.runs.audit import verify_chain
+
+    try:
+        verify_chain(["no line of a log"])
+    except AuditError as error:
+        print(error)
+    ```
+    """
+
+    # R24.4
 
 
 class CursorError(ProtocolError):

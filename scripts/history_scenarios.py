@@ -45,6 +45,7 @@ from perdure.hooks import (
     ToolResultPersist,
 )
 from perdure.hosting.worker import build_worker
+from perdure.runs.audit import audit_id
 from perdure.runs.ledger import ledger_id
 from perdure.runs.routes import RouteFunction
 from perdure.runs.schedules import SCHEDULED
@@ -829,6 +830,26 @@ async def record_budgets(to: Recorder) -> None:
     spender = {**agent("look"), "name": "spender"}
     turns = [Turn(first, usage=(900, 100)), Turn(first, usage=(900, 100)), Turn(DONE, usage=(1900, 100))]
     await play(to, "budgets", [Game(spender, turns), Game(spender)], budgets=budgets)
+
+
+async def record_audit(to: Recorder) -> None:
+    """A run whose decisions go to an audit log, and the log, which is written to a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "audit.jsonl"
+        script = [calls({"_tool": "remove", "path": "/a"}), DONE]
+        async with harness(to.client, to.tools, script, sandboxed=False, audit=f"file:{log}") as it:
+            handle = await it.start(agent("remove"), run_id="audited")
+            await it.until_waiting(handle.id, "1.0")
+            await handle.execute_update(DECIDE, {"call": "1.0", "decision": "approve", "by": "bob"})
+            await handle.result()
+
+            async def is_written() -> bool:
+                history = await it.client.get_workflow_handle(audit_id(it.task_queue)).fetch_history()
+                return any(event.HasField("activity_task_completed_event_attributes") for event in history.events)
+
+            await until(is_written)
+            await to.keep(to.client, "audited", [handle.id])
+            await to.keep(to.client, "audit", [audit_id(it.task_queue)])
 
 
 async def when_asked(_: Harness, handle: AgentHandle) -> None:

@@ -694,6 +694,7 @@ async def main() -> int:
         "rules": scenarios.record_rules,
         "undone": scenarios.record_undo,
         "budgets": scenarios.record_budgets,
+        "audit": scenarios.record_audit,
         "hooks": scenarios.record_hooks,
         "talks": scenarios.record_talks,
         "asking": scenarios.record_asking,

@@ -13,6 +13,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 
 from perdure.workflows.approvals import LEFT, ApprovalWaits, RunApprovals
 from perdure.workflows.arguments import any_arguments, query_arguments, read_input, read_one
+from perdure.workflows.audit import AuditSender
 from perdure.workflows.calls import CallLoop
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.claim_check import ParentRun, payloads_query, whole
@@ -125,6 +126,7 @@ class RunDriver:
         self.run_input = run_input
         self._approvals = approvals
         self.notifications = RunNotifications(run, sender.alarm, run_input.callback)
+        self.audit = AuditSender(run)
         self._waits = ApprovalWaits(run, approvals, display, sender, self.notifications)
         self._mailbox = mailbox
         self._hooks = hooks
@@ -323,6 +325,7 @@ class RunDriver:
             await self.notifications.settle()
             await self._left.until_ended()
             await self._former.until_read()
+            await self.audit.settle(ends=False)
         if run.plan is None and not self._approvals.resets.pending:
             clocked = self.run_input.clocked and not self._parent.late.done()
             following = self.run_input.model_copy(update={"clocked": clocked})
@@ -465,11 +468,13 @@ class AgentWorkflow:
                 await driver.shares.settle()
                 await call_end_hooks(self._hooks, run, sender, error=error)
                 await driver.notifications.end(error=error)
+                await driver.audit.settle()
                 await self._display.settle()
                 raise
             await driver.shares.settle()
             await call_end_hooks(self._hooks, run, sender, result)
             await driver.notifications.end(result)
+            await driver.audit.settle()
             await self._display.settle()
             return result
 

@@ -129,6 +129,7 @@ class RunApprovals:
             self.approval_queue.guard.by_provenance = follows(self._rules, REMEMBER_PROVENANCE)
         followed: JsonObject = {"call": judged.request.id, "decision": judged.decision.decision}
         verdict = self.approval_queue.apply(judged)
+        self._notes.decided(judged, judged.request.missing if verdict.waits else "")
         if verdict.waits:
             self._notes.waits(judged.request)
             self._display.renew()
@@ -169,6 +170,7 @@ class RunApprovals:
         """Change the run's policy, judge waiting requests anew (R7.7), and return the policy."""
         before = self.approval_queue.guard.policy.timeout
         self.approval_queue.change_policy(change)
+        self._notes.policy_changed(change.as_change())
         self._children.signal_change(change.as_change())
         self._release()
         if self.approval_queue.guard.policy.timeout != before:
@@ -205,6 +207,7 @@ class RunApprovals:
         """Keep a decision that changed nothing for `show`, with its error."""
         observe(metrics.refused())
         shown = sent[0] if len(sent) == 1 else list(sent)
+        self._notes.decision_refused(shown, str(error))
         self.approval_queue.refuse(shown, str(error), workflow.now().isoformat(timespec="seconds"))
 
     def _ask_again(self) -> None:
@@ -332,6 +335,7 @@ class ApprovalWaits:
                 judged = self._approval_queue.judge_program(approval_request, sent, approver)
                 if judged is not None:
                     decided.set_result(self._approval_queue.apply(judged))
+                    self._agent_run.journal.decided(judged)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 return  # somebody else has decided, or the run is cancelled: nobody waits for this

@@ -203,9 +203,9 @@ class SessionWorkflow:
 
     @workflow.update(name=END, description='End the session: {"sender": "ann", "rights": ["delete"]}')
     @any_arguments
-    def end(self, _: Sent[SessionDeletion]) -> JsonObject:
+    def end(self, deletion: Sent[SessionDeletion]) -> JsonObject:
         """Cancel the active run, and end the session. The argument is a `SessionDeletion`."""
-        return self._updates.end()
+        return self._updates.end(deletion)
 
     @end.validator
     @any_arguments

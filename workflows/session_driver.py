@@ -9,6 +9,7 @@ from typing import Final
 from temporalio import workflow
 
 from perdure.workflows.arguments import read_one
+from perdure.workflows.audit import send_entries
 from perdure.workflows.notifications import NotificationSender
 from perdure.workflows.preparation import go_on_anew, should_continue_as_new
 from perdure.workflows.resets import LeftBehind, on_reset
@@ -21,6 +22,7 @@ from perdure.workflows.session_transcript import TranscriptTasks
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import RunWaits
     from perdure.errors import MessageRefusedError
+    from perdure.runs.audit import AUDIT_PATCH, AuditBatch, entry
     from perdure.runs.claim_check import CHILD, GONE, HOOK, Payload
     from perdure.runs.routes import Delivered
     from perdure.runs.rules import LEFT_CHILDREN_END
@@ -61,6 +63,7 @@ class SessionDriver:
         self.child: ChildRun | None = None
         """The active run."""
         self.ended = False
+        self._deleted_by = ""
         self._arrivals = 0
         """Number of arrivals, for tasks that wait for any."""
         self._stepped = False
@@ -102,8 +105,9 @@ class SessionDriver:
         for wanted in kept.webhooks.report(run_id, status, now(), error=error, **about):
             self._pushes.send(wanted, "")
 
-    def end(self) -> None:
-        """Cancel the active run, and end the session."""
+    def end(self, by: str) -> None:
+        """Cancel the active run, and end the session. `by`: the name of who deletes it."""
+        self._deleted_by = by
         if (running := self.kept.lane.state.running) is not None:
             running.ending = "the session is deleted"
         if self.child is not None:
@@ -161,7 +165,16 @@ class SessionDriver:
         await workflow.wait_condition(lambda: not self._pushes.starting)
         await workflow.wait_condition(workflow.all_handlers_finished)
         await self.hooks.end()
+        await self._audit()
         kept.notes.ended(now())
+
+    async def _audit(self) -> None:
+        """Record the deletion in the audit log, where the worker has a sink."""
+        if workflow.patched(AUDIT_PATCH):
+            info, kept = workflow.info(), self.kept
+            found = entry("session_deletion", now(), f"{info.workflow_id}/{info.run_id}/end", {"by": self._deleted_by})
+            owned = found.model_copy(update={"tenant": kept.tenant, "session": kept.key, "run": info.workflow_id})
+            await send_entries(AuditBatch(entries=[owned]))
 
     async def _until(self, seen: int, at: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -222,8 +222,8 @@ class SessionUpdates:
         deletion = read(SessionDeletion, sent)
         check_right(deletion.sender, deletion.rights, "delete", "delete the session")
 
-    def end(self) -> JsonObject:
+    def end(self, sent: Sequence[Json]) -> JsonObject:
         """Cancel the active run, and end the session."""
         self._session.check_open()
-        self._session.end()
+        self._session.end(read(SessionDeletion, sent).sender)
         return {"ended": self._kept.key}

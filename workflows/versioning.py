@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.common import VersioningBehavior
 
 from perdure.workflows.agent import AgentWorkflow
+from perdure.workflows.audit import AuditWorkflow
 from perdure.workflows.keys import KeyWorkflow
 from perdure.workflows.ledger import LedgerWorkflow
 from perdure.workflows.loops import LoopWorkflow
@@ -19,6 +20,7 @@ from perdure.workflows.session_transcript import SegmentWorkflow
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError
+    from perdure.runs.audit import AUDIT_WORKFLOW
     from perdure.runs.ledger import LEDGER_WORKFLOW
     from perdure.runs.loops import LOOP_WORKFLOW
     from perdure.runs.notifications import NOTIFICATION_WORKFLOW
@@ -56,6 +58,8 @@ UpgradedSegmentWorkflow = _versioned("UpgradedSegmentWorkflow", SegmentWorkflow,
 UpgradedKeyWorkflow = _versioned("UpgradedKeyWorkflow", KeyWorkflow, KEY_WORKFLOW, _UPGRADE)
 # A ledger runs on for as long as its tenant does.
 UpgradedLedgerWorkflow = _versioned("UpgradedLedgerWorkflow", LedgerWorkflow, LEDGER_WORKFLOW, _UPGRADE)
+# So does the audit log, for as long as its task queue.
+UpgradedAuditWorkflow = _versioned("UpgradedAuditWorkflow", AuditWorkflow, AUDIT_WORKFLOW, _UPGRADE)
 # A notification outlives its run, and a callback is retried for a day.
 UpgradedNotificationWorkflow = _versioned(
     "UpgradedNotificationWorkflow", NotificationWorkflow, NOTIFICATION_WORKFLOW, _UPGRADE
@@ -68,6 +72,7 @@ VERSIONED: Final[dict[type, type]] = {
     SegmentWorkflow: UpgradedSegmentWorkflow,
     KeyWorkflow: UpgradedKeyWorkflow,
     LedgerWorkflow: UpgradedLedgerWorkflow,
+    AuditWorkflow: UpgradedAuditWorkflow,
     NotificationWorkflow: UpgradedNotificationWorkflow,
 }
 """Each workflow, and what a worker with a deployment version registers in its place."""

@@ -34,6 +34,8 @@ PLAN_SCOPE: Final = "the whole plan is asked about before any of it runs"
 KEPT_REFUSALS: Final = 20
 ASSUMED: Final = "assumed"
 """The name of who approves in a run that is only played again."""
+REJECTED_BY_POLICY: Final = "rejected by the policy"
+"""Begins the reason of a call that a flow rule refuses."""
 _STRICTEST: Final = ("fail", "reject", "approve")
 
 
@@ -106,7 +108,7 @@ class ApprovalQueue:
         self.feedback.append(
             {"type": "feedback", "call": call.as_plan_entry(), "decision": "reject", "by": "policy", "reason": why}
         )
-        return Rejected(f"rejected by the policy: {why}")
+        return Rejected(f"{REJECTED_BY_POLICY}: {why}")
 
     def add_question(self, plan: Plan, call: Call, time: str) -> ApprovalRequest:
         """Return a request for a call whose result is the answer of a person, or of a client program."""

@@ -65,6 +65,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "worker, serve": "Run a worker; run the HTTP gateway.",
         "models": "Try the configured models.",
         "token": "Make, list and revoke the gateway's tokens.",
+        "audit": "Verify that no line of the audit log is missing or changed.",
         "trigger": "Check a file of signed webhooks that the gateway takes.",
         "undo": "Take back what a run has done.",
         "fork": "Start a new run from a point of another one.",

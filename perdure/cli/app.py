@@ -28,6 +28,7 @@ _MODULES: Final = {
     "_list_commands:lists_app": ("list", "cancel", "terminate", "policy", "limits"),
     "_undo_commands:undo_app": ("undo",),
     "_history_commands:histories_app": ("fork", "what-if", "record", "replay"),
+    "_audit_commands:audit_app": ("audit",),
     "_settings_command:settings_app": ("settings",),
     "_project_commands:starting_app": ("init", "tools", "schema"),
 }

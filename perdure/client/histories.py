@@ -34,6 +34,7 @@ from perdure.errors import PerdureError, RunError, SettingsError
 from perdure.hosting.telemetry import silent_runtime
 from perdure.models.requests import RequestContext, RequestInput, RequestResult
 from perdure.plan import Call
+from perdure.runs.audit import AUDIT_WORKFLOW
 from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.notifications import NOTIFICATION_WORKFLOW
@@ -43,6 +44,7 @@ from perdure.sessions.transcript import SEGMENT_WORKFLOW
 from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
 from perdure.tools.tool import Tool
 from perdure.workflows.agent import AgentWorkflow
+from perdure.workflows.audit import AuditWorkflow
 from perdure.workflows.keys import KeyWorkflow
 from perdure.workflows.ledger import LedgerWorkflow
 from perdure.workflows.loops import LoopWorkflow
@@ -59,6 +61,7 @@ WORKFLOWS: Final[dict[str, type]] = {
     NOTIFICATION_WORKFLOW: NotificationWorkflow,
     KEY_WORKFLOW: KeyWorkflow,
     LEDGER_WORKFLOW: LedgerWorkflow,
+    AUDIT_WORKFLOW: AuditWorkflow,
 }
 """All workflow types of Perdure, and what replays them: hooks and versions change no command of a replay."""
 

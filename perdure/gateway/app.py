@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -22,16 +23,18 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from perdure.activities.audit import record_entries
 from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError, clip
 from perdure.gateway.adapter import Adapter, AdapterMaker, Gateway
 from perdure.gateway.bounds import HEADERS, BoundedBody, too_large
-from perdure.gateway.callers import UNSIGNED, Caller
+from perdure.gateway.callers import READ, UNSIGNED, Caller
 from perdure.gateway.errors import HttpError, as_problem_json, problem_of
 from perdure.gateway.guards import Guards, TooManyGuessesError, is_loopback
 from perdure.gateway.tokens import NoTokens, OneToken, TokenFile, Tokens
 from perdure.gateway.webhooks import Declared, trigger_adapter
 from perdure.hosting.settings import Settings, in_force
+from perdure.runs.audit import AuditBatch, AuditData, AuditEntry, entry
 from perdure.values.caller_context import read_context
 
 _HEADERS: Final = {
@@ -175,6 +178,7 @@ class _Framed(BaseRoute):
         async def sending(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
+                await self._audit(scope, caller, id, message["status"])
                 started = message["status"]
                 headers = MutableHeaders(scope=message)
                 _add_headers(headers, id)
@@ -187,7 +191,7 @@ class _Framed(BaseRoute):
             if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS:
                 raise HttpError(431, f"the headers have {HEADERS:,} bytes at most")
             self._check_address(request)
-            caller = await self._with_context(self._caller(request))
+            caller = replace(await self._with_context(self._caller(request)), checked={})
             scope.setdefault("state", {})["caller"] = caller
             if int(request.headers.get("content-length") or 0) > most:
                 raise too_large(most)
@@ -203,6 +207,29 @@ class _Framed(BaseRoute):
         finally:
             self._gateway.under_way -= 1
             self._log(scope, started, caller, id, time.monotonic() - began)
+
+    async def _audit(self, scope: Scope, caller: Caller | None, id: str, status: int) -> None:
+        """Record in the audit log which rights a request has used, or lacks, before the caller has an answer. Reading is left out."""
+        if self._gateway.settings.audit is None or caller is None:
+            return
+        used = {right: has for right, has in caller.checked.items() if right != READ}
+        caller.checked.clear()
+        batch = [self._entry(scope, caller, f"{id}/{right}", right, status, has) for right, has in used.items()]
+        if batch:
+            queue = self._gateway.perdure.task_queue
+            await record_entries(self._gateway.perdure.client, queue, AuditBatch(entries=batch))
+
+    def _entry(self, scope: Scope, caller: Caller, key: str, right: str, status: int, has: bool) -> AuditEntry:
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        about: AuditData = {
+            "by": caller.sender,
+            "right": right,
+            "token": caller.token,
+            "roles": [*sorted(caller.roles)],
+        }
+        about |= {"method": scope["method"], "route": self._template, "status": status}
+        found = entry("right_used" if has else "refusal", at, f"gateway/{key}", about)
+        return found.model_copy(update={"tenant": caller.tenant})
 
     def _caller(self, request: Request) -> Caller:
         """Return the caller. Raises `HttpError` for an unknown caller, for too many requests, and for a page of another site that sends requests

@@ -60,6 +60,9 @@ class Caller:
         if self.roles and "roles" not in self.context:
             object.__setattr__(self, "context", {**self.context, "roles": sorted(self.roles)})
 
+    checked: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
+    """The rights that this request was checked for, and whether the caller has them: for the audit log (R24.4)."""
+
     def may(self, right: str) -> bool:
         """Whether it has the right."""
         return EVERYTHING in self.rights or right in self.rights
@@ -76,7 +79,8 @@ class Caller:
 
     def check(self, right: str, what: str) -> None:
         """Raises `HttpError` (403) where it may not; `what` is what it would have done."""
-        if not self.may(right):
+        self.checked[right] = self.may(right)
+        if not self.checked[right]:
             raise HttpError(403, f"{self.sender!r} may not {what}: it takes the right {right!r}", kind="forbidden")
 
 

@@ -12,6 +12,7 @@ from temporalio.worker import Interceptor, PatchActivationInput, Worker
 
 from perdure.activities import other_runs, transcripts
 from perdure.activities.active_executions import ActiveExecutions
+from perdure.activities.audit import AuditWriter, audit
 from perdure.activities.calls import ToolActivity
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.hooks import HookActivity
@@ -35,6 +36,7 @@ from perdure.hosting.settings_display import secrets_of
 from perdure.hosting.worker_group import limited_workers, model_rates
 from perdure.models.requests import Endpoint
 from perdure.queries import SearchAttributes
+from perdure.runs.audit import AUDIT_PATCH
 from perdure.runs.wire import PREPARED_BY_ACTIVITY
 from perdure.sessions.wire import UNLIMITED_RUNS_PATCH
 from perdure.tools.decorator import tool_function
@@ -120,6 +122,7 @@ class WorkerParts:
             settings.keep_version,
             settings.rules,
             settings.budgets,
+            settings.audit is not None,
         )
         if settings.skills is not None:
             found = [tool_function(function) for function in skill_tools(settings.skills)]
@@ -149,6 +152,8 @@ class WorkerParts:
                 end_left_behind,
                 read_former_record,
                 reserve,
+                audit,
+                AuditWriter(settings.audit, settings.audit_token).write,
                 other_runs.read_child_input,
                 other_runs.read_usage,
                 plan_undo_of,
@@ -172,6 +177,7 @@ class WorkerParts:
             SESSION_HOOKS_PATCH: self._session_hooks,
             LOCAL_SESSION_HOOKS_PATCH: False,
             UNLIMITED_RUNS_PATCH: not self.settings.session_runs,
+            AUDIT_PATCH: self.settings.audit is not None,
             PREPARED_BY_ACTIVITY: not self._cached,
         }
         return decided.get(patch.patch_id, True)

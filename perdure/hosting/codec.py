@@ -28,6 +28,7 @@ from perdure.activities.secrets import masked
 from perdure.agents.modules import import_named
 from perdure.errors import SettingsError, causes_of
 from perdure.hosting.settings import in_force
+from perdure.runs.audit import AUDIT_WORKFLOW
 from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.notifications import NOTIFICATION_WORKFLOW
@@ -73,6 +74,7 @@ WORKFLOW_TYPES: Final = frozenset(
         SEGMENT_WORKFLOW,
         KEY_WORKFLOW,
         LEDGER_WORKFLOW,
+        AUDIT_WORKFLOW,
         NOTIFICATION_WORKFLOW,
     }
 )

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -141,6 +149,18 @@ RouteTarget = Annotated[str | WebhookRoute, BeforeValidator(_route)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 ByName = Annotated[dict[str, T], BeforeValidator(_json)]
 Pollers = Annotated[int | Literal["auto"], BeforeValidator(_pollers)]
+
+
+def _sink(value: str) -> str:
+    """`file:` and a path from the root, an address of HTTP, or `otel`."""
+    path = value.removeprefix("file:")
+    if value == "otel" or (path != value and path.startswith("/")):
+        return value
+    if value.startswith(("https://", "http://")) and len(value.partition("://")[2].partition("/")[0]) > 0:
+        return value
+    raise ValueError("must be file:/PATH, https://…, or otel")
+
+
 Flows = Annotated[tuple[Flow, ...], BeforeValidator(_json)]
 Rules = Annotated[tuple[Rule, ...], BeforeValidator(_json)]
 Kinds = Annotated[dict[str, tuple[FileKind, ...]], BeforeValidator(_kinds)]
@@ -272,6 +292,16 @@ class Settings(BaseSettings):
     callback_secret: SigningSecret | None = setting(
         None, "The secret that signs these: whsec_ and 24 bytes or more in base64", NOTICES, "TEXT", secret=True,
     )  # fmt: skip
+
+    audit: Annotated[str, AfterValidator(_sink)] | None = setting(
+        None,
+        "Where the audit log goes: file:/PATH, the address of an HTTP collector, or otel",
+        NOTICES,
+        "SINK",
+    )
+    audit_token: str | None = setting(
+        None, "The bearer token for its collector", NOTICES, "TEXT", secret=True, min_length=1
+    )
 
     fast_model: str = setting(Models().fast, "The model for choosing tools", MODELS, "MODEL", min_length=1)
     smart_model: str = setting(Models().smart, "The model for thinking", MODELS, "MODEL", min_length=1)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Final
 
-from perdure.approvals.requests import ApprovalRequest, IncomingMessage, tool_question
+from perdure.approvals.requests import ApprovalRequest, IncomingMessage, JudgedDecision, tool_question
 from perdure.models.dialects import output_text
 from perdure.models.requests import ModelWait, RequestResult, RequestView
 from perdure.plan import Call
+from perdure.runs.audit import AuditTrail, decision_data, policy_data, refusal_data, refused_decision_data, timeout_data
 from perdure.runs.events import (
     TOPICS,
     CarriedEvents,
@@ -244,6 +245,8 @@ class RunJournal:
     def __init__(self, events: EventJournal | None = None, now: Callable[[], str] = str, run_id: str = "") -> None:
         self.events = events or EventJournal()
         self._now, self._run_id = now, run_id
+        self.audit = AuditTrail(run_id)
+        """Entries for the audit log."""
         self.sizes = Sizes()
         """Sizes of the run's values."""
         self._last_request = 0
@@ -434,6 +437,8 @@ class RunJournal:
 
     def call_ended(self, call: Call) -> None:
         """Note that a call ended, with any status."""
+        if (refused := refusal_data(call)) is not None:
+            self.audit.add("refusal", self._now(), refused)
         done = call.state.status == "done"
         self.events.note(
             "tool",
@@ -451,6 +456,8 @@ class RunJournal:
 
     def hook(self, phase: str, event: str, hook: str, call: str, reason: str) -> None:
         """Note that a hook refused something, or that it failed and was ignored (R10.17)."""
+        if phase == "refused":
+            self.audit.add("refusal", self._now(), {"call": call, "by": hook, "event": event, "reason": reason})
         self.events.note("hook", phase, self._now(), event=event, hook=hook, call=call or None, reason=reason)
 
     # People.
@@ -492,6 +499,8 @@ class RunJournal:
         """Note that a request was decided, or needs no decision any more."""
         approval = request.approval
         decided = approval.decision is not None
+        if (timeout := timeout_data(request)) is not None:
+            self.audit.add("decision", self._now(), timeout)
         self.events.note(
             "approval",
             "end",
@@ -502,6 +511,18 @@ class RunJournal:
             by=(approval.by or None) if decided else None,
             reason=(approval.reason or None) if decided else None,
         )
+
+    def decided(self, judged: JudgedDecision, missing: str = "") -> None:
+        """Audit a decision that was followed. `missing`: the approvals of others that are still needed."""
+        self.audit.add("decision", self._now(), decision_data(judged, missing))
+
+    def decision_refused(self, sent: Json, problem: str) -> None:
+        """Audit a decision, or a change of policy, that changed nothing."""
+        self.audit.add("refusal", self._now(), refused_decision_data(sent, problem))
+
+    def policy_changed(self, change: Json) -> None:
+        """Audit a change of the run's policy."""
+        self.audit.add("policy_change", self._now(), policy_data(change))
 
     def message_accepted(self, message: IncomingMessage) -> None:
         """Note that a message came while the run works."""

@@ -171,6 +171,8 @@ class PreparedWorker(WireModel):
     """Which rules the run follows until its end: see `perdure.runs.rules`. 0.1.0 recorded none."""
     pages: str = ""
     """Where the gateway's pages are, to which a run links in Temporal's Web UI; empty: nowhere."""
+    audited: bool = Field(default=False, exclude_if=operator.not_)
+    """Whether the worker has an audit sink (R24.4)."""
     keeps_version: bool = False
     """Whether the run stays with its worker's version until it ends, also where another one becomes current (R19.9)."""
 

@@ -359,6 +359,14 @@ CALLBACK_ATTEMPTS: Final = 35
 """Attempts of one callback: about a day, with an hour between two at most."""
 
 
+MAX_AUDITED_AT_ONCE: Final = 100
+"""Entries that go to the audit log, or lines that go to its sink, in one activity."""
+MAX_AUDIT_TEXT: Final = 1_000
+"""Characters of a name or a reason in the audit log: what a person decides by is in the run."""
+MAX_KEPT_AUDIT_KEYS: Final = 2_000
+"""Keys of entries that an audit log keeps, the newest, so that an entry that comes again is no second line."""
+
+
 def bytes_text(size: int) -> str:
     """Return a number of bytes in words: `2,000,000 bytes`."""
     return f"{size:,} bytes"

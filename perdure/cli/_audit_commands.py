@@ -1,0 +1,43 @@
+"""`perdure audit`: whether the lines of an audit log are whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perdure.cli._errors import USAGE, CommandError, one_line_errors
+from perdure.cli._execute import Json
+from perdure.cli._help import Commands
+from perdure.runs.audit import VerifiedChain, verify_chain
+from perdure.values.json import dumps
+
+audit_app = Commands(no_args_is_help=True, help="The audit log: who decided, what was refused, which rights were used.")
+
+
+@audit_app.callback()
+def audit() -> None:
+    """The audit log: who decided, what was refused, which rights were used."""
+
+
+@audit_app.command("verify")
+def verify(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Its files, the oldest first.")],
+    as_json: Json = False,
+) -> None:
+    """Verify the chain of an audit log: no line is missing, changed or moved. Print its numbers and its last digest."""
+    chain = VerifiedChain()
+    with one_line_errors():
+        for path in files:
+            try:
+                with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+                    chain = verify_chain(lines, chain, source=f"{path}: line")
+            except OSError as error:
+                raise CommandError(f"{path}: {error.strerror or error}", USAGE) from None
+    if as_json:
+        print(dumps({"first": chain.first, "last": chain.last, "digest": chain.digest}))
+    elif chain.last == 0:
+        print("the log has no line")
+    else:
+        print(f"lines {chain.first:,} to {chain.last:,} are whole; the digest of line {chain.last:,} is {chain.digest}")

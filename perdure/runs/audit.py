@@ -1,0 +1,289 @@
+"""The audit log: who decided, what was refused, and which rights were used, in lines that are chained by digests.
+
+Each line holds the digest of the line before it. So a line that was changed, removed or moved shows when the chain is
+verified. Parameters and policies are in it as digests alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from pydantic import Field, ValidationError
+
+from perdure.approvals.decisions import digest
+from perdure.approvals.queue import REJECTED_BY_POLICY
+from perdure.approvals.requests import ApprovalRequest, JudgedDecision
+from perdure.errors import AuditError, JsonError, clip
+from perdure.plan import Call
+from perdure.rules import RULE_BROKEN
+from perdure.values.json import Json, JsonObject, WireModel, dumps, loads
+from perdure.values.limits import MAX_AUDIT_TEXT, MAX_AUDITED_AT_ONCE, MAX_KEPT_AUDIT_KEYS
+
+AUDIT_WORKFLOW: Final = "Audit"
+RECORD: Final = "record"
+"""Signal of the audit workflow: an `AuditBatch`."""
+AUDIT_ACTIVITY: Final = "perdure.audit"
+"""Activity: send entries to the audit workflow, which it starts."""
+WRITE_AUDIT_ACTIVITY: Final = "perdure.write_audit"
+"""Activity: write lines to the sink."""
+AUDIT_PATCH: Final = "audit"
+"""Patch of a session: recorded where the worker has an audit sink."""
+
+AuditAction: TypeAlias = Literal["decision", "refusal", "policy_change", "right_used", "session_deletion"]
+AuditData: TypeAlias = dict[str, Json]
+
+
+def audit_id(task_queue: str) -> str:
+    """Return the id of the audit workflow of a task queue."""
+    return f"perdure-audit-{sha256(task_queue.encode(errors='surrogatepass')).hexdigest()[:32]}"
+
+
+class AuditEntry(WireModel):
+    """Something that is audited, before it has a number."""
+
+    key: str
+    """Delivered twice, an entry with the same key is one line."""
+    at: str
+    """ISO 8601, UTC, to the millisecond."""
+    action: AuditAction
+    by: str = ""
+    """The name of the person or program; empty where it is not known."""
+    tenant: str = ""
+    session: str = ""
+    run: str = ""
+    data: JsonObject = Field(default_factory=dict)
+
+
+class AuditBatch(WireModel):
+    """Entries for the audit workflow, the oldest first."""
+
+    entries: list[AuditEntry]
+
+
+class AuditTrail:
+    """The entries of one execution that the audit workflow does not have yet."""
+
+    def __init__(self, run_id: str = "") -> None:
+        self._run_id = run_id
+        self._added: list[tuple[AuditAction, str, AuditData]] = []
+        self._sent = 0
+        self._is_wanted = True
+        self._prefix = self._tenant = self._session = ""
+
+    def begin(self, *, is_wanted: bool, execution: str, tenant: str, session: str) -> None:
+        """Set whether there is a sink, and to whom the entries belong. `execution`: its id, for the keys."""
+        self._is_wanted = is_wanted
+        self._prefix, self._tenant, self._session = execution, tenant, session
+        if not is_wanted:
+            self._added.clear()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether there are entries to send."""
+        return bool(self._added)
+
+    def add(self, action: AuditAction, at: str, data: AuditData) -> None:
+        """Add an entry. A `None` in `data` is left out, and a long text is cut."""
+        if self._is_wanted:
+            self._added.append((action, at, data))
+
+    def take(self) -> AuditBatch:
+        """Return the oldest entries, which are sent next."""
+        taken, self._added = self._added[:MAX_AUDITED_AT_ONCE], self._added[MAX_AUDITED_AT_ONCE:]
+        entries = []
+        for action, at, data in taken:
+            self._sent += 1
+            key = f"{self._run_id}/{self._prefix}/{self._sent}"
+            found = entry(action, at, key, data)
+            entries.append(
+                found.model_copy(update={"tenant": self._tenant, "session": self._session, "run": self._run_id})
+            )
+        return AuditBatch(entries=entries)
+
+
+def entry(action: AuditAction, at: str, key: str, data: AuditData) -> AuditEntry:
+    """Return an entry; `by` in its data is who has done it."""
+    rest = {
+        name: clip(value, MAX_AUDIT_TEXT) if isinstance(value, str) else value
+        for name, value in data.items()
+        if name != "by" and value not in (None, "", [], False)
+    }
+    return AuditEntry(key=key, at=at, action=action, by=clip(str(data.get("by") or ""), MAX_AUDIT_TEXT), data=rest)
+
+
+# What is audited of a run.
+
+
+def decision_data(judged: JudgedDecision, missing: str) -> AuditData:
+    """Return the data of a decision. `digest` is of what was shown, `changed` of what the decision adds.
+
+    `missing`: the approvals of others that a quorum still needs.
+    """
+    decision, request = judged.decision, judged.request
+    added = (decision.params, decision.calls, decision.replacement, decision.answer)
+    changed = next((each for each in added if each is not None), None)
+    return {
+        "call": request.id,
+        "tool": _tool_of(request),
+        "decision": decision.decision,
+        "by": decision.by,
+        "roles": list(decision.roles),
+        "reason": decision.reason,
+        "via": decision.via,
+        "program": not judged.by_person,
+        "remember": decision.remember,
+        "endorse": decision.endorse if isinstance(decision.endorse, bool) else list(decision.endorse),
+        "digest": request.digest,
+        "changed": None if changed is None else digest(changed),
+        "missing": missing,
+    }
+
+
+def timeout_data(request: ApprovalRequest) -> AuditData | None:
+    """Return the data of a decision by the policy's timeout; `None` for another end of the request."""
+    approval = request.approval
+    if approval.by != "timeout" and approval.decision != "timeout":
+        return None
+    tool, decision = _tool_of(request), approval.decision
+    about: AuditData = {"call": request.id, "tool": tool, "decision": decision, "by": "timeout"}
+    return about | {"reason": approval.reason, "digest": request.digest}
+
+
+def refusal_data(call: Call) -> AuditData | None:
+    """Return the data of a call that a rule or the policy has refused; `None` for another end of the call."""
+    error = call.state.error
+    if error is not None and error.code == RULE_BROKEN:
+        by, reason = "rule", error.message
+    elif (
+        call.state.status == "rejected"
+        and call.state.reason.startswith(REJECTED_BY_POLICY)
+        and (call.approval is None or call.approval.decision != "reject")  # a person may have any name
+    ):
+        by, reason = "policy", call.state.reason
+    else:
+        return None
+    shown = digest(call.inputs.params)
+    return {"call": call.id, "tool": call.spec.tool_name, "by": by, "reason": reason, "digest": shown}
+
+
+def refused_decision_data(sent: Json, problem: str) -> AuditData:
+    """Return the data of a decision, or a change of policy, that changed nothing."""
+    raw = sent if isinstance(sent, dict) else {}
+    named = {name: value for name in ("call", "decision", "by") if isinstance(value := raw.get(name), str)}
+    return {**named, "reason": problem, "changed": digest(sent)}
+
+
+def policy_data(change: Json) -> AuditData:
+    """Return the data of a change of policy: what is asked about, and the digest of the whole change."""
+    asked = change.get("ask") if isinstance(change, dict) else None
+    return {"ask": asked, "changed": digest(change)}
+
+
+def _tool_of(request: ApprovalRequest) -> str:
+    return "" if request.call is None else request.call.spec.tool_name
+
+
+# The chain.
+
+
+class AuditLine(WireModel):
+    """A line of the log: its number, its entry, and the digest of the line before it."""
+
+    number: int
+    """1 for the first."""
+    entry: AuditEntry
+    previous: str
+    """Digest of the line before it; empty in the first."""
+    digest: str
+    """SHA-256 of the line without this digest, as JSON with sorted keys."""
+
+    def text(self) -> str:
+        """Return the line as the sink holds it, without its end."""
+        return dumps(self.as_json())
+
+
+def _digest(number: int, entry: Json, previous: str) -> str:
+    plain = {"number": number, "entry": entry, "previous": previous}
+    return sha256(dumps(plain, sort_keys=True).encode(errors="surrogatepass")).hexdigest()
+
+
+class AuditState(WireModel):
+    """The state of an audit log: lines that the sink does not have, and where the chain ends."""
+
+    count: int = 0
+    last: str = ""
+    """Digest of the last line."""
+    pending: list[AuditLine] = Field(default_factory=list)
+    """Lines that the sink does not have yet, the oldest first."""
+    keys: list[str] = Field(default_factory=list)
+    """Digests of the newest keys."""
+
+
+class AuditLog:
+    """Numbers and chains entries, and keeps the lines until the sink has them."""
+
+    def __init__(self, state: AuditState | None = None) -> None:
+        self.state = state or AuditState()
+        self._known = dict.fromkeys(self.state.keys)
+
+    def record(self, batch: AuditBatch) -> None:
+        """Append the entries, each key once."""
+        state = self.state
+        for each in batch.entries:
+            key = sha256(each.key.encode(errors="surrogatepass")).hexdigest()[:16]
+            if key in self._known:
+                continue
+            self._known[key] = None
+            if len(self._known) > MAX_KEPT_AUDIT_KEYS:
+                del self._known[next(iter(self._known))]
+            state.count += 1
+            found = _digest(state.count, each.as_json(), state.last)
+            state.pending.append(AuditLine(number=state.count, entry=each, previous=state.last, digest=found))
+            state.last = found
+
+    def delivered(self, count: int) -> None:
+        """Forget the oldest lines: the sink has them."""
+        del self.state.pending[:count]
+
+    def carried(self) -> AuditState:
+        """Return the state for a new execution."""
+        return self.state.model_copy(update={"keys": list(self._known)})
+
+
+class VerifiedChain(NamedTuple):
+    """A chain without a gap or a change."""
+
+    first: int = 0
+    """Number of the first line; 0: there is none."""
+    last: int = 0
+    digest: str = ""
+    """Digest of the last line."""
+
+
+def verify_chain(lines: Iterable[str], before: VerifiedChain | None = None, *, source: str = "line") -> VerifiedChain:
+    """Return the chain of these lines. `before`: the chain of the file before this one.
+
+    Raises `AuditError` for the first line that was changed, or before which lines are missing.
+    """
+    first, last, previous = before or VerifiedChain()
+    for place, text in enumerate(lines, 1):
+        at = f"{source} {place}"
+        try:
+            line = AuditLine.model_validate(raw := loads(text))
+        except (JsonError, ValidationError):
+            raise AuditError(f"{at} is not a line of an audit log") from None
+        assert isinstance(raw, dict)
+        if set(raw) != {"number", "entry", "previous", "digest"} or line.digest != _digest(
+            line.number, raw["entry"], line.previous
+        ):
+            raise AuditError(f"{at} (number {line.number}) was changed: its digest is that of another line")
+        if first and line.number != last + 1:
+            raise AuditError(
+                f"{at} has the number {line.number}, and {last + 1} is expected: lines were removed or moved"
+            )
+        if (first or line.number == 1) and line.previous != previous:
+            raise AuditError(f"{at} (number {line.number}) does not follow the line before it: that line was changed")
+        first, last, previous = first or line.number, line.number, line.digest
+    return VerifiedChain(first, last, previous)

@@ -1,0 +1,124 @@
+"""The chain of an audit log (R24.4): a line that was changed, removed or moved is found, and an entry is one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.audit import append_lines, otlp_body
+from perdure.errors import AuditError
+from perdure.runs.audit import AuditBatch, AuditLine, AuditLog, VerifiedChain, entry, verify_chain
+from perdure.values.limits import MAX_KEPT_AUDIT_KEYS
+
+AT = "2026-11-26T12:00:00.000+00:00"
+
+
+def batch(*keys: str) -> AuditBatch:
+    return AuditBatch(entries=[entry("decision", AT, key, {"by": "ann", "call": key}) for key in keys])
+
+
+def log_of(count: int) -> list[AuditLine]:
+    log = AuditLog()
+    log.record(batch(*map(str, range(count))))
+    return log.state.pending
+
+
+def text_of(lines: list[AuditLine]) -> list[str]:
+    return [line.text() for line in lines]
+
+
+def test_an_entry_that_comes_again_is_one_line_also_in_the_next_execution() -> None:
+    log = AuditLog()
+    log.record(batch("a", "b"))
+    log.record(batch("b", "c"))
+    log.delivered(1)
+    following = AuditLog(log.carried())
+    following.record(batch("a", "d"))
+    assert [line.entry.key for line in following.state.pending] == ["b", "c", "d"]
+    assert verify_chain(text_of(following.state.pending)).last == 4
+
+
+def test_the_keys_that_a_log_keeps_are_bounded() -> None:
+    log = AuditLog()
+    log.record(batch(*map(str, range(MAX_KEPT_AUDIT_KEYS + 5))))
+    assert len(log.carried().keys) == MAX_KEPT_AUDIT_KEYS
+
+
+@given(st.integers(2, 8), st.data())
+def test_a_line_that_was_changed_removed_or_moved_is_found_with_its_number(count: int, data: st.DataObject) -> None:
+    lines = text_of(log_of(count))
+    chain = verify_chain(lines)
+    assert (chain.first, chain.last) == (1, count)
+    place = data.draw(st.integers(0, count - 2))
+    changed, removed, moved = [list(lines) for _ in range(3)]
+    changed[place] = changed[place].replace('"ann"', '"bob"')
+    with pytest.raises(AuditError, match=rf"line {place + 1} \(number {place + 1}\) was changed"):
+        verify_chain(changed)
+    before = VerifiedChain(0, 0, "") if place else VerifiedChain(1, 0, "")
+    del removed[place]
+    with pytest.raises(AuditError, match=f"line {place + 1} has the number {place + 2}"):
+        verify_chain(removed, before)
+    moved[place], moved[place + 1] = moved[place + 1], moved[place]
+    with pytest.raises(AuditError, match=f"line {place + 1} has the number {place + 2}"):
+        verify_chain(moved, before)
+
+
+def test_a_line_that_was_written_anew_with_its_own_digest_breaks_the_chain_behind_it() -> None:
+    lines = log_of(3)
+    forged = AuditLog()
+    forged.record(batch("0", "other"))
+    texts = text_of([lines[0], forged.state.pending[1], lines[2]])
+    with pytest.raises(AuditError, match=r"line 3 \(number 3\) does not follow"):
+        verify_chain(texts)
+
+
+def test_files_of_one_log_are_verified_one_after_the_other() -> None:
+    texts = text_of(log_of(4))
+    first = verify_chain(texts[:2])
+    assert verify_chain(texts[2:], first) == verify_chain(texts)
+    with pytest.raises(AuditError, match="line 1 has the number 4, and 3 is expected"):
+        verify_chain(texts[3:], first)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "no json", '{"number": 1'])
+def test_a_line_of_something_else_is_named(text: str) -> None:
+    with pytest.raises(AuditError, match="line 1 is not a line of an audit log"):
+        verify_chain([text])
+
+
+@given(cut=st.integers(0, 2_000))
+def test_an_attempt_that_was_broken_off_anywhere_is_completed(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    lines = log_of(4)
+    path = tmp_path_factory.mktemp("log") / "audit.jsonl"
+    whole = "".join(f"{text}\n" for text in text_of(lines)).encode()
+    path.write_bytes(whole[: min(cut, len(whole))])
+    append_lines(path, lines)
+    append_lines(path, lines[:2])
+    assert path.read_bytes() == whole
+
+
+def test_a_file_of_another_chain_is_not_written_to(tmp_path: Path) -> None:
+    path, lines = tmp_path / "audit.jsonl", log_of(4)
+    append_lines(path, lines[:1])
+    before = path.read_bytes()
+    with pytest.raises(ApplicationError, match="ends with line 1, which line 3 does not follow"):
+        append_lines(path, lines[2:])
+    path.write_bytes(before + b"torn")
+    with pytest.raises(ApplicationError, match="part of a line"):
+        append_lines(path, lines[1:])
+    path.write_bytes(b"a log of another program\n")
+    with pytest.raises(ApplicationError, match="not one of an audit log"):
+        append_lines(path, lines)
+
+
+def test_a_log_record_of_opentelemetry_holds_the_line() -> None:
+    line = log_of(1)[0]
+    record = otlp_body([line])["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]  # type: ignore[index, call-overload]
+    assert record["body"] == {"stringValue": line.text()}  # type: ignore[index, call-overload]
+    assert record["timeUnixNano"] == "1795694400000000000"  # type: ignore[index, call-overload]

@@ -1,0 +1,194 @@
+"""The audit log, as an operator meets it (R24.4): entries from runs, sessions and the gateway, in one chain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import tool
+from perdure.client.histories import replay_history
+from perdure.gateway.api.adapter import api
+from perdure.hosting.connection import data_converter
+from perdure.rules import count_at_most
+from perdure.runs.audit import audit_id, verify_chain
+from perdure.runs.wire import DECIDE, POLICY
+from perdure.values.json import JsonObject
+from tests.gateway.support import bearer, gateway, write_agents, write_tokens
+from tests.support import DONE, Harness, agent, harness, impatient, perdure
+from tests.timeouts import HANG
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+impatient_server = impatient(60)
+
+
+@tool(dangerous=True)
+def remove(path: str) -> str:
+    """Remove a file."""
+    return f"removed {path}"
+
+
+def plan(*paths: str) -> JsonObject:
+    return {"calls": [{"_tool": "remove", "path": path} for path in paths], "output": None}
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+async def entries(path: Path, least: int) -> list[JsonObject]:
+    """The entries of a log, once there are so many; the chain is whole."""
+    texts: list[str] = []
+    async with asyncio.timeout(HANG):
+        while len(texts) < least:
+            await asyncio.sleep(0.02)
+            texts = lines_of(path)
+    assert verify_chain(texts).last == len(texts)
+    return [json.loads(text)["entry"] for text in texts]
+
+
+async def decide(it: Harness, run_id: str, call: str, decision: str = "approve", **more: Any) -> None:
+    await it.until_waiting(run_id, call)
+    handle = it.client.get_workflow_handle(run_id)
+    await handle.execute_update(DECIDE, {"call": call, "decision": decision, "by": "bob", **more})
+
+
+async def test_a_sink_that_is_away_for_an_hour_gets_all_entries_in_their_order(
+    time_skipping: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    path = tmp_path / "away" / "audit.jsonl"
+    rules = {"rules": [count_at_most("remove", 2).model_dump(mode="json", exclude_defaults=True)]}
+    script = [plan("/a"), plan("/b"), plan("/c"), DONE]
+    async with harness(time_skipping.client, [remove], script, audit=f"file:{path}") as it:
+        handle = await it.start(agent("remove", config=rules))
+        await it.until_waiting(handle.id, "1.0")
+        await handle.signal(POLICY, {"ask": "always"})
+        await handle.signal("approve", {"call": "7.0"})  # nothing of that name waits
+        await decide(it, handle.id, "1.0", roles=["finance"], remember=False)
+        await decide(it, handle.id, "2.0", "edit", params={"path": "/secret"})
+        await handle.result()
+        await time_skipping.sleep(3600)
+        assert not path.exists()
+        path.parent.mkdir()
+        await time_skipping.sleep(120)
+        found = await entries(path, 5)
+    told = [(each["action"], each["by"], each["data"].get("call")) for each in found]
+    assert told == [
+        ("policy_change", "", None),
+        ("refusal", "", "7.0"),
+        ("decision", "bob", "1.0"),
+        ("decision", "bob", "2.0"),
+        ("refusal", "rule", "3.0"),
+    ]
+    assert found[2]["data"]["roles"] == ["finance"]
+    assert {each["run"] for each in found} == {handle.id}
+    assert len(found[2]["data"]["digest"]) == len(found[3]["data"]["changed"]) == 16
+    assert "/secret" not in path.read_text()
+
+
+async def test_a_timeout_decides_too_and_a_cancelled_run_loses_nothing(
+    time_skipping: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    approval = {"approval": {"timeout": 60}}
+    async with harness(time_skipping.client, [remove], [plan("/a"), plan("/b")], audit=f"file:{path}") as it:
+        handle = await it.start(agent("remove", config=approval))
+        await it.until_waiting(handle.id, "1.0")
+        await time_skipping.sleep(90)
+        await it.until_waiting(handle.id, "2.0")
+        await decide(it, handle.id, "2.0", "reject", reason="still needed")
+        await handle.cancel()
+        with pytest.raises(Exception, match=r"."):
+            await handle.result()
+        found = await entries(path, 2)
+    assert [(each["action"], each["by"]) for each in found] == [("decision", "timeout"), ("decision", "bob")]
+
+
+async def test_without_a_sink_a_run_has_no_command_more_and_keeps_nothing(dev_server: WorkflowEnvironment) -> None:
+    async with harness(dev_server.client, [remove], [plan("/a"), DONE]) as it:
+        handle = await it.start(agent("remove"))
+        await decide(it, handle.id, "1.0")
+        await handle.result()
+        history = await handle.fetch_history()
+    assert "perdure.audit" not in str(history)
+
+
+async def test_the_log_continues_as_new_while_its_sink_is_away_and_no_entry_is_lost(
+    impatient_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    path = tmp_path / "away" / "audit.jsonl"
+    paths = [f"/{each}" for each in range(12)]
+    script = [plan(*paths), DONE] * 2
+    async with harness(impatient_server.client, [remove], script, audit=f"file:{path}") as it:
+        for _ in range(2):
+            handle = await it.start(agent("remove"))
+            for each in range(12):
+                await it.until_waiting(handle.id, *[f"1.{left}" for left in range(each, 12)])
+                await handle.execute_update(DECIDE, {"call": f"1.{each}", "decision": "approve", "by": "bob"})
+            await handle.result()
+        path.parent.mkdir()
+        found = await entries(path, 24)
+        log = impatient_server.client.get_workflow_handle(audit_id(it.task_queue))
+        history = await log.fetch_history()
+        started = history.events[0].workflow_execution_started_event_attributes
+    assert [each["data"]["call"] for each in found] == [f"1.{each}" for each in range(12)] * 2
+    assert started.continued_execution_run_id
+    await replay_history(history, data_converter())
+
+
+async def test_the_gateway_records_rights_and_a_session_its_deletion(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    greeter: dict[str, Any] = agent() | {"name": "greeter"}
+    agents = write_agents(tmp_path / "agents", greeter)
+    tokens = write_tokens(tmp_path / "tokens.json", ("acme", "ann", ["*"]), ("acme", "eve", ["read"]))
+    sink: dict[str, Any] = {"audit": f"file:{path}"}
+    async with (
+        harness(dev_server.client, [], [DONE] * 4, agents=agents, **sink) as it,
+        gateway(
+            dev_server.client,
+            [api],
+            task_queue=it.task_queue,
+            agents=agents,
+            gateway_tokens=tmp_path / "tokens.json",
+            **sink,
+        ) as gate,
+    ):
+        ann, eve = (bearer(each) for each in tokens)
+        assert (await gate.http.get("/v1/agents", headers=ann)).status_code == 200
+        assert (await gate.http.delete("/v1/sessions/s", headers=eve)).status_code == 403
+        body = {"agent": "greeter", "text": "hello"}
+        assert (await gate.http.post("/v1/sessions/s/messages", json=body, headers=ann)).status_code < 300
+        assert (await gate.http.delete("/v1/sessions/s", headers=ann)).status_code == 204
+        found = await entries(path, 4)
+    told = [(each["action"], each["by"], each["tenant"], each["data"].get("right")) for each in found]
+    assert told == [
+        ("refusal", "eve", "acme", "delete"),
+        ("right_used", "ann", "acme", "send"),
+        ("session_deletion", "ann", "acme", None),
+        ("right_used", "ann", "acme", "delete"),
+    ]
+    assert found[3]["data"]["status"] == 204
+
+
+async def test_the_command_verifies_and_names_the_line(tmp_path: Path, time_skipping: WorkflowEnvironment) -> None:
+    path = tmp_path / "audit.jsonl"
+    async with harness(time_skipping.client, [remove], [plan("/a"), plan("/b"), DONE], audit=f"file:{path}") as it:
+        handle = await it.start(agent("remove"))
+        await decide(it, handle.id, "1.0")
+        await decide(it, handle.id, "2.0")
+        await handle.result()
+        await entries(path, 2)
+    whole = await perdure("audit", "verify", str(path))
+    assert (whole.code, whole.out.startswith("lines 1 to 2 are whole; the digest of line 2 is ")) == (0, True)
+    path.write_text(path.read_text().replace('"bob"', '"eve"'))
+    broken = await perdure("audit", "verify", str(path))
+    assert broken.code == 1
+    assert "line 1 (number 1) was changed" in broken.err
+    missing = await perdure("audit", "verify", str(tmp_path / "none"))
+    assert (missing.code, "No such file" in missing.err) == (2, True)
