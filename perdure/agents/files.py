@@ -14,6 +14,7 @@ from perdure.models.dialects.common import Solution, ToolDelta
 from perdure.models.dialects.registry import DIALECTS
 from perdure.plan import Plan, simulate
 from perdure.runs.agent import AgentSpec, Context, agent_document, parse_agent
+from perdure.runs.procedures import Procedure
 from perdure.runs.progress import RunProgress
 from perdure.runs.provenance import RunProvenance
 from perdure.runs.views import plan_ways
@@ -38,12 +39,14 @@ class Planned:
     context: Context
     state: JsonObject
     parallel: int | None = None
+    request: int = 1
+    """The Request whose plan it is; 0: a run starts with it (R5.9)."""
 
     def new_plan(self) -> Plan:
-        """Return an empty plan on which the calls are simulated, as Request 1."""
+        """Return an empty plan on which the calls are simulated."""
         schema = self.context.state.data_schema
         return Plan(
-            1,
+            self.request,
             tools=self.tools,
             state=State([Write(path=(), value=self.state, sources=AGENT)] if self.state else []),
             data=self.context.values(),
@@ -51,7 +54,7 @@ class Planned:
             max_calls=max(500, len(self.calls)),
             parallel=self.parallel,
             dry_run=True,
-            known=RunProvenance(self.context, {}, "values").known(1, RunProgress(), lambda *_: False),
+            known=RunProvenance(self.context, {}, "values").known(self.request, RunProgress(), lambda *_: False),
         )
 
     def checked(self) -> Plan:
@@ -115,6 +118,7 @@ def plan_of(
     parallel: int | None = None,
     state: JsonObject | None = None,
     complete: bool = False,
+    request: int = 1,
 ) -> Planned:
     """Return the calls with the tools of the context, and of `known` definitions; `state` is merged into the context's.
 
@@ -122,7 +126,7 @@ def plan_of(
     """
     given = context.state.value if context.state.exists else {}
     tools, unknown = _tools(context, [] if complete else calls, known)
-    return Planned(calls, tools, unknown, context, deep_merge(given, state or {}), parallel)
+    return Planned(calls, tools, unknown, context, deep_merge(given, state or {}), parallel, request)
 
 
 def _tools(
@@ -219,6 +223,35 @@ def read_json(path: Path) -> Json:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
     except JsonError as error:
         raise SettingsError(str(error)) from None
+
+
+def write_procedure(procedure: Procedure, folder: Path = AGENTS, *, replace: bool = False) -> tuple[Procedure, Path]:
+    """Write a procedure as an agent file of the folder. Return it with its version, and the file.
+
+    An existing procedure of this name with the same digest stays as it is. With `replace` another one becomes the next version in its
+    place. Raise `SettingsError` for any other file of this name.
+    """
+    path = folder / f"{procedure.name}.json"
+    if path.exists():
+        written: Any = read_json(path)
+        metadata = written.get("metadata") if isinstance(written, dict) else None
+        known = metadata.get("procedure") if isinstance(metadata, dict) else None
+        if not isinstance(known, dict) or not isinstance(known.get("version"), int):
+            raise SettingsError(f"{path} is an agent file, not a procedure: choose another name")
+        version: int = known["version"]
+        if known.get("digest") == procedure.digest:
+            return procedure.with_version(version), path
+        if not replace:
+            raise SettingsError(
+                f"{path} has another plan, version {version}: write version {version + 1} with --replace"
+            )
+        procedure = procedure.with_version(version + 1)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(procedure.agent, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror}") from None
+    return procedure, path
 
 
 def json_option(text: str, name: str, example: str = '{"key": "value"}') -> Json:

@@ -220,13 +220,16 @@ def _simulate(looked: CheckedPlan, durations: str | None, assume: list[str] | No
 
 def _assumed(found: Planned, assume: list[str] | None) -> dict[str, str]:
     outcomes = dict(item.split("=", 1) for item in assume or [] if "=" in item)
-    ids = {f"1.{index}" for index in range(len(found.calls))}
+    ids = {f"{found.request}.{index}" for index in range(len(found.calls))}
     for item in assume or []:
         what, _, value = item.partition("=")
         known = what in ids or what.partition("[")[0] in ids
         if not (_LENGTH.fullmatch(what) and _COUNT.fullmatch(value)) and not (known and _OUTCOME.fullmatch(value)):
             expected = "ID=failed, ID=†state.path, ID=true, ID=false, ID=3 or 'len(†state.path)=3'"
-            raise CommandError(f"--assume {item}: expected {expected} with an ID from 1.0 to 1.{len(ids) - 1}", USAGE)
+            raise CommandError(
+                f"--assume {item}: expected {expected} with an ID from {found.request}.0 to {found.request}.{len(ids) - 1}",
+                USAGE,
+            )
     return outcomes
 
 

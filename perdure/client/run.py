@@ -31,6 +31,7 @@ from perdure.errors import DecisionRefusedError, RunEndedError, RunError
 from perdure.queries import answer_of, was_undone
 from perdure.runs.events import Event
 from perdure.runs.partial_output import PartialOutputEvents, PartialText
+from perdure.runs.procedures import Procedure
 from perdure.runs.undo import Effect, UndoPlan
 from perdure.runs.views import LiveView
 from perdure.runs.wire import REQUEST_ACTIVITY, RUN_QUERY, RunResult, RunView
@@ -405,6 +406,27 @@ class Run(Generic[OutputT]):
                 id=id,
             )
         return Run(self._client, handle.id, agent)
+
+    async def promote(
+        self, name: str, *, parameters: Mapping[str, str | Sequence[str]] | None = None, like: Sequence[str] = ()
+    ) -> Procedure:
+        """Return this completed run's plan as a procedure: an agent that makes the same calls without a model. This run is only read.
+
+        `name`: of the procedure, and of the tool that it is for other agents. `parameters`: by name of an input the literal, `R.N.path`, or
+        the literals that it stands for; all others are frozen. `like`: ids of further runs whose plans have the same shape: the literals
+        in which they differ become the inputs. Raises `RunError` for a run that has not completed or cannot be promoted, and for
+        parameters that name no literal.
+
+        ```python
+        procedure = await run.promote("monthly_refunds", parameters={"euros": "1.2.euros"})
+        print(Agent.of(procedure.agent).document(), procedure.frozen)
+        ```
+        """
+        # R23.3
+        from perdure.client import procedures  # the workflows themselves, which only a replay needs
+
+        with clear_errors(self._client, self.id):
+            return await procedures.promote_run(self._client, self.id, name, parameters or {}, like)
 
     async def effects(self) -> list[Effect]:
         """Return the calls that have, or may have, changed something outside, each with what was undone of it. It is empty in a run

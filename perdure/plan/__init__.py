@@ -1,6 +1,7 @@
 """Plans: calls as a dependency graph, their scheduler, loops, validation, and simulation."""
 
 from perdure.plan._calls import (
+    BODY,
     DEFAULT_ITERATIONS,
     DEFAULT_PARALLEL,
     EACH,
@@ -41,6 +42,7 @@ __all__ = [
     "AnyOf",
     "Approval",
     "BEGUN",
+    "BODY",
     "CONVERTED",
     "Call",
     "DEFAULT_ITERATIONS",
