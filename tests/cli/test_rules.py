@@ -39,7 +39,7 @@ async def test_r23_1_limits_lists_what_is_used(dev_server: WorkflowEnvironment) 
         nobody = await perdure("limits", "--tenant", f"{tenant}-2", "--json", env=env)
         await dev_server.client.get_workflow_handle(ledger_id(tenant)).terminate()
     assert [each.code for each in (before, shown, narrow, as_json, nobody)] == [0] * 5, shown.err
-    assert before.out == "no run of the tenant has used anything that a rule counts over runs\n"
+    assert before.out == "no run of the tenant has used anything that a rule or a budget counts over runs\n"
     today = datetime.now(UTC).date().isoformat()
     assert json.loads(as_json.out)[0]["used"] == 90.5
     assert json.loads(nobody.out) == []

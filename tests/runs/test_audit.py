@@ -119,6 +119,6 @@ def test_a_file_of_another_chain_is_not_written_to(tmp_path: Path) -> None:
 
 def test_a_log_record_of_opentelemetry_holds_the_line() -> None:
     line = log_of(1)[0]
-    record = otlp_body([line])["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]  # type: ignore[index, call-overload]
-    assert record["body"] == {"stringValue": line.text()}  # type: ignore[index, call-overload]
-    assert record["timeUnixNano"] == "1795694400000000000"  # type: ignore[index, call-overload]
+    record = otlp_body([line])["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
+    assert record["body"] == {"stringValue": line.text()}
+    assert record["timeUnixNano"] == "1795694400000000000"
