@@ -16,6 +16,7 @@ from perdure.values.json import JsonObject, dumps
 
 STATUS: Final[dict[type[PerdureError], int]] = {
     errors.JsonError: 400,
+    errors.AuditError: 422,
     errors.TooLargeError: 413,
     errors.MessageRefusedError: 409,
     errors.DecisionError: 422,

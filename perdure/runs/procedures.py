@@ -68,6 +68,7 @@ class Procedure(WireModel):
         """Return the procedure with another version.
 
         ```python
+        procedure = await run.promote("monthly_refunds")
         second = procedure.with_version(2)
         ```
         """

@@ -30,6 +30,7 @@ FORMS = (
     "/conversations/k",
     "/decide/k",
     "/cancel/r",
+    "/undo/r",
     "/inbox/decide",
     "/schedules",
     "/tenant",
