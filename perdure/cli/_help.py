@@ -64,10 +64,10 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     "Operate": {
         "worker, serve": "Run a worker; run the HTTP gateway.",
         "models": "Try the configured models.",
-        "token, trigger": "Manage the gateway's tokens; check a file of signed webhooks.",
-        "audit, limits": "Verify an audit log; show a tenant's shared sums and budgets.",
+        "token, trigger": "Manage the gateway's tokens; check a webhooks file.",
+        "audit, limits": "Verify an audit log; show sums that runs share.",
         "undo, promote": "Take back what a run has done; make an agent of its plan.",
-        "fork, what-if": "Start a run from a point of another; play runs under a change.",
+        "fork, what-if": "Run again from a point; play runs under a change.",
         "record, replay": "Write a run as a test case; replay runs before a deploy.",
         "codec-server": "Decrypt values for Temporal's Web UI.",
     },

@@ -24,6 +24,7 @@ from perdure.errors import AgentError
 from perdure.runs.agent import parse_agent
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW, CALLS_SIGNAL, DECIDE, POLICY, REFUSED
+from perdure.sessions.status_webhooks import SET_STATUS_WEBHOOK, StatusWebhookChange
 from perdure.sessions.transcript import SEGMENT_WORKFLOW
 from perdure.sessions.wire import (
     COMPACT,
@@ -189,6 +190,7 @@ FORMS: dict[str, dict[str, Callable[[Any], Any]]] = {
         REDELIVER: Redelivery.model_validate,
         DESCRIBE: Description.model_validate,
         END: SessionDeletion.model_validate,
+        SET_STATUS_WEBHOOK: StatusWebhookChange.model_validate,
     },
     SEGMENT_WORKFLOW: {},
 }
