@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import CancelledError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
@@ -95,15 +97,18 @@ async def test_a_timeout_decides_too_and_a_cancelled_run_loses_nothing(
 ) -> None:
     path = tmp_path / "audit.jsonl"
     approval = {"approval": {"timeout": 60}}
-    async with harness(time_skipping.client, [remove], [plan("/a"), plan("/b")], audit=f"file:{path}") as it:
+    async with harness(
+        time_skipping.client, [remove], [plan("/a"), plan("/b"), plan("/c")], audit=f"file:{path}"
+    ) as it:
         handle = await it.start(agent("remove", config=approval))
         await it.until_waiting(handle.id, "1.0")
         await time_skipping.sleep(90)
-        await it.until_waiting(handle.id, "2.0")
         await decide(it, handle.id, "2.0", "reject", reason="still needed")
+        await it.until_waiting(handle.id, "3.0")
         await handle.cancel()
-        with pytest.raises(Exception, match=r"."):
+        with pytest.raises(WorkflowFailureError) as caught:
             await handle.result()
+        assert isinstance(caught.value.cause, CancelledError)
         found = await entries(path, 2)
     assert [(each["action"], each["by"]) for each in found] == [("decision", "timeout"), ("decision", "bob")]
 

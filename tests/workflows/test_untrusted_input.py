@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
@@ -68,6 +69,7 @@ ODD: list[list[Any]] = [
     [{}],
     [{"call": 5}],
     [{"call": "1.0", "params": {"path": float("nan")}}],
+    [Timestamp(seconds=5)],
 ]
 SIGNALS = ["approve", "reject", "edit", "replace", "answer", DECIDE, POLICY, CALLS_SIGNAL]
 
