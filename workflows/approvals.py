@@ -101,7 +101,7 @@ class RunApprovals:
             else:
                 parse_decision(raw)
         except DecisionError:
-            observe(metrics.refused())
+            observe(metrics.refused(_update_id()))
             raise
 
     def check_policy(self, sent: Sequence[Json]) -> None:
@@ -109,7 +109,7 @@ class RunApprovals:
         try:
             parse_policy(only(sent))
         except DecisionError:
-            observe(metrics.refused())
+            observe(metrics.refused(_update_id()))
             raise
 
     def judge(self, raw: Json, kind: Kind | None = None) -> JudgedDecision:
@@ -205,7 +205,7 @@ class RunApprovals:
 
     def refuse(self, sent: Sequence[Json], error: DecisionError) -> None:
         """Keep a decision that changed nothing for `show`, with its error."""
-        observe(metrics.refused())
+        observe(metrics.refused(_update_id()))
         shown = sent[0] if len(sent) == 1 else list(sent)
         self._notes.decision_refused(shown, str(error))
         self.approval_queue.refuse(shown, str(error), workflow.now().isoformat(timespec="seconds"))

@@ -9,7 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Final, Literal, TypeAlias
+from weakref import WeakKeyDictionary
 
 from perdure.models.requests import RequestResult, RequestView
 from perdure.plan import Call
@@ -103,6 +105,48 @@ class Observation:
     """Level, as `logging` names it."""
     fields: Fields = field(default_factory=dict)
     counts: list[tuple[str, float, Labels]] = field(default_factory=list)
+    subject: str = ""
+    """What it is about: the id of a call, the number of a Request. With `event` it identifies the observation in its run."""
+
+
+MOST_EMISSIONS: Final = 20_000
+"""Observations that a process remembers. The same one comes again within seconds."""
+
+
+class Emissions:
+    """The latest observations that this process has emitted, so that it emits each once.
+
+    That a workflow does not replay is not enough. A task that has failed or timed out runs again. And a worker that does not
+    hold the run in memory may run the events of a task for a query, just before that task comes, and not as a replay.
+    """
+
+    def __init__(self, most: int = MOST_EMISSIONS) -> None:
+        self._most = most
+        self._emitted: dict[tuple[str, int, int], None] = {}
+        self._made: WeakKeyDictionary[object, Counter[int]] = WeakKeyDictionary()
+        self._lock = Lock()
+        """Each workflow task has a thread of its own."""
+
+    def is_due(self, observation: Observation, made_by: object, execution: str, *, replays: bool) -> bool:
+        """Whether to emit an observation now; it counts as emitted then.
+
+        `made_by`: the workflow's object, to which replays report their observations, too. `execution`: its id.
+        """
+        identity = hash((observation.event, observation.subject))
+        with self._lock:
+            made = self._made.setdefault(made_by, Counter())
+            made[identity] += 1
+            key = execution, identity, made[identity]
+            if replays or key in self._emitted:
+                return False
+            self._emitted[key] = None
+            if len(self._emitted) > self._most:
+                del self._emitted[next(iter(self._emitted))]
+        return True
+
+
+EMISSIONS: Final = Emissions()
+"""Those of this process."""
 
 
 def word(text: object, otherwise: str = "other") -> str:
@@ -143,6 +187,7 @@ def request_started(agent: str, request: RequestView) -> Observation:
             "model": word(request.model),
             "messages": request.messages,
         },
+        subject=str(request.number),
     )
 
 
@@ -163,26 +208,28 @@ def request_ended(agent: str, request: RequestView, result: RequestResult, first
     if first_call is not None:
         counts.append(("perdure_first_call_seconds", first_call, by))
         fields["first_call_seconds"] = round(first_call, 3)
-    return Observation("request ended", INFO if result.problem is None else WARNING, fields, counts)
+    level = INFO if result.problem is None else WARNING
+    return Observation("request ended", level, fields, counts, str(request.number))
 
 
 def request_failed(agent: str, request: RequestView, kind: str | None) -> Observation:
     """Return the observation of a Request that no model answered; `kind`: the type of the failure."""
     labels = {"agent": name_of(agent), "model": word(request.model), "outcome": "failed"}
     fields: Fields = {"request": request.number, **labels, "code": word(kind)}
-    return Observation("request failed", WARNING, fields, [("perdure_requests_total", 1, labels)])
+    return Observation("request failed", WARNING, fields, [("perdure_requests_total", 1, labels)], str(request.number))
 
 
 def waits_for_model(agent: str, request: RequestView, reason: str) -> Observation:
     """Return the observation of a Request that waits, because its model's provider is away for this `reason`."""
     fields: Fields = {"request": request.number, "agent": name_of(agent), "model": word(request.model)}
-    return Observation("waits for its model", WARNING, fields | {"code": word(reason)})
+    return Observation("waits for its model", WARNING, fields | {"code": word(reason)}, subject=str(request.number))
 
 
 def fell_back(number: int, model: str, other: str, kind: str | None) -> Observation:
     """Return the observation of a Request that goes from `model` to the `other`."""
     fields: Fields = {"request": number, "model": word(model), "to": word(other), "code": word(kind)}
-    return Observation("fell back", WARNING, fields, [("perdure_fallbacks_total", 1, {"model": word(model)})])
+    counts: list[tuple[str, float, Labels]] = [("perdure_fallbacks_total", 1, {"model": word(model)})]
+    return Observation("fell back", WARNING, fields, counts, str(number))
 
 
 def call_ended(call: Call) -> Observation:
@@ -193,7 +240,7 @@ def call_ended(call: Call) -> Observation:
     if call.state.attempts:
         fields["attempts"] = call.state.attempts
     level = {"failed": WARNING, "invalid": WARNING, "skipped": DEBUG, "deferred": DEBUG}.get(call.state.status, INFO)
-    return Observation("call ended", level, fields, calls_counted([call]))
+    return Observation("call ended", level, fields, calls_counted([call]), call.id)
 
 
 def calls_counted(calls: Iterable[Call]) -> list[tuple[str, float, Labels]]:
@@ -209,9 +256,9 @@ def _outcome(call: Call) -> str:
 def waits(call: str, tool: str, *, question: bool, client: bool) -> Observation:
     """Return the observation of a request that waits for a person or the run's client; the `tool` of a plan is empty."""
     if client:
-        return Observation("waits for its client", fields={"call": call, "tool": tool})
+        return Observation("waits for its client", fields={"call": call, "tool": tool}, subject=call)
     fields: Fields = {"call": call, "kind": "question" if question else "approval"}
-    return Observation("waits for a person", fields=fields | ({"tool": tool} if tool else {}))
+    return Observation("waits for a person", fields=fields | ({"tool": tool} if tool else {}), subject=call)
 
 
 def decided(call: str, decision: str | None, by: str, seconds: float) -> Observation:
@@ -221,11 +268,13 @@ def decided(call: str, decision: str | None, by: str, seconds: float) -> Observa
     """
     labels = {"decision": word(decision), "by": by}
     fields: Fields = {"call": call, **labels, "waited_seconds": round(seconds, 3)}
-    return Observation("decided", fields=fields, counts=[("perdure_approval_wait_seconds", seconds, labels)])
+    return Observation("decided", INFO, fields, [("perdure_approval_wait_seconds", seconds, labels)], call)
 
 
-def refused() -> Observation:
-    return Observation("decision refused", WARNING, counts=[("perdure_decisions_refused_total", 1, {})])
+def refused(update: str = "") -> Observation:
+    """Return the observation of a refused decision. `update`: the id of the update that brought it; a signal has none."""
+    counts: list[tuple[str, float, Labels]] = [("perdure_decisions_refused_total", 1, {})]
+    return Observation("decision refused", WARNING, counts=counts, subject=update)
 
 
 def hook_failed(event: str, hook: str) -> Observation:
@@ -240,7 +289,8 @@ def hook_refused(event: str, hook: str) -> Observation:
 
 def _hook(words: str, event: str, hook: str, outcome: str) -> Observation:
     labels = {"event": word(event), "hook": word(hook), "outcome": outcome}
-    return Observation(words, WARNING, dict(labels), [("perdure_hooks_total", 1, labels)])
+    subject = f"{labels['event']} {labels['hook']}"
+    return Observation(words, WARNING, dict(labels), [("perdure_hooks_total", 1, labels)], subject)
 
 
 def tool_of(call: Call) -> str:

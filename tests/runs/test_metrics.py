@@ -10,6 +10,7 @@ from perdure.models.usage import Usage
 from perdure.plan import Plan
 from perdure.runs.metrics import (
     METRICS,
+    Emissions,
     Observation,
     call_ended,
     decided,
@@ -89,3 +90,32 @@ def test_an_agents_name_is_a_line() -> None:
     assert name_of("my agent\n2") == "my agent 2"
     assert len(name_of("x" * 1000)) == 60
     assert name_of("") == "unknown"
+
+
+class Execution:
+    """Stands for a workflow's object."""
+
+
+def test_what_runs_again_and_what_is_replayed_is_emitted_once() -> None:
+    emissions, first, again, elsewhere = Emissions(), Execution(), Execution(), Execution()
+    wait, other = waits("1.0", "pay", question=False, client=False), waits("1.1", "pay", question=False, client=False)
+
+    def due(observation: Observation, made_by: Execution, execution: str = "a", *, replays: bool = False) -> bool:
+        return emissions.is_due(observation, made_by, execution, replays=replays)
+
+    assert [due(wait, first), due(wait, again), due(wait, elsewhere, "b")] == [True, False, True]
+    assert due(other, again), "a task that runs again emits what it did not reach before"
+    assert not due(other, first)
+    assert [due(refused(), first), due(refused(), first)] == [True, True], "two signals"
+    assert [due(refused(), again), due(refused(), again), due(refused(), again)] == [False, False, True]
+    replayed = Execution()
+    assert [due(wait, replayed, "c", replays=True), due(wait, replayed, "c")] == [False, True]
+    assert due(refused("u-1"), first)
+    assert not due(refused("u-1"), again), "no replay reports what a validator has refused"
+
+
+def test_only_the_latest_emissions_are_remembered() -> None:
+    emissions, runs = Emissions(most=2), [Execution() for _ in range(5)]
+    names = ["a", "b", "c", "c", "a"]
+    due = [emissions.is_due(refused(), each, name, replays=False) for each, name in zip(runs, names, strict=True)]
+    assert due == [True, True, True, False, True]
