@@ -6,10 +6,9 @@ They hold names, ids, counts and times, never a parameter, a prompt or a result.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Final, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -122,10 +121,9 @@ class Emissions:
 
     def __init__(self, most: int = MOST_EMISSIONS) -> None:
         self._most = most
-        self._emitted: dict[tuple[str, int, int], None] = {}
+        self._emitted: OrderedDict[tuple[str, int, int], object] = OrderedDict()
+        """Tasks run in threads: each use of it is one operation of the interpreter."""
         self._made: WeakKeyDictionary[object, Counter[int]] = WeakKeyDictionary()
-        self._lock = Lock()
-        """Each workflow task has a thread of its own."""
 
     def is_due(self, observation: Observation, made_by: object, execution: str, *, replays: bool) -> bool:
         """Whether to emit an observation now; it counts as emitted then.
@@ -133,15 +131,15 @@ class Emissions:
         `made_by`: the workflow's object, to which replays report their observations, too. `execution`: its id.
         """
         identity = hash((observation.event, observation.subject))
-        with self._lock:
-            made = self._made.setdefault(made_by, Counter())
-            made[identity] += 1
-            key = execution, identity, made[identity]
-            if replays or key in self._emitted:
-                return False
-            self._emitted[key] = None
-            if len(self._emitted) > self._most:
-                del self._emitted[next(iter(self._emitted))]
+        made = self._made.setdefault(made_by, Counter())
+        made[identity] += 1
+        if replays:
+            return False
+        now = object()
+        if self._emitted.setdefault((execution, identity, made[identity]), now) is not now:
+            return False
+        if len(self._emitted) > self._most:
+            self._emitted.popitem(last=False)
         return True
 
 
