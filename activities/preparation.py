@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from temporalio import activity
 from temporalio.api.operatorservice.v1 import ListNexusEndpointsRequest
@@ -19,8 +20,9 @@ from perdure.activities.prices import list_price
 from perdure.activities.prompt_files import PromptFolders, reading_tool
 from perdure.activities.registry import Registry
 from perdure.activities.transcripts import recall
+from perdure.agents.rollouts import choose_document
 from perdure.approvals.policy import Ask, Flow
-from perdure.errors import ProtocolError, ToolDefinitionError
+from perdure.errors import PerdureError, ProtocolError, ToolDefinitionError
 from perdure.models.requests import PATIENCE
 from perdure.models.usage import Price, price_of
 from perdure.plan import NO_SUCH_TOOL
@@ -48,6 +50,8 @@ from perdure.values.json import JsonObject, Packed, dumps, loads_commented, pack
 from perdure.values.limits import MAX_PAYLOAD, bytes_text
 from perdure.values.problems import close_names
 
+_log: Final = logging.getLogger(__name__)
+
 
 class AgentFolder:
     """The agent files `<name>.json` in one folder; names hold no path, which `Tool` checks. `None`: there are none."""
@@ -56,7 +60,7 @@ class AgentFolder:
         self._path = path
 
     def collect(
-        self, tools: Iterable[str | JsonObject], known: Mapping[str, JsonObject]
+        self, tools: Iterable[str | JsonObject], known: Mapping[str, JsonObject], *, run_id: str = "", tenant: str = ""
     ) -> tuple[dict[str, JsonObject], dict[str, str]]:
         """Return all agent files that the tools delegate to, at any depth, and why some cannot be used.
 
@@ -70,12 +74,26 @@ class AgentFolder:
             if name in found or name in problems:
                 continue
             try:
-                document = known[name] if name in known else self.read(name)
+                document = known[name] if name in known else self.read_version(name, run_id, tenant)
                 names += wanted_delegates(tools_of(document))
                 found[name] = document
             except ProtocolError as error:
                 problems[name] = str(error)
         return found, problems
+
+    def read_version(self, name: str, run_id: str, tenant: str) -> JsonObject:
+        """Return the agent file of the version that this run takes (R24.10). Raise `ProtocolError`.
+
+        A rollout that cannot be used leaves the agent as it is, and is a line in the log.
+        """
+        if self._path is None:
+            return self.read(name)
+        try:
+            return choose_document(self._path, name, self.read, key=run_id, tenant=tenant)
+        except PerdureError as error:
+            document = self.read(name)
+            _log.error("the rollout of the agent %r cannot be used: %s", name, error)
+            return document
 
     def read(self, name: str) -> JsonObject:
         """Return an agent file. Raise `ProtocolError`."""
@@ -143,11 +161,12 @@ class PrepareActivity:
         return self._limited
 
     @activity.defn(name=READ_AGENT_ACTIVITY)
-    async def read_agent(self, name: str) -> JsonObject:
-        """Return the agent file of this name as it is now, for a run that a schedule has started (R19.6)."""
+    async def read_agent(self, name: str, tenant: str = "") -> JsonObject:
+        """Return the agent file of this name as it is now, for a run that a schedule has started for this tenant (R19.6)."""
         try:
             check_agent_name(name)
-            document = await asyncio.to_thread(self._folder.read, name)
+            run_id = activity.info().workflow_id or ""
+            document = await asyncio.to_thread(self._folder.read_version, name, run_id, tenant)
         except ProtocolError as error:
             raise ApplicationError(str(error), type=REFUSED, non_retryable=True) from None
         if (size := len(dumps(document).encode())) > self._max_payload:
@@ -169,7 +188,9 @@ class PrepareActivity:
             parts = await asyncio.to_thread(self._shelf.read, wanted.prompt, tools)
             if parts.skills:
                 tools |= resolve_tools([reading_tool(parts, definitions)], definitions)
-            delegates, problems = self._folder.collect(wanted.tools, wanted.delegates)
+            delegates, problems = self._folder.collect(
+                wanted.tools, wanted.delegates, run_id=activity.info().workflow_id or "", tenant=wanted.tenant
+            )
             for tool in tools.values():
                 if tool.resolution == "upfront" and tool.delegate in problems:
                     raise ToolDefinitionError(f"tool {tool.name!r}: {problems[tool.delegate]}")

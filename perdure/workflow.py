@@ -76,19 +76,21 @@ async def run_agent(
             return await run_agent(shopper, {"request": request}, timeout=timedelta(hours=1))
     ```
     """
-    value = agent.check_input(input)
+    agent.check_input(input)
+    run_id = id or f"{workflow.info().workflow_id}/{agent.name}-{workflow.uuid4().hex[:8]}"
+    chosen = agent.version_for(run_id, tenant=tenant or "")
+    value = chosen.check_input(input)
     change: JsonObject = {**(approval or {})}
     parse_policy(change)
     given = RunInput(
-        agent=agent.document(),
+        agent=chosen.document(),
         input=None if value is MISSING else value,
         has_input=value is not MISSING,
         approval=change,
-        whose=RunOwner(tenant=tenant or "", sender=sender or "", context=agent.check_context(context)),
-        delegates=agent.delegates(),
+        whose=RunOwner(tenant=tenant or "", sender=sender or "", context=chosen.check_context(context)),
+        delegates=chosen.delegates(),
         free=MAX_STORED,  # nobody above keeps the room of its history for it
     )
-    run_id = id or f"{workflow.info().workflow_id}/{agent.name}-{workflow.uuid4().hex[:8]}"
     _check(given, run_id)
     try:
         result: RunResult = await workflow.execute_child_workflow(
@@ -102,7 +104,7 @@ async def run_agent(
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             static_summary=summary(f"the agent {agent.name}"),
-            priority=TaskPriority(priority_key=check_priority(priority) or agent.parsed.config.priority),
+            priority=TaskPriority(priority_key=check_priority(priority) or chosen.parsed.config.priority),
         )
     except WorkflowAlreadyStartedError:
         raise RunExistsError(f"there is already a run {run_id!r}") from None

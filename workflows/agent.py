@@ -149,7 +149,7 @@ class RunDriver:
         """Run to the output and return the result. Fail with the result so far as detail."""
         run, below = self.run, bool(self.run_input.lineage)
         if run.prepared.follows(LISTED_AGENT):
-            list_agent(run.agent.name, run.prepared.attributes, below=below)
+            list_agent(run.agent.name, run.agent.version, run.prepared.attributes, below=below)
         self._display.report()
         late = self._parent.late if self.run_input.clocked else None
         watching = watch(run, self.clock, self._rests, self._at_deadline, late)

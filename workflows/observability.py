@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
         STOP_ATTRIBUTE,
         TENANT_ATTRIBUTE,
         USAGE_MEMO,
+        VERSION_ATTRIBUTE,
         RunInput,
     )
     from perdure.values.json import Json
@@ -122,22 +123,25 @@ def keep_log(run: RunState, run_input: RunInput) -> None:
 
 
 _AGENT: Final = SearchAttributeKey.for_keyword(AGENT_ATTRIBUTE)
+_VERSION: Final = SearchAttributeKey.for_keyword(VERSION_ATTRIBUTE)
 _SCHEDULE: Final = SearchAttributeKey.for_keyword(SCHEDULE_ATTRIBUTE)
 
 
-def list_agent(name: str, known: Sequence[str], *, below: bool) -> None:
-    """Set the agent's name for lists, where the start did not set it, as in a run that a schedule or a user's own
-    workflow has started.
+def list_agent(name: str, version: str, known: Sequence[str], *, below: bool) -> None:
+    """Set the agent's name and version for lists, where the start did not set them, as in a run that a schedule, a session or a user's
+    own workflow has started.
     """
     info = workflow.info()
-    if (
-        below
-        or (info.parent is None and info.typed_search_attributes.get(_SCHEDULE) is None)
-        or AGENT_ATTRIBUTE not in known
-        or info.typed_search_attributes.get(_AGENT) is not None
-    ):
+    if below or (info.parent is None and info.typed_search_attributes.get(_SCHEDULE) is None):
         return
-    workflow.upsert_search_attributes([_AGENT.value_set(name[:LONGEST_KEYWORD])])
+    named = ((_AGENT, name), (_VERSION, version))
+    updates = [
+        key.value_set(value[:LONGEST_KEYWORD])
+        for key, value in named
+        if value and key.name in known and info.typed_search_attributes.get(key) is None
+    ]
+    if updates:
+        workflow.upsert_search_attributes(updates)
 
 
 def whose() -> TypedSearchAttributes | None:

@@ -172,7 +172,7 @@ async def with_agent(run_input: RunInput) -> RunInput:
     try:
         document: JsonObject = await read(
             READ_AGENT_ACTIVITY,
-            run_input.agent_name,
+            args=[run_input.agent_name, run_input.whose.tenant],
             result_type=dict,
             start_to_close_timeout=_ATTEMPT,
             retry_policy=PREPARING,
@@ -215,6 +215,7 @@ async def record(run_input: RunInput) -> Packed:
         approver=agent.config.approval.changed(change).approver,
         notify=agent.config.notify.places(),
         callback=run_input.callback,
+        tenant=run_input.whose.tenant,
     )
     locally = _prepares_locally()
     try:

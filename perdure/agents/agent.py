@@ -14,10 +14,11 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypeVar, Unpack
 
-from perdure.agents.files import AGENTS, read_agent
+from perdure.agents.files import AGENTS, agent_path, read_agent
 from perdure.agents.frameworks import MakeContext, NotCarried, is_framework_agent, read_framework_agents
 from perdure.agents.modules import names_module, object_named
 from perdure.agents.options import AgentOptions
+from perdure.agents.rollouts import Rollout, read_rollouts, versions_of
 from perdure.approvals.policy import policy_problems
 from perdure.errors import AgentError, InputError, OutputError, ProtocolError, SettingsError, clip
 from perdure.hooks.decorator import HookFunction
@@ -224,6 +225,7 @@ class Agent(Generic[OutputT]):
         self._delegates: dict[str, JsonObject] = {}
         self.not_carried: list[NotCarried] = []
         """The parts of another framework's agent that did not carry over, with what to write instead; see `of`."""
+        self._rollout: tuple[Rollout, Agent[OutputT]] | None = None
         self.hooks: list[HookFunction] = []
         """The hooks that hold instructions and guardrails of another framework's agent: its worker needs them."""
         self.sources: list[object] = []
@@ -267,7 +269,15 @@ class Agent(Generic[OutputT]):
         return cls._read(path, output=output, folder=folder)
 
     @classmethod
-    def _read(cls, path: str | Path, *, output: Any = None, folder: Path = AGENTS, alone: bool = False) -> Agent[Any]:
+    def _read(
+        cls,
+        path: str | Path,
+        *,
+        output: Any = None,
+        folder: Path = AGENTS,
+        alone: bool = False,
+        rollouts: bool = True,
+    ) -> Agent[Any]:
         if not isinstance(path, str | os.PathLike):
             raise AgentError(
                 f"Agent.read takes a file's path or an agent's name, not {type(path).__name__}; Agent.of takes an agent's JSON"
@@ -275,7 +285,72 @@ class Agent(Generic[OutputT]):
         if names_module(str(path)) and not Path(path).is_file():
             return cls._of_module(str(path), output=output, alone=alone)
         _, document = read_agent(str(path), folder, alone=alone)
-        return cls.of(document, output=output, source=str(path))
+        agent = cls.of(document, output=output, source=str(path))
+        file = agent_path(str(path), folder)
+        rollout = read_rollouts(file.parent).get(file.stem) if rollouts else None
+        if rollout is None:
+            return agent
+        _, candidate = read_agent(str(file.parent / f"{rollout.candidate}.json"), alone=alone)
+        return agent._with(rollout, cls.of(candidate, output=output, source=f"{rollout.candidate}.json"))
+
+    def with_candidate(
+        self, candidate: Agent[OutputT], *, share: float = 0, tenants: Iterable[str] = ()
+    ) -> Agent[OutputT]:
+        """Return this agent with a candidate beside it, another version that a share of new runs takes.
+
+        `share`: percent of new runs and sessions, 0 to 100. `tenants`: all new runs of these tenants. The candidate gets this agent's name.
+        A run records the version that it takes at its start. Raises `AgentError` for an invalid share, and where both have one `version`.
+
+        ```python
+        shopper = shopper.with_candidate(Agent.of({**shopper.document(), "version": "2"}), share=10)
+        ```
+        """
+        # R24.10
+        try:
+            rollout = Rollout(candidate=candidate.name, share=share, tenants=tuple(tenants))
+        except ValidationError as error:
+            raise AgentError(f"agent {self.name!r}: {first_problem(error)}") from None
+        return self._with(rollout, candidate)
+
+    def _with(self, rollout: Rollout, candidate: Agent[OutputT]) -> Agent[OutputT]:
+        stable, other = versions_of(self._document, candidate._document)
+        both = copy.copy(self)
+        versions = [copy.copy(self), copy.copy(candidate)]
+        for each, document in zip((both, *versions), (stable, stable, other), strict=True):
+            each._document, each.parsed, each._rollout = document, parse_agent(document), None
+        both._functions = dict(self._functions)
+        for name, function in candidate._functions.items():
+            if both._functions.setdefault(name, function).function != function.function:
+                raise AgentError(
+                    f"the versions of the agent {self.name!r} have two tools called {name!r}: rename one of them"
+                )
+        both.hooks = [*self.hooks, *(hook for hook in candidate.hooks if hook not in self.hooks)]
+        both._rollout = (rollout, versions[1])
+        return both
+
+    def version_for(self, key: str, *, tenant: str = "") -> Agent[OutputT]:
+        """Return the version that a run takes: this agent, or its candidate (`with_candidate`, or `rollouts.toml` beside its file).
+
+        `key`: the id of the run or of its session; for one key the answer is always the same. `Perdure.start` and sessions call this.
+
+        ```python
+        print(shopper.version_for("run-17", tenant="acme").version)
+        ```
+        """
+        # R24.10
+        if self._rollout is None:
+            return self
+        rollout, candidate = self._rollout
+        if rollout.takes(self.name, key, tenant):
+            return candidate
+        stable = copy.copy(self)
+        stable._rollout = None
+        return stable
+
+    @property
+    def version(self) -> str:
+        """The name of this version of the agent; empty if it has none."""
+        return self.parsed.version
 
     @classmethod
     def _of_module(cls, place: str, *, output: Any, alone: bool) -> Agent[Any]:
@@ -292,14 +367,16 @@ class Agent(Generic[OutputT]):
         return agent
 
     @classmethod
-    def read_to_run(cls, path: str | Path, *, folder: Path = AGENTS) -> Agent[Any]:
+    def read_to_run(cls, path: str | Path, *, folder: Path = AGENTS, rollouts: bool = True) -> Agent[Any]:
         """Read an agent that runs by itself, as on a command line: its policy may name only its own tools.
+
+        `rollouts`: whether a `rollouts.toml` beside the file counts.
 
         ```python
         shopper = Agent.read_to_run("agents/shopper.json")
         ```
         """
-        return cls._read(path, folder=folder, alone=True)
+        return cls._read(path, folder=folder, alone=True, rollouts=rollouts)
 
     @overload
     @classmethod

@@ -164,19 +164,25 @@ AGENTS: Final = Path("agents")
 """Folder of agents that are named, unless a setting names another."""
 
 
+def agent_path(name: str, folder: Path = AGENTS) -> Path:
+    """Return the agent file of this path, or of this name in the folder. Raise `SettingsError` if there is none."""
+    by_name = folder / f"{name}.json"
+    path = Path(name)
+    if path.is_file():
+        return path
+    if not by_name.is_file():
+        named = "" if path.suffix == ".json" else f", and no {by_name}; an agent in Python is named MODULE:NAME"
+        raise SettingsError(f"no agent {name!r}: there is no file {path}{named}")
+    return by_name
+
+
 def read_agent(name: str, folder: Path = AGENTS, *, alone: bool = False) -> tuple[AgentSpec, JsonObject]:
     """Read an agent by file, or by name in the folder; return it and its document.
 
     With `alone` it runs by itself: all its tools are its own. Raise `SettingsError` when there is no such file or it is
     not JSON, `AgentError` with every problem, each with its line, when it is not an agent.
     """
-    by_name = folder / f"{name}.json"
-    path = Path(name)
-    if not path.is_file():
-        if not by_name.is_file():
-            named = "" if path.suffix == ".json" else f", and no {by_name}; an agent in Python is named MODULE:NAME"
-            raise SettingsError(f"no agent {name!r}: there is no file {path}{named}")
-        path = by_name
+    path = agent_path(name, folder)
     written = read_json(path)
     document: Any = agent_document(written, path.stem)  # `parse_agent` takes objects alone
     problems = _own_problems(document) if alone else []

@@ -63,7 +63,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Operate": {
         "worker, serve": "Run a worker; run the HTTP gateway.",
-        "models": "Try the configured models.",
+        "models, rollout": "Try the configured models; compare an agent's versions.",
         "token, trigger": "Manage the gateway's tokens; check a webhooks file.",
         "audit, limits": "Verify an audit log; show sums that runs share.",
         "undo, promote": "Take back what a run has done; make an agent of its plan.",

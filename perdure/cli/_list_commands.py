@@ -132,6 +132,9 @@ def list_command(
     schedule: Annotated[
         str | None, typer.Option(metavar="NAME", help="Started by this schedule; with --tenant by that tenant's.")
     ] = None,
+    version: Annotated[
+        str | None, typer.Option("--agent-version", metavar="NAME", help="Of this version of their agent.")
+    ] = None,
     query: Query = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Runs on a page, newest first.")] = 20,
     page: Annotated[str | None, typer.Option(help="The page that the one before named.")] = None,
@@ -143,7 +146,7 @@ def list_command(
         check_since(since)
         if schedule is not None:
             schedule_id(schedule)
-    chosen = Selection(agent, status, since, sender, tenant, reason, waiting, query, schedule=schedule)
+    chosen = Selection(agent, status, since, sender, tenant, reason, waiting, query, schedule=schedule, version=version)
     found = connected(lambda perdure: perdure.page_of_runs(chosen, size=limit, page=page))
     if as_json:
         print(dumps([row.as_json() for row in found.rows]))
@@ -263,6 +266,7 @@ def next_page(chosen: Selection, limit: int, page: str, *, as_json: bool) -> str
     names = ("agent", "status", "since", "sender", "tenant", "reason", "query", "schedule")
     filters = {name: getattr(chosen, name) for name in names}
     words = [part for name, value in filters.items() if value is not None for part in (f"--{name}", value)]
+    words += [] if chosen.version is None else ["--agent-version", chosen.version]
     words += [*(["--waiting"] if chosen.waiting else []), *(["--json"] if as_json else [])]
     return shlex.join(["perdure", "list", *words, "--limit", str(limit), "--page", page])
 
@@ -272,9 +276,13 @@ def _print_rows(rows: list[ListedRun]) -> None:
         print("no runs")
         return
     console = screen()
-    titles = ("run", "status", "why", "waits", "cost", "started", "ended")
-    shown = [(*_cells(row), _local(row.started_at), _local(row.ended_at)) for row in rows]
-    drops = ("ended", "why", "cost", "started")
+    titles = ["run", "status", "why", "waits", "cost", "started", "ended"]
+    shown = [[*_cells(row), _local(row.started_at), _local(row.ended_at)] for row in rows]
+    drops = ["ended", "why", "cost", "started"]
+    if any(row.version for row in rows):
+        titles.insert(1, "version")
+        shown = [[cells[0], row.version or "", *cells[1:]] for row, cells in zip(rows, shown, strict=True)]
+        drops.insert(3, "version")
     console.print(table(titles, shown, console.width, gives=("why",), drops=drops, right=("cost",)))
     if first := next((row for row in rows if row.waiting), None):
         print(f"what waits: perdure approvals {shlex.quote(first.id)}", file=sys.stderr)

@@ -60,7 +60,8 @@ def owner_lines(owner: RunOwner) -> list[str]:
 
 def run_table(view: RunView, width: int) -> RenderableType:
     """The whole run: each Request with its model, under it its calls, with what they read and write where the `width` has room for it."""
-    parts: list[RenderableType] = [Text(line, style="dim") for line in owner_lines(view.owner)]
+    about = [harmless(f"version {view.version} of {view.agent}")] if view.version else []
+    parts: list[RenderableType] = [Text(line, style="dim") for line in [*about, *owner_lines(view.owner)]]
     numbers = sorted({int(call.id.split(".")[0]) for call in view.calls} | {request.number for request in view.log})
     for number in numbers:
         request = next((request for request in view.log if request.number == number), None)

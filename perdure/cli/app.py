@@ -30,6 +30,7 @@ _MODULES: Final = {
     "_history_commands:histories_app": ("fork", "what-if", "record", "replay"),
     "_audit_commands:audit_app": ("audit",),
     "_procedure_commands:procedures_app": ("promote",),
+    "_rollout_commands:rollout_app": ("rollout",),
     "_settings_command:settings_app": ("settings",),
     "_project_commands:starting_app": ("init", "tools", "schema"),
 }

@@ -45,6 +45,7 @@ from perdure.runs.wire import (
     STOP_ATTRIBUTE,
     TENANT_ATTRIBUTE,
     USAGE_MEMO,
+    VERSION_ATTRIBUTE,
     WAITING_ATTRIBUTE,
     RunStatus,
 )
@@ -84,9 +85,14 @@ SCHEDULE: Final = SearchAttributeKey.for_keyword(SCHEDULE_ATTRIBUTE)
 SCHEDULED: Final = SearchAttributeKey.for_datetime(SCHEDULED_ATTRIBUTE)
 
 
-def start_attributes(agent: str, sender: str | None, tenant: str | None) -> TypedSearchAttributes:
+def start_attributes(agent: str, sender: str | None, tenant: str | None, version: str = "") -> TypedSearchAttributes:
     """Return the search attributes by which a run is found from its start on."""
-    values = ((AGENT_ATTRIBUTE, agent), (SENDER_ATTRIBUTE, sender), (TENANT_ATTRIBUTE, tenant))
+    values = (
+        (AGENT_ATTRIBUTE, agent),
+        (SENDER_ATTRIBUTE, sender),
+        (TENANT_ATTRIBUTE, tenant),
+        (VERSION_ATTRIBUTE, version),
+    )
     return TypedSearchAttributes(
         [SearchAttributePair(_KEYWORDS[name], value[:LONGEST_KEYWORD]) for name, value in values if value]
     )
@@ -275,6 +281,7 @@ async def _row(run: WorkflowExecution) -> ListedRun:
         started_at=run.start_time,
         ended_at=run.close_time,
         agent=known.get(_KEYWORDS[AGENT_ATTRIBUTE]),
+        version=known.get(_KEYWORDS[VERSION_ATTRIBUTE]),
         stop_reason=known.get(_KEYWORDS[STOP_ATTRIBUTE]),
         cost=known.get(_COST),
         tokens=await _tokens(run),

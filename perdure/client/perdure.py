@@ -27,6 +27,7 @@ from perdure.client.selection import ListedRun, ListedSession, RunPage, Selectio
 from perdure.client.session import Session
 from perdure.client.session_operations import Address
 from perdure.client.tenancy import IdempotentStart, check_owner
+from perdure.client.versions import VersionFigures, compare
 from perdure.errors import MediaError, RunExistsError, RunNotFoundError, clip
 from perdure.hosting.connection import connect, reached, with_converter
 from perdure.hosting.settings import in_force
@@ -134,7 +135,12 @@ class Perdure:
         run = await perdure.start(shopper, {"request": "Order three apples."}, key="order-17", sender="ann")
         ```
         """
-        # R2.3, R7.1, R10.19, R15.2
+        # R2.3, R7.1, R10.19, R15.2, R24.10
+        if key:
+            run_id = key.run_id if isinstance(key, IdempotentStart) else IdempotentStart.id_of(tenant, sender, key)
+        else:
+            run_id = run_operations.new_run_id(agent.parsed) if id is None else id
+        agent = agent.version_for(run_id, tenant=tenant or "")
         agent.check_policy()
         with media_met() as files:
             value = agent.check_input(input)
@@ -162,7 +168,7 @@ class Perdure:
                     agent.document(),
                     None if value is MISSING else value,
                     has_input=value is not MISSING,
-                    run_id=id if wanted is None else wanted.run_id,
+                    run_id=run_id,
                     task_queue=task_queue or self.task_queue,
                     approval=change,
                     prompt=prompt_change,
@@ -447,6 +453,25 @@ class Perdure:
         """
         with clear_errors(self.client):
             return await listing.count_runs(self.client, selection)
+
+    async def compare_versions(
+        self, agent: str, *, since: str | None = None, tenant: str | None = None, limit: int = 1000
+    ) -> list[VersionFigures]:
+        """Return the figures of each version of an agent, by its runs: how they ended, tokens, cost, time. No run is queried.
+
+        `agent`: its name. `since`: only runs that started since then (`7d`). `tenant`: only that tenant's. `limit`: the newest so many
+        runs. Raises as `list_runs` does.
+
+        ```python
+        for each in await perdure.compare_versions("shopper", since="7d"):
+            print(each.version, each.runs, each.completed, each.cost)
+        ```
+        """
+        # R24.10
+        chosen = Selection(agent=agent, since=since, tenant=tenant)
+        with clear_errors(self.client):
+            async with aclosing(listing.walk_runs(self.client, chosen, limit)) as runs:
+                return await compare(runs)
 
     async def what_if(
         self,

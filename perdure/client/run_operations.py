@@ -50,6 +50,7 @@ from perdure.runs.wire import (
     RUN_QUERY,
     TASK_QUEUE,
     VALUE_QUERY,
+    VERSION_ATTRIBUTE,
     RunInput,
     RunResult,
     RunStatus,
@@ -111,7 +112,7 @@ async def start_run(
     try:
         return await start_workflow(
             client,
-            start_attributes(agent.name, sender, tenant),
+            start_attributes(agent.name, sender, tenant, agent.version),
             AGENT_WORKFLOW,
             given,
             id=new_run_id(agent) if run_id is None else run_id,
@@ -143,9 +144,14 @@ async def start_workflow(client: Client, attributes: TypedSearchAttributes, *arg
 
     if (handle := await started(attributes)) is None:
         await SearchAttributes().ensure(client)
-        handle = await started(attributes) or await started(None)
+        handle = await started(attributes) or await started(_without_version(attributes)) or await started(None)
     assert handle is not None
     return handle
+
+
+def _without_version(attributes: TypedSearchAttributes) -> TypedSearchAttributes:
+    """Return the search attributes that namespaces of Perdure 0.1.0 know."""
+    return TypedSearchAttributes([each for each in attributes if each.key.name != VERSION_ATTRIBUTE])
 
 
 def _check_size(given: RunInput, limit: int) -> None:

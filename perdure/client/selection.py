@@ -19,6 +19,7 @@ from perdure.runs.wire import (
     SENDER_ATTRIBUTE,
     STOP_ATTRIBUTE,
     TENANT_ATTRIBUTE,
+    VERSION_ATTRIBUTE,
     WAITING_ATTRIBUTE,
     RunStatus,
 )
@@ -69,6 +70,8 @@ class Selection:
     """No run of a delegate."""
     schedule: str | None = None
     """The name of the schedule that started them; of the `tenant`'s, if one is named."""
+    version: str | None = None
+    """The version of the agent."""
 
     @property
     def empty(self) -> bool:
@@ -86,6 +89,7 @@ class Selection:
         conditions = (
             (AGENT_ATTRIBUTE, self.agent),
             (SENDER_ATTRIBUTE, self.sender),
+            (VERSION_ATTRIBUTE, self.version),
             (STOP_ATTRIBUTE, self.reason),
         )
         parts += [f"{name} = {quoted(value[:LONGEST_KEYWORD])}" for name, value in conditions if value is not None]
@@ -198,6 +202,8 @@ class ListedRun:
     """The schedule that started it."""
     scheduled_at: datetime | None = None
     """The time for which the schedule started it."""
+    version: str | None = None
+    """The version of its agent, if it has one."""
 
     def as_json(self) -> JsonObject:
         plain: JsonObject = {
@@ -208,6 +214,7 @@ class ListedRun:
         }
         more = {
             "agent": self.agent,
+            "version": self.version,
             "stopReason": self.stop_reason,
             "cost": self.cost,
             "tokens": self.tokens,

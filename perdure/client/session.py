@@ -115,13 +115,18 @@ class Session:
     ) -> None:
         self._client = address.client
         self._address = address
-        self._agent = agent
+        self._agent = None if agent is None else agent.version_for(address.id, tenant=address.tenant)
         self._rules = rules or SessionRules()
         self._task_queue = task_queue
         self.key = address.key
         self.tenant = address.tenant
         self.id: str = self._address.id
         """Its workflow's id: a digest of tenant and key (R10.2)."""
+
+    @property
+    def agent(self) -> Agent[Any] | None:
+        """The agent that answers the messages that this object sends, in the version of this session; `None`: the session's own."""
+        return self._agent
 
     @property
     def handle(self) -> WorkflowHandle[Any, Any]:

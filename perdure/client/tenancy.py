@@ -96,7 +96,12 @@ class IdempotentStart:
         """Raises `RunError` for what is no key."""
         if not key.strip() or not key.isprintable() or len(key) > MAX_NAME:
             raise RunError(f"{shorten(key, 60)} is not a valid key: use 1 to {MAX_NAME} printable characters")
-        return cls(key, f"run-{digest([tenant or '', sender or '', key])}", digest(body))
+        return cls(key, cls.id_of(tenant, sender, key), digest(body))
+
+    @staticmethod
+    def id_of(tenant: str | None, sender: str | None, key: str) -> str:
+        """Return the id of the run that the key names."""
+        return f"run-{digest([tenant or '', sender or '', key])}"
 
     @classmethod
     def of_delivery(cls, tenant: str, trigger: str, delivery: str) -> IdempotentStart:

@@ -15,10 +15,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from perdure.agents.agent import Agent
+from perdure.agents.rollouts import ROLLOUTS, Rollout, read_rollouts
 from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.client.session import Session
-from perdure.errors import PerdureError, RunNotFoundError
+from perdure.errors import PerdureError, RunNotFoundError, SettingsError
 from perdure.gateway.bounds import OpenRequests, OpenStreams, Rates
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError, as_problem_json
@@ -37,7 +38,8 @@ class Agents:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._read: dict[str, tuple[tuple[int, int], Agent[Any] | None]] = {}
+        self._read: dict[str, tuple[_AgentStamp, Agent[Any] | None]] = {}
+        self._rollouts: tuple[_Stamp, dict[str, Rollout]] = (None, {})
 
     def names(self) -> list[str]:
         """Return the names of all agents whose files can be used."""
@@ -61,19 +63,45 @@ class Agents:
 
     def _find(self, name: str) -> Agent[Any] | None:
         """`name` is one of the folder's, never what somebody wrote."""
-        path = self._folder / f"{name}.json"
+        path, rollout = self._folder / f"{name}.json", self._rollout(name)
+        candidate = None if rollout is None else self._folder / f"{rollout.candidate}.json"
+        stamp: _AgentStamp = (_stamp(path), rollout, None if candidate is None else _stamp(candidate))
+        if name in self._read and self._read[name][0] == stamp:
+            return self._read[name][1]
+        agent = None
         try:
-            found = path.stat()
-            stamp = (found.st_mtime_ns, found.st_size)
-            if name in self._read and self._read[name][0] == stamp:
-                return self._read[name][1]
-            agent = Agent.read_to_run(path)
+            agent = Agent.read_to_run(path, rollouts=False)
+            if rollout is not None:
+                agent = Agent.read_to_run(path)
         except (PerdureError, OSError) as error:
-            _log.error("the agent %r cannot be used: %s", name, error)
-            agent = None
-            stamp = self._read.get(name, ((0, 0), None))[0] if isinstance(error, OSError) else stamp
+            what = f"the agent {name!r}" if agent is None else f"the rollout of the agent {name!r}"
+            _log.error("%s cannot be used: %s", what, error)
         self._read[name] = (stamp, agent)
         return agent
+
+    def _rollout(self, name: str) -> Rollout | None:
+        """Return the rollout of an agent. While `rollouts.toml` cannot be used there is none, and the log says so."""
+        stamp = _stamp(self._folder / ROLLOUTS)
+        if stamp != self._rollouts[0]:
+            self._rollouts = (stamp, {})
+            try:
+                self._rollouts = (stamp, read_rollouts(self._folder))
+            except SettingsError as error:
+                _log.error("no rollout is in force: %s", error)
+        return self._rollouts[1].get(name)
+
+
+_Stamp: TypeAlias = "tuple[int, int] | None"
+_AgentStamp: TypeAlias = "tuple[_Stamp, Rollout | None, _Stamp]"
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Return what changes with a file; `None`: it cannot be read now."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size)
 
 
 NOT_FOUND_AFTER: Final = 0.05

@@ -137,7 +137,7 @@ class _Deliveries:
         source, settings = self._source(agent), {}
         if source:  # its run has read what others wrote
             note = {"role": "user", "content": f"The trigger {self._name!r} sends what follows.", "_sources": [source]}
-            settings = {"context": [*(agent.document().get("context") or []), note]}
+            settings = {"context": [*((session.agent or agent).document().get("context") or []), note]}
         receipt = await session.send(
             mapped.text,
             sender=self._sender,

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from perdure.agents.agent import Agent
 from perdure.agents.files import read_agent, read_json
+from perdure.agents.rollouts import read_rollouts
 from perdure.errors import AgentError, PerdureError, ProtocolError, SettingsError
 from perdure.hosting.settings import Settings
 from perdure.tools.tool import resolve_tools
@@ -71,6 +73,8 @@ def check_agents(folder: Path | None, registry: Registry) -> None:
         raise SettingsError(f"the agents folder {folder} does not exist")
     from perdure.activities.preparation import AgentFolder
 
+    for name in read_rollouts(folder):
+        Agent.read(folder / f"{name}.json")
     for path in sorted(folder.glob("*.json")):
         agent, _ = read_agent(str(path))
         wanted = [message.tool for message in agent.messages() if isinstance(message, ToolMessage)]

@@ -105,7 +105,7 @@ DRAWN: Final = 300
 """Calls of a run that are drawn; more are a table alone."""
 PAUSE: Final = 0.5
 """Seconds between two looks at a whole run, for a page that is open."""
-_SEARCH: Final = ("agent", "status", "sender", "since", "schedule")
+_SEARCH: Final = ("agent", "status", "sender", "since", "version", "schedule")
 
 
 class RunMessages(NamedTuple):

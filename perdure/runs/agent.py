@@ -283,6 +283,8 @@ class AgentSpec(BaseModel):
     """JSON Schema of the output; `{}` takes any."""
     description: str = ""
     """What it is for, as lists show it, and a model that may delegate to it."""
+    version: str = Field(default="", max_length=60)
+    """The name of this version of the agent, by which lists and comparisons know its runs (R24.10)."""
     caller_context: JsonObject | bool = Field(default_factory=dict)
     """JSON Schema of the context that a start or a message carries, for tools, hooks and approvers; `{}` takes any. No
     model reads it."""

@@ -172,7 +172,15 @@ def refused_decision_data(sent: Json, problem: str) -> AuditData:
     """Return the data of a decision, or a change of policy, that changed nothing."""
     raw = sent if isinstance(sent, dict) else {}
     named = {name: value for name in ("call", "decision", "by") if isinstance(value := raw.get(name), str)}
-    return {**named, "reason": problem, "changed": digest(sent)}
+    return {**named, "reason": problem, "changed": _digest_of_any(sent)}
+
+
+def _digest_of_any(sent: object) -> str:
+    """Return a digest of what somebody has sent, which need not be JSON."""
+    try:
+        return digest(sent)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RecursionError):
+        return digest(f"{type(sent).__name__}: {sent!r}"[:MAX_AUDIT_TEXT])
 
 
 def policy_data(change: Json) -> AuditData:

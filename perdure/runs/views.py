@@ -128,6 +128,7 @@ def run_view(run: RunState, run_id: str) -> RunView:
     return RunView(
         run_id=run_id,
         agent=run.agent.name,
+        version=run.agent.version,
         forked="" if run.fork is None else run.fork.title,
         owner=masked_owner(run.identity.owner),
         status="running" if run.output.stop_reason is None else "completed",

@@ -66,6 +66,8 @@ TENANT_ATTRIBUTE: Final = "PerdureTenant"
 """Search attributes (Keyword) of such a run: for whom it runs, if the start named somebody. Set at its start."""
 STOP_ATTRIBUTE: Final = "PerdureStopReason"
 """Search attribute (Keyword) of such a run: why it stopped, or the type of its failure. Set at its end."""
+VERSION_ATTRIBUTE: Final = "PerdureVersion"
+"""Search attribute (Keyword) of such a run: the version of its agent, where its file has one. Set at its start (R24.10)."""
 COST_ATTRIBUTE: Final = "PerdureCost"
 """Search attribute (Double) of such a run: dollars, where they are known. Set at its end."""
 ATTRIBUTES: Final[Mapping[str, Literal["Int", "Keyword", "Double"]]] = {
@@ -75,6 +77,7 @@ ATTRIBUTES: Final[Mapping[str, Literal["Int", "Keyword", "Double"]]] = {
     SENDER_ATTRIBUTE: "Keyword",
     TENANT_ATTRIBUTE: "Keyword",
     COST_ATTRIBUTE: "Double",
+    VERSION_ATTRIBUTE: "Keyword",
 }
 """All of them, and what they hold: a worker registers them at its start."""
 SCHEDULE_ATTRIBUTE: Final = "TemporalScheduledById"
@@ -128,6 +131,8 @@ class PrepareInput(WireModel):
     """Names of the routes that the run's notifications need, by their places in `config.notify` (R19.5)."""
     callback: str = ""
     """Address to which the run's end is to be sent (R19.8)."""
+    tenant: str = Field(default="", exclude_if=operator.not_)
+    """The run's tenant, by which versions of its delegates are chosen (R24.10)."""
 
 
 class PreparedWorker(WireModel):
@@ -310,6 +315,8 @@ class RunView(RunResult):
 
     agent: str = ""
     """Its agent's name."""
+    version: str = Field(default="", exclude_if=operator.not_)  # R24.10
+    """The version of its agent; empty: the agent has none."""
     forked: str = Field(default="", exclude_if=operator.not_)
     """The run of which it is a fork, and the point: `order-17 at 2.1`; empty: it is none."""
     owner: RunOwner = Field(default_factory=RunOwner, exclude_if=lambda owner: owner == NOBODY)

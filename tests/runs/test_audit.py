@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,15 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.audit import append_lines, otlp_body
 from perdure.errors import AuditError
-from perdure.runs.audit import AuditBatch, AuditLine, AuditLog, VerifiedChain, entry, verify_chain
+from perdure.runs.audit import (
+    AuditBatch,
+    AuditLine,
+    AuditLog,
+    VerifiedChain,
+    entry,
+    refused_decision_data,
+    verify_chain,
+)
 from perdure.values.limits import MAX_KEPT_AUDIT_KEYS
 
 AT = "2026-11-26T12:00:00.000+00:00"
@@ -122,3 +131,9 @@ def test_a_log_record_of_opentelemetry_holds_the_line() -> None:
     record = otlp_body([line])["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
     assert record["body"] == {"stringValue": line.text()}
     assert record["timeUnixNano"] == "1795694400000000000"
+
+
+@pytest.mark.parametrize("sent", [b"\xff", {"call": b"x"}, {1: 2, "a": 3}, object(), None, float("nan")])
+def test_a_refused_decision_of_any_shape_is_audited(sent: Any) -> None:
+    found = refused_decision_data(sent, "it is not a decision")
+    assert (found["reason"], len(str(found["changed"]))) == ("it is not a decision", 16)

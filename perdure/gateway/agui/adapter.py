@@ -47,7 +47,7 @@ def agui_adapter(gateway: Gateway) -> Adapter:
         if agui_request.answers:
             caller.check(APPROVE, "decide what waits for a person")
         agui_request, run_id = await _with_results(gateway, caller, session, agui_request)
-        settings = agui_request.settings(agent.document(), gateway.client_source(caller, agent))
+        settings = agui_request.settings((session.agent or agent).document(), gateway.client_source(caller, agent))
         return await _answer(gateway, trees, caller, session, agui_request, run_id, settings, key)
 
     return Adapter("ag-ui", [Route("/ag-ui/{agent}", answer, methods=["POST"])])

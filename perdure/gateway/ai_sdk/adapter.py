@@ -42,9 +42,9 @@ def ai_sdk_adapter(gateway: Gateway) -> Adapter:
         body = await with_stored_files(gateway.perdure, await read_json(request), "messages", caller.tenant)
         agent = gateway.agents.get(request.path_params["agent"])
         chat_request = read(body)
-        settings = chat_request.settings(agent.document(), gateway.client_source(caller, agent))
+        source = gateway.client_source(caller, agent)
         chats = _Chats(gateway.perdure, caller, trees, lambda id: gateway.own_run(caller, id))
-        frames = await chats.answer(chat_request, agent, settings, Key.of(gateway, request, caller, body))
+        frames = await chats.answer(chat_request, agent, source, Key.of(gateway, request, caller, body))
         return EventStream(gateway, caller, frames, HEADERS, retry=False)
 
     async def resume(request: Request) -> Response:
@@ -73,11 +73,15 @@ class _Chats:
     """By default the API's own."""
 
     async def answer(
-        self, chat_request: PageChatRequest, agent: Agent[Any], settings: JsonObject, key: Key | None = None
+        self, chat_request: PageChatRequest, agent: Agent[Any], source: str, key: Key | None = None
     ) -> AsyncGenerator[str, None]:
-        """Send the message and the decisions, and return the frames of what follows. Raises before anything is sent."""
+        """Send the message and the decisions, and return the frames of what follows. Raises before anything is sent.
+
+        `source`: see `Gateway.client_source`.
+        """
         caller = self.caller
         session = self.perdure.session(chat_request.chat, tenant=caller.tenant, agent=agent)
+        settings = chat_request.settings((session.agent or agent).document(), source)
         if chat_request.message is not None or not caller.may(APPROVE):
             caller.check(SEND, "say something in chats")
         message, answers = chat_request.message, chat_request.answers
@@ -149,7 +153,7 @@ async def chat_response(
             raise HttpError(422, "the body must be a JSON object")
         chat_request = read(await with_stored_files(perdure, body, "messages", caller.tenant))
         chat_request = replace(chat_request, chat=_own_key(sender, chat_request.chat) if key is None else key)
-        frames = await _Chats(perdure, caller).answer(chat_request, agent, chat_request.settings(agent.document(), ""))
+        frames = await _Chats(perdure, caller).answer(chat_request, agent, "")
     except (HttpError, PerdureError) as error:
         return _refusal(error)
     return StreamingResponse(frames, headers=HEADERS, media_type="text/event-stream")

@@ -32,6 +32,7 @@ class ListRuns(Paged):
     sender: str | None = Field(default=None, max_length=200, description="Who started them.")
     waiting: bool = Field(default=False, description="Only those in which something waits for a person.")
     schedule: str | None = Field(default=None, max_length=100, description="Started by this schedule.")
+    version: str | None = Field(default=None, max_length=60, description="Of this version of the agent.")
 
 
 class WaitQuery(WireModel):

@@ -60,6 +60,7 @@ async def list_runs(request: ApiRequest[Paged, ListRuns]) -> Response:
         sender=query.sender,
         waiting=query.waiting,
         schedule=query.schedule,
+        version=query.version,
         tenant=request.caller.tenant,
     )
     page = await request.gateway.perdure.page_of_runs(chosen, size=query.limit, page=query.page)

@@ -325,7 +325,7 @@ class RunStarter:
         key = new_key() if idempotency is None else idempotency.key
         if request.client_input.outputs or not request.store or request.chat:
             return await self.alone(caller, request, key, idempotency)
-        record = self._record(caller, request)
+        record = self._record(caller, request, key)
         return await self._send(caller, request, key, record, "followup", idempotency), record
 
     async def _answered(self, caller: Caller, idempotency: Idempotency | None) -> tuple[ResponseId, Record] | None:
@@ -347,9 +347,11 @@ class RunStarter:
         """A run by itself, from a whole history; one that waits for the results that this ends with goes on."""
         if request.client_input.outputs and (found := await self._waiting_for(caller, request)) is not None:
             return await self.go_on(caller, request, *found, idempotency), found[1].record
-        id, record = ResponseId(key), self._record(caller, request)
-        whole = with_history(self._changed(request, record, alone=True), request.client_input, record.source)
+        id = ResponseId(key)
         run_id, wanted = id.run_id(caller.tenant), None
+        agent = self._agent(request.model).version_for(run_id, tenant=caller.tenant)
+        record = self._record_of(caller, request, agent)
+        whole = with_history(self._changed(agent, request, record, alone=True), request.client_input, record.source)
         if idempotency is not None:
             if not await idempotency.owned.take() and (before := await self._answered(caller, idempotency)) is not None:
                 return before
@@ -423,9 +425,9 @@ class RunStarter:
         self._check_agent(caller, request, found.record.agent)
         if not id.run:  # it has no session: one begins with all that it was about
             key = new_key() if idempotency is None else idempotency.key
-            record = self._record(caller, request, messages_of(found.record, answer_of(found), found.view.met))
+            record = self._record(caller, request, key, messages_of(found.record, answer_of(found), found.view.met))
             return await self._send(caller, request, key, record, "followup", idempotency), record
-        record = self._record(caller, request, found.record.before)
+        record = self._record(caller, request, id.key, found.record.before)
         return await self._continue(caller, request, id, record, idempotency), record
 
     async def _previous(self, caller: Caller, previous: str) -> tuple[ResponseId, FoundRun]:
@@ -482,7 +484,7 @@ class RunStarter:
             raise refused("nothing waits in this conversation", "input", "invalid_value")
         if id.run:  # it was begun, perhaps by another adapter
             self._check_agent(caller, request, agent)
-        record = self._record(caller, request, () if found is None else found.record.before)
+        record = self._record(caller, request, key, () if found is None else found.record.before)
         return await self._send(caller, request, key, record, "followup", idempotency), record
 
     async def _latest(self, caller: Caller, key: str) -> tuple[ResponseId, FoundRun | None, str]:
@@ -525,8 +527,9 @@ class RunStarter:
             raise refused(
                 f"{text.strip()!r} is a command of sessions, and is not accepted here", "input", "invalid_value"
             )
-        agent = self._agent(request.model)
-        session: Session = self._perdure.session(key, tenant=caller.tenant, agent=agent)
+        session: Session = self._perdure.session(key, tenant=caller.tenant, agent=self._agent(request.model))
+        assert session.agent is not None
+        agent = session.agent
         if idempotency is not None:
             await idempotency.owned.take()
         try:
@@ -536,7 +539,7 @@ class RunStarter:
                 rights=caller.rights,
                 id=None if idempotency is None else idempotency.message,
                 mode=mode,
-                settings=settings_of(agent.document(), self._changed(request, record)),
+                settings=settings_of(agent.document(), self._changed(agent, request, record)),
                 request="" if idempotency is None else idempotency.body,
                 context=caller.context,
             )
@@ -566,9 +569,16 @@ class RunStarter:
         goes_on = fits and request.changes.digest == found.record.changes
         return (ResponseId(id.key, id.run, found.leg), found) if goes_on else None
 
-    def _record(self, caller: Caller, request: ClientRequest, before: Sequence[JsonObject] = ()) -> Record:
+    def _record(self, caller: Caller, request: ClientRequest, key: str, before: Sequence[JsonObject] = ()) -> Record:
+        """Return the record of a request to the session of this key."""
+        session = self._perdure.session(key, tenant=caller.tenant, agent=self._agent(request.model))
+        assert session.agent is not None
+        return self._record_of(caller, request, session.agent, before)
+
+    def _record_of(
+        self, caller: Caller, request: ClientRequest, agent: Agent[Any], before: Sequence[JsonObject] = ()
+    ) -> Record:
         approves = request.approvals and caller.may("approve")
-        agent = self._agent(request.model)
         return new_record(
             request,
             created=int(time.time()),
@@ -579,9 +589,8 @@ class RunStarter:
             must_call=agent.parsed.config.must_call,
         )
 
-    def _changed(self, request: ClientRequest, record: Record, *, alone: bool = False) -> JsonObject:
+    def _changed(self, agent: Agent[Any], request: ClientRequest, record: Record, *, alone: bool = False) -> JsonObject:
         wait = self._gateway.settings.gateway_client_wait
-        agent = self._agent(request.model)
         if problem := fetched_problem(record.before, agent.parsed.config.image_hosts):
             raise refused(problem, "input", "invalid_value")
         return changed_agent(agent.document(), request.changes, record, alone=alone, client_wait=wait)

@@ -1,0 +1,101 @@
+"""The versions of an agent, compared by their runs (R24.10)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from perdure.client.selection import ListedRun
+from perdure.values.json import JsonObject
+
+__all__ = ["VersionFigures", "compare"]
+
+
+@dataclass
+class VersionFigures:
+    """The runs of one version of an agent, as lists know them.
+
+    ```python
+    for each in await perdure.compare_versions("shopper", since="7d"):
+        print(each.version, each.runs, each.completed, each.cost)
+    ```
+    """
+
+    version: str
+    """Empty: the runs of files without a version."""
+    runs: int = 0
+    running: int = 0
+    completed: int = 0
+    failed: int = 0
+    """Runs that failed, and those whose model refused."""
+    stopped: int = 0
+    """Runs that were cancelled or terminated, or whose time was over."""
+    waiting: int = 0
+    """Running runs in which something waits for a person."""
+    _tokens: list[int] = field(default_factory=list, repr=False)
+    _costs: list[float] = field(default_factory=list, repr=False)
+    _seconds: list[float] = field(default_factory=list, repr=False)
+
+    @property
+    def tokens(self) -> float | None:
+        """Mean of the tokens of runs that have ended; `None`: no run has."""
+        return _mean(self._tokens)
+
+    @property
+    def cost(self) -> float | None:
+        """Mean of their dollars, of those whose cost is known."""
+        return _mean(self._costs)
+
+    @property
+    def seconds(self) -> float | None:
+        """Mean of the seconds from the start to the end, with waits for people."""
+        return _mean(self._seconds)
+
+    def add(self, run: ListedRun) -> None:
+        """Count a run.
+
+        ```python
+        from perdure.client.versions import VersionFigures
+
+        figures = VersionFigures("2")
+        async for run in perdure.list_runs(Selection(agent="shopper", version="2"), limit=100):
+            figures.add(run)
+        ```
+        """
+        self.runs += 1
+        self.running += run.status == "running"
+        self.completed += run.status == "completed"
+        self.failed += run.status in ("failed", "refused")
+        self.stopped += run.status in ("cancelled", "terminated", "timed_out")
+        self.waiting += run.waiting > 0
+        if run.tokens is not None:
+            self._tokens.append(run.tokens)
+        if run.cost is not None:
+            self._costs.append(run.cost)
+        if run.ended_at is not None:
+            self._seconds.append((run.ended_at - run.started_at).total_seconds())
+
+    def as_json(self) -> JsonObject:
+        """Return the figures as `perdure rollout show --json` prints them.
+
+        ```python
+        from perdure.client.versions import VersionFigures
+
+        print(VersionFigures("2").as_json())
+        ```
+        """
+        names = ("version", "runs", "running", "completed", "failed", "stopped", "waiting", "tokens", "cost", "seconds")
+        return {name: getattr(self, name) for name in names}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+async def compare(runs: AsyncIterator[ListedRun]) -> list[VersionFigures]:
+    """Return the figures of each version among these runs, by version."""
+    found: dict[str, VersionFigures] = {}
+    async for run in runs:
+        version = run.version or ""
+        found.setdefault(version, VersionFigures(version)).add(run)
+    return [found[version] for version in sorted(found)]
