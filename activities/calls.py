@@ -28,6 +28,7 @@ from perdure.activities.hooks import ResultHooks
 from perdure.activities.queries import fetch, own_run
 from perdure.activities.registry import Registry
 from perdure.activities.secrets import keep_secret_here, masked_value
+from perdure.activities.server_input import ANSWERS, ServerInputError
 from perdure.agents.media import media_met
 from perdure.approvals.policy import Ask, floor_problem
 from perdure.errors import JsonError, MediaError, ToolError
@@ -39,6 +40,7 @@ from perdure.runs.wire import CLAIM
 from perdure.tools.decorator import Branch, ToolContext, ToolFunction
 from perdure.tools.definitions import with_own_names
 from perdure.tools.invocation import ReportedUsage, SpaceClaim, ToolInput, ToolReads, ToolResult, idempotency_key
+from perdure.tools.server_input import ServerAnswers
 from perdure.values.json import Json, check, dumps
 from perdure.values.limits import HISTORY_FULL, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
 
@@ -85,6 +87,7 @@ class ToolActivity:
                 self._check_floor(function, call, reads)
                 await report_begun()
                 work.begun = True
+                ANSWERS.set(call.answers or ServerAnswers())
                 store = MediaStore(activity.client().data_converter, reads.owner.tenant if reads.owner else "")
                 usage: list[ReportedUsage] = []
                 marks: list[bool] = []
@@ -104,6 +107,8 @@ class ToolActivity:
                     result, kept = masked_value(result), masked_value(kept)
                 if size > call.free and not _travels_outside(size):
                     await _claim(call, size)
+        except ServerInputError as error:
+            return ToolResult(attempt=activity.info().attempt, asks=error.asked)
         except MediaError as error:
             raise tool_failure(ToolError("file", str(error))) from None
         except Exception as error:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Final, Literal, TextIO, TypeAlias, TypeVar
 
 import anyio
@@ -20,6 +21,7 @@ import httpx2
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.auth.exceptions import OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+from mcp.client.session import ClientRequestContext
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
@@ -27,13 +29,21 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import (
     CONNECTION_CLOSED,
+    URL_ELICITATION_REQUIRED,
     BlobResourceContents,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
     ClientRequest,
     ContentBlock,
+    CreateMessageRequest,
+    CreateMessageRequestParams,
+    ElicitRequest,
+    ElicitRequestParams,
     GetPromptResult,
+    InputRequest,
+    InputRequiredResult,
+    InputResponseRequestParams,
     ListPromptsResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
@@ -48,12 +58,33 @@ from mcp.types import (
     Tool,
     ToolListChangedNotification,
 )
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from mcp.types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
+from perdure.activities.mcp_input import REFUSED, ServerRequests, as_requests
 from perdure.activities.secrets import keep_secret, masked
+from perdure.activities.server_input import ServerInputError
 from perdure.errors import MAX_ERROR_TEXT, ToolError, clip
+from perdure.tools.server_input import ServerInput
 from perdure.values.json import JsonObject
-from perdure.values.limits import MAX_MCP_BLOCKS, MAX_MCP_LIST, MAX_MCP_MESSAGE, MAX_MCP_TOOLS
+from perdure.values.limits import (
+    MAX_MCP_BLOCKS,
+    MAX_MCP_LIST,
+    MAX_MCP_MESSAGE,
+    MAX_MCP_TOOLS,
+    MAX_SERVER_QUESTIONS,
+    MAX_SERVER_ROUNDS,
+)
 from perdure.values.secret_names import looks_secret
 
 Rule: TypeAlias = Literal["never", "always"]
@@ -89,6 +120,8 @@ class McpServer(BaseModel):
     trusted: bool = False
     """Whether the server's declaration that a tool only reads is trusted: such a tool is `safe` then. What the tools
     of one that is not trusted return counts as written by others (R15.2)."""
+    sampling: int = Field(default=0, ge=0, le=MAX_SERVER_QUESTIONS)
+    """How often one call of a tool may have the run's model asked for the server; 0: never."""
     approval: Rule | JsonObject | None = None
     """`never` or `always` for all of its tools, or by tool: `{"delete": "always"}`."""
 
@@ -141,13 +174,6 @@ class BoundedResult(CallToolResult):
 
     content: Annotated[list[ContentBlock], BeforeValidator(_few)]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_question(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("resultType") == "input_required":
-            raise ValueError("it asks its client's user or model first, and a worker has none for it")
-        return data
-
 
 class BoundedContents(ReadResourceResult):
     """A resource with a bounded number of contents."""
@@ -179,7 +205,39 @@ class BoundedPrompts(ListPromptsResult):
     prompts: Annotated[list[Prompt], BeforeValidator(_few)]
 
 
+class BoundedQuestions(InputRequiredResult):
+    """What a server asks for before it returns a result, a bounded number of requests."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bound(cls, data: Any) -> Any:
+        requests = data.get("inputRequests") if isinstance(data, dict) else None
+        if isinstance(requests, dict) and len(requests) > MAX_SERVER_QUESTIONS:
+            raise ValueError(f"{len(requests):,} questions at once; {MAX_SERVER_QUESTIONS} are accepted")
+        return data
+
+
 _ResultT = TypeVar("_ResultT", bound=BaseModel)
+
+
+def _kind_of_result(data: Any) -> str:
+    return "asks" if isinstance(data, dict) and data.get("resultType") == "input_required" else "result"
+
+
+@cache
+def _or_questions(result: type[BaseModel]) -> TypeAdapter[Any]:
+    """Return the parser of a result that may be a question instead."""
+    either: Any = Annotated[result, Tag("result")] | Annotated[BoundedQuestions, Tag("asks")]
+    return TypeAdapter(Annotated[either, Discriminator(_kind_of_result)])
+
+
+@dataclass(eq=False)
+class _Flight:
+    """A request under way."""
+
+    requests: ServerRequests
+    asked: asyncio.Future[ServerInput | ToolError | None]
+    """What the server asks for meanwhile, or the reason why it may not; `None`: it is not known which request asks."""
 
 
 @dataclass
@@ -426,6 +484,14 @@ class Connection:
         self._done = asyncio.Event()
         self._changed = asyncio.Event()
         self._allowed = ServerAllowance(self._done.set)
+        self._flights: set[_Flight] = set()
+        """Requests under way at a server that asks while they run."""
+        self._ended = asyncio.Event()
+        """Set whenever such a request has ended."""
+        self._asks = False
+        """Whether such a server has asked for anything."""
+        self._asking = 0
+        self._alone = asyncio.Lock()
 
     async def open(self) -> None:
         """Connect, and read the tools. Raises `UnusableServerError`."""
@@ -445,9 +511,10 @@ class Connection:
     async def request(
         self, request: ClientRequest, result: type[_ResultT], name: str, progress: ProgressFnT | None = None
     ) -> _ResultT:
-        """Send a request, called `name` in errors. Raise `ToolError`; the next one reconnects a lost connection.
+        """Send a request, called `name` in errors, with the answers so far. Raise `ToolError`; the next one reconnects a
+        lost connection. Other requests on it are not disturbed.
 
-        Other requests on it are not disturbed.
+        Raise `ServerInputError` if the server asks for something first.
         """
         try:
             client = await asyncio.wait_for(self._get(), CONNECT_TIMEOUT)
@@ -461,7 +528,7 @@ class Connection:
         allowed = self._allowed
         allowed.calls += 1
         try:
-            return await client.session.send_request(request, result, progress_callback=progress)
+            return await self._converse(client, request, result, progress)
         except MCPError as error:
             if not await self._is_lost(client, error):
                 raise ToolError(
@@ -479,6 +546,115 @@ class Connection:
             await self.close()
         said = f"the connection to the MCP server {self.name!r} was lost while it ran {name}: {self._reason(lost)}"
         raise ToolError("connection_lost", f"{said}; whether it was done is not known", retry=True)
+
+    async def _converse(
+        self, client: Client, request: ClientRequest, result: type[_ResultT], progress: ProgressFnT | None
+    ) -> _ResultT:
+        """Send a request until the server returns a result, or asks for something."""
+        if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return await self._send_modern(client, request, result, progress)
+        while True:
+            async with AsyncExitStack() as alone:
+                if self._asks:
+                    await alone.enter_async_context(self._alone)
+                    await self._until(lambda: not self._flights)
+                flight = _Flight(self._requests(), asyncio.get_running_loop().create_future())
+                found = await self._send(client, request, result, progress, flight)
+            if isinstance(found, ServerInput):
+                raise ServerInputError(found)
+            if found is not None:
+                return found
+
+    def _requests(self) -> ServerRequests:
+        return ServerRequests(self.name, self._server.sampling)
+
+    async def _send_modern(
+        self, client: Client, request: ClientRequest, result: type[_ResultT], progress: ProgressFnT | None
+    ) -> _ResultT:
+        """Send a request to a server that asks by its result. Without a question it is sent again after a pause."""
+        requests = self._requests()
+        state = None if requests.answers is None else requests.answers.state
+        responses = requests.responses
+        for _ in range(MAX_SERVER_ROUNDS):
+            if isinstance(request.params, InputResponseRequestParams):
+                params = request.params.model_copy(update={"input_responses": responses, "request_state": state})
+                request = request.model_copy(update={"params": params})
+            found: Any = await client.session.send_request(request, _or_questions(result), progress_callback=progress)
+            if not isinstance(found, InputRequiredResult):
+                return found  # type: ignore[no-any-return]
+            asked = requests.read(found)
+            if asked.questions or asked.samples:
+                raise ServerInputError(asked)
+            responses, state = None, found.request_state
+            await asyncio.sleep(_SETTLE)
+        raise ToolError("asks_too_often", f"the MCP server {self.name!r} returns no result, and asks nothing")
+
+    async def _send(
+        self,
+        client: Client,
+        request: ClientRequest,
+        result: type[_ResultT],
+        progress: ProgressFnT | None,
+        flight: _Flight,
+    ) -> _ResultT | ServerInput | None:
+        """Send a request to a server that asks while the request runs. What asks is cancelled, and sent again with the
+        answers; `None`: it is sent again alone.
+        """
+        sending = asyncio.ensure_future(client.session.send_request(request, result, progress_callback=progress))
+        self._flights.add(flight)
+        try:
+            either: list[asyncio.Future[Any]] = [sending, flight.asked]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not flight.asked.done():
+                return sending.result()
+            asked = flight.asked.result()
+        except MCPError as error:
+            if error.code != URL_ELICITATION_REQUIRED or flight.requests.answers is None:
+                raise
+            asked = flight.requests.ask(*as_requests((error.data or {}).get("elicitations")))
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            self._flights.discard(flight)
+            self._ended.set()
+        if isinstance(asked, ToolError):
+            raise asked
+        return asked
+
+    async def _answer(self, request: InputRequest) -> Any:  # a result of the request, or `ErrorData`
+        """Answer what a server sends while requests of ours run: with what the run has answered before, or not yet."""
+        self._asks = True  # from now on one request runs at a time: a question does not say which one asks it
+        self._asking += 1
+        try:
+            await self._until(lambda: len(self._flights) <= self._asking)
+        finally:
+            self._asking -= 1
+        flights = [flight for flight in self._flights if not flight.asked.done()]
+        if len(flights) != 1:
+            for flight in flights:
+                flight.asked.set_result(None)
+            return REFUSED
+        ((requests, asked),) = ((flight.requests, flight.asked) for flight in flights)
+        if (known := requests.known(request)) is not None:
+            return known
+        try:
+            asked.set_result(requests.ask(request))
+        except ToolError as error:
+            asked.set_result(error)
+        return REFUSED
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            self._ended.clear()
+            await self._ended.wait()
+
+    async def _elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> Any:
+        del context  # it does not say for which request the server asks
+        return await self._answer(ElicitRequest(params=params))
+
+    async def _sample(self, context: ClientRequestContext, params: CreateMessageRequestParams) -> Any:
+        del context
+        return await self._answer(CreateMessageRequest(params=params))
 
     async def _is_lost(self, client: Client, error: MCPError) -> bool:
         """Whether an error is the connection's, not the call's: over HTTP a server that is gone returns various errors."""
@@ -506,7 +682,15 @@ class Connection:
         try:
             async with AsyncExitStack() as stack:
                 transport = await self._transport(stack)
-                client = await stack.enter_async_context(Client(transport, cache=None, message_handler=self._hear))
+                client = await stack.enter_async_context(
+                    Client(
+                        transport,
+                        cache=None,
+                        message_handler=self._hear,
+                        elicitation_callback=self._elicit,
+                        sampling_callback=self._sample if self._server.sampling else None,
+                    )
+                )
                 self.has_tasks = _has_tasks(client)
                 await self._read(client)
                 self._current = client

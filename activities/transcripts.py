@@ -14,15 +14,11 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
-from perdure.activities.failures import context_failure, model_failure
+from perdure.activities.failures import context_failure
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.queries import ask_other, client, fetch, own_run
-from perdure.activities.requests import read_answer
-from perdure.activities.secrets import masked_value
+from perdure.activities.sampling import ask_for_text
 from perdure.errors import RunError, ToolError
-from perdure.models.dialects.registry import DIALECTS
-from perdure.models.requests import ReaderVocabulary, RequestResult
-from perdure.models.response_stream import ResponseStream
 from perdure.queries import TIMEOUT, SessionReader, answer_of, execution_before
 from perdure.runs.agent import Models
 from perdure.runs.recall import ABOVE, is_of_run
@@ -107,7 +103,7 @@ class SummaryActivity:
             {"role": "user", "content": source.text},
         ]
         for _ in range(_TRIES):
-            answer = await self._ask(summary.model, messages)
+            answer = await ask_for_text(self._endpoints, summary.model, messages)
             summary.usage = summary.usage.plus(answer.usage)
             text = answer.text.strip()
             refused = None if answer.problem is None else str(answer.problem.get("message"))
@@ -119,19 +115,6 @@ class SummaryActivity:
                 {"role": "assistant", "content": text[:4000] or "…"},
                 {"role": "user", "content": _AGAIN.format(problem=summary.problem)},
             ]
-
-    async def _ask(self, model: str, messages: list[JsonObject]) -> RequestResult:
-        body = {"messages": messages, "stream": True, "stream_options": {"include_usage": True}}
-        answer = ResponseStream(model, activity.info().attempt, DIALECTS["tools"].reader(ReaderVocabulary()))
-        try:
-            async with self._endpoints.ask(model, body) as response:
-                await read_answer(response, answer)
-        except ApplicationError:
-            raise
-        except Exception as error:
-            raise model_failure(error, setting=self._endpoints.setting(model)) from None
-        result = answer.result()
-        return result.model_copy(update={"text": masked_value(result.text)})
 
 
 @tool(safe=True, untrusted=True, timeout=60)

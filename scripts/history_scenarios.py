@@ -30,6 +30,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from perdure import Agent, Notification, Perdure, ToolError, hook, refuse, tool
+from perdure.activities.server_input import ANSWERS, ServerInputError
 from perdure.approvals.requests import APPROVE_ACTIVITY
 from perdure.client.forks import fork_run
 from perdure.errors import PerdureError
@@ -53,6 +54,7 @@ from perdure.runs.wire import AGENT_WORKFLOW, CLAIM, DECIDE, POLICY
 from perdure.sessions.wire import END
 from perdure.testing.scripted_model import Fault, ScriptedModel, Turn
 from perdure.tools.invocation import SpaceClaim
+from perdure.tools.server_input import SampleRequest, ServerInput, ServerQuestion
 from tests.support import DONE, Harness, agent, harness, registry
 from tests.workflows.test_session import ECHO, HOLD, Gate, echo, idles
 from tests.workflows.test_session_replies import Channel, having
@@ -830,6 +832,35 @@ async def record_budgets(to: Recorder) -> None:
     spender = {**agent("look"), "name": "spender"}
     turns = [Turn(first, usage=(900, 100)), Turn(first, usage=(900, 100)), Turn(DONE, usage=(1900, 100))]
     await play(to, "budgets", [Game(spender, turns), Game(spender)], budgets=budgets)
+
+
+async def record_server_input(to: Recorder) -> None:
+    """Calls whose server asks first: a person, who answers or declines, a model that answers, and one that fails."""
+
+    @tool
+    async def book(about: str) -> str:
+        """Ask as the tool of an MCP server does."""
+        answers = ANSWERS.get()
+        if not answers.answers:
+            form = {"type": "object", "properties": {"sure": {"type": "boolean"}}}
+            question = ServerQuestion(server="x", key="sure", message="Sure?", form=form)
+            sample = SampleRequest(key="text", messages=[{"role": "user", "content": about}], max_tokens=10)
+            asked = {"questions": [question]} if about.startswith("person") else {"samples": [sample]}
+            raise ServerInputError(ServerInput(server="x", state="s", **asked))
+        return json.dumps(answers.answers, sort_keys=True)
+
+    async def decides(it: Harness, handle: AgentHandle) -> None:
+        await it.until_waiting(handle.id, "1.0", "1.1")
+        await handle.execute_update(DECIDE, {"call": "1.0", "decision": "answer", "answer": "yes"})
+        await handle.signal("reject", {"call": "1.1"})
+
+    people = calls(*({"_tool": "book", "about": f"person {n}"} for n in range(2)))
+    model, broken = calls({"_tool": "book", "about": "model"}), Turn("no such key", status=401)
+    games = [
+        Game(agent("book"), [people, DONE], decides),
+        Game(agent("book"), [model, Turn("Yes.", dialect="tools"), DONE]),
+    ]
+    await play(to, "server-input", [*games, Game(agent("book"), [model, broken, DONE])], tools=[book])
 
 
 async def record_audit(to: Recorder) -> None:

@@ -695,6 +695,7 @@ async def main() -> int:
         "undone": scenarios.record_undo,
         "budgets": scenarios.record_budgets,
         "audit": scenarios.record_audit,
+        "server_input": scenarios.record_server_input,
         "hooks": scenarios.record_hooks,
         "talks": scenarios.record_talks,
         "asking": scenarios.record_asking,

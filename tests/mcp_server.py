@@ -13,7 +13,19 @@ from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import InputRequiredResult, ToolAnnotations
+from mcp.types import (
+    CreateMessageRequest,
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    InputRequiredResult,
+    SamplingMessage,
+    TextContent,
+    ToolAnnotations,
+)
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -122,17 +134,47 @@ def summary(name: str) -> str:
 
 class Sure(BaseModel):
     sure: bool
+    note: str = "none"
 
 
-@server.tool()
-async def ask(context: Context) -> str:
+@server.tool(annotations=ToolAnnotations(destructive_hint=False))
+async def ask(context: Context) -> str | InputRequiredResult:
     """Ask the client's user."""
-    return str(await context.elicit("Sure?", Sure))
+    if (given := context.input_responses) is None:
+        params = ElicitRequestFormParams(message="Sure?", requested_schema=Sure.model_json_schema())
+        return InputRequiredResult(input_requests={"sure": ElicitRequest(params=params)}, request_state="a state")
+    answer = given["sure"]
+    assert isinstance(answer, ElicitResult)
+    return f"{answer.action} {sorted((answer.content or {}).items())} after {context.request_state}"
 
 
-@server.tool()
-async def ask_first() -> InputRequiredResult:
-    """Ask the client, in place of a result."""
+@server.tool(annotations=ToolAnnotations(destructive_hint=False))
+async def pay(context: Context) -> str | InputRequiredResult:
+    """Have the client's user pay on a page."""
+    if (given := context.input_responses) is None:
+        page = ElicitRequestURLParams(message="Pay for it.", url="https://pay.example/17")
+        return InputRequiredResult(input_requests={"pay": ElicitRequest(params=page)})
+    answer = given["pay"]
+    assert isinstance(answer, ElicitResult)
+    return f"{answer.action} {answer.content}"
+
+
+@server.tool(annotations=ToolAnnotations(destructive_hint=False))
+async def summarise(text: str, context: Context) -> str | InputRequiredResult:
+    """Have the client's model summarise a text."""
+    if (given := context.input_responses) is None:
+        message = SamplingMessage(role="user", content=TextContent(type="text", text=f"Summarise: {text}"))
+        params = CreateMessageRequestParams(messages=[message], max_tokens=100, system_prompt="Be brief.")
+        return InputRequiredResult(input_requests={"text": CreateMessageRequest(params=params)})
+    answer = given["text"]
+    assert isinstance(answer, CreateMessageResult)
+    assert isinstance(answer.content, TextContent)
+    return f"{answer.model}: {answer.content.text}"
+
+
+@server.tool(annotations=ToolAnnotations(destructive_hint=False))
+async def ask_for_ever() -> InputRequiredResult:
+    """Ask the client nothing, in place of a result."""
     return InputRequiredResult(request_state="state")
 
 

@@ -1,7 +1,7 @@
 """An MCP server that says what it is told to, also what no library would let it say: `python -m tests.scripted_mcp_server SCRIPT`.
 
 SCRIPT is a JSON file: `tools` as they are listed, and `answers`, by tool the results of its calls, one after another, the last for all
-that follow. An answer may hold `_progress` (a list of params), `_error` (a JSON-RPC error), `_raw` (a line as it stands), `_exit`, `_tools` (the list
+that follow. An answer may hold `_ask` (a request that the server sends first, its response is `asked` in the file `SCRIPT.asked`), `_progress` (a list of params), `_error` (a JSON-RPC error), `_raw` (a line as it stands), `_exit`, `_tools` (the list
 from now on, announced), `_flood` (a text that is printed again and again, TOKEN for the call's progress token), and `_silent` (never answered). `capabilities` are added to those of tools;
 `lists` are results by method.
 `silent: true` reads and answers nothing; `words` go to stderr first.
@@ -17,6 +17,17 @@ from typing import Any
 
 def say(message: dict[str, Any]) -> None:
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+
+def ask(path: str, steps: list[dict[str, Any]]) -> None:
+    """Send requests of the server's own, one after the other, until one is refused."""
+    for number, step in enumerate(steps):
+        say({"id": f"ask-{number}", **step})
+        asked = next(each for each in map(json.loads, sys.stdin) if each.get("id") == f"ask-{number}")
+        with open(f"{path}.asked", "a", encoding="utf-8") as file:
+            print(json.dumps(asked), file=file)
+        if "error" in asked:
+            return
 
 
 def main(path: str) -> None:
@@ -39,6 +50,7 @@ def main(path: str) -> None:
         elif method == "tools/call":
             left = script["answers"][params["name"]]
             answer = left.pop(0) if len(left) > 1 else left[0]
+            ask(path, answer.get("_ask", []))
             for step in answer.pop("_progress", []):
                 token = params["_meta"]["progressToken"]
                 say({"method": "notifications/progress", "params": {"progressToken": token, **step}})

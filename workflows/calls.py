@@ -35,6 +35,7 @@ from perdure.workflows.hooks import CallHooks, ExecutionHooks
 from perdure.workflows.observability import observe
 from perdure.workflows.reservations import reserve
 from perdure.workflows.resets import end_former
+from perdure.workflows.server_input import ServerDialog
 from perdure.workflows.timers import Alarm
 from perdure.workflows.undo import run_undo
 
@@ -43,7 +44,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError, JsonError
     from perdure.models.requests import CallDelivery, RequestResult
     from perdure.models.usage import RunUsage, Usage
-    from perdure.plan import Call, Failed, Outcome, Refused, Returned
+    from perdure.plan import Call, Failed, Outcome, Plan, Refused, Returned
     from perdure.rules import RULE_BROKEN, RuleRecord
     from perdure.runs import metrics
     from perdure.runs.budget import rivals
@@ -68,6 +69,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.views import summary as line
     from perdure.tools.engine import sleep_seconds
     from perdure.tools.invocation import ReportedUsage
+    from perdure.tools.server_input import ServerInput
     from perdure.tools.tool import SLEEP_UNTIL, UNDO, Existing, Tool
     from perdure.values.json import Json, JsonObject, check
     from perdure.values.limits import MAX_AT_ONCE, MAX_ID, MAX_MESSAGE, SHORT_TASKS, bytes_text
@@ -494,12 +496,21 @@ class CallLoop:
             if call.spec.known_tool.calls is not None:
                 work = run_existing(call, call.spec.known_tool.calls, self._sender, self._begin)
                 return await (self._rest(call, work) if call.spec.known_tool.calls.waits else work)
-            hooks = self._hooks.of_results(call.spec.known_tool)
-            owner = self._agent_run.identity.owner
+            return self.loop.recalled(call, await self._run_tool(call, plan))
+
+    async def _run_tool(self, call: Call, plan: Plan) -> Outcome:
+        """Run the tool, again and again while its server asks for something (R21.3)."""
+        hooks = self._hooks.of_results(call.spec.known_tool)
+        owner = self._agent_run.identity.owner
+        dialog = ServerDialog(self._agent_run, self._waits, self._on_change, self._used)
+        while True:
             outcome = await self._sender.run_tool(
-                call, plan.values(call), self._begin, hooks, owner, self._hooks.unheard, self._used
+                call, plan.values(call), self._begin, hooks, owner, self._hooks.unheard, self._used, dialog.answers
             )
-            return self.loop.recalled(call, outcome)
+            if not isinstance(outcome, ServerInput):
+                return outcome
+            if (failed := await dialog.answer(call, plan, outcome)) is not None:
+                return failed
 
     async def _reserve(self, call: Call) -> Refused | None:
         """Reserve what the call needs of the sums that all runs of the tenant use; return its end where it is refused."""

@@ -41,6 +41,7 @@ with workflow.unsafe.imports_passed_through():
         ToolReads,
         ToolResult,
     )
+    from perdure.tools.server_input import ServerAnswers, ServerInput
     from perdure.tools.tool import QUEUE_TIMEOUT, Tool
     from perdure.values.json import Json, Sent
     from perdure.values.limits import COMMAND, MAX_PAYLOAD, OVER, QUICK, SHORT_TASKS, bytes_text
@@ -259,11 +260,12 @@ class Dispatcher:
         owner: RunOwner,
         unheard: Callable[[Call, Sequence[HookProblem]], None],
         used: Callable[[Sequence[ReportedUsage]], None],
-    ) -> Outcome:
+        answers: ServerAnswers | None = None,
+    ) -> Outcome | ServerInput:
         """Run one tool call as a Temporal activity under the tool's own name, with its own timeouts and retries
         (R12.1).
 
-        `begin` is awaited just before the activity is scheduled for the first time. `owner`: the run's. `unheard` learns which of the
+        Return the outcome, or what the tool's server asks for: then the call runs again, with the `answers`. `begin` is awaited just before the activity is scheduled for the first time. `owner`: the run's. `unheard` learns which of the
         result's `hooks` failed and were ignored, `used` what models the tool's code has asked itself.
         """
         tool = call.spec.known_tool
@@ -275,10 +277,11 @@ class Dispatcher:
             message = f"the parameters of {tool.name} have {bytes_text(size)} {what}; {self.max_payload:,} is the most"
             return Failed(CallError("params_too_large", message))
         patience = RetryState(tool.retries, tool.queue_timeout)
+        more = 0 if answers is None else self.sizes.of(answers.as_json())
         while True:
-            inline = self._sending.take_call(task_number(), size, self._quick.count(workflow.time()))
+            inline = self._sending.take_call(task_number(), size + more, self._quick.count(workflow.time()))
             if inline is None:
-                await self.room(0)
+                await self.room(more)
             if call.hold.queued:
                 await begin(call)
             argument = ToolInput(
@@ -292,6 +295,7 @@ class Dispatcher:
                 clean=call.inputs.origins.read and not call.inputs.origins.tainted,
                 free=self.free(call.id),
                 hooks=hooks,
+                answers=answers,
             )
             try:
                 queue = None if self._routing is None else self._routing.tool(tool)
@@ -318,6 +322,8 @@ class Dispatcher:
                     await workflow.sleep(pause, summary=line(f"{call.id} {tool.name}: {outcome.error.message}"))
             else:
                 call.state.attempts = patience.started + result.attempt
+                if result.asks is not None:
+                    return result.asks
                 self.sizes.note(result.value, result.size)
                 sources = tool_source(tool.name, True) if result.untrusted else NOWHERE
                 return Returned(result.value, result.branch, sources=sources)

@@ -26,6 +26,7 @@ from perdure.plan import Approval, Call, Failed, Kind, Plan, Rejected, Returned,
 from perdure.rules import RuleBook
 from perdure.tools.engine import answer_problem
 from perdure.tools.quorum import Approver, Quorum, approval_problem
+from perdure.tools.server_input import ServerQuestion
 from perdure.values.json import Json, JsonObject, shorten
 from perdure.values.provenance import USER
 from perdure.values.templates import held_marks, written_call
@@ -110,8 +111,19 @@ class ApprovalQueue:
         )
         return Rejected(f"{REJECTED_BY_POLICY}: {why}")
 
-    def add_question(self, plan: Plan, call: Call, time: str) -> ApprovalRequest:
-        """Return a request for a call whose result is the answer of a person, or of a client program."""
+    def add_question(self, plan: Plan, call: Call, time: str, asked: ServerQuestion | None = None) -> ApprovalRequest:
+        """Return a request for a call whose result is the answer of a person, or of a client program.
+
+        `asked`: the question, if the server of the tool asks it. Such a call runs, and goes on with the answer (R21.3).
+        """
+        if asked is not None:
+            approval = Approval(requested_at=time)
+            call.approval = call.approval or approval  # who has let it run is known for good
+            return self._put_out(
+                ApprovalRequest(
+                    call.id, asked.words, plan, approval, call, question=True, asked=asked, digests=self.digests
+                )
+            )
         call.approval = again(call.approval, time)
         request = ApprovalRequest(
             call.id, question_words(call), plan, call.approval, call, question=True, digests=self.digests
@@ -249,7 +261,14 @@ class ApprovalQueue:
         if decision.decision not in ("answer", "reject"):
             raise DecisionError(f"{request.title} asks a question: answer it, or reject it")
         is_answer = decision.decision == "answer" and not request.is_with_client
-        problem = answer_problem(call.inputs.params, decision.answer) if is_answer else None
+        problem = None
+        if is_answer and request.asked is not None:
+            try:
+                request.asked.content(decision.answer)
+            except ValueError as error:
+                problem = str(error)
+        elif is_answer:
+            problem = answer_problem(call.inputs.params, decision.answer)
         if problem is not None:
             raise DecisionError(f"{request.title}: {problem}")
         return JudgedDecision(request, decision)
@@ -298,7 +317,8 @@ class ApprovalQueue:
         if decision.must_call is not None:
             self.must_call = decision.must_call
         if decision.decision == "answer":
-            return ApprovalVerdict(Returned(decision.answer))
+            asked = request.asked
+            return ApprovalVerdict(Returned(decision.answer if asked is None else asked.content(decision.answer)))
         if decision.endorse and judged.by_person and request.call is not None:
             endorse(judged.call or request.call, decision.endorse, self.vouched, self.digests)
         if decision.remember and request.call is not None:
@@ -306,7 +326,8 @@ class ApprovalQueue:
             self.guard.remember(shown.spec.tool_name, shown.inputs.params, shown.inputs.origins)
         if decision.decision == "reject":
             reason = decision.reason or "no reason was given"
-            self._add_feedback(request, approval, {})
+            if request.asked is None:  # else the tool's own result says what it makes of that
+                self._add_feedback(request, approval, {})
             return ApprovalVerdict(Rejected(f"rejected{_by(decision.by)}: {reason}"))
         self._adopt(judged, approval)
         if judged.plan is not None:

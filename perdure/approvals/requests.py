@@ -17,6 +17,7 @@ from perdure.hooks.events import RunOwner
 from perdure.plan import Approval, Call, Kind, Outcome, Plan
 from perdure.tools.question import question_parts
 from perdure.tools.quorum import Approver, Quorum, missing_words
+from perdure.tools.server_input import ServerQuestion
 from perdure.tools.tool import CLIENT
 from perdure.values.characters import is_visible, visible_lines
 from perdure.values.json import Json, JsonObject, WireModel, shorten
@@ -43,7 +44,9 @@ class ApprovalRequest:
     floor: bool = False
     """Whether the worker's floor requires it: only a person can approve it."""
     question: bool = False
-    """Whether it is a question, whose answer is the call's result."""
+    """Whether it is a question, whose answer is the call's result, or goes to the server that asks."""
+    asked: ServerQuestion | None = None
+    """The question, if the server of the call's tool asks it while the call runs (R21.3)."""
     digests: Digests = field(default_factory=Digests)
     """The queue's cache of digests, so that a value in several requests is hashed once."""
     quorums: list[Quorum] = field(default_factory=list)
@@ -70,7 +73,9 @@ class ApprovalRequest:
     @property
     def shown(self) -> Any:  # of a call an object, of a plan a list
         """The value that the digest is of: of a call an object, the resolved parameters; of a plan a list, the calls as
-        written, with their references marked."""
+        written, with their references marked; of a server's question the question."""
+        if self.asked is not None:
+            return self.asked.shown
         if self.call is None:
             return [marked_call(call.spec.raw) for call in self.calls]
         return (
@@ -436,6 +441,12 @@ class WaitingView(WireModel):
     """Who has approved it so far, if a quorum decides; left out where nobody has, as the next one."""
     missing: str = Field(default="", exclude_if=operator.not_)
     """The approvals that are missing: `1 more approval with the role finance, not by ann`."""
+    server: str = Field(default="", exclude_if=operator.not_)  # R21.3
+    """The MCP server that asks the question, while the call runs; left out where none asks, as the next two."""
+    form: JsonObject | None = Field(default=None, exclude_if=operator.not_)
+    """JSON Schema of the answer to that server: an object whose properties are the fields of a form."""
+    url: str = Field(default="", exclude_if=operator.not_)
+    """The address that the server asks the person to open. Nothing else opens it."""
     client: bool = False  # R17.2
     """Whether the program that started the run carries the call out: no person decides."""
     calls: list[Json] | None = None

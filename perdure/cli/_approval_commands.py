@@ -191,7 +191,7 @@ def answer(
     by: By = "",
     as_json: Json = False,
 ) -> None:
-    """Answer a question that a run asks (the tool ask_person)."""
+    """Answer a question that a run asks (the tool ask_person), or the server of a tool."""
     with one_line_errors():
         value = json_option(answer, "the answer") if is_json else answer
     _decide(run_id, as_json, call=call, decision="answer", answer=value, by=by)

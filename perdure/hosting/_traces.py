@@ -31,7 +31,7 @@ from temporalio.exceptions import ApplicationError, FailureError
 from perdure.activities.active_executions import TRACE, AttemptTrace
 from perdure.activities.secrets import masked_value
 from perdure.errors import PerdureError
-from perdure.models.requests import RequestInput, RequestResult
+from perdure.models.requests import SAMPLE_ACTIVITY, RequestInput, RequestResult, SampleResult
 from perdure.runs.wire import AGENT_WORKFLOW, REQUEST_ACTIVITY, RunResult
 from perdure.sessions.compaction import SUMMARY_ACTIVITY, SummaryResult
 from perdure.sessions.wire import SESSION_WORKFLOW
@@ -228,7 +228,7 @@ def _below(parent: SpanPlace | None) -> Context:
 
 _OURS: Final = "perdure."
 """How the names of the engine's own activities begin."""
-_ASKS: Final = (REQUEST_ACTIVITY, SUMMARY_ACTIVITY)
+_ASKS: Final = (REQUEST_ACTIVITY, SUMMARY_ACTIVITY, SAMPLE_ACTIVITY)
 
 
 class TracedActivity(worker.ActivityInboundInterceptor):
@@ -301,7 +301,7 @@ def _record_prompt(span: Span, trace: AttemptTrace, *, asks: bool) -> None:
 
 
 def _record_result(span: Span, result: Any, trace: AttemptTrace) -> None:
-    if isinstance(result, RequestResult | SummaryResult):
+    if isinstance(result, RequestResult | SummaryResult | SampleResult):
         used = result.usage
         span.set_attribute(RESPONSE_MODEL, result.model)
         span.set_attribute(INPUT_TOKENS, used.prompt_tokens)

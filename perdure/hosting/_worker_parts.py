@@ -25,6 +25,7 @@ from perdure.activities.registry import Registry
 from perdure.activities.replies import DeliverActivity
 from perdure.activities.requests import RequestActivity
 from perdure.activities.resets import end_former, end_left_behind, execution, read_former_record
+from perdure.activities.sampling import SampleActivity
 from perdure.activities.secrets import Masking, keep_secret
 from perdure.activities.token_rates import QueueRates
 from perdure.activities.transcripts import SummaryActivity
@@ -159,6 +160,7 @@ class WorkerParts:
                 plan_undo_of,
                 next_task,
                 SummaryActivity(endpoints_in_use, models, underway).summarize,
+                SampleActivity(endpoints_in_use, underway).sample,
                 transcripts.archive,
                 transcripts.find,
                 other_runs.read_result,

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.models.provider_extras import ProviderExtras, words
 from perdure.models.usage import Usage
+from perdure.tools.server_input import SampleRequest
 from perdure.values.json import Json, JsonObject, WireModel
 
 PATIENCE: Final = 3600.0
@@ -67,6 +68,25 @@ def pause_after(attempt: int, requested: float | None, first: float = FIRST_PAUS
 
 
 KEPT_TEXT: Final = 100_000
+
+
+SAMPLE_ACTIVITY: Final = "perdure.sample"
+
+
+class SampleInput(WireModel):
+    """A request of a tool's server to a model of the run (R21.3)."""
+
+    model: str
+    request: SampleRequest
+
+
+class SampleResult(WireModel):
+    """The model's answer to the server of a tool."""
+
+    model: str
+    text: str
+    stop_reason: Literal["endTurn", "maxTokens", "stopSequence"] = "endTurn"
+    usage: Usage = Field(default_factory=Usage)
 
 
 class RequestInput(WireModel):

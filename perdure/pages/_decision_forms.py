@@ -147,7 +147,11 @@ async def waiting_request(run: Run, call: str) -> WaitingRequest | None:
 async def _decision(run: Run, form: Mapping[str, str]) -> JsonObject:
     decision: JsonObject = {key: form[key] for key in ("call", "digest", "by", "reason") if form.get(key)}
     if form["action"] == "answer":
-        return decision | {"decision": "answer", "answer": form.get("answer", "")}
+        answer: Json = form.get("answer", "")
+        if "answer" not in form:  # the fields of a server's form
+            chosen = await waiting_request(run, form["call"])
+            answer = {} if chosen is None else read_fields(_all_fields(chosen), form)
+        return decision | {"decision": "answer", "answer": answer}
     if form["action"] == "reject":
         return decision | {"decision": "reject"}
     if form["action"] == "replace":
@@ -164,16 +168,25 @@ async def _decision(run: Run, form: Mapping[str, str]) -> JsonObject:
         return decision | (
             {"decision": "approve"} if calls == chosen.offer.calls else {"decision": "edit", "calls": calls}
         )
-    params = read_fields(make_fields(chosen.offer.parameters, chosen.offer.params), form)
+    params = read_fields(_all_fields(chosen), form)
     changed = changes(chosen.offer.params, params)
     return decision | ({"decision": "edit", "params": changed} if changed else {"decision": "approve"})
+
+
+def _all_fields(chosen: WaitingRequest) -> list[Field]:
+    """The fields of a call's parameters, or of the form of the server that asks, with its defaults."""
+    offer = chosen.offer
+    if offer.form is None:
+        return make_fields(offer.parameters, offer.params)
+    properties = offer.form.get("properties", {})
+    return make_fields(offer.form, {name: each["default"] for name, each in properties.items() if "default" in each})
 
 
 def fields_of(chosen: WaitingRequest | None, typed: Mapping[str, str] | None) -> list[Field]:
     """The form's fields, with what was typed where it could not be taken."""
     if chosen is None or chosen.offer.calls is not None:
         return []
-    fields = make_fields(chosen.offer.parameters, chosen.offer.params)
+    fields = _all_fields(chosen)
     if typed is None:
         return fields
     return [replace(each, text=typed.get(PREFIX + each.name, each.text)) for each in fields]

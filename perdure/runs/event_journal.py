@@ -492,6 +492,7 @@ class RunJournal:
             reason=request.full_reason,
             ask=("" if request.question else tool_question(call)) or None,
             question=request.question or None,
+            server=None if request.asked is None else request.asked.server,
             client=request.is_with_client or None,
         )
 

@@ -244,6 +244,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "calls?": "a plan's calls, as they were written",
                 "reason": "why it is asked about, or the question",
                 "question?": "`true`: an answer is wanted, not a decision",
+                "server?": "the MCP server that asks, while the call runs",
                 "client?": "`true`: the program that started the run carries the call out, and answers with its result",
             },
         ),

@@ -293,7 +293,7 @@ class _RunPlayer:
             case "begun":
                 call.hold.queued = False
             case "question":
-                self._note_asked(self._run.approval_queue.add_question(loop.plan.home(call), call, data[0]))
+                self._note_asked(self._run.approval_queue.add_question(loop.plan.home(call), call, *data))
             case "hooks":
                 answered = loop.let_pass(call, data[0], data[1], decided=data[2])
                 if isinstance(answered, ApprovalRequest):

@@ -236,6 +236,8 @@ def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Call
         )
         view.ways = [] if offer.question else ways(call)
         view.client = offer.is_with_client
+        if offer.asked is not None:
+            view.server, view.form, view.url = offer.asked.server, offer.asked.form, offer.asked.url
         return view
     view.calls = offer.shown
     dry = simulate(dry_run(offer.plan.request), [each.spec.raw for each in offer.calls], asks=guard.asks)

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pydantic import Field
 
 from perdure.hooks.events import HookProblem, HookRef, RunOwner
+from perdure.tools.server_input import ServerAnswers, ServerInput
 from perdure.values.json import Json, JsonObject, WireModel, dumps
 from perdure.values.limits import MAX_PAYLOAD
 
@@ -55,6 +56,8 @@ class ToolInput(WireModel):
     free: int = MAX_PAYLOAD
     """Bytes that the result may have without a `CLAIM` (R18.4)."""
     hooks: CallHookRefs | None = None
+    answers: ServerAnswers | None = Field(default=None, exclude_if=operator.not_)
+    """The answers to what the tool's server has asked in the calls before this one (R21.3)."""
 
 
 class ReportedUsage(WireModel):
@@ -84,6 +87,8 @@ class ToolResult(WireModel):
     """The usage that the tool has reported (R9.6)."""
     untrusted: bool = Field(default=False, exclude_if=operator.not_)
     """Whether the tool has marked this result as written by others (R15.2)."""
+    asks: ServerInput | None = Field(default=None, exclude_if=operator.not_)
+    """What the tool's server asks for before it returns a result; the call runs again with the answers (R21.3)."""
 
 
 class SpaceClaim(WireModel):

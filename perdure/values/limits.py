@@ -328,6 +328,22 @@ MAX_MCP_DEFINITION: Final = 64_000
 MAX_MCP_BLOCKS: Final = 10_000
 """Content blocks of one MCP result: the client takes ten microseconds for each, and the worker does nothing else
 meanwhile."""
+MAX_SERVER_ROUNDS: Final = 10
+"""Times that one call of an MCP tool may ask before it returns a result: a server could ask for ever."""
+MAX_SERVER_QUESTIONS: Final = 10
+"""Questions and requests to a model that an MCP server may send at once: a person reads one after another."""
+MAX_SERVER_FIELDS: Final = 50
+"""Fields of a form of an MCP server."""
+MAX_SERVER_QUESTION: Final = 16_000
+"""Characters of one question of an MCP server, its form included: the history keeps it twice."""
+MAX_SERVER_STATE: Final = 64_000
+"""Characters of what an MCP server has a call return to it: the history keeps it twice for each question."""
+MAX_SERVER_ANSWER: Final = 32_000
+"""Characters of a person's answer to an MCP server's form."""
+MAX_SAMPLE: Final = 64_000
+"""Characters of all messages that an MCP server sends to a model."""
+MAX_SAMPLE_TOKENS: Final = 4_096
+"""Tokens of a model's answer to an MCP server."""
 MAX_MCP_PROBLEMS: Final = 100
 """Log lines about one MCP server's tools; a list that changes may bring new ones for ever."""
 

@@ -619,20 +619,14 @@ async def test_parameters_of_a_servers_tools_are_listed(tmp_path: Path) -> None:
             ).split()
 
 
-@pytest.mark.parametrize("kind", ["stdio", "http"])
-async def test_a_tool_that_asks_the_clients_user_fails_with_a_reason(kind: str) -> None:
-    async with server(kind) as config, offered_by(config) as registry:
+async def test_a_tool_that_asks_outside_a_run_fails_with_a_reason() -> None:
+    async with server("stdio") as config, offered_by(config) as registry:
         code, message = await refusal(registry, "notes.ask")
-        assert code in ("tool_failed", "mcp_error")
-        assert "elicitation" in message.lower()
+        assert code == "invalid_answer"
+        assert "asks its client's user or model" in message
         assert await call(registry, "notes.write", name="a")
-
-
-async def test_a_question_in_place_of_a_result_is_a_failure_with_a_reason() -> None:
-    async with server("http") as config, offered_by(config) as registry:
-        code, message = await refusal(registry, "notes.ask_first")
-    assert code == "invalid_answer"
-    assert "asks its client's user or model" in message
+        code, _ = await refusal(registry, "notes.ask_for_ever")
+        assert code == "asks_too_often"
 
 
 def signed(entry: dict[str, Any], **more: str) -> McpConfig:

@@ -140,6 +140,7 @@ def _request(interrupt: str, request: WaitingView) -> JsonObject:
         shown["items"] = request.items
     if request.ways:
         shown["ways"] = list(request.ways)
+    shown |= {name: value for name in ("server", "form", "url") if (value := getattr(request, name))}
     kind = "question" if request.question else "plan" if plan else "call"
     return {"interrupt": interrupt, "kind": kind, "tool": request.tool, "sentence": request.sentence, **shown}
 

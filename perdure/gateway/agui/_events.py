@@ -188,7 +188,8 @@ def _at(path: str, key: str) -> str:
     return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
 
 
-_ANSWER: Final[JsonObject] = {"type": "object", "properties": {"answer": {}}, "required": ["answer"]}
+def _answer(offer: WaitingView) -> JsonObject:
+    return {"type": "object", "properties": {"answer": offer.form or {}}, "required": ["answer"]}
 
 
 def interrupt_of(offer: WaitingView, run: str, run_id: str, call: str) -> Interrupt:
@@ -198,6 +199,7 @@ def interrupt_of(offer: WaitingView, run: str, run_id: str, call: str) -> Interr
     if offer.items is not None:
         shown["items"] = offer.items
     shown |= {name: value for name in ("sender", "session", "said") if (value := getattr(offer, name))}
+    shown |= {name: value for name in ("server", "url") if (value := getattr(offer, name))}
     if offer.ways:
         shown["ways"] = list(offer.ways)
     about: JsonObject = {"tool": offer.tool, "call": offer.call, "runId": run_id, **shown}
@@ -207,7 +209,7 @@ def interrupt_of(offer: WaitingView, run: str, run_id: str, call: str) -> Interr
         reason="input_required" if offer.question else "confirmation" if plan else "tool_call",
         message=offer.sentence,
         tool_call_id=None if plan else call,
-        response_schema=_ANSWER if offer.question else _decision(offer),
+        response_schema=_answer(offer) if offer.question else _decision(offer),
         metadata={"perdure": about},
     )
 

@@ -81,6 +81,11 @@ def dismissed(responses: Iterable[Any]) -> bool:
 def _form(request: WaitingView) -> types.ElicitRequest:
     """Return the form of a request: an answer to a question, or a decision with a reason."""
     properties: JsonObject
+    if request.server:
+        form = request.form or {"type": "object", "properties": {}}
+        return types.ElicitRequest(
+            params=types.ElicitRequestFormParams(message=request.sentence, requested_schema=form)
+        )
     if request.question:
         choices = request.params.get("choices")
         answer: JsonObject = {"type": "string", "title": "Answer"}
@@ -105,6 +110,8 @@ def _decision(request: WaitingView, response: types.ElicitResult) -> JsonObject 
         return None
     if response.action == "decline":
         return {"decision": "reject", "reason": "the user has declined it"}
+    if request.server:
+        return {"decision": "answer", "answer": content}
     if request.question:  # a form of one field, whatever its client calls it
         answer = content.get("answer", next(iter(content.values())) if len(content) == 1 else None)
         return None if answer is None else {"decision": "answer", "answer": answer}
