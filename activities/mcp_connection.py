@@ -206,7 +206,7 @@ class BoundedPrompts(ListPromptsResult):
 
 
 class BoundedQuestions(InputRequiredResult):
-    """What a server asks for before it returns a result, a bounded number of requests."""
+    """A result that asks for something first, with a bounded number of requests."""
 
     @model_validator(mode="before")
     @classmethod

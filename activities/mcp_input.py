@@ -1,4 +1,4 @@
-"""What an MCP server asks for while a request runs, read within bounds, and the answers that a run has given (R21.3)."""
+"""Questions and requests of an MCP server while a request of ours runs, and the answers of the run (R21.3)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ASKS: Final = "asks its client's user or model first"
 
 @dataclass
 class ServerRequests:
-    """What one server asks for in one run of a call. `samples`: how often it may ask a model in all runs of the call."""
+    """The questions of one server in one run of a call. `samples`: how often it may ask a model in all runs of the call."""
 
     server: str
     samples: int

@@ -1,4 +1,4 @@
-"""What passes between the activity of a call and a tool whose server asks for something (R21.3)."""
+"""Answers and questions between the activity of a call and a tool whose server asks (R21.3)."""
 
 from __future__ import annotations
 

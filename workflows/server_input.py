@@ -29,7 +29,7 @@ _SAMPLE: Final = timedelta(minutes=3)
 
 
 class ServerDialog:
-    """What the server of one call's tool asks, and the answers so far."""
+    """The questions of one call's server, and the answers so far."""
 
     def __init__(
         self,

@@ -122,7 +122,7 @@ class SampleRequest(WireModel):
 
 
 class ServerInput(WireModel):
-    """All that a tool's server asks for before it returns a result."""
+    """The questions and requests of a tool's server before it returns a result."""
 
     server: str
     questions: list[ServerQuestion] = Field(default_factory=list)

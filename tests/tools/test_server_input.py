@@ -71,7 +71,7 @@ def test_an_answer_that_does_not_fit_is_refused(question: ServerQuestion, answer
         form(a="text"),
         form(("b",), a={"type": "string"}),
         form(a={"type": "string", "pattern": "("}),
-        form(**{f"f{number}": {"type": "string"} for number in range(51)}),
+        form((), **{f"f{number}": {"type": "string"} for number in range(51)}),
         ServerQuestion(server="x", key="k", message="m", form={"type": "string"}),
         ServerQuestion(server="x", key="k", message="m", url="javascript:alert(1)"),
         ServerQuestion(server="x", key="k", message="m", url="https://a.example/ b"),

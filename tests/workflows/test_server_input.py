@@ -12,7 +12,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Perdure, Run, WaitingView
 from perdure.errors import DecisionRefusedError
-from perdure.values.json import JsonObject
+from perdure.values.json import Json, JsonObject
 from tests.activities.test_mcp import offered_by, scripted, server
 from tests.support import DONE, agent, harness
 from tests.timeouts import HANG
@@ -126,7 +126,8 @@ async def test_r21_3_a_server_of_2025_is_called_again_with_the_answers(
     async with offered_by(config) as registry, harness(dev_server.client, [], [BOOK], registry=registry) as it:
         handle = await it.start(agent("x.book"))
         run = Perdure(it.client).get_run(handle.id)
-        for words, answer in (("Which day?", "mon"), ("And where?", {"day": "tue", "guests": 4})):
+        given: dict[str, Json] = {"Which day?": "mon", "And where?": {"day": "tue", "guests": 4}}
+        for words, answer in given.items():
             await until_asked(run, words)
             await run.answer("1.0", answer)
         await handle.result()
