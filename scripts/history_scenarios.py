@@ -51,6 +51,7 @@ from perdure.runs.ledger import ledger_id
 from perdure.runs.routes import RouteFunction
 from perdure.runs.schedules import SCHEDULED
 from perdure.runs.wire import AGENT_WORKFLOW, CLAIM, DECIDE, POLICY
+from perdure.sessions.status_webhooks import StatusWebhook
 from perdure.sessions.wire import END
 from perdure.testing.scripted_model import Fault, ScriptedModel, Turn
 from perdure.tools.invocation import SpaceClaim
@@ -825,6 +826,33 @@ async def record_undo(to: Recorder) -> None:
     )
 
 
+async def record_undo_below(to: Recorder) -> None:
+    """A run with a delegate whose undo goes down into the delegate's run; one whose undo fails, and one with nothing to undo."""
+    once = {"_tool": "occupy", "room": "r1", "_outputPath": "†state.out"}
+    plan = {"type": "plan", "plan": [once], "output": "†state.out"}
+    child = agent("occupy", name="child", config={"start": "plan"}, context=[plan])
+    boss, wish = {"name": "child", "_delegate": "child"}, calls({"_tool": "undo", "_outputPath": "†state.u"})
+    asks = {"approval": {"tools": {"vacate": "always"}}}
+    below = (".undo-1", "1.0", "1.0.undo-1")
+
+    async def rejects(it: Harness, handle: AgentHandle) -> None:
+        undo = f"{handle.id}.undo-1"
+        await it.until_waiting(undo, "0.0")
+        await it.client.get_workflow_handle(undo).signal("reject", {"call": "0.0", "by": "bob"})
+
+    await play(
+        to,
+        "undone-below",
+        [
+            Game(agent(boss, "undo"), [calls({"_tool": "child"}), wish, DONE], below=below),
+            Game(agent("occupy", "undo", config=asks), [calls(once), wish, DONE], rejects, below=(".undo-1",)),
+            Game(agent("look", "undo"), [wish, DONE]),
+        ],
+        [child],
+        tools=[occupy, vacate],
+    )
+
+
 async def record_budgets(to: Recorder) -> None:
     """A run that spends a budget which runs share, and one that finds it spent."""
     first = calls({"_tool": "look", "path": "/a"})
@@ -1006,6 +1034,27 @@ async def record_waits(to: Recorder) -> None:
             await idles(other)
             await to.write(to.client, name, other.id)
         await session.handle.execute_update(END, EVERYBODY)
+
+
+async def record_status_webhooks(to: Recorder) -> None:
+    """A session that informs addresses of its runs: of one that waits for a person and ends, and of one that has ended; one is removed."""
+    script = [calls({"_tool": "remove", "path": "/a"}), DONE, DONE]
+    async with to.conversation("session-informs", script, agent("remove"), [remove], most=3) as (session, it):
+        receipt = await session.send("remove it", id="1", **EVERYBODY)
+        assert receipt.run_id is not None
+        one = StatusWebhook(id="one", run_id=receipt.run_id, url="http://127.0.0.1:9/one")
+        await session.set_status_webhook(one, sender="ann")
+        await session.describe({"channel": "web"})
+        await it.until_waiting(receipt.run_id, "1.0")
+        await session.decide({"call": "1.0", "decision": "approve"}, **EVERYBODY)
+        await session.wait("1", 60)
+        two = one.model_copy(update={"id": "two"})
+        await session.set_status_webhook(two, sender="ann")
+        await session.set_status_webhook(two, sender="ann", remove=True)
+        with contextlib.suppress(PerdureError):
+            await session.set_status_webhook(one.model_copy(update={"run_id": "none"}), sender="ann")
+        await session.wait(await session.send("and more", id="2", **EVERYBODY), 60)
+        await idles(session)
 
 
 async def record_asking(to: Recorder) -> None:

@@ -24,7 +24,7 @@ _NEVER_REPLAYED: Final = (
     r"def (check|check_policy|check_(message|decision|withdrawal|compact|redelivery|description|end))\(self, sent\b",
     r"@property",
     r"^def tell\(",
-    r"^def _bounded\(",
+    r"^def (_bounded|_emit)\(",
     r"^class (EagerStartInterceptor|_Inbound|_Outbound)\b",
 )
 """Functions that answer whoever asks, count for operators, or stand round activities: no replay runs them, and they emit no commands."""

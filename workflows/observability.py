@@ -48,8 +48,11 @@ _seen: dict[str, set[str]] = {}
 def observe(observation: Observation) -> None:
     """Count an observation and log it, once in this process, however often its task runs or is replayed."""
     execution, replays = workflow.info().run_id, workflow.unsafe.is_replaying()
-    if not EMISSIONS.is_due(observation, workflow.instance(), execution, replays=replays):
-        return
+    if EMISSIONS.is_due(observation, workflow.instance(), execution, replays=replays):
+        _emit(observation)
+
+
+def _emit(observation: Observation) -> None:
     meter = workflow.metric_meter()
     for name, value, labels in observation.counts:
         metric = METRICS[name]

@@ -256,7 +256,7 @@ def replay(
             print(found.line())
             count, bad = count + 1, bad + (found.problem is not None)
         if all_running:
-            print(f"{count:,} open executions, {bad:,} that break or were left out")
+            print(f"open executions: {count:,}; broken or left out: {bad:,}")
         return bad > 0
 
     broken = execute(lambda: runs(None)) if names and len(files) == len(names) else connected(runs)

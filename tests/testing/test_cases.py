@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Worker
 
 from perdure import Agent, Perdure, ToolError, branch, tool
 from perdure.client.histories import read_history, replay_each, replay_running
@@ -188,6 +191,48 @@ async def test_r13_7_histories_are_replayed_and_what_would_break_is_told(
     for name, words in (("case.json", "is a case, not a history"), ("none.json", "cannot be read as a history")):
         with pytest.raises(SettingsError, match=words):
             read_history(tmp_path / name)
+
+
+@workflow.defn(name="Session", sandboxed=False)
+class OtherSession:
+    """A session as another version might have it."""
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.sleep(86_400)
+
+
+async def test_r24_1_an_open_execution_that_would_break_fails_the_gate_of_a_deploy(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    client, name = dev_server.client, f"gate-{uuid.uuid4().hex[:8]}"
+    env = {"TEMPORAL_ADDRESS": client.service_client.config.target_host}
+    call: dict[str, Any] = {"_tool": "order", "item": "fig", "count": 1}
+    async with harness(client, [order], [{"calls": [call]}]) as it:
+        run = await it.start(agent("order"), run_id=f"{name}-run")
+        await it.until_waiting(run.id, "1.0")
+        async with Worker(client, task_queue=name, workflows=[OtherSession]):
+            await client.start_workflow("Session", id=f"{name}-session", task_queue=name)
+            mine = f"WorkflowId STARTS_WITH '{name}'"
+            async with asyncio.timeout(HANG):
+                while sorted([each.events > 4 async for each in replay_running(client, mine)]) != [True, True]:
+                    await asyncio.sleep(0.02)
+        good, bad, wrong = [
+            await perdure("replay", "--running", "--query", query, env=env)
+            for query in (f"WorkflowId = '{run.id}'", mine, "no query")
+        ]
+    assert (good.code, good.err) == (0, "")
+    assert good.out.splitlines()[1:] == ["open executions: 1; broken or left out: 0"]
+    assert good.out.startswith(f"{run.id}: ok, ")
+    assert (bad.code, bad.err) == (1, "")
+    *lines, last = bad.out.splitlines()
+    assert {line.split(": ")[0]: line.split(": ")[1].split(",")[0] for line in lines} == {
+        run.id: "ok",
+        f"{name}-session": "breaks",
+    }
+    assert last == "open executions: 2; broken or left out: 1"
+    assert (wrong.code, wrong.out, len(wrong.err.splitlines())) == (1, "", 1)
+    assert wrong.err.startswith("perdure: the query is refused: ")
 
 
 async def test_r24_1_sessions_replay_and_what_is_left_out_is_named(
