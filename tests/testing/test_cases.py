@@ -215,7 +215,7 @@ async def test_r24_1_an_open_execution_that_would_break_fails_the_gate_of_a_depl
             await client.start_workflow("Session", id=f"{name}-session", task_queue=name)
             mine = f"WorkflowId STARTS_WITH '{name}'"
             async with asyncio.timeout(HANG):
-                while sorted([each.events > 4 async for each in replay_running(client, mine)]) != [True, True]:
+                while sorted([each.events > 4 async for each in replay_running(client, mine)]) != [True, True]:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         good, bad, wrong = [
             await perdure("replay", "--running", "--query", query, env=env)
