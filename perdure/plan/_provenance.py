@@ -28,8 +28,9 @@ def result_sources(call: Call, reported: Sources = NOWHERE, *, recalled: bool = 
         return join(call.inputs.origins.written, call.inputs.origins.all)
     if tool.activity == ASK_PERSON:
         return USER
-    others_write = tool.others_write and not recalled
-    return join(join(tool_source(tool.name, others_write), reported), call.inputs.origins.all)
+    marked = tool_source(tool.name, True)
+    own = marked if marked <= reported else tool_source(tool.name, tool.others_write and not recalled)
+    return join(join(own, reported), call.inputs.origins.all)
 
 
 class PlanProvenance:

@@ -28,6 +28,7 @@ from perdure.rules.rules import (
     by_tool,
     digest_of,
     exact,
+    keys_of,
     names_of,
     same_key,
     value_at,
@@ -182,7 +183,11 @@ class RuleBook:
         self._begun.add(call.id)
         for rule in self.concerning(call):
             if isinstance(rule, AtMost | CountAtMost) and rule.has_record and rule.covers(call.inputs.params):
-                amount = Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.inputs.params)
+                amount = (
+                    Fraction(1)
+                    if isinstance(rule, CountAtMost)
+                    else amount_of(rule.of, call.spec.known_tool, call.inputs.params)
+                )
                 self._note(rule, self._entry(call), float(amount) if isinstance(amount, Fraction) else 0.0)
         self._note_event(call, "begun")
 
@@ -241,7 +246,11 @@ class RuleBook:
         found: list[tuple[AtMost | CountAtMost, Fraction]] = []
         for rule in self.concerning(call):
             if isinstance(rule, AtMost | CountAtMost) and rule.is_of_tenant and rule.covers(call.inputs.params, checks):
-                amount = Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.inputs.params)
+                amount = (
+                    Fraction(1)
+                    if isinstance(rule, CountAtMost)
+                    else amount_of(rule.of, call.spec.known_tool, call.inputs.params)
+                )
                 found += [(rule, amount)] if isinstance(amount, Fraction) else []
         return found
 
@@ -266,7 +275,7 @@ class RuleBook:
             event = {"begun": "has begun", "done": "is done", "failed": "has failed"}[rule.event]
             return f"a call of {rule.after} {event}" if self.has(rule) else None
         if isinstance(rule, AtMost | CountAtMost):
-            amount = Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, params)
+            amount = Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.spec.known_tool, params)
             return amount if isinstance(amount, str) else over(rule, self.used(rule), amount)
         if isinstance(rule, OnlyFrom):
             return _foreign(rule, call)
@@ -354,14 +363,14 @@ def _for_same(rule: Precedes, params: JsonObject) -> str:
         return ""
     values = []
     for _, name in rule.pairs:
-        value = value_at(f"_.{name}", params)
+        value = value_at(name, params)
         values.append(f"{name} is missing" if value is MISSING else f"{name}={shorten(value, 40)}")
     return f" for {', '.join(values)}"
 
 
 def _foreign(rule: OnlyFrom, call: Call) -> str | None:
     """Return why the parameter's value is not from the rule's sources; a value of unknown sources never is."""
-    origins, name = call.inputs.origins, rule.parameter.split(".")[1]
+    origins, name = call.inputs.origins, keys_of(rule.parameter, call.spec.known_tool)[0]
     if name not in call.inputs.params:
         return None
     if not origins.read:

@@ -32,6 +32,7 @@ from perdure.rules.rules import (
     Rule,
     amount_of,
     digest_of,
+    keys_of,
     names_of,
     value_at,
 )
@@ -132,6 +133,8 @@ class PlanJudge:
         self._facts: dict[int, _Facts] = {}
         self._uses: dict[str, list[_Use]] = {}
         """By tool name."""
+        self._arrived: list[_Use] = []
+        """All of them."""
         self._below: list[tuple[int, frozenset[str] | None]] = []
         """Calls with runs below, with the tools that these may use."""
         self._filed = 0
@@ -173,15 +176,22 @@ class PlanJudge:
 
     def _rules_of(self, call: Call) -> list[Rule]:
         names = {name for each in call.written() if each.spec.tool is not None for name in names_of(each.spec.tool)}
-        return [rule for rule in self._book.rules if rule.subject in names]
+        return [rule for rule in self._book.rules if not names.isdisjoint(rule.subjects)]
+
+    def _uses_under(self, rule: Rule) -> list[_Use]:
+        """Return the uses of the rule's tool, in the order of the list."""
+        if len(rule.subjects) == 1:
+            return self._uses.get(rule.subject, [])
+        names = set(rule.subjects)
+        return [use for use in self._arrived if not names.isdisjoint(names_of(use.call.spec.known_tool))]
 
     def _uses_of(self, rule: Rule, home: int) -> list[_Use]:
-        return [use for use in self._uses.get(rule.subject, ()) if use.home == home and _may_cover(rule, use)]
+        return [use for use in self._uses_under(rule) if use.home == home and _may_cover(rule, use)]
 
     def _verdict(self, rule: Rule) -> RuleVerdict:
         self._file()
         worst, at = _PROVEN, ""
-        for use in self._uses.get(rule.subject, ()):
+        for use in self._uses_under(rule):
             if not _may_cover(rule, use) or not self._may_begin(use):
                 continue
             found = self._judge(rule, use)
@@ -206,6 +216,7 @@ class PlanJudge:
                 tool = use.call.spec.tool
                 if tool is None:
                     continue
+                self._arrived.append(use)
                 for name in names_of(tool):
                     self._uses.setdefault(name, []).append(use)
                 if tool.delegate is not None:
@@ -425,14 +436,14 @@ class PlanJudge:
         found = scan.wrong.get(id(use))
         if found is not None:
             return found
-        if scan.certain and not self._touching([rule.subject]):
+        if scan.certain and not self._touching(rule.subjects):
             return _PROVEN
         what = "count" if isinstance(rule, CountAtMost) else "sum"
         return _Finding("unknown", f"the {what} is only known at the calls")
 
     def _scan(self, rule: AtMost | CountAtMost, scan: _SumScan) -> None:
         """Add the calls that have arrived to what all calls of the plan together come to, in the order of the list."""
-        used, uses = self._book.used(rule), self._uses.get(rule.subject, [])
+        used, uses = self._book.used(rule), self._uses_under(rule)
         for use in uses[scan.count :]:
             if not self._may_begin(use) or self._book.has_begun(use.call) or not _may_cover(rule, use):
                 continue
@@ -457,7 +468,7 @@ class PlanJudge:
         scan.certain = scan.is_known and used + scan.high <= rule.limit and (not rule.is_of_tenant or not uses)
 
     def _sources(self, rule: OnlyFrom, use: _Use) -> _Finding:
-        name = rule.parameter.split(".")[1]
+        name = keys_of(rule.parameter, use.call.spec.known_tool)[0]
         origins, params = use.call.inputs.origins, use.call.spec.params
         if use.place is None and name not in params:
             return _PROVEN
@@ -495,7 +506,7 @@ class PlanJudge:
         for name in names:
             if name.partition(".")[0] not in use.call.spec.params:
                 return _MISSING
-            value = value_at(f"_.{name}", use.call.spec.params)
+            value = value_at(name, use.call.spec.params)
             if value is MISSING:
                 return None
             template = parse_template(value)[0]
@@ -744,7 +755,7 @@ def _surely_covers(rule: Rule, use: _Use) -> bool:
 
 def _literal_amount(of: str, call: Call) -> Fraction | str | None:
     """Return the amount of a call, what is wrong with it, or `None` if it is only known later."""
-    name = of.split(".")[1]
+    name = keys_of(of, call.spec.known_tool)[0]
     if name in call.spec.params and not parse_template(call.spec.params[name])[0].literal:
         return None
-    return amount_of(of, call.spec.params)
+    return amount_of(of, call.spec.known_tool, call.spec.params)

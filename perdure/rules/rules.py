@@ -43,7 +43,7 @@ Event: TypeAlias = Literal["begun", "done", "failed"]
 
 ToolName: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
 ParameterPath: TypeAlias = Annotated[str, Field(pattern=r"^[^.]+(\.[^.]+)+$", max_length=500)]
-"""`TOOL.PARAMETER`; further keys name a part of the parameter."""
+"""`TOOL.PARAMETER`; further keys name a part of the parameter. The tool of an MCP server is `SERVER.TOOL`."""
 
 _SOURCE: Final = re.compile(NAME)
 TRUSTED: Final = "trusted"
@@ -77,8 +77,13 @@ class BaseRule(BaseModel):
 
     @cached_property
     def subject(self) -> str:
-        """The tool whose calls the rule may refuse."""
+        """The tool whose calls the rule may refuse; of a parameter's path everything before its last key."""
         raise NotImplementedError
+
+    @cached_property
+    def subjects(self) -> tuple[str, ...]:
+        """The names that this tool may have: a tool of an MCP server has a dot in its name, as a path to a part has."""
+        return (self.subject,)
 
     @property
     def has_record(self) -> bool:
@@ -98,7 +103,7 @@ class BaseRule(BaseModel):
     @property
     def tools(self) -> tuple[str, ...]:
         """The tools that the rule names."""
-        return (self.subject,)
+        return self.subjects
 
     @cached_property
     def words(self) -> str:
@@ -188,7 +193,11 @@ class AtMost(BaseRule):
 
     @cached_property
     def subject(self) -> str:
-        return self.of.partition(".")[0]
+        return self.of.rpartition(".")[0]
+
+    @cached_property
+    def subjects(self) -> tuple[str, ...]:
+        return _tools_of_path(self.of)
 
     @cached_property
     def words(self) -> str:
@@ -249,7 +258,11 @@ class OnlyFrom(BaseRule):
 
     @cached_property
     def subject(self) -> str:
-        return self.parameter.partition(".")[0]
+        return self.parameter.rpartition(".")[0]
+
+    @cached_property
+    def subjects(self) -> tuple[str, ...]:
+        return _tools_of_path(self.parameter)
 
     @cached_property
     def words(self) -> str:
@@ -328,9 +341,22 @@ def exact(value: float) -> Fraction:
     return Fraction(value) if isinstance(value, int) else Fraction(str(value))
 
 
-def amount_of(of: str, params: JsonObject) -> Fraction | str:
-    """Return the number at `TOOL.PARAMETER`, or what is wrong with it: only numbers from 0 on can be summed."""
-    value = value_at(of, params)
+def _tools_of_path(path: str) -> tuple[str, ...]:
+    """Return each name that the tool of `TOOL.PARAMETER` may have, the shortest first."""
+    keys = path.split(".")
+    return tuple(".".join(keys[:count]) for count in range(1, len(keys)))
+
+
+def keys_of(path: str, tool: Tool) -> tuple[str, ...]:
+    """Return the keys behind the tool's name in `TOOL.PARAMETER.KEY`: the parameter, and a part of it."""
+    names = [name for name in names_of(tool) if path.startswith(f"{name}.")]
+    return tuple(path[len(max(names, key=len)) + 1 :].split("."))
+
+
+def amount_of(of: str, tool: Tool, params: JsonObject) -> Fraction | str:
+    """Return the number at `TOOL.PARAMETER` of a call of the tool, or what is wrong with it: only numbers from 0 on can
+    be summed."""
+    value = get(params, keys_of(of, tool))
     if value is MISSING:
         return f"{of} is missing, and its sum is limited"
     if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
@@ -338,16 +364,16 @@ def amount_of(of: str, params: JsonObject) -> Fraction | str:
     return exact(value)
 
 
-def value_at(of: str, params: JsonObject) -> Json | Missing:
-    """Return the value at `TOOL.PARAMETER` or `TOOL.PARAMETER.KEY` in the call's parameters."""
-    return get(params, tuple(of.split(".")[1:]))
+def value_at(name: str, params: JsonObject) -> Json | Missing:
+    """Return the value at `PARAMETER` or `PARAMETER.KEY` in a call's parameters."""
+    return get(params, tuple(name.split(".")))
 
 
 def same_key(params: JsonObject, names: Sequence[str]) -> str | None:
     """Return a digest of the values of these parameters, or `None` if one is missing."""
     if not names:
         return ""
-    values = [get(params, tuple(name.split("."))) for name in names]
+    values = [value_at(name, params) for name in names]
     known = [value for value in values if value is not MISSING]
     if len(known) < len(values):
         return None
@@ -363,7 +389,8 @@ def by_tool(rules: Iterable[Rule]) -> Mapping[str, list[Rule]]:
     """Return the rules by the tool whose calls they may refuse."""
     found: dict[str, list[Rule]] = {}
     for rule in rules:
-        found.setdefault(rule.subject, []).append(rule)
+        for name in rule.subjects:
+            found.setdefault(name, []).append(rule)
     return found
 
 

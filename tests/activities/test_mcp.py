@@ -304,6 +304,7 @@ async def test_a_label_of_a_trusted_server_makes_its_result_untrusted(
         handle = await it.start(agent(*names, config={"approval": {"ask": "untrusted"}}))
         await it.until_waiting(handle.id, "1.3")
         view = await it.view(handle.id)
+        assert view.waiting[0].reason.count("x.mail") == 1, view.waiting[0].reason
         assert [call.status for call in view.calls[:2]] == ["done", "done"]
         await handle.signal("approve", {"call": "1.3"})
         await handle.result()

@@ -64,6 +64,36 @@ def test_r23_1_a_sum_takes_numbers_as_they_are_written_and_no_others() -> None:
     assert "is missing" in (breach(book, {"_tool": "refund"}) or "")
 
 
+def test_r23_1_rules_hold_for_the_tools_of_mcp_servers() -> None:
+    """Their names have a dot, as paths to a part of a parameter have."""
+    tools = {**TOOLS, "bank.pay": any_tool("bank.pay")}
+    rules: list[Rule] = [at_most("bank.pay.euros", 5), at_most("bank.pay.of.fee", 1), only_from("bank.pay.to", "user")]
+    book = RuleBook(rules)
+
+    def pays(number: int, **params: Any) -> str | None:
+        plan = new_plan(tools=tools)
+        plan.add({"_tool": "bank.pay", "euros": 1, "of": {"fee": 0.5}, **params})
+        (call,) = plan.take_ready()
+        call.id = f"1.{number}"
+        if (found := book.begin(call)) is not None:
+            return found.words
+        call.state.status, call.state.started = "done", "now"
+        book.note_ended(call)
+        return None
+
+    assert pays(0) is None
+    assert "bank.pay.of.fee" in (pays(1, of={"fee": 0.6}) or "")
+    assert "bank.pay.euros" in (pays(2, euros=5) or "")
+    assert "bank.pay.to comes from" in (pays(3, to="x") or "")
+    assert pays(4) is None
+    plan = new_plan(tools=tools)
+    for euros in (3, 3):
+        plan.add({"_tool": "bank.pay", "euros": euros, "of": {"fee": 0}})
+    plan.close()
+    assert [each.status for each in judge_plan(plan, RuleBook(rules[:2]))] == ["violated", "proven"]
+    assert [each.status for each in judge_plan(plan, RuleBook([at_most("bank.pay.euros", 6)]))] == ["proven"]
+
+
 def test_r23_1_a_failed_call_counts_and_one_that_never_began_does_not() -> None:
     book = RuleBook([count_at_most("mail", 2)])
     assert begin(book, "1.0", {"_tool": "mail"}, ends="failed") is None
