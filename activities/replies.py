@@ -18,7 +18,7 @@ from perdure.sessions.replies import DELIVER_ACTIVITY, ReplyDelivery, reply_for_
 
 
 class DeliverActivity:
-    """`routes`: the worker's."""
+    """The activity that delivers a reply by one of the worker's `routes`."""
 
     def __init__(self, routes: RouteFunctions, underway: ActiveExecutions | None = None) -> None:
         self._routes = routes
@@ -26,7 +26,7 @@ class DeliverActivity:
 
     @activity.defn(name=DELIVER_ACTIVITY)
     async def deliver(self, delivery: ReplyDelivery) -> Delivered:
-        """Give it to the route's function. What that raises is tried again; where this worker has no such route, another is asked."""
+        """Call the route's function. Temporal retries its exceptions. Where this worker has no such route, another worker is asked."""
         route = self._routes.get(delivery.route)
         if route is None:
             words = f"this worker has no route {name_of(delivery.route)!r}"

@@ -1,4 +1,4 @@
-"""Asking a model: which one, and what is done when nothing comes of it (R9.4, R9.7)."""
+"""Requests to a model: its choice, its retries, and the wait for a provider that is away (R9.4, R9.7)."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _SHOWN = 500
 
 
 class ActivityReader:
-    """One run's; what is as it was at the look before is not decoded again."""
+    """A reader of one run's pending activities. It decodes heartbeat details only where they have changed."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

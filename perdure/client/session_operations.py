@@ -94,7 +94,7 @@ class Address:
 async def send(
     client: Client, session: Address, message: Message, agent: Agent[Any] | None, rules: SessionRules, task_queue: str
 ) -> Receipt:
-    """Say it, and begin the session where there is none. What was sent and not answered is sent again: the message's id makes it one.
+    """Send the message, and start the session if it does not exist. An unanswered send is retried; the message's id makes the retries one message.
 
     Raises `MessageRefusedError`, `RunNotFoundError` where there is no session and no agent that could begin one, `NoWorkerError`.
     """

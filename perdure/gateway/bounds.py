@@ -133,8 +133,10 @@ class BoundedBody:
         return message
 
     async def discard(self) -> bool:
-        """Take in what is left, as much again at most and for two seconds: who is refused hears it only once it has been sent. Whether that
-        was all."""
+        """Read the rest of a refused body, at most as many bytes again and for two seconds. Return whether it has ended.
+
+        A client reads the refusal only once it has sent its body.
+        """
         self._most *= 2
         try:
             async with asyncio.timeout(_LINGER):

@@ -26,7 +26,7 @@ PATIENCE: Final = 15.0
 
 
 class _Patient(H11Protocol):
-    """uvicorn's, with an end to those that say nothing, and to those that read nothing."""
+    """uvicorn's protocol, which also closes connections of clients that send nothing, or read nothing."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -389,7 +389,7 @@ def message_fates(progress: RunProgress) -> list[MessageFate]:
 
 
 def heed(progress: RunProgress) -> None:
-    """Return to planning where a new message came: what the run asked for before is not all that is wanted now."""
+    """Discard the draft and plan again if a message has arrived."""
     if progress.inbox:
         progress.wants, progress.draft, progress.answers = "plan", None, []
 
