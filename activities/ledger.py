@@ -1,51 +1,39 @@
-"""Reservations in a tenant's ledger, which the first of them starts."""
+"""Reservations and standing approvals in a tenant's ledger, which the first reservation starts."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from datetime import timedelta
-from typing import Any, Final
-
 from temporalio import activity
-from temporalio.client import WithStartWorkflowOperation
-from temporalio.common import WorkflowIDConflictPolicy
 
 from perdure.activities.queries import client
-from perdure.runs.ledger import (
-    LEDGER_WORKFLOW,
-    RESERVE,
-    RESERVE_ACTIVITY,
-    LedgerInput,
-    ReservationAnswer,
-    ReserveInput,
-    ledger_id,
+from perdure.queries import list_standing_approvals, update_ledger
+from perdure.runs.ledger import RESERVE, RESERVE_ACTIVITY, ReservationAnswer, ReserveInput
+from perdure.runs.standing_approvals import (
+    FIND_STANDING_ACTIVITY,
+    USE,
+    USE_STANDING_ACTIVITY,
+    FindStandingInput,
+    StandingAnswer,
+    StandingApproval,
+    UseStandingInput,
 )
-
-_ANSWERS_WITHIN: Final = timedelta(seconds=10)
 
 
 @activity.defn(name=RESERVE_ACTIVITY)
 async def reserve(wanted: ReserveInput) -> ReservationAnswer:
     """Reserve amounts in the tenant's ledger. A repeated attempt counts once: the key is the same."""
-    start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
-        LEDGER_WORKFLOW,
-        LedgerInput(tenant=wanted.tenant),
-        id=ledger_id(wanted.tenant),
-        task_queue=activity.info().task_queue,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        static_summary="what the tenant's runs use together",
-    )
-    try:
-        answer: ReservationAnswer = await client().execute_update_with_start_workflow(
-            RESERVE,
-            wanted.reservation,
-            start_workflow_operation=start,
-            result_type=ReservationAnswer,
-            rpc_timeout=_ANSWERS_WITHIN,
-        )
-    except BaseException:
-        with contextlib.suppress(BaseException):  # it is raised there as well, and would be logged as never retrieved
-            await asyncio.wait_for(start.workflow_handle(), 0.1)
-        raise
-    return answer
+    queue = activity.info().task_queue
+    return await update_ledger(client(), wanted.tenant, queue, RESERVE, wanted.reservation, ReservationAnswer)
+
+
+@activity.defn(name=FIND_STANDING_ACTIVITY)
+async def find_standing_approvals(wanted: FindStandingInput) -> list[StandingApproval]:
+    """Return the standing approvals of a procedure that hold now, the oldest first."""
+    found = await list_standing_approvals(client(), wanted.tenant)
+    return [each for each in reversed(found) if each.digest == wanted.digest and each.status != "revoked"]
+
+
+@activity.defn(name=USE_STANDING_ACTIVITY)
+async def use_standing_approval(wanted: UseStandingInput) -> StandingAnswer:
+    """Use a standing approval in a run. A repeated attempt counts once: the run is the same."""
+    queue = activity.info().task_queue
+    return await update_ledger(client(), wanted.tenant, queue, USE, wanted.use, StandingAnswer)

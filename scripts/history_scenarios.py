@@ -911,6 +911,31 @@ async def record_audit(to: Recorder) -> None:
             await to.keep(to.client, "audit", [audit_id(it.task_queue)])
 
 
+async def record_standing(to: Recorder) -> None:
+    """Runs of a procedure under a standing approval: one that it covers with its loop of 102 items, and one after it was revoked; and the ledger."""
+    item = {"_tool": "remove", "_each": [f"/{number}" for number in range(102)], "path": "†item"}
+    items = agent(
+        "remove",
+        name="tidy",
+        config={"start": "plan"},
+        context=[{"type": "plan", "plan": [{"_tool": "remove", "path": "/a"}, item], "output": "tidy"}],
+        metadata={"procedure": {"version": 1}},
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        log = f"file:{Path(folder) / 'audit.jsonl'}"
+        async with harness(to.client, to.tools, [], sandboxed=False, audit=log) as it:
+            perdure, tidy = Perdure(to.client, task_queue=it.task_queue), Agent.of(items)
+            await perdure.grant_standing_approval(tidy, uses=1, until="2999-12-31", by="ann", tenant="standing")
+            await (await perdure.start(tidy, id="standing-0", tenant="standing")).wait()
+            await perdure.revoke_standing_approval("tidy", by="ann", tenant="standing")
+            left = await perdure.start(tidy, id="standing-1", tenant="standing")
+            await it.until_waiting(left.id, "0.0")
+            await left.cancel()
+            await left.wait()
+            await to.keep(to.client, "standing", ["standing-0", "standing-0/0.1", "standing-0/0.1/1", "standing-1"])
+            await to.keep(to.client, "standing-ledger", [ledger_id("standing")])
+
+
 async def when_asked(_: Harness, handle: AgentHandle) -> None:
     """Cancel the run once a program decides on its call."""
 

@@ -697,6 +697,7 @@ async def main() -> int:
         "budgets": scenarios.record_budgets,
         "audit": scenarios.record_audit,
         "server_input": scenarios.record_server_input,
+        "standing": scenarios.record_standing,
         "hooks": scenarios.record_hooks,
         "talks": scenarios.record_talks,
         "asking": scenarios.record_asking,

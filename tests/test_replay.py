@@ -30,7 +30,7 @@ LATER = KINDS | {
     "approvals", "approver", "calls", "cancelled-delegate", "delegates", "ends", "existing", "existing-fails", "existing-reset", "forked", "hooked", "hooks", "hundreds", "informed-again", "key", "large", "large-delegate", "limited", "loops", "lost-worker",
     "model-away", "policy", "refused", "reset", "resets", "rounds", "scheduled", "session-archived", "session-asking", "session-decided", "session-deleted",
     "session-ended", "session-held-back", "session-informs", "session-kept", "session-left", "left-loops", "session-modes", "session-replies", "session-reset", "session-stopped", "session-unknown",
-    "session-withdrawn", "shut-down", "steered", "moved", "notified", "notified-later", "quorum", "audit", "audited", "ledger", "rules", "server-input", "budgets", "turns", "uncached", "undone", "undone-below", "unnotified",
+    "session-withdrawn", "shut-down", "standing", "standing-ledger", "steered", "moved", "notified", "notified-later", "quorum", "audit", "audited", "ledger", "rules", "server-input", "budgets", "turns", "uncached", "undone", "undone-below", "unnotified",
 }  # fmt: skip
 """What every version since leaves a history of: everything that emits commands (R24.1)."""
 LEAST = 90

@@ -20,6 +20,7 @@ from perdure.workflows.failures import message_of
 from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import now, observe
 from perdure.workflows.resets import Resets
+from perdure.workflows.standing_approvals import StandingApprovals
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.decisions import Decision, parse_decision
@@ -251,6 +252,7 @@ class ApprovalWaits:
         self._sender = sender
         self._notifications = notifications
         self._programs = asyncio.Semaphore(PROGRAMS_AT_ONCE)
+        self.standing = StandingApprovals(run)
 
     async def verdict(self, approval_request: ApprovalRequest) -> ApprovalVerdict:
         """Wait until somebody decides, or until the policy's timeout, counted from the request; a changed one counts at once.
@@ -260,7 +262,7 @@ class ApprovalWaits:
         decided, since = self._approvals.verdict_of(approval_request), workflow.time()
         asked_at = approval_request.approval.requested_at
         self._observe_wait(approval_request)
-        program = asyncio.create_task(self._ask_program(approval_request, decided))
+        program = asyncio.create_task(self._decide_early(approval_request, decided))
         informing = self._notifications.watch(approval_request, program)
         client_timeout = self._agent_run.agent.config.client_timeout
         try:
@@ -316,12 +318,38 @@ class ApprovalWaits:
         by = approval.by if approval.decision == "dropped" else _NOBODY.get(approval.by, by)
         observe(metrics.decided(approval_request.id, approval.decision, by, seconds))
 
-    async def _ask_program(self, approval_request: ApprovalRequest, decided: asyncio.Future[ApprovalVerdict]) -> None:
-        """Let the policy's program decide first (R7.9). What fails, takes too long or is no decision is left to a person."""
-        approver = self._approval_queue.guard.policy.approver
-        if approver is None or approval_request.question:
+    async def _decide_early(self, approval_request: ApprovalRequest, decided: asyncio.Future[ApprovalVerdict]) -> None:
+        """Let a standing approval decide first (R23.3), then the policy's program (R7.9). What neither decides is left to a person."""
+        approver = None if approval_request.question else self._approval_queue.guard.policy.approver
+        may_stand = self.standing.may_decide(approval_request)
+        if approver is None and not may_stand:
             return
         self._display.hide(approval_request)
+        try:
+            if may_stand:
+                async with self._programs:
+                    await self._ask_standing(approval_request, decided)
+            if approver is not None and not decided.done():
+                await self._ask_program(approver, approval_request, decided)
+        except ActivityError as error:
+            if not is_cancelled_exception(error):
+                raise
+            return  # somebody else has decided, or the run is cancelled: nobody waits for this
+        finally:
+            self._display.unhide(approval_request)
+        self._display.report()
+
+    async def _ask_standing(self, approval_request: ApprovalRequest, decided: asyncio.Future[ApprovalVerdict]) -> None:
+        found = await self.standing.decide(approval_request)
+        if found is not None and not decided.done():
+            judged, verdict = found
+            decided.set_result(verdict)
+            self._agent_run.journal.decided(judged)
+
+    async def _ask_program(
+        self, approver: str, approval_request: ApprovalRequest, decided: asyncio.Future[ApprovalVerdict]
+    ) -> None:
+        """Let the policy's program decide. What fails, takes too long or is no decision is left to a person."""
         try:
             async with self._programs:
                 sent = await workflow.execute_activity(
@@ -338,7 +366,7 @@ class ApprovalWaits:
                     self._agent_run.journal.decided(judged)
         except ActivityError as error:
             if is_cancelled_exception(error):
-                return  # somebody else has decided, or the run is cancelled: nobody waits for this
+                raise
             problem = f"{approver} gave no answer, so a person is asked: {message_of(error)}"
             self._approval_queue.refuse(
                 {"call": approval_request.id}, problem, workflow.now().isoformat(timespec="seconds")
@@ -347,9 +375,6 @@ class ApprovalWaits:
             self._approval_queue.refuse(
                 {"call": approval_request.id}, str(error), workflow.now().isoformat(timespec="seconds")
             )
-        finally:
-            self._display.unhide(approval_request)
-        self._display.report()
 
     async def _approve_input(self, approver: str, approval_request: ApprovalRequest) -> ApproveInput:
         """Return the input of the approver, when its turn has come; the approver queries a large request itself

@@ -559,6 +559,8 @@ class CallLoop:
         share = Budget() if free else await self._rest(call, self._purse.take(call.id))
         if isinstance(share, Limit):
             return Failed(CallError(share.reason, f"{call.spec.tool_name} was not run: {share.words}"))
+        if call.spec.loop is not None:
+            await self._rest(call, self._waits.standing.claim(call))
         started = self._clock.worked(workflow.time())
         used: RunUsage | None = None
         record: RuleRecord | None = None

@@ -1,15 +1,17 @@
-"""The ledger of a tenant: one workflow that grants what runs reserve, in the order in which they ask."""
+"""The ledger of a tenant: one workflow that grants what runs reserve, in the order in which they ask, and keeps standing approvals."""
 
 from __future__ import annotations
 
 from pydantic import ValidationError
 from temporalio import workflow
 
-from perdure.workflows.arguments import any_arguments, query_arguments, read_input, read_one
+from perdure.workflows.arguments import any_arguments, only, query_arguments, read_input, read_one
+from perdure.workflows.audit import send_entries
 from perdure.workflows.preparation import should_continue_as_new
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.errors import PerdureError
+    from perdure.errors import DecisionError, PerdureError
+    from perdure.runs.audit import AUDIT_PATCH, AuditBatch, AuditEntry, entry, standing_data
     from perdure.runs.ledger import (
         ACCOUNTS_QUERY,
         LEDGER_WORKFLOW,
@@ -19,6 +21,18 @@ with workflow.unsafe.imports_passed_through():
         LedgerInput,
         Reservation,
         ReservationAnswer,
+    )
+    from perdure.runs.standing_approvals import (
+        GRANT,
+        REVOKE,
+        STANDING_QUERY,
+        USE,
+        StandingAnswer,
+        StandingApproval,
+        StandingBook,
+        StandingRevocation,
+        StandingUse,
+        parse_standing_approval,
     )
     from perdure.values.json import Json, Sent
 
@@ -30,10 +44,13 @@ class LedgerWorkflow:
     @workflow.init
     def __init__(self, *arguments: Json) -> None:
         self._refusal: Exception | None = None
-        self._tenant, self._ledger = "", Ledger()
+        self._tenant, self._ledger, self._standing = "", Ledger(), StandingBook()
+        self._changes: list[AuditEntry] = []
+        """Grants and revocations that the audit log does not have yet."""
         try:
             argument = read_input(LedgerInput, arguments)
             self._tenant, self._ledger = argument.tenant, Ledger(argument.accounts)
+            self._standing = StandingBook(argument.standing)
         except Exception as error:  # `run` raises it: a handler may be called before
             self._refusal = error
 
@@ -42,9 +59,13 @@ class LedgerWorkflow:
         """Grant reservations until this execution's history is long, and continue as new."""
         if self._refusal is not None:
             raise self._refusal
-        await workflow.wait_condition(should_continue_as_new)
+        while not should_continue_as_new():
+            await workflow.wait_condition(lambda: bool(self._changes) or should_continue_as_new())
+            await self._audit()
         await workflow.wait_condition(workflow.all_handlers_finished)
-        workflow.continue_as_new(LedgerInput(tenant=self._tenant, accounts=self._ledger.accounts))
+        workflow.continue_as_new(
+            LedgerInput(tenant=self._tenant, accounts=self._ledger.accounts, standing=self._standing.records)
+        )
 
     @workflow.update(name=RESERVE, description="The engine's own: reserve amounts under a key, all or none")
     @any_arguments
@@ -60,6 +81,59 @@ class LedgerWorkflow:
     def accounts(self, today: str = "") -> list[AccountView]:
         """Return the accounts in their present periods. `today`: the day in UTC, where the last reservation was on an earlier one."""
         return self._ledger.views(max(today, self._today))
+
+    @workflow.update(name=GRANT, description="Keep a standing approval of a procedure's coming runs")
+    @any_arguments
+    def grant(self, approval: Sent[StandingApproval]) -> StandingAnswer:
+        """Keep a standing approval, or return why not."""
+        try:
+            wanted = parse_standing_approval(only(approval))
+        except DecisionError as error:
+            return StandingAnswer(refused=str(error))
+        return self._noted("granted", wanted.by, self._standing.grant(wanted, self._now))
+
+    @workflow.update(name=REVOKE, description="Let a standing approval hold no more")
+    @any_arguments
+    def revoke(self, revocation: Sent[StandingRevocation]) -> StandingAnswer:
+        """Let a standing approval hold no more. Calls that begin from now on wait for a person."""
+        wanted = read_one(StandingRevocation, revocation)
+        if wanted is None:
+            return StandingAnswer(refused='expected an object such as {"name": "monthly", "by": "ann"}')
+        return self._noted("revoked", wanted.by, self._standing.revoke(wanted, self._now))
+
+    @workflow.update(name=USE, description="The engine's own: use a standing approval in a run")
+    @any_arguments
+    async def use(self, use: Sent[StandingUse]) -> StandingAnswer:
+        """Count a run under a standing approval, or return why it does not hold. The same run counts once."""
+        wanted = read_one(StandingUse, use)
+        if wanted is None:
+            return StandingAnswer(refused="this is no use of a standing approval")
+        return self._standing.use(wanted, self._now)
+
+    @workflow.query(name=STANDING_QUERY, description="The standing approvals, with their uses")
+    @query_arguments
+    def standing(self, now: str = "") -> list[StandingApproval]:
+        """Return the standing approvals, the newest first. `now`: the time in UTC, where the last update came earlier."""
+        return self._standing.views(max(now, self._now))
+
+    def _noted(self, change: str, by: str, answer: StandingAnswer) -> StandingAnswer:
+        """Note a change of a standing approval for the audit log."""
+        if answer.approval is not None:
+            at = workflow.now().isoformat(timespec="milliseconds")
+            key = f"{workflow.info().workflow_id}/{workflow.uuid4()}"
+            found = entry("standing_approval", at, key, standing_data(change, by, answer.approval))
+            self._changes.append(found.model_copy(update={"tenant": self._tenant}))
+        return answer
+
+    async def _audit(self) -> None:
+        """Send what has changed to the audit log, where the worker has one."""
+        entries, self._changes = self._changes, []
+        if entries and workflow.patched(AUDIT_PATCH):
+            await send_entries(AuditBatch(entries=entries))
+
+    @property
+    def _now(self) -> str:
+        return workflow.now().isoformat(timespec="seconds")
 
     @property
     def _today(self) -> str:

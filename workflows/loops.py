@@ -317,6 +317,7 @@ class LoopDriver:
             whose=loop.whose,
             routes_above=loop.routes_above,
             said=loop.said,
+            standing=loop.standing,
         )
 
     async def _record(self) -> None:

@@ -156,6 +156,7 @@ async def _prepare(
         else Fork(run_input.fork.read(ForkRecord, FORK_FORM, "the record of the fork")),
         undo=None if run_input.undo is None else run_input.undo.read(UndoRecord, UNDO_FORM, "the record of the undo"),
     )
+    run.standing = run_input.standing
     if earlier is not None:
         restore(run, earlier)
     return run_input, run

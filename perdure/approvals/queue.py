@@ -7,7 +7,7 @@ requires.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from perdure.tools.engine import answer_problem
 from perdure.tools.quorum import Approver, Quorum, approval_problem
 from perdure.tools.server_input import ServerQuestion
 from perdure.values.json import Json, JsonObject, shorten
-from perdure.values.provenance import USER
+from perdure.values.provenance import USER, foreign_words
 from perdure.values.templates import held_marks, written_call
 
 PLAN_SCOPE: Final = "the whole plan is asked about before any of it runs"
@@ -63,6 +63,8 @@ class ApprovalQueue:
     """Digests of large values that are shown, each made once; kept while any request waits."""
     note: Callable[..., None] | None = None
     """Records what is reported to the queue, in a replay that plays the run again; workers record nothing."""
+    allowed_sources: Sequence[str] | None = None
+    """Where the values of the approved plan's calls may come from; `None`: from anywhere."""
     _reset_at: str = ""
     """The time of the first task after the last reset."""
     _decided: dict[str, Approval] = field(default_factory=dict)
@@ -78,6 +80,10 @@ class ApprovalQueue:
         if breach is not None:
             reason = breach.message if reason is None else f"{reason}; {breach.message}"
         covered = breach is None and self._covered_by_plan(plan, call)
+        if covered and self.allowed_sources is not None:
+            foreign = foreign_words(call.spec.tool_name, call.inputs.origins, self.allowed_sources)
+            if foreign is not None:
+                covered, reason = False, f"{foreign}, which the standing approval does not allow"
         if covered and not call.inputs.changed:
             if self._approved_by_person and call.spec.template.literal:
                 _approve(call, self.digests)
@@ -363,6 +369,23 @@ class ApprovalQueue:
         only_a_person = any(self._only_a_person(call, by) for call in calls)
         return replace(judged, by_person=False) if judged.decision.decision == "reject" or not only_a_person else None
 
+    def apply_standing(self, decision: Decision, sources: Sequence[str]) -> tuple[JudgedDecision, ApprovalVerdict]:
+        """Apply the decision of a standing approval, and return it with its effect (R23.3).
+
+        Of a plan it covers the calls whose values come from these `sources`. Raises `DecisionError` if it cannot be applied.
+        """
+        judged = replace(self.judge(decision), by_person=False)
+        verdict = self.apply(judged)
+        if judged.request.call is None:
+            self.limit_plan(sources)
+        return judged, verdict
+
+    def limit_plan(self, sources: Sequence[str]) -> None:
+        """Let the approval of the present plan cover calls of these sources alone."""
+        if self.note is not None:
+            self.note("plan_sources", [*sources])
+        self.allowed_sources = [*sources]
+
     def _only_a_person(self, call: Call, by: str) -> bool:
         tool = call.spec.tool
         return tool is not None and (
@@ -437,7 +460,7 @@ class ApprovalQueue:
             self.digests.clear()
 
     def _approve_plan(self, plan: Plan, approval: Approval, *, by_person: bool) -> None:
-        self._approved_plan, self._approved_by_person = plan.request, by_person
+        self._approved_plan, self._approved_by_person, self.allowed_sources = plan.request, by_person, None
         for call in plan.calls:
             if not plan.is_past(call):
                 call.approval = approval

@@ -48,7 +48,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "approve, reject": "Let a call or a plan run, or not.",
         "edit, replace": "Change the parameters of a call; run another in its place.",
         "answer": "Answer a question of a run.",
-        "policy": "Change what running runs ask a person about.",
+        "policy, standing": "Change what runs ask about; approve coming runs.",
     },
     "Sessions": {
         "chat": "Talk with an agent in the terminal.",

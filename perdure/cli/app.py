@@ -31,6 +31,7 @@ _MODULES: Final = {
     "_audit_commands:audit_app": ("audit",),
     "_procedure_commands:procedures_app": ("promote",),
     "_rollout_commands:rollout_app": ("rollout",),
+    "_standing_commands:standing_app": ("standing",),
     "_settings_command:settings_app": ("settings",),
     "_project_commands:starting_app": ("init", "tools", "schema"),
 }

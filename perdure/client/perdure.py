@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, overload
 
@@ -17,10 +17,9 @@ from perdure.agents.media import Media, media_met, media_without_bytes
 from perdure.agents.options import ApprovalOptions, PromptOptions
 from perdure.approvals.policy import parse_policy
 from perdure.client import _run_lists as listing
-from perdure.client import approvals, run_operations
+from perdure.client import approvals, run_operations, standing_approvals
 from perdure.client.approvals import PAGE
 from perdure.client.errors import clear_errors
-from perdure.client.ledger import AccountView, list_accounts
 from perdure.client.run import Run
 from perdure.client.schedules import ListedSchedule, Schedule, walk_schedules
 from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, WaitingPage
@@ -31,10 +30,13 @@ from perdure.client.versions import VersionFigures, compare
 from perdure.errors import MediaError, RunExistsError, RunNotFoundError, clip
 from perdure.hosting.connection import connect, reached, with_converter
 from perdure.hosting.settings import in_force
+from perdure.queries import list_accounts, list_standing_approvals
 from perdure.queries.media_store import MediaStore
 from perdure.rules import Rule
 from perdure.runs.agent import parse_prompt, written_keys
 from perdure.runs.events import Event
+from perdure.runs.ledger import AccountView
+from perdure.runs.standing_approvals import StandingApproval
 from perdure.runs.what_if import Change, RunReport, WhatIfReport
 from perdure.sessions.wire import SESSION_PREFIX, SESSION_WORKFLOW
 from perdure.values.json import Json, JsonObject
@@ -605,6 +607,71 @@ class Perdure:
         # R23.1
         with clear_errors(self.client):
             return await list_accounts(self.client, tenant)
+
+    async def grant_standing_approval(
+        self,
+        procedure: Agent[Any],
+        *,
+        uses: int,
+        until: str,
+        by: str,
+        bounds: JsonObject | None = None,
+        sources: Sequence[str] = ("trusted",),
+        name: str | None = None,
+        reason: str = "",
+        tenant: str = "",
+    ) -> StandingApproval:
+        """Approve coming runs of a procedure: what their calls would ask a person about, as long as the run follows its plan.
+
+        `uses`: the most runs, 1 to 1,000. `until`: a date, to its end in UTC, or a time (ISO 8601). `by`: who grants it. `bounds`: a
+        JSON Schema of the run's input (default: any). `sources`: where the values of the calls may come from, beside the procedure
+        itself (default: what no others wrote). `name`: default, the procedure's. `tenant`: whose runs. Raises `DecisionError` for an
+        agent that is no procedure and for invalid bounds, and `DecisionRefusedError` where an approval of this name holds already.
+
+        ```python
+        monthly = Agent.of(procedure.agent)
+        limit = {"properties": {"euros": {"maximum": 100}}}
+        await perdure.grant_standing_approval(monthly, uses=12, until="2027-12-31", by="ann", bounds=limit)
+        ```
+        """
+        # R23.3
+        wanted = standing_approvals.standing_approval_of(
+            procedure.document(),
+            uses=uses,
+            until=until,
+            by=by,
+            bounds=bounds or {},
+            sources=sources,
+            name=name,
+            reason=reason,
+        )
+        with clear_errors(self.client):
+            return await standing_approvals.grant(self.client, tenant, self.task_queue, wanted)
+
+    async def standing_approvals(self, *, tenant: str = "") -> list[StandingApproval]:
+        """Return the standing approvals of a tenant, the newest first, also those that hold no more.
+
+        It needs a worker that answers for the tenant's ledger.
+
+        ```python
+        for standing in await perdure.standing_approvals(tenant="acme"):
+            print(standing.name, standing.status, standing.left)
+        ```
+        """
+        with clear_errors(self.client):
+            return await list_standing_approvals(self.client, tenant)
+
+    async def revoke_standing_approval(self, name: str, *, by: str = "", tenant: str = "") -> StandingApproval:
+        """Let a standing approval hold no more, and return it. Calls that begin from now on wait for a person, also in runs that use it.
+
+        Raises `DecisionRefusedError` where there is none of this name.
+
+        ```python
+        await perdure.revoke_standing_approval("monthly_refunds", by="ann")
+        ```
+        """
+        with clear_errors(self.client):
+            return await standing_approvals.revoke(self.client, tenant, self.task_queue, name, by)
 
     async def has_worker(self, task_queue: str | None = None) -> bool:
         """Whether a worker takes runs from the task queue (default: this object's). Workers that ended count for some

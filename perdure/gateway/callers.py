@@ -17,12 +17,15 @@ SEND: Final = "send"
 """Start runs, and say something in sessions."""
 APPROVE: Final = "approve"
 """Decide what waits for a person."""
+GRANT: Final = "grant"
+"""Approve coming runs of procedures."""
 STOP: Final = "stop"
 """Cancel runs, and pause, change or delete schedules."""
 RIGHTS: Final = {
     READ: "look at the tenant's runs and sessions, and follow them",
     SEND: "start runs, send messages to sessions and runs, create and resume schedules",
     APPROVE: "decide what waits for a person",
+    GRANT: "grant and revoke standing approvals of procedures",
     STOP: "cancel a run, send /stop, and pause, change or delete a schedule",
     "new": "send /new to a session",
     "reset": "send /reset to a session",

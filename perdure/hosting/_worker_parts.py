@@ -16,7 +16,7 @@ from perdure.activities.audit import AuditWriter, audit
 from perdure.activities.calls import ToolActivity
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.hooks import HookActivity
-from perdure.activities.ledger import reserve
+from perdure.activities.ledger import find_standing_approvals, reserve, use_standing_approval
 from perdure.activities.named_functions import ApproveActivity, ChooseActivity, NamedFunctions
 from perdure.activities.notifications import NotificationRoutes, NotifyActivity
 from perdure.activities.preparation import PrepareActivity, next_task
@@ -153,6 +153,8 @@ class WorkerParts:
                 end_left_behind,
                 read_former_record,
                 reserve,
+                find_standing_approvals,
+                use_standing_approval,
                 audit,
                 AuditWriter(settings.audit, settings.audit_token).write,
                 other_runs.read_child_input,

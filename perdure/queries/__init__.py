@@ -6,6 +6,7 @@ Example:
 
 from perdure.queries._answers import TIMEOUT, answer_of, cancellable, execution_before
 from perdure.queries._effects import read_effects, was_undone
+from perdure.queries._ledger import list_accounts, list_standing_approvals, update_ledger
 from perdure.queries._transcripts import SessionReader
 from perdure.queries._visibility import SearchAttributes, add_attributes, read_memo
 
@@ -17,7 +18,10 @@ __all__ = [
     "answer_of",
     "cancellable",
     "execution_before",
+    "list_accounts",
+    "list_standing_approvals",
     "read_effects",
     "read_memo",
+    "update_ledger",
     "was_undone",
 ]

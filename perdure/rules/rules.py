@@ -30,7 +30,7 @@ from perdure.tools.tool import Tool, known_as
 from perdure.values.json import Json, JsonObject, dumps, whole_numbers
 from perdure.values.limits import MAX_RULES, CheckBudget
 from perdure.values.problems import first_problem
-from perdure.values.provenance import NAME, OTHERS, Sources, plain
+from perdure.values.provenance import NAME, OTHERS, TRUSTED, Sources, stranger
 from perdure.values.references import MISSING, Missing, get
 from perdure.values.schemas import Schema
 
@@ -46,8 +46,16 @@ ParameterPath: TypeAlias = Annotated[str, Field(pattern=r"^[^.]+(\.[^.]+)+$", ma
 """`TOOL.PARAMETER`; further keys name a part of the parameter. The tool of an MCP server is `SERVER.TOOL`."""
 
 _SOURCE: Final = re.compile(NAME)
-TRUSTED: Final = "trusted"
-"""In `only_from`: every source whose values no others wrote."""
+
+
+def check_sources(sources: list[str]) -> list[str]:
+    """Return the names of sources that a person has written. Raise `ValueError` for one that is not a source."""
+    for name in sources:
+        if name != TRUSTED and (name.startswith(OTHERS) or not _SOURCE.fullmatch(name)):
+            raise ValueError(
+                f"{name!r} is no source: use trusted, user, agent, model, tool:NAME, skill:NAME, file:NAME or client:NAME"
+            )
+    return sources
 
 
 class BaseRule(BaseModel):
@@ -249,12 +257,7 @@ class OnlyFrom(BaseRule):
     @field_validator("sources")
     @classmethod
     def _known_forms(cls, sources: list[str]) -> list[str]:
-        for name in sources:
-            if name != TRUSTED and (name.startswith(OTHERS) or not _SOURCE.fullmatch(name)):
-                raise ValueError(
-                    f"{name!r} is no source: use trusted, user, agent, model, tool:NAME, skill:NAME, file:NAME or client:NAME"
-                )
-        return sources
+        return check_sources(sources)
 
     @cached_property
     def subject(self) -> str:
@@ -270,10 +273,7 @@ class OnlyFrom(BaseRule):
 
     def stranger(self, sources: Sources) -> str | None:
         """Return a source of a value that the rule does not allow, or `None`."""
-        return next((name for name in sorted(sources) if not self._allows(name)), None)
-
-    def _allows(self, name: str) -> bool:
-        return (TRUSTED in self.sources and not name.startswith(OTHERS)) or plain(name) in self.sources
+        return stranger(sources, self.sources)
 
 
 class Needs(BaseRule):

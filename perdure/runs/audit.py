@@ -18,6 +18,7 @@ from perdure.approvals.requests import ApprovalRequest, JudgedDecision
 from perdure.errors import AuditError, JsonError, clip
 from perdure.plan import Call
 from perdure.rules import RULE_BROKEN
+from perdure.runs.standing_approvals import StandingApproval
 from perdure.values.json import Json, JsonObject, WireModel, dumps, loads
 from perdure.values.limits import MAX_AUDIT_TEXT, MAX_AUDITED_AT_ONCE, MAX_KEPT_AUDIT_KEYS
 
@@ -29,9 +30,11 @@ AUDIT_ACTIVITY: Final = "perdure.audit"
 WRITE_AUDIT_ACTIVITY: Final = "perdure.write_audit"
 """Activity: write lines to the sink."""
 AUDIT_PATCH: Final = "audit"
-"""Patch of a session: recorded where the worker has an audit sink."""
+"""Patch of a session or a ledger: recorded where the worker has an audit sink."""
 
-AuditAction: TypeAlias = Literal["decision", "refusal", "policy_change", "right_used", "session_deletion"]
+AuditAction: TypeAlias = Literal[
+    "decision", "refusal", "policy_change", "right_used", "session_deletion", "standing_approval"
+]
 AuditData: TypeAlias = dict[str, Json]
 
 
@@ -187,6 +190,23 @@ def policy_data(change: Json) -> AuditData:
     """Return the data of a change of policy: what is asked about, and the digest of the whole change."""
     asked = change.get("ask") if isinstance(change, dict) else None
     return {"ask": asked, "changed": digest(change)}
+
+
+def standing_data(change: str, by: str, approval: StandingApproval) -> AuditData:
+    """Return the data of a standing approval that was granted or revoked; its bounds as a digest."""
+    return {
+        "change": change,
+        "by": by,
+        "name": approval.name,
+        "procedure": approval.procedure,
+        "digest": approval.digest,
+        "bounds": digest(approval.bounds) if approval.bounds else None,
+        "sources": [*approval.sources],
+        "uses": approval.uses,
+        "used": approval.used,
+        "until": approval.until,
+        "reason": approval.reason,
+    }
 
 
 def _tool_of(request: ApprovalRequest) -> str:

@@ -305,7 +305,8 @@ def _parts(
     if (many := _too_many(call, most_items(prepared.max_payload) // (1 + len(form.writes)))) is not None:
         return many
     sources = part_sources(call, {} if run.plan is None else run.plan.home(call).provenance.known.base)
-    approval, givers = part_policy(guard, call, sources)
+    limited = run.approval_queue.allowed_sources is not None
+    approval, givers = part_policy(guard, call, sources, limited=limited)
     below = _below(call, run, budget, approval, givers, sources)
     record = below.pop("rule_record")
     return LoopInput.model_construct(
@@ -321,6 +322,7 @@ def _parts(
         max_payload=prepared.max_payload,
         **below,
         keeps_version=run.prepared.keeps_version,
+        standing=run.standing,
         state=LoopState(rule_record=record),
     )
 

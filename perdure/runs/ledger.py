@@ -17,6 +17,7 @@ from pydantic import Field
 from perdure.plan import Call
 from perdure.rules import CountAtMost, RuleBook
 from perdure.rules.rules import exact
+from perdure.runs.standing_approvals import StandingRecord
 from perdure.values.json import WireModel, dumps
 from perdure.values.limits import MAX_KEPT_RESERVATIONS, CheckBudget
 
@@ -146,10 +147,12 @@ class Account(WireModel):
 
 
 class LedgerInput(WireModel):
-    """The input of the ledger's workflow: the tenant, and the accounts of the execution before."""
+    """The input of the ledger's workflow: the tenant, with the accounts and standing approvals of the execution before."""
 
     tenant: str
     accounts: dict[str, Account] = Field(default_factory=dict)
+    standing: list[StandingRecord] = Field(default_factory=list, exclude_if=lambda standing: not standing)
+    """The standing approvals of the tenant (R23.3)."""
 
 
 class Ledger:

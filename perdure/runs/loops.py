@@ -32,6 +32,7 @@ from perdure.runs.budget import ExpectedUsage
 from perdure.runs.limits import Budget
 from perdure.runs.notifications import ApprovalRoutes
 from perdure.runs.shared_budgets import SharedBudget
+from perdure.runs.standing_approvals import StandingClaim
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, Packed, WireModel, shorten
 from perdure.values.limits import MAX_INSIDE, MAX_PAYLOAD, RESULT_TOO_LARGE, bytes_text
@@ -70,11 +71,14 @@ def _kinds(call: Call) -> list[str]:
     return sorted(read - {"state"})
 
 
-def part_policy(guard: Guard, call: Call, sources: Mapping[str, list[str]]) -> tuple[JsonObject, list[ToolOwner]]:
+def part_policy(
+    guard: Guard, call: Call, sources: Mapping[str, list[str]], *, limited: bool = False
+) -> tuple[JsonObject, list[ToolOwner]]:
     """Return the policy change and the tool owners for the parts; what an approved plan covers needs no further
     approval.
 
-    `sources`: those of the parts' input. See R7.6.
+    `sources`: those of the parts' input. `limited`: the approval of the plan covers calls of some sources alone, which
+    are judged in the parts. See R7.6.
     """
     change = guard.change.as_change()
     # Nobody has seen what others write into the calls of the parts, so remembered decisions do not cover those calls.
@@ -84,7 +88,7 @@ def part_policy(guard: Guard, call: Call, sources: Mapping[str, list[str]]) -> t
     remembered = dict.fromkeys(guard.remembered if clean else (), "never")
     names = [each.spec.tool_name for each in call.written()]
     if guard.policy.scope == "plan":
-        return {**change, "scope": "calls", "ask": "never", "tools": remembered}, []
+        return {**change, "scope": "calls", "ask": "always" if limited else "never", "tools": remembered}, []
     return (
         {**change, "tools": {**change.get("tools", {}), **remembered}} if remembered else change
     ), guard.tool_owners(names)
@@ -236,6 +240,8 @@ class LoopInput(WireModel):
     keeps_version: bool = False
     """Whether the loop stays with its worker's version until it ends, as the run does."""
     said: str = Field(default="", exclude_if=operator.not_)
+    standing: StandingClaim | None = Field(default=None, exclude_if=operator.not_)
+    """The standing approvals that hold for the parts (R23.3)."""
     asks: bool = False
     """Whether large values of this input stay with the parent run, which answers queries for them (R18.2)."""
     state: LoopState = Field(default_factory=LoopState)

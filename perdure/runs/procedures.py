@@ -18,12 +18,17 @@ from pydantic import Field
 
 from perdure.errors import ReferenceSyntaxError, RunError
 from perdure.plan import BODY, EACH, Call
+from perdure.runs.agent import AgentSpec, parse_agent
 from perdure.runs.wire import RunView
+from perdure.tools.definitions import definition_name
 from perdure.tools.tool import KEEP, TASK_COMPLETE, UNDO, Tool
 from perdure.values.json import Json, JsonObject, WireModel, dumps, path_step, shorten
+from perdure.values.messages import PlanMessage, ToolMessage, merge_data
 from perdure.values.references import MISSING, Missing, Path, Reference, get, parse_expression
 from perdure.values.templates import parse_template
 
+PROCEDURE: Final = "procedure"
+"""Key of an agent's metadata that makes it a procedure."""
 NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 """The name of a procedure: of a file, and of a tool for other agents."""
 _INPUT: Final = re.compile(r"[^\W\d]\w{0,63}")
@@ -31,6 +36,11 @@ _PLACE: Final = re.compile(r"(?P<call>\d+\.\d+)(?P<path>[.\[].+)", re.DOTALL)
 _ORDER: Final = re.compile(r"(?P<ended>\s*ended\s+)?(?P<call>\d+\.\d+)(?P<body>\[.*\])?(?P<own>\.\d+)?", re.DOTALL)
 """An item of `_after` that names a call by its id, perhaps in the body of a loop."""
 _AFTER: Final = "_after"
+_OUTPUT_PATH: Final = "_outputPath"
+_WHOLE_PATH: Final = re.compile(r"†state\.(\w+)")
+"""An output path that replaces a whole value of the state."""
+_STATE: Final = re.compile(r"†state(?:\.(\w+))?")
+"""A mention of the state in a call's text, with the key."""
 _WALKED: Final = frozenset({BODY, EACH})
 """Keys of the engine's under which a plan has literals of its own."""
 
@@ -50,7 +60,7 @@ class Procedure(WireModel):
     name: str
     version: int = 1
     digest: str
-    """Of the frozen plan, its output and the schema of its input: `sha256:…`."""
+    """Of the frozen plan with its output, of its tools and data, and of the schema of its input: `sha256:…`."""
     runs: list[str]
     """The runs that it comes from."""
     agent: JsonObject
@@ -72,7 +82,7 @@ class Procedure(WireModel):
         second = procedure.with_version(2)
         ```
         """
-        metadata = {**self.agent["metadata"], "procedure": {**self.agent["metadata"]["procedure"], "version": version}}
+        metadata = {**self.agent["metadata"], PROCEDURE: {**self.agent["metadata"][PROCEDURE], "version": version}}
         return self.model_copy(update={"version": version, "agent": {**self.agent, "metadata": metadata}})
 
 
@@ -335,21 +345,65 @@ def procedure_of(
             else:
                 output = reference
     message = _input_message(plan, document, schemas)
-    digest = hashlib.sha256(
-        dumps({"calls": calls, "output": output, "input": message}, sort_keys=True).encode(errors="replace")
-    )
     agent = _agent_file(document, name, message, calls, output)
-    about: JsonObject = {"version": 1, "digest": f"sha256:{digest.hexdigest()}", "runs": [*(runs or [plan.run_id])]}
+    digest = procedure_digest(parse_agent(agent, source=f"the procedure {name}"))
+    about: JsonObject = {"version": 1, "digest": digest, "runs": [*(runs or [plan.run_id])]}
     return Procedure(
         name=name,
         digest=about["digest"],
         runs=about["runs"],
-        agent={**agent, "metadata": {**(document.get("metadata") or {}), "procedure": about}},
+        agent={**agent, "metadata": {**(document.get("metadata") or {}), PROCEDURE: about}},
         inputs=inputs,
         places={each: [plan.name_of(place) for place in places] for each, places in chosen.items()},
         frozen={plan.name_of(place): value for place, value in literals(calls)},
         notes=_notes(output),
     )
+
+
+def procedure_digest(agent: AgentSpec) -> str:
+    """Return the digest of what a run of the procedure does: its plan and output, the tools that it calls, its data, and the schema of
+    its input.
+
+    The state counts where the plan may read what it has not written itself. Instructions, models and policies do not count.
+    """
+    messages = agent.messages()
+    plans = [message for message in messages if isinstance(message, PlanMessage)]
+    calls = plans[-1].plan if plans else []
+    used = {str(call.get("_tool")) for call in _all_calls(calls)}
+    tools = [message.tool for message in messages if isinstance(message, ToolMessage)]
+    output = plans[-1].output if plans else None
+    merged, with_state = merge_data(messages), _reads_earlier_state(calls, output)
+    content: JsonObject = {
+        "calls": [*calls],
+        "output": output,
+        "tools": [each for each in tools if (definition_name(each) if isinstance(each, dict) else each) in used],
+        "input": [[each.instance, each.data_schema] for each in merged if each.kind == "input"],
+        "data": [
+            [each.kind, each.instance, each.value]
+            for each in merged
+            if each.exists and each.kind != "input" and (each.kind != "state" or (with_state and each.value))
+        ],
+    }
+    return f"sha256:{hashlib.sha256(dumps(content, sort_keys=True).encode(errors='replace')).hexdigest()}"
+
+
+def _all_calls(calls: Sequence[Json]) -> Iterator[JsonObject]:
+    """Yield calls with those of their bodies."""
+    for call in calls:
+        if isinstance(call, dict):
+            yield call
+            body = call.get(BODY)
+            yield from _all_calls(body if isinstance(body, list) else [])
+
+
+def _reads_earlier_state(calls: Sequence[JsonObject], output: Json) -> bool:
+    """Whether the plan may read state that no call of it has written as a whole. In doubt it may."""
+    every = [*_all_calls(calls)]
+    whole = [call.get(_OUTPUT_PATH) for call in every if call.get("_outputMethod", "set") == "set"]
+    written = {found[1] for path in whole if (found := _WHOLE_PATH.fullmatch(str(path)))}
+    left = [{key: value for key, value in call.items() if key not in (_OUTPUT_PATH, BODY)} for call in every]
+    read: list[str] = _STATE.findall(dumps([output, *left]))
+    return any("_instance" in call for call in every) or not written.issuperset(read)
 
 
 def _agent_file(

@@ -49,6 +49,8 @@ SESSION_KNOWS_DELEGATES: Final = "session-knows-delegates"
 """A delegate of a session's run tells the session when it begins, and when it ceases, to wait for a person (R10.4)."""
 SESSION_KNOWS_WAITING: Final = "session-knows-waiting"
 """A session's run tells it when it begins, and when it ceases, to wait for a person (R10.4)."""
+STANDING_APPROVALS: Final = "standing-approvals"
+"""A run of a procedure asks for standing approvals before it asks a person (R23.3)."""
 
 SINCE: Final[Mapping[str, int]] = MappingProxyType(
     dict.fromkeys(
@@ -76,9 +78,9 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         ),
         1,
     )
-    | {LEFT_CHILDREN_END: 2, LEFT_LOOPS_END: 3, INFORMED_AGAIN: 4}
+    | {LEFT_CHILDREN_END: 2, LEFT_LOOPS_END: 3, INFORMED_AGAIN: 4, STANDING_APPROVALS: 5}
 )
-"""By rule the number that is recorded since it came. 0 is 0.1.0, 1 to 4 are 0.2.0: a rule that comes after a release has the next number, and so
+"""By rule the number that is recorded since it came. 0 is 0.1.0, 1 to 5 are 0.2.0: a rule that comes after a release has the next number, and so
 has one whose commands would break the recorded histories of the version."""
 NEWEST: Final = max(SINCE.values())
 """What this version records for runs that begin."""

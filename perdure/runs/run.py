@@ -45,6 +45,7 @@ from perdure.runs.rules import OUTPUT_BINDS_AT_END
 from perdure.runs.run_log import RunLog, StepKind
 from perdure.runs.sent_texts import added, sent_by
 from perdure.runs.shared_budgets import SharedBudget, merged_budgets
+from perdure.runs.standing_approvals import StandingClaim
 from perdure.runs.undo import EffectLog, UndoRecord
 from perdure.runs.wire import PreparedWorker, RunInput
 from perdure.tools.engine import free_name
@@ -153,6 +154,8 @@ class RunState:
         )
         state_schema = context.state.data_schema
         self._state_schema = None if state_schema is None else Schema(state_schema)
+        self.standing: StandingClaim | None = None
+        """The standing approvals that hold for the parts of the run's loops, or for this part of one (R23.3)."""
         self._only_output = False  # asked for an output alone: it counts whatever is beside it
         self._text: KnownText | None = None
         """Text of the last answer's output, while its calls run."""

@@ -30,6 +30,7 @@ StepKind: TypeAlias = Literal[
     "hooks",
     "ended",
     "plan_decided",
+    "plan_sources",
     "limit",
     "steer",
     "stop",

@@ -210,7 +210,7 @@ class _RunPlayer:
                     self._close(data[0], cut=data[1])
             case "draft":
                 run.end_with_draft()
-            case "decision" | "timeout" | "policy" | "released":
+            case "decision" | "timeout" | "policy" | "released" | "plan_sources":
                 self._take_decision(step)
             case "message" | "withdrawn" | "used" | "reported" | "taken_back":
                 self._take_from_outside(step)
@@ -229,6 +229,8 @@ class _RunPlayer:
                     self._note_decided(request.id)
             case "policy":
                 queue.change_policy(step.data[0])
+            case "plan_sources":
+                queue.limit_plan(step.data[0])
             case _:
                 queue.released()
 

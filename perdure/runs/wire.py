@@ -24,6 +24,7 @@ from perdure.runs.notifications import ApprovalRoutes, NotificationView
 from perdure.runs.prompt_parts import PromptParts
 from perdure.runs.rules import follows
 from perdure.runs.shared_budgets import SharedBudget
+from perdure.runs.standing_approvals import StandingClaim
 from perdure.tools.invocation import Limited
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, Packed, WireModel
@@ -416,5 +417,7 @@ class RunInput(WireModel):
     """A `ForkRecord`: the record of the run of which this one is a fork (R22.1); its form is `FORK_FORM`."""
     undo: Packed | None = Field(default=None, exclude_if=operator.not_)
     """An `UndoRecord`: the calls of the run that this run undoes (R23.4); its form is `UNDO_FORM`."""
+    standing: StandingClaim | None = Field(default=None, exclude_if=operator.not_)
+    """The standing approvals that hold for a part of a procedure's loop (R23.3)."""
     snapshot: Packed | None = None
     """A `RunSnapshot`, set when the run goes on from an execution that grew too long; its form is `SNAPSHOT_FORM`."""

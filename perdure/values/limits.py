@@ -118,6 +118,12 @@ MAX_RULES: Final = 200
 """Rules of an agent file, or of a worker."""
 MAX_KEPT_RESERVATIONS: Final = 1_000
 """Reservations of an account and a period that a tenant's ledger keeps one by one, so that none counts twice."""
+MAX_STANDING_APPROVALS: Final = 50
+"""Standing approvals of a tenant: its ledger carries them whenever it continues as new."""
+MAX_STANDING_USES: Final = 1_000
+"""Runs that one standing approval may hold for: the ledger keeps the id of each, so that none counts twice."""
+MAX_STANDING_BOUNDS: Final = 10_000
+"""Characters of the schema of a standing approval's inputs."""
 MAX_APPROVERS: Final = 10
 """People whose approvals a rule may require for one call."""
 MAX_ROLES: Final = 50

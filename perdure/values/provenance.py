@@ -8,7 +8,7 @@ a snapshot one small number: see `SourceTable`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -34,6 +34,8 @@ USER: Final[Sources] = frozenset({"user"})
 """The source of the run's input, of a person's answer, and of values that a person wrote into a call or endorsed."""
 AGENT: Final[Sources] = frozenset({"agent"})
 MODEL: Final[Sources] = frozenset({"model"})
+TRUSTED: Final = "trusted"
+"""Where sources are allowed: every source whose values no others wrote."""
 TOOL: Final = "tool:"
 SKILL: Final = "skill:"
 FILE: Final = "file:"
@@ -72,6 +74,18 @@ def untrusted(sources: Sources) -> Sources:
 def plain(name: str) -> str:
     """Return the name as a rule writes it, `tool:read_mail`."""
     return name.removeprefix(OTHERS)
+
+
+def stranger(sources: Iterable[str], allowed: Collection[str]) -> str | None:
+    """Return a source that is not one of the allowed, or `None`."""
+    return next(
+        (
+            name
+            for name in sorted(sources)
+            if not (TRUSTED in allowed and not name.startswith(OTHERS)) and plain(name) not in allowed
+        ),
+        None,
+    )
 
 
 def in_words(sources: Iterable[str]) -> str:
@@ -313,6 +327,16 @@ class Origins:
 
 
 UNKNOWN_ORIGINS: Final = Origins()
+
+
+def foreign_words(tool: str, origins: Origins, allowed: Collection[str]) -> str | None:
+    """Return in words which value of a call does not come from the allowed sources or from the agent file, or `None`."""
+    if not origins.read or not origins.written:
+        return f"nobody knows where the values of {tool} come from"
+    for name, sources in {**origins.params, "": origins.written}.items():
+        if (found := stranger(sources, {*allowed, "agent"})) is not None:
+            return f"{tool}{f'.{name}' if name else ''} comes from {in_words([found])}"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from perdure.runs.wire import PreparedWorker
 from tests.support import ROOT
 
 MARKED = {
+    "ledger.py": ["workflow.patched(AUDIT_PATCH)"],
     "loops.py": ["workflow.patched(LEFT_CHILDREN_END)", "workflow.patched(SESSION_KNOWS_DELEGATES)"],
     "preparation.py": ["workflow.patched(PREPARED_BY_ACTIVITY)"],
     "resets.py": ["workflow.patched(FORMER_CHILDREN_END)"],
@@ -23,7 +24,7 @@ MARKED = {
     "session_runs.py": ["workflow.patched(UNLIMITED_RUNS_PATCH)", "workflow.patched(ASKS_BY_ACTIVITY)"],
 }
 """Loops and sessions record no rules: a reset loop, one that lost an iteration, a failed start after a reset, a session's reset, first task, and first run of an execution have markers.
-A run's preparation comes before its rules are known; a session's deletion is the last that it does."""
+A run's preparation comes before its rules are known; a session's deletion is the last that it does. A ledger audits in its own loop, and has no local activity."""
 
 
 def test_r13_7_what_0_1_0_recorded_follows_no_newer_rule() -> None:

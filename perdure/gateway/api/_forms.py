@@ -10,6 +10,7 @@ from perdure.runs.schedules import Overlap
 from perdure.runs.wire import RunStatus
 from perdure.sessions.wire import WAIT
 from perdure.values.json import Json, JsonObject, WireModel
+from perdure.values.limits import MAX_STANDING_USES
 from perdure.values.messages import Mode
 
 LONGEST_WAIT = 60.0
@@ -219,3 +220,17 @@ class ForkedSession(WireModel):
     """A session that there is now."""
 
     session: str
+
+
+class GrantStandingApproval(WireModel):
+    """A person's approval of coming runs of a procedure."""
+
+    procedure: str = Field(max_length=200, description="The name of the procedure's agent.")
+    uses: int = Field(ge=1, le=MAX_STANDING_USES, description="The most runs.")
+    until: str = Field(max_length=40, description="The last day in UTC, such as `2026-12-31`, or a time (ISO 8601).")
+    bounds: JsonObject = Field(default_factory=dict, description="JSON Schema of a run's input; `{}` takes any.")
+    sources: list[str] = Field(
+        default=["trusted"], description="Where the values of its calls may come from, beside the procedure itself."
+    )
+    name: str | None = Field(default=None, max_length=100, description="By default the procedure's.")
+    reason: str = Field(default="", max_length=500, description="For the record.")

@@ -33,6 +33,7 @@ PLACES: Final[Mapping[str, str]] = {
     "message": "The message's id.",
     "agent": "The agent's name.",
     "schedule": "The schedule's name.",
+    "standing": "The standing approval's name.",
 }
 """What stands in paths."""
 OBJECT: Final[Mapping[str, Any]] = {"type": "object"}

@@ -1,0 +1,72 @@
+"""The ledger of a tenant: its answers, and updates that start it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from temporalio.client import Client, WithStartWorkflowOperation
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.queries._answers import TIMEOUT, cancellable
+from perdure.runs.ledger import ACCOUNTS_QUERY, LEDGER_WORKFLOW, AccountView, LedgerInput, ledger_id
+from perdure.runs.standing_approvals import STANDING_QUERY, StandingApproval
+from perdure.values.json import WireModel
+
+T = TypeVar("T")
+_ANSWERS_WITHIN: Final = timedelta(seconds=10)
+
+
+async def update_ledger(
+    client: Client, tenant: str, task_queue: str, update: str, argument: WireModel, result_type: type[T]
+) -> T:
+    """Return the ledger's answer to an update. The first update starts the ledger on this task queue."""
+    start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+        LEDGER_WORKFLOW,
+        LedgerInput(tenant=tenant),
+        id=ledger_id(tenant),
+        task_queue=task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        static_summary="what the tenant's runs use together",
+    )
+    try:
+        answer: T = await client.execute_update_with_start_workflow(
+            update,
+            argument,
+            start_workflow_operation=start,
+            result_type=result_type,
+            rpc_timeout=_ANSWERS_WITHIN,
+        )
+    except BaseException:
+        with contextlib.suppress(BaseException):  # it is raised there as well, and would be logged as never retrieved
+            await asyncio.wait_for(start.workflow_handle(), 0.1)
+        raise
+    return answer
+
+
+async def list_accounts(client: Client, tenant: str) -> list[AccountView]:
+    """Return the accounts of a tenant in their present periods; a tenant whose runs have used nothing has none."""
+    now = datetime.now(UTC).date().isoformat()
+    return await _ask_ledger(client, tenant, ACCOUNTS_QUERY, now, list[AccountView])
+
+
+async def list_standing_approvals(client: Client, tenant: str) -> list[StandingApproval]:
+    """Return the standing approvals of a tenant, the newest first."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return await _ask_ledger(client, tenant, STANDING_QUERY, now, list[StandingApproval])
+
+
+async def _ask_ledger(client: Client, tenant: str, query: str, now: str, kind: type[list[T]]) -> list[T]:
+    try:
+        with cancellable():
+            found: list[T] = await client.get_workflow_handle(ledger_id(tenant)).query(
+                query, now, result_type=kind, rpc_timeout=TIMEOUT
+            )
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return []
+        raise
+    return found

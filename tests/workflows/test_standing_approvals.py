@@ -1,0 +1,300 @@
+"""Standing approvals (R23.3): calls of a procedure's plan that nobody is asked about, as far as a person has foreseen them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from perdure import Agent, tool
+from perdure.client.perdure import Perdure
+from perdure.errors import DecisionError, DecisionRefusedError
+from perdure.testing import Local, LocalRun, run_locally
+from perdure.testing._waits import WaitingState
+from perdure.values.json import JsonObject
+
+pytestmark = pytest.mark.asyncio
+
+paid: list[tuple[str, float]] = []
+LATER = "2999-12-31"
+
+
+@tool(safe=True)
+def customer(name: str) -> dict[str, Any]:
+    """Find a customer."""
+    return {"id": f"C-{name}"}
+
+
+@tool(safe=True, untrusted=True)
+def read_mail(name: str) -> str:
+    """Read the customer's mail."""
+    return f"C-{name}"
+
+
+@tool(dangerous=True)
+def refund(customer: str, euros: float) -> str:
+    """Pay money back."""
+    if euros == 13:
+        raise ValueError("the bank refuses 13")
+    paid.append((customer, euros))
+    return f"{euros:g} euros"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_paid() -> None:
+    paid.clear()
+
+
+TOOLS: list[Callable[..., Any]] = [customer, read_mail, refund]
+PAYS: list[Any] = [
+    {"_tool": "customer", "name": "†input.name", "_outputPath": "†state.who"},
+    {"_tool": "refund", "customer": "†state.who.id", "euros": "†input.euros", "_outputPath": "†state.paid"},
+]
+MAILED: list[Any] = [
+    {"_tool": "read_mail", "name": "†input.name", "_outputPath": "†state.who"},
+    {"_tool": "refund", "customer": "†state.who", "euros": "†input.euros", "_outputPath": "†state.paid"},
+]
+INPUT: JsonObject = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "euros": {"type": "number"}},
+    "required": ["name", "euros"],
+}
+
+
+def procedure(plan: list[Any] = PAYS, **config: Any) -> Agent[Any]:
+    """A procedure, as `promote` writes it."""
+    tools: list[Any] = [{"type": "tool", "tool": name} for name in ("customer", "read_mail", "refund")]
+    return Agent.of(
+        {
+            "name": "monthly",
+            "config": {"start": "plan", **config},
+            "context": [
+                {"type": "system", "text": "You pay refunds."},
+                *tools,
+                {"type": "input", "schema": INPUT},
+                {"type": "plan", "plan": plan, "output": {"paid": "†state.paid"}},
+            ],
+            "metadata": {"procedure": {"version": 1, "digest": "sha256:of-somebody", "runs": ["r-1"]}},
+        }
+    )
+
+
+async def granted(perdure: Perdure, agent: Agent[Any] | None = None, **more: Any) -> None:
+    terms: dict[str, Any] = {"uses": 2, "until": LATER, "by": "ann"} | more
+    await perdure.grant_standing_approval(agent or procedure(), **terms)
+
+
+def given(name: str = "Bob", euros: float = 12) -> JsonObject:
+    return {"name": name, "euros": euros}
+
+
+async def reason(local: Local, run: LocalRun[Any], call: str = "0.1") -> str:
+    """Return why a call waits for a person, once nothing else decides about it."""
+    waiting = await run.until_waiting(call)
+
+    async def decided_by_nobody(look: WaitingState) -> str | None:
+        return None if look.busy or not (found := (await run.view()).waiting) else found[0].reason
+
+    assert waiting.status == "running"
+    return await local.following.until(decided_by_nobody)
+
+
+async def test_calls_of_a_procedure_are_approved_as_often_as_a_person_has_granted() -> None:
+    async with run_locally(tools=TOOLS) as local:
+        await granted(local.perdure, bounds={"properties": {"euros": {"maximum": 50}}})
+        first = await local.run(given(), agent=procedure())
+        approval = first.calls[1].approval
+        assert approval is not None
+        assert (approval.decision, approval.by, approval.via) == ("approve", "ann", "standing approval monthly")
+        assert approval.reason == "standing approval monthly, run 1 of 2, until 2999-12-31"
+        await local.run(given(euros=50), agent=procedure())
+        [standing] = await local.perdure.standing_approvals()
+        assert (standing.status, standing.used, standing.left) == ("used up", 2, 0)
+
+        third = await local.start(given(), agent=procedure())
+        assert "the standing approval monthly does not cover it: it is used up" in await reason(local, third)
+        await third.approve("0.1", by="bob")
+        await third.wait()
+    assert paid == [("C-Bob", 12), ("C-Bob", 50), ("C-Bob", 12)]
+
+
+async def test_what_a_standing_approval_does_not_cover_waits_for_a_person() -> None:
+    async with run_locally(tools=TOOLS) as local:
+        await granted(local.perdure, bounds={"properties": {"euros": {"maximum": 50}}}, uses=5)
+        dear = await local.start(given(euros=51), agent=procedure())
+        assert "the input is out of its bounds" in await reason(local, dear)
+        other = await local.start(given(), agent=procedure([PAYS[0], {**PAYS[1], "euros": 500}]))
+        assert "standing" not in await reason(local, other)  # another digest
+        [standing] = await local.perdure.standing_approvals()
+        assert standing.used == 0
+        for run in (dear, other):
+            await run.approve("0.1", by="bob")
+            await run.wait()
+
+
+async def test_values_that_others_wrote_are_not_covered_unless_their_source_is_allowed() -> None:
+    async with run_locally(tools=TOOLS) as local:
+        await granted(local.perdure, procedure(MAILED), name="own")
+        run = await local.start(given(), agent=procedure(MAILED))
+        assert "refund.customer comes from read_mail (written by others)" in await reason(local, run)
+        await granted(local.perdure, procedure(MAILED), name="mails", sources=["user", "tool:read_mail"])
+        await run.approve("0.1", by="bob")
+        await run.wait()
+        view = await local.run(given(), agent=procedure(MAILED))
+        assert view.calls[1].approval is not None
+        assert view.calls[1].approval.via == "standing approval mails"
+    assert len(paid) == 2
+
+
+async def test_a_plan_that_is_asked_about_as_a_whole_is_covered_call_by_call() -> None:
+    async with run_locally(tools=TOOLS) as local:
+        for plan in (PAYS, MAILED):
+            await granted(local.perdure, procedure(plan), name=str(plan[0]["_tool"]))
+        view = await local.run(given(), agent=procedure(PAYS, approval={"scope": "plan"}))
+        assert view.output == {"paid": "12 euros"}
+        run = await local.start(given(), agent=procedure(MAILED, approval={"scope": "plan"}))
+        assert "which the standing approval does not allow" in await reason(local, run)
+        await run.approve("0.1", by="bob")
+        await run.wait()
+    assert len(paid) == 2
+
+
+async def test_a_revoked_or_expired_approval_holds_no_more() -> None:
+    async with run_locally(tools=TOOLS) as local:
+        await granted(local.perdure)
+        await local.run(given(), agent=procedure())
+        revoked = await local.perdure.revoke_standing_approval("monthly", by="eve")
+        assert (revoked.status, revoked.revoked_by, revoked.left) == ("revoked", "eve", 0)
+        run = await local.start(given(), agent=procedure())
+        assert "standing" not in await reason(local, run)
+        await run.approve("0.1", by="bob")
+        await run.wait()
+
+        day = (await local.now()).date().isoformat()
+        await granted(local.perdure, until=day)
+        await local.skip("2 days")
+        late = await local.start(given(), agent=procedure())
+        assert "it is expired" in await reason(local, late)
+        await late.approve("0.1", by="bob")
+        await late.wait()
+        with pytest.raises(DecisionRefusedError, match="would have ended at"):
+            await granted(local.perdure, until=day)
+        with pytest.raises(DecisionRefusedError, match="there is no standing approval other"):
+            await local.perdure.revoke_standing_approval("other")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"uses": 0}, "uses"),
+        ({"until": "soon"}, "is not a date"),
+        ({"bounds": {"type": "euro"}}, "is not a JSON Schema"),
+        ({"sources": ["!tool:x"]}, "is no source"),
+        ({"name": "a b"}, "is not a name"),
+    ],
+)
+async def test_a_standing_approval_that_cannot_be(wrong: dict[str, Any], words: str) -> None:
+    perdure = Perdure.__new__(Perdure)
+    with pytest.raises(DecisionError, match=words):
+        await granted(perdure, **wrong)
+
+
+async def test_a_model_that_comes_back_is_asked_about_as_usual() -> None:
+    again = [
+        {"calls": [{"_tool": "refund", "customer": "C-Bob", "euros": 12}]},
+        {"calls": [], "output": {"paid": "12"}},
+    ]
+    async with run_locally(tools=TOOLS, model=again) as local:
+        await granted(local.perdure)
+        run = await local.start(given(euros=13), agent=procedure())
+        assert "standing" not in await reason(local, run, "1.0")
+        await run.approve("1.0", by="bob")
+        view = await run.wait()
+    assert [(call.id, call.status, call.approval and call.approval.via) for call in view.calls] == [
+        ("0.0", "done", None),
+        ("0.1", "failed", "standing approval monthly"),
+        ("1.0", "done", ""),
+    ]
+    assert paid == [("C-Bob", 12)]
+
+
+async def test_neither_the_floor_nor_a_quorum_nor_a_rule_that_asks_is_passed() -> None:
+    async with run_locally(tools=TOOLS, approval_floor="dangerous") as local:
+        await granted(local.perdure)
+        run = await local.start(given(), agent=procedure())
+        await reason(local, run)
+        await run.approve("0.1", by="bob")
+        await run.wait()
+    rule = {"rule": "at_most", "of": "refund.euros", "sum": 10, "otherwise": "ask"}
+    two = {"tools": {"refund": {"by": 2}}}
+    async with run_locally(tools=TOOLS) as local:
+        await granted(local.perdure)
+        for config, people in (({"rules": [rule]}, ["bob"]), ({"approval": two}, ["bob", "eve"])):
+            run = await local.start(given(), agent=procedure(**config))
+            await reason(local, run)
+            for who in people:
+                await run.approve("0.1", by=who)
+            await run.wait()
+        [standing] = await local.perdure.standing_approvals()
+    assert standing.used == 0
+
+
+@pytest.mark.parametrize("count", [3, 120])
+async def test_all_items_of_a_loop_are_one_use(count: int) -> None:
+    items: list[Any] = [
+        {
+            "_tool": "refund",
+            "_each": [*range(count)],
+            "customer": "†input.name",
+            "euros": "†input.euros",
+            "_outputPath": "†state.paid",
+        }
+    ]
+    async with run_locally(tools=TOOLS) as local:
+        await granted(local.perdure, procedure(items), uses=1)
+        await local.run(given(), agent=procedure(items))
+        [standing] = await local.perdure.standing_approvals()
+    assert (standing.used, len(paid)) == (1, count)
+
+
+async def test_a_delegate_and_a_session_use_it_too() -> None:
+    boss = Agent("boss", instructions="You delegate.", tools=[procedure()])
+    turns = [
+        {"calls": [{"_tool": "monthly", "name": "Ann", "euros": 5, "_outputPath": "†state.done"}], "output": "done"}
+    ]
+    async with run_locally(boss, tools=TOOLS, model=turns) as local:
+        await granted(local.perdure, uses=3, sources=["trusted"])
+        await local.run({"request": "Pay Ann."})
+        session = local.session("ann", agent=texted())
+        await granted(local.perdure, texted(), name="texted")
+        for _ in range(2):
+            await session.ask("Ann", sender="ann")
+        used = {each.name: each.used for each in await local.perdure.standing_approvals()}
+    assert used == {"monthly": 1, "texted": 2}
+    assert [euros for _, euros in paid] == [5, 7, 7]
+
+
+def texted() -> Agent[Any]:
+    """A procedure that one text starts, as a message of a session."""
+    document = procedure([PAYS[0], {**PAYS[1], "euros": 7}]).document()
+    name: JsonObject = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    context = [{**each, "schema": name} if each["type"] == "input" else each for each in document["context"]]
+    return Agent.of({**document, "name": "texted", "context": context})
+
+
+async def test_runs_at_once_do_not_pass_the_number_of_uses_together() -> None:
+    async with run_locally(tools=TOOLS) as local:
+        await granted(local.perdure, uses=3)
+        runs = [await local.start(given(f"n{number}"), agent=procedure()) for number in range(5)]
+
+        async def at_rest(look: WaitingState) -> bool | None:
+            return None if look.busy else True
+
+        await local.following.until(at_rest)
+        waiting = [run for run in runs if (await run.view()).waiting]
+        assert (len(waiting), len(paid)) == (2, 3)
+        for run in waiting:
+            await run.approve("0.1", by="bob")
+            await run.wait()
+    assert len(paid) == 5

@@ -1,0 +1,143 @@
+"""Standing approvals in a run: requests that they decide before a person or a program is asked (R23.3)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Final
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+from perdure.workflows.failures import message_of
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict, JudgedDecision
+    from perdure.errors import DecisionError
+    from perdure.plan import Call
+    from perdure.runs.procedures import procedure_digest
+    from perdure.runs.rules import STANDING_APPROVALS
+    from perdure.runs.run import RunState
+    from perdure.runs.standing_approvals import (
+        FIND_STANDING_ACTIVITY,
+        USE_STANDING_ACTIVITY,
+        FindStandingInput,
+        StandingAnswer,
+        StandingApproval,
+        StandingUse,
+        UseStandingInput,
+    )
+    from perdure.runs.standing_decisions import (
+        claim,
+        follows_procedure,
+        may_stand,
+        not_covered,
+        standing_decision,
+        why_not_standing,
+    )
+    from perdure.runs.views import summary as line
+
+_WITHIN: Final = timedelta(seconds=60)
+"""Time for the ledger's answer: after that a person is asked."""
+_ATTEMPT: Final = timedelta(seconds=15)
+_SHARED: Final = 5.0
+"""Seconds for which calls of a run share the ledger's answer."""
+
+
+class StandingApprovals:
+    """The standing approvals of one run's procedure."""
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+        self._found: list[StandingApproval] | None = None
+        self._granted: dict[str, tuple[float, StandingAnswer]] = {}
+        """By name the time and the answer of the last use."""
+        self._one_by_one = asyncio.Lock()
+
+    def may_decide(self, request: ApprovalRequest) -> bool:
+        """Whether a standing approval may decide a request: the run plays a procedure, and no model has left its plan."""
+        return self._is_there and may_stand(request)
+
+    @property
+    def _is_there(self) -> bool:
+        return self._run.prepared.follows(STANDING_APPROVALS) and follows_procedure(self._run)
+
+    async def decide(self, request: ApprovalRequest) -> tuple[JudgedDecision, ApprovalVerdict] | None:
+        """Decide a request by the first standing approval that holds, and count the run under it.
+
+        Return `None` where none holds: the request's reason then has why.
+        """
+        queue, reasons = self._run.approval_queue, ""
+        try:
+            for approval in await self._approvals():
+                why = why_not_standing(approval, self._run, request)
+                answer = StandingAnswer(refused=why) if why is not None else await self._use(approval.name)
+                if queue.waiting.get(request.id) is not request:
+                    return None  # a person has decided meanwhile
+                if answer.approval is not None:
+                    return queue.apply_standing(standing_decision(answer.approval, request), approval.sources)
+                reasons += not_covered(approval, answer.refused)
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            reasons = f"; the tenant's ledger, which has the standing approvals, does not answer: {message_of(error)}"
+        except DecisionError as error:
+            reasons = f"; {error}"
+        request.reason += reasons
+        return None
+
+    async def claim(self, call: Call) -> None:
+        """Let the parts of a loop use the approvals that hold for the run's input, if any of their calls may ask."""
+        guard, run = self._run.approval_queue.guard, self._run
+        asks = guard.policy.scope == "plan" or any(map(guard.asks, call.written()))
+        if run.standing is not None or not asks or not self._is_there:
+            return
+        try:
+            found = await self._approvals()
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            return  # the parts ask a person
+        run.standing = claim(run, workflow.info().workflow_id, self._digest, found)
+
+    @property
+    def _digest(self) -> str:
+        claimed = self._run.standing
+        return procedure_digest(self._run.agent) if claimed is None else claimed.digest
+
+    async def _approvals(self) -> list[StandingApproval]:
+        async with self._one_by_one:
+            if self._found is None:
+                found: list[StandingApproval] = await workflow.execute_activity(
+                    FIND_STANDING_ACTIVITY,
+                    FindStandingInput(tenant=self._run.identity.owner.tenant, digest=self._digest),
+                    result_type=list[StandingApproval],
+                    start_to_close_timeout=_ATTEMPT,
+                    schedule_to_close_timeout=_WITHIN,
+                    summary="standing approvals of the procedure",
+                )
+                claimed = self._run.standing
+                self._found = [each for each in found if claimed is None or each.name in claimed.names]
+            return self._found
+
+    async def _use(self, name: str) -> StandingAnswer:
+        """Count the run under an approval. Calls that ask at about the same time share the answer."""
+        async with self._one_by_one:
+            since, known = self._granted.get(name, (-_SHARED, StandingAnswer()))
+            if workflow.time() - since < _SHARED:
+                return known
+            claimed = self._run.standing
+            run_id = workflow.info().workflow_id if claimed is None else claimed.run
+            answer: StandingAnswer = await workflow.execute_activity(
+                USE_STANDING_ACTIVITY,
+                UseStandingInput(
+                    tenant=self._run.identity.owner.tenant,
+                    use=StandingUse(name=name, digest=self._digest, run=run_id),
+                ),
+                result_type=StandingAnswer,
+                start_to_close_timeout=_ATTEMPT,
+                schedule_to_close_timeout=_WITHIN,
+                summary=line(f"standing approval {name}"),
+            )
+            self._granted[name] = (workflow.time(), answer)
+            return answer
