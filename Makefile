@@ -30,7 +30,8 @@ test-uncached: $(DEV) ## The tests of workflows again, each replayed from its hi
 	@WORKFLOW_CACHE=0 $(BIN)/python -m pytest -q -n 2 $(UNCACHED:%=tests/workflows/test_%.py) $(ARGS)
 
 SOAK ?= 1
-SHARED := plan runs workflows/test_differential.py gateway/test_fuzz_api.py
+SHARED := plan runs models/test_dialects.py models/test_response_text.py gateway/test_fuzz_api.py \
+  $(addprefix workflows/test_,differential.py loop_state.py session_state.py size_limits.py)
 soak: $(DEV) ## The tests that take minutes, and all random cases of those that the suite plays in part; SOAK=10 plays ten times as many of the first.
 	@SOAK=$(SOAK) $(BIN)/python -m pytest -q -n 3 -m soak --timeout 1200 $(ARGS)
 	@SOAK=$(SOAK) $(BIN)/python -m pytest -q -n 2 --timeout 1200 $(SHARED:%=tests/%) $(ARGS)

@@ -26,7 +26,6 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
-    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -641,7 +640,10 @@ def where(given: Mapping[str, Any], flags: Mapping[str, str]) -> dict[str, str]:
     """Return the origin of each setting that is no default: a flag, a variable, or the file's key."""
     path = config_file()
     found = {name: f"{name} in {path}" for name in TomlConfigSettingsSource(Settings, path)()}
-    found |= {name: variable(name) for name in EnvSettingsSource(Settings)()}
+    set_here = {
+        name.upper() for name, value in os.environ.items() if value
+    }  # as pydantic reads them, without parsing them again
+    found |= {name: variable(name) for name in Settings.model_fields if variable(name) in set_here}
     return found | {name: flags.get(name, flag(name)) for name in given}
 
 

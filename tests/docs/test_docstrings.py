@@ -97,6 +97,7 @@ def test_a_public_name_without_an_example_or_with_a_rule_is_found(monkeypatch: p
     ]
 
 
+@pytest.mark.soak  # mypy reads the whole project, for 13 CPU seconds
 def test_a_type_checker_accepts_every_example(tmp_path: Path) -> None:
     module = tmp_path / "examples.py"
     module.write_text(IMPORTS + "".join(_wrapped([*EXAMPLES, ("a wrong one", "run.no_such()")])), encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import ReferenceSyntaxError
@@ -28,6 +28,7 @@ from perdure.values.references import parse_output_path
 from perdure.values.state import State
 from perdure.values.templates import TextBudget, as_data, parse_template
 from tests.differential.cases import assigns_again, make_case
+from tests.soak import share
 from tests.strategies import json_values
 
 TOOLS = ["fetch", "math.factorial", "get-user", "class", "output", "a b"]
@@ -115,6 +116,7 @@ def without_versions(call: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
+@settings(max_examples=share(100))
 @given(written=st.lists(calls(), min_size=1, max_size=4), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4))
 def test_r9_2_what_is_written_is_read_back(dialect: str, written: list[dict[str, Any]], sizes: list[int]) -> None:
     solution, early, _ = read(dialect, {"calls": written, "output": None}, sizes)

@@ -7,7 +7,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.models.dialects.common import (
@@ -23,6 +23,7 @@ from perdure.models.dialects.registry import DIALECTS
 from perdure.models.requests import ReaderVocabulary
 from perdure.values.json import loads, without_comments
 from tests.cpu import Cpu
+from tests.soak import share
 from tests.strategies import json_values
 
 CALL = {"_tool": "add", "a": 1}
@@ -256,6 +257,7 @@ def commented(draw: st.DrawFn) -> tuple[dict[str, Any], str]:
     return document, write(document)
 
 
+@settings(max_examples=share(100))
 @given(both=commented(), size=st.integers(1, 9))
 def test_r9_2_a_solution_with_comments_is_the_one_without(both: tuple[dict[str, Any], str], size: int) -> None:
     document, text = both
@@ -265,6 +267,7 @@ def test_r9_2_a_solution_with_comments_is_the_one_without(both: tuple[dict[str, 
     assert read("solution", f"So be it: {text}\nDone.", size)[0].calls == document["calls"]
 
 
+@settings(max_examples=share(100))
 @given(both=commented(), size=st.integers(1, 9))
 def test_r9_2_arguments_with_comments_are_those_without(both: tuple[dict[str, Any], str], size: int) -> None:
     document, text = both

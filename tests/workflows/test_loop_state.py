@@ -26,7 +26,7 @@ from perdure.runs.loops import ITEMS, LOOP_WORKFLOW, LoopInput, LoopState
 from perdure.runs.wire import AGENT_WORKFLOW, POLICY, PREPARE_ACTIVITY, RunInput, RunResult
 from perdure.values.json import Json, JsonObject, Packed
 from perdure.workflows.loops import LoopWorkflow
-from tests.soak import times
+from tests.soak import share
 from tests.support import impatient
 from tests.timeouts import HANG
 
@@ -211,7 +211,7 @@ async def play(of: JsonObject, client: Client, queue: str) -> tuple[JsonObject, 
     return found, script, described.raw_info.first_run_id != described.run_id
 
 
-@settings(max_examples=times(3), phases=[Phase.explicit, Phase.reuse, Phase.generate])  # each loop takes a second
+@settings(max_examples=share(3), phases=[Phase.explicit, Phase.reuse, Phase.generate])  # each loop takes a second
 @given(loops=st.lists(LOOPS, min_size=8, max_size=8))
 async def test_r8_7_a_loop_that_continues_as_new_at_each_step_goes_on_as_if_it_had_not(
     dev_server: WorkflowEnvironment, hasty_server: WorkflowEnvironment, loops: list[JsonObject]

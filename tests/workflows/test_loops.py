@@ -166,7 +166,7 @@ impatient_server = impatient(50)
 
 
 async def test_r8_7_a_long_loop_continues_as_new(impatient_server: WorkflowEnvironment, tmp_path: Path) -> None:
-    items = [f"h{n}" for n in range(60)]
+    items = [f"h{n}" for n in range(30)]
     async with harness(
         impatient_server.client, [check], parts(PARENT=each(items)), agents=save(tmp_path, CHECKER)
     ) as it:

@@ -56,7 +56,7 @@ async def test_r18_5_checks_that_take_long_go_with_several_tasks(dev_server: Wor
     )
 
 
-@pytest.mark.parametrize("rounds", [40, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [20, *(pytest.param(count, marks=pytest.mark.soak) for count in (40, 100))])
 async def test_r16_6_a_loop_in_a_loop_comes_to_its_end_while_somebody_looks_at_it(
     dev_server: WorkflowEnvironment, rounds: int
 ) -> None:

@@ -62,8 +62,8 @@ async def test_r10_1_a_message_is_known_after_it_was_archived(dev_server: Workfl
     async with desk(dev_server, with_memory) as (session, _):
         first = await session.send(f"the first {'x' * 40_000}", sender="ann", id="first")
         assert await session.reply(first, HANG) == "re: ann: the first xxxxxxxxxxxxxxxxxxxxx"[:40]
-        for number in range(20):
-            await session.reply(await session.send(f"{number} {'y' * 2_000}", sender="ann", id=f"m{number}"), HANG)
+        for number in range(10):
+            await session.reply(await session.send(f"{number} {'y' * 8_000}", sender="ann", id=f"m{number}"), HANG)
         await session.new(sender="ann")
         assert await session.reply(await session.send("short", sender="ann", id="last"), HANG)
         for number in range(10):
@@ -92,8 +92,8 @@ async def test_r10_13_old_entries_lie_in_the_storage_where_there_is_one(
     async with desk(dev_server, with_memory, client=client) as (session, it):
         first = f"the first {noise.randbytes(20_000).hex()}"
         await session.reply(await session.send(first, sender="ann"), HANG)
-        for _ in range(20):
-            await session.reply(await session.send(noise.randbytes(1_000).hex(), sender="ann"), HANG)
+        for _ in range(10):
+            await session.reply(await session.send(noise.randbytes(4_000).hex(), sender="ann"), HANG)
         await session.new(sender="ann")
         await session.reply(await session.send("short", sender="ann"), HANG)
         for _ in range(10):
@@ -118,8 +118,8 @@ async def test_r10_13_entries_stay_where_a_reset_session_finds_other_ones_archiv
         other = [MessageEntry(n=1, at="", message_id="other", text="what was said before the reset")]
         name = f"{session.id}/~{began[:8]}-1"
         await it.client.start_workflow(SEGMENT_WORKFLOW, segment_of(1, other), id=name, task_queue=it.task_queue)
-        for number in range(20):
-            await session.reply(await session.send(f"{number} {'y' * 2_000}", sender="ann", id=f"m{number}"), HANG)
+        for number in range(10):
+            await session.reply(await session.send(f"{number} {'y' * 8_000}", sender="ann", id=f"m{number}"), HANG)
         await session.new(sender="ann")
         assert await session.reply(await session.send("short", sender="ann", id="last"), HANG)
         for number in range(10):

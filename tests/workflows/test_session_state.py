@@ -16,6 +16,7 @@ from perdure.sessions.wire import Description, Message, MessageWithdrawal, Sessi
 from perdure.values.json import JsonObject
 from perdure.values.messages import MODES, SessionRules
 from perdure.workflows.session_state import SessionState
+from tests.soak import share
 
 AGENT: JsonObject = {
     "name": "desk",
@@ -195,7 +196,7 @@ def knows(session: SessionState, id: str, sender: str) -> bool:
     return session.lane.resolve(id, sender) is not None
 
 
-@settings(max_examples=30)
+@settings(max_examples=share(30))
 @given(STEPS)
 def test_r10_13_a_session_that_continues_as_new_at_each_step_goes_on_as_if_it_had_not(steps: list[JsonObject]) -> None:
     stays, goes = begun(), begun()

@@ -22,6 +22,7 @@ from perdure.errors import RunError
 from perdure.runs.wire import AGENT_WORKFLOW, RUN_QUERY, WAITING_QUERY, RunInput, RunView
 from perdure.testing.scripted_model import ChatRequest
 from perdure.values.json import Packed, loads
+from tests.soak import share
 from tests.support import DONE, Harness, agent, harness, impatient
 from tests.timeouts import HANG
 from tests.workflows.test_delegates import parts, save
@@ -167,7 +168,7 @@ async def test_r18_5_what_many_calls_embed_in_a_text(dev_server: WorkflowEnviron
     assert (view.status, len(view.output["all"])) == ("completed", 195_001)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(share(3)))
 async def test_r18_2_any_mix_of_values_and_readers(dev_server: WorkflowEnvironment, seed: int) -> None:
     dice = random.Random(seed)
     sizes = [dice.choice([1, 900, 15_000, 17_000, 300_000, 900_000, 1_800_000]) for _ in range(6)]

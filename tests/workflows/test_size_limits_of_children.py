@@ -132,8 +132,9 @@ async def test_r18_2_a_program_decides_on_large_parameters(dev_server: WorkflowE
     assert "is too large for an approver program" in view.refusals[0]["problem"]
 
 
-async def test_r18_2_a_program_is_asked_about_hundreds_in_turns(dev_server: WorkflowEnvironment) -> None:
-    calls = [{"_tool": "risky", "text": "†state.text", "n": n} for n in range(450)]
+@pytest.mark.parametrize("count", [120, pytest.param(450, marks=pytest.mark.soak)])
+async def test_r18_2_a_program_is_asked_about_hundreds_in_turns(dev_server: WorkflowEnvironment, count: int) -> None:
+    calls = [{"_tool": "risky", "text": "†state.text", "n": n} for n in range(count)]
     context = [
         {"type": "state", "state": {"text": "x" * 12_000}},
         {"type": "plan", "plan": calls, "output": {"ok": True}},
@@ -145,13 +146,13 @@ async def test_r18_2_a_program_is_asked_about_hundreds_in_turns(dev_server: Work
         view = await it.view(handle.id)
         history = await handle.fetch_history()
         assert await troubles(it.client, handle) == []
-    assert [call.status for call in view.calls] == ["done"] * 450
+    assert [call.status for call in view.calls] == ["done"] * count
     asked: dict[int, int] = {}
     for event in history.events:
         sent = event.activity_task_scheduled_event_attributes
         if sent.activity_type.name == APPROVE_ACTIVITY:
             asked[sent.workflow_task_completed_event_id] = asked.get(sent.workflow_task_completed_event_id, 0) + 1
-    assert sum(asked.values()) == 450
+    assert sum(asked.values()) == count
     assert max(asked.values()) <= 100
 
 
