@@ -1,4 +1,4 @@
-"""The audit log's sinks: a file, an HTTP collector, and OpenTelemetry logs; and the way to the audit workflow."""
+"""The audit log's sinks: a file, an HTTP collector, and OpenTelemetry logs."""
 
 from __future__ import annotations
 
@@ -6,58 +6,37 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import httpx2
 from temporalio import activity
-from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.queries import client
 from perdure.activities.secrets import masked, masked_value
 from perdure.errors import JsonError
+from perdure.queries import record_entries
 from perdure.runs.audit import (
     AUDIT_ACTIVITY,
-    AUDIT_WORKFLOW,
-    RECORD,
     WRITE_AUDIT_ACTIVITY,
     AuditBatch,
     AuditLine,
-    AuditState,
-    audit_id,
 )
 from perdure.values.json import JsonObject, dumps, loads
 
 _ANSWERS_WITHIN: Final = 20.0
 """Seconds for a collector."""
-_TO_SERVER: Final = timedelta(seconds=10)
 _BLOCK: Final = 1_000_000
 """Bytes of the end of a file that are read: many times the longest line."""
-
-
-async def record_entries(client: Client, task_queue: str, batch: AuditBatch) -> None:
-    """Send entries to the audit workflow of the queue, without the secrets that this process knows."""
-    clean = AuditBatch.model_validate(masked_value(batch.as_json()))
-    await client.start_workflow(
-        AUDIT_WORKFLOW,
-        AuditState(),
-        id=audit_id(task_queue),
-        task_queue=task_queue,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        start_signal=RECORD,
-        start_signal_args=[clean],
-        static_summary="the audit log",
-        rpc_timeout=_TO_SERVER,
-    )
 
 
 @activity.defn(name=AUDIT_ACTIVITY)
 async def audit(batch: AuditBatch) -> None:
     """Send a run's entries to the audit workflow. A repeated attempt adds no line: the keys are the same."""
-    await record_entries(client(), activity.info().task_queue, batch)
+    clean = AuditBatch.model_validate(masked_value(batch.as_json()))
+    await record_entries(client(), activity.info().task_queue, clean)
 
 
 class AuditWriter:

@@ -65,7 +65,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "worker, serve": "Run a worker; run the HTTP gateway.",
         "models, rollout": "Try the configured models; compare an agent's versions.",
         "token, trigger": "Manage the gateway's tokens; check a webhooks file.",
-        "audit, limits": "Verify an audit log; show sums that runs share.",
+        "audit, limits, erase": "Verify an audit log; show sums; remove a person's data.",
         "undo, promote": "Take back what a run has done; make an agent of its plan.",
         "fork, what-if": "Run again from a point; play runs under a change.",
         "record, replay": "Write a run as a test case; replay runs before a deploy.",

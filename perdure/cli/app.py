@@ -30,6 +30,7 @@ _MODULES: Final = {
     "_history_commands:histories_app": ("fork", "what-if", "record", "replay"),
     "_audit_commands:audit_app": ("audit",),
     "_procedure_commands:procedures_app": ("promote",),
+    "_erasure_commands:erasure_app": ("erase",),
     "_rollout_commands:rollout_app": ("rollout",),
     "_standing_commands:standing_app": ("standing",),
     "_settings_command:settings_app": ("settings",),

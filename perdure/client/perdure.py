@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any, overload
 
 from pydantic_core import to_jsonable_python
@@ -19,6 +21,7 @@ from perdure.approvals.policy import parse_policy
 from perdure.client import _run_lists as listing
 from perdure.client import approvals, run_operations, standing_approvals
 from perdure.client.approvals import PAGE
+from perdure.client.erasure import Eraser, ErasureReport
 from perdure.client.errors import clear_errors
 from perdure.client.run import Run
 from perdure.client.schedules import ListedSchedule, Schedule, walk_schedules
@@ -27,13 +30,14 @@ from perdure.client.session import Session
 from perdure.client.session_operations import Address
 from perdure.client.tenancy import IdempotentStart, check_owner
 from perdure.client.versions import VersionFigures, compare
-from perdure.errors import MediaError, RunExistsError, RunNotFoundError, clip
+from perdure.errors import MediaError, RunError, RunExistsError, RunNotFoundError, clip
 from perdure.hosting.connection import connect, reached, with_converter
 from perdure.hosting.settings import in_force
-from perdure.queries import list_accounts, list_standing_approvals
+from perdure.queries import list_accounts, list_standing_approvals, record_entries
 from perdure.queries.media_store import MediaStore
 from perdure.rules import Rule
 from perdure.runs.agent import parse_prompt, written_keys
+from perdure.runs.audit import AuditBatch, AuditData, entry
 from perdure.runs.events import Event
 from perdure.runs.ledger import AccountView
 from perdure.runs.standing_approvals import StandingApproval
@@ -455,6 +459,55 @@ class Perdure:
         """
         with clear_errors(self.client):
             return await listing.count_runs(self.client, selection)
+
+    async def erase(
+        self,
+        *,
+        tenant: str = "",
+        sender: str | None = None,
+        before: datetime | None = None,
+        dry_run: bool = False,
+        shared: bool = False,
+        by: str = "",
+    ) -> ErasureReport:
+        """Remove the runs and sessions of a person, or old ones, from Temporal and from external storage. This cannot be undone.
+
+        `tenant`: whose runs (`""`: those of no tenant). `sender`: the person (default: everybody). `before`: only what ended, or was last used,
+        before then (default: everything, which needs a `sender`). `dry_run`: change nothing, and report what would be removed. `shared`: remove a
+        session to which others have written as a whole, in place of leaving it. `by`: who has it done, for the audit log. Runs that are
+        running are terminated, sessions end. Called again, it removes what an attempt that was broken off has left. Raises `RunError`
+        without `sender` and `before`.
+
+        ```python
+        report = await perdure.erase(tenant="acme", sender="ann", by="bob")
+        print(report.sessions, len(report.runs), report.remaining)
+        ```
+        """
+        # R24.5
+        if not sender and before is None:
+            raise RunError("name the sender, or a time: erasing all of a tenant's runs takes before=datetime.now(UTC)")
+        with clear_errors(self.client):
+            eraser = Eraser(self.client, tenant, sender or None, before, dry_run=dry_run, shared=shared)
+            audited = in_force().audit is not None and not dry_run
+            about: AuditData = {"by": by, "sender": sender, "before": eraser.report.before, "shared": shared}
+            id = uuid.uuid4().hex
+            if audited:
+                await self._audit_erasure(tenant, f"{id}/start", about)
+            report = await eraser.erase()
+            if audited:
+                counts: AuditData = {
+                    "runs": len(report.runs),
+                    "sessions": len(report.sessions),
+                    "values": report.values,
+                }
+                counts |= {"executions": report.executions, "files": report.files, "remaining": len(report.remaining)}
+                await self._audit_erasure(tenant, f"{id}/end", {**about, **counts, "complete": True})
+            return report
+
+    async def _audit_erasure(self, tenant: str, key: str, data: AuditData) -> None:
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        found = entry("erasure", at, f"erasure/{key}", data).model_copy(update={"tenant": tenant})
+        await record_entries(self.client, self.task_queue, AuditBatch(entries=[found]))
 
     async def compare_versions(
         self, agent: str, *, since: str | None = None, tenant: str | None = None, limit: int = 1000

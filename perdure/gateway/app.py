@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from perdure.activities.audit import record_entries
+from perdure.activities.secrets import masked_value
 from perdure.client.perdure import Perdure
 from perdure.errors import SettingsError, clip
 from perdure.gateway.adapter import Adapter, AdapterMaker, Gateway
@@ -34,6 +34,7 @@ from perdure.gateway.guards import Guards, TooManyGuessesError, is_loopback
 from perdure.gateway.tokens import NoTokens, OneToken, TokenFile, Tokens
 from perdure.gateway.webhooks import Declared, trigger_adapter
 from perdure.hosting.settings import Settings, in_force
+from perdure.queries import record_entries
 from perdure.runs.audit import AuditBatch, AuditData, AuditEntry, entry
 from perdure.values.caller_context import read_context
 
@@ -217,7 +218,8 @@ class _Framed(BaseRoute):
         batch = [self._entry(scope, caller, f"{id}/{right}", right, status, has) for right, has in used.items()]
         if batch:
             queue = self._gateway.perdure.task_queue
-            await record_entries(self._gateway.perdure.client, queue, AuditBatch(entries=batch))
+            clean = AuditBatch.model_validate(masked_value(AuditBatch(entries=batch).as_json()))
+            await record_entries(self._gateway.perdure.client, queue, clean)
 
     def _entry(self, scope: Scope, caller: Caller, key: str, right: str, status: int, has: bool) -> AuditEntry:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")

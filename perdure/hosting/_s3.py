@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import quote
 
 import aioboto3
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.aws.s3driver import S3StorageDriver, S3StorageDriverClient
 from temporalio.contrib.aws.s3driver.aioboto3 import new_aioboto3_client
 from temporalio.converter import StorageDriverClaim, StorageDriverRetrieveContext
+
+from perdure.hosting.codec import WORKFLOW_TYPES
 
 
 class _PerOperation(S3StorageDriverClient):
@@ -28,6 +32,28 @@ class _PerOperation(S3StorageDriverClient):
     async def get_object(self, *, bucket: str, key: str) -> bytes:
         async with self._session.client("s3") as client:
             return await new_aioboto3_client(client).get_object(bucket=bucket, key=key)
+
+    async def list_objects(self, bucket: str, prefix: str) -> list[str]:
+        async with self._session.client("s3") as client:
+            pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+            return [each["Key"] async for page in pages for each in page.get("Contents", ())]
+
+    async def delete_objects(self, bucket: str, keys: Sequence[str]) -> None:
+        async with self._session.client("s3") as client:
+            for first in range(0, len(keys), _AT_ONCE):
+                objects: Any = [{"Key": key} for key in keys[first : first + _AT_ONCE]]
+                answer = await client.delete_objects(Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
+                if errors := answer.get("Errors"):
+                    raise OSError(f"{bucket}: {errors[0].get('Key')} cannot be removed: {errors[0].get('Message')}")
+
+
+_AT_ONCE: Final = 1000
+"""Objects that S3 removes in one request, at most."""
+
+
+def _segment(text: str) -> str:
+    """Return a part of a key as the SDK's driver writes it."""
+    return quote(text, safe="!*'()").replace("~", "%7E") or "null"
 
 
 class _OwnBucket(S3StorageDriver):
@@ -50,6 +76,25 @@ class _OwnBucket(S3StorageDriver):
         if not await self._files.object_exists(bucket=self._own, key=key):
             return None
         return await self._files.get_object(bucket=self._own, key=key)
+
+    async def delete_named(self, name: str) -> bool:
+        """Remove such a file; whether it was there."""
+        key = f"files/sha256/{name}"
+        if not await self._files.object_exists(bucket=self._own, key=key):
+            return False
+        await self._files.delete_objects(self._own, [key])
+        return True
+
+    async def erase_owned(self, namespace: str, workflow_id: str, *, dry_run: bool = False) -> int:
+        """Remove a workflow's values. See `perdure.queries.media_store.ErasableStorage`. A value belongs to one workflow here, by its key."""
+        erased = 0
+        for kind in (*sorted(WORKFLOW_TYPES), "null"):
+            prefix = f"v0/ns/{_segment(namespace)}/wt/{_segment(kind)}/wi/{_segment(workflow_id)}/ri/"
+            keys = await self._files.list_objects(self._own, prefix)
+            if keys and not dry_run:
+                await self._files.delete_objects(self._own, keys)
+            erased += len(keys)
+        return erased
 
     async def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]

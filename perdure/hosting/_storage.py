@@ -18,6 +18,7 @@ from temporalio.converter import (
     StorageDriverClaim,
     StorageDriverRetrieveContext,
     StorageDriverStoreContext,
+    StorageDriverWorkflowInfo,
 )
 
 from perdure.errors import SettingsError
@@ -28,7 +29,11 @@ STORAGE: Final = "PERDURE_STORAGE"
 
 
 class FileStorage(StorageDriver):
-    """One file per value in a folder that client and workers share, named by the value's SHA-256: for one machine."""
+    """One file per value in a folder that client and workers share, named by the value's SHA-256: for one machine.
+
+    Workflows with equal values share a file. `owners/WORKFLOW/VALUE` and `references/VALUE/WORKFLOW` are empty files, so that a
+    value leaves with the last workflow that has it (R24.5). Values of Perdure 0.1.0 have no owner, and stay.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,8 +43,71 @@ class FileStorage(StorageDriver):
 
     async def store(self, context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> list[StorageDriverClaim]:
         """Writes whole files or none: what is there under a name is that value."""
-        del context
-        return [await asyncio.to_thread(self._write, payload.SerializeToString()) for payload in payloads]
+        target = context.target
+        id = target.id if isinstance(target, StorageDriverWorkflowInfo) else None
+        owner = _owner(target.namespace, id) if target is not None and id else None
+        return [await asyncio.to_thread(self._write, payload.SerializeToString(), owner) for payload in payloads]
+
+    async def erase_owned(self, namespace: str, workflow_id: str, *, dry_run: bool = False) -> int:
+        """Remove a workflow's values, but for those that another workflow has too. See `perdure.queries.media_store.ErasableStorage`."""
+        return await asyncio.to_thread(self._erase, _owner(namespace, workflow_id), dry_run)
+
+    def _erase(self, owner: str, dry_run: bool) -> int:
+        own = self._folder / "owners" / owner
+        names = [path.name for path in own.iterdir()] if own.is_dir() else []
+        if dry_run:
+            return sum([path.name for path in self._references(name).iterdir()] == [owner] for name in names)
+        erased = 0
+        for name in names:
+            (self._references(name) / owner).unlink(missing_ok=True)
+            erased += self._erase_unreferenced(name)
+            (own / name).unlink(missing_ok=True)  # last: an attempt that was broken off finds the value again
+        if names:
+            own.rmdir()
+        return erased
+
+    def _erase_unreferenced(self, name: str) -> bool:
+        references, value = self._references(name), self._path(name)
+        try:
+            references.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:  # another workflow has it
+            return False
+        aside = value.with_suffix(".erased")
+        try:
+            value.replace(aside)
+        except FileNotFoundError:
+            return False
+        if references.exists():  # it was stored again meanwhile
+            aside.replace(value)
+            return False
+        aside.unlink()
+        return True
+
+    def _references(self, name: str) -> Path:
+        return self._folder / "references" / name
+
+    def _own(self, name: str, owner: str) -> None:
+        """Note that the workflow has the value."""
+        for _ in range(_OWN_ATTEMPTS):
+            try:
+                for path in (self._references(name) / owner, self._folder / "owners" / owner / name):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.touch()
+                return
+            except FileNotFoundError:  # the value of another workflow was erased at this moment
+                continue
+        raise OSError(f"the owner of the stored value {name} cannot be noted")
+
+    async def delete_named(self, name: str) -> bool:
+        """Remove such a file; whether it was there."""
+        path = self._folder / "files" / name[:2] / name
+        try:
+            await asyncio.to_thread(path.unlink)
+        except FileNotFoundError:
+            return False
+        return True
 
     async def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim]
@@ -64,8 +132,10 @@ class FileStorage(StorageDriver):
                 raise OSError(f"the folder of stored values {self._folder} is not there") from None
             return None
 
-    def _write(self, data: bytes) -> StorageDriverClaim:
+    def _write(self, data: bytes, owner: str | None) -> StorageDriverClaim:
         name = hashlib.sha256(data).hexdigest()
+        if owner is not None:
+            self._own(name, owner)
         self._put(self._path(name), data)
         return StorageDriverClaim({"sha256": name})
 
@@ -93,6 +163,13 @@ class FileStorage(StorageDriver):
 
     def _path(self, name: str) -> Path:
         return self._folder / name[:2] / name
+
+
+_OWN_ATTEMPTS: Final = 100
+
+
+def _owner(namespace: str, workflow_id: str) -> str:
+    return hashlib.sha256(f"{namespace}\n{workflow_id}".encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def external_storage() -> ExternalStorage | None:

@@ -5,6 +5,7 @@ Example:
 """
 
 from perdure.queries._answers import TIMEOUT, answer_of, cancellable, execution_before
+from perdure.queries._audit import record_entries
 from perdure.queries._effects import read_effects, was_undone
 from perdure.queries._ledger import list_accounts, list_standing_approvals, update_ledger
 from perdure.queries._transcripts import SessionReader
@@ -22,6 +23,7 @@ __all__ = [
     "list_standing_approvals",
     "read_effects",
     "read_memo",
+    "record_entries",
     "update_ledger",
     "was_undone",
 ]

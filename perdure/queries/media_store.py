@@ -34,6 +34,25 @@ class NamedStorage(Protocol):
         ...
 
 
+@runtime_checkable
+class ErasableStorage(Protocol):
+    """A storage from which the values of one workflow can be removed (R24.5)."""
+
+    async def delete_named(self, name: str) -> bool:
+        """Remove the bytes of this name; whether they were there."""
+        ...
+
+    async def erase_owned(self, namespace: str, workflow_id: str, *, dry_run: bool = False) -> int:
+        """Remove the values of a workflow that no other workflow has; return their number. With `dry_run` only count them."""
+        ...
+
+
+def erasable(converter: DataConverter) -> ErasableStorage | None:
+    """Return the storage of a converter, if values can be removed from it."""
+    drivers = converter.external_storage.drivers if converter.external_storage is not None else ()
+    return next((driver for driver in drivers if isinstance(driver, ErasableStorage)), None)
+
+
 class MediaStore:
     """The files of a tenant, for clients and workers that have this converter. Its codec encodes what is stored.
 
@@ -93,6 +112,10 @@ class MediaStore:
         if self._codec is not None:
             payload = (await self._codec.decode([payload]))[0]
         return payload.data if await asyncio.to_thread(_digest, payload.data) == digest else None
+
+    async def delete(self, digest: str) -> bool:
+        """Remove the file of this digest; whether it was there."""
+        return isinstance(self._storage, ErasableStorage) and await self._storage.delete_named(self._name(digest))
 
     async def _put(self, digest: str, data: bytes) -> None:
         assert self._storage is not None

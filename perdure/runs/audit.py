@@ -33,7 +33,7 @@ AUDIT_PATCH: Final = "audit"
 """Patch of a session or a ledger: recorded where the worker has an audit sink."""
 
 AuditAction: TypeAlias = Literal[
-    "decision", "refusal", "policy_change", "right_used", "session_deletion", "standing_approval"
+    "decision", "refusal", "policy_change", "right_used", "session_deletion", "standing_approval", "undo", "erasure"
 ]
 AuditData: TypeAlias = dict[str, Json]
 

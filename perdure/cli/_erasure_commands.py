@@ -1,0 +1,112 @@
+"""`perdure erase`: remove the runs and sessions of a person, or old ones (R24.5)."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from perdure.cli._console import harmless, screen, table
+from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
+from perdure.cli._execute import Json, connected
+from perdure.cli._help import Commands
+from perdure.cli._options import configured
+from perdure.client.selection import read_since
+from perdure.errors import RunError
+from perdure.hosting.local_user import local_user
+from perdure.hosting.settings import Settings
+from perdure.values.json import dumps
+
+if TYPE_CHECKING:
+    from perdure.client.erasure import ErasureReport
+
+erasure_app = Commands()
+
+
+@erasure_app.command()
+@configured("task_queue", "audit")
+def erase(
+    settings: Settings,
+    tenant: Annotated[str, typer.Option(metavar="NAME", help="The tenant; default: no tenant.")] = "",
+    sender: Annotated[str | None, typer.Option(metavar="NAME", help="The person whose data it is.")] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only what ended, or was last used, before: 90d ago, or 2026-01-31."),
+    ] = None,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Also sessions to which others have written, as a whole.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; print what would be removed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who does it; default: the user of this machine.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a person's runs and sessions, or old ones, from Temporal and from external storage. This cannot be undone. Repeat it where it was broken off."""
+    with one_line_errors():
+        if not sender and before is None:
+            raise CommandError("name the person by --sender, or a time by --before, or both", USAGE)
+        try:
+            until = None if before is None else read_since(before, datetime.now(UTC))
+        except RunError as error:
+            raise CommandError(f"--before: {error}", USAGE) from None
+    who = by or local_user()
+    given: dict[str, Any] = {"tenant": tenant, "sender": sender, "before": until, "shared": shared, "by": who}
+    planned = connected(lambda perdure: perdure.erase(dry_run=True, **given))
+    with one_line_errors():
+        is_wanted = not dry_run and _is_confirmed(planned, yes=yes, as_json=as_json)
+    if not is_wanted:
+        _print(planned, as_json=as_json)
+        return
+    report = connected(lambda perdure: perdure.erase(**given))
+    _print(report, as_json=as_json)
+    if report.executions:
+        print(
+            "perdure: the server removes histories within minutes; repeat the command to see that nothing is left",
+            file=sys.stderr,
+        )
+    if settings.audit is not None:
+        print("perdure: the audit log keeps its lines: who decided what, and this erasure", file=sys.stderr)
+    raise SystemExit(FAILED if any(each.what == "run" for each in report.remaining) else 0)
+
+
+def _is_confirmed(planned: ErasureReport, *, yes: bool, as_json: bool) -> bool:
+    """Whether there is something to remove, and somebody wants it. Raises `CommandError` where nobody can be asked."""
+    if not planned.executions or yes:
+        return planned.executions > 0
+    if as_json or not sys.stdin.isatty():
+        raise CommandError(f"nothing was removed: {_counts(planned)} would be. Add --yes", USAGE)
+    _print(planned, as_json=False)
+    if not click.confirm("remove all of this for good?", err=True):
+        raise CommandError("nothing was removed")
+    return True
+
+
+def _counts(report: ErasureReport) -> str:
+    named = (
+        ("session", len(report.sessions)),
+        ("run", len(report.runs) + len(report.session_runs)),
+        ("execution", report.executions),
+        ("stored value", report.values),
+        ("file", report.files),
+    )
+    return ", ".join(f"{count:,} {name}{'' if count == 1 else 's'}" for name, count in named)
+
+
+def _print(report: ErasureReport, *, as_json: bool) -> None:
+    if as_json:
+        print(dumps(report.as_json()))
+        return
+    out = screen()
+    out.print(f"{'would remove' if report.dry_run else 'removed'} {_counts(report)}", markup=False, soft_wrap=True)
+    for name, ids in (("session", report.sessions), ("run", [*report.runs, *report.session_runs])):
+        for id in ids:
+            out.print(harmless(f"  {name} {id}"), markup=False, soft_wrap=True)
+    if report.remaining:
+        rows = [(each.what, harmless(each.id), harmless(each.why), each.until) for each in report.remaining]
+        out.print("remains:")
+        out.print(table(("what", "id", "why", "until"), rows, out.width, gives=("why",)))

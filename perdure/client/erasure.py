@@ -1,0 +1,409 @@
+"""Erasure of a person's, or of old, runs and sessions: in Temporal and in external storage (R24.5).
+
+Each step finds again what an attempt that was broken off has left, so the same erasure is repeated until nothing is left. Stored values and
+files go first, and histories last: they name the values.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import re
+import zlib
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from google.protobuf.message import Message
+from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, DescribeNamespaceRequest
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import WorkflowExecution as Execution
+from temporalio.common import RawValue
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.client._run_lists import AT_ONCE, KEY_MEMO, SENDER, TENANT
+from perdure.client.errors import UNANSWERED
+from perdure.client.schedules import Schedule, walk_schedules
+from perdure.client.selection import of_tenant, quoted
+from perdure.client.session_operations import Address, update
+from perdure.errors import JsonError, MessageRefusedError, NoWorkerError, RunError, RunNotFoundError
+from perdure.queries import SessionReader, read_memo
+from perdure.queries.media_store import MediaStore, erasable
+from perdure.runs.audit import AUDIT_WORKFLOW
+from perdure.runs.ledger import LEDGER_WORKFLOW
+from perdure.runs.wire import AGENT_WORKFLOW, LONGEST_KEYWORD, SENDER_ATTRIBUTE
+from perdure.sessions.recall import oldest_first
+from perdure.sessions.transcript import is_sent
+from perdure.sessions.wire import END, EVERYTHING, SESSION_PREFIX, SESSION_WORKFLOW, SessionDeletion
+from perdure.values.json import JsonObject, loads
+
+__all__ = ["ErasureReport", "Remaining"]
+
+_ENDS_WITHIN: Final = 30.0
+"""Seconds for a session to end, with its hooks."""
+_FILE: Final = re.compile(rb"sha256:[0-9a-f]{64}")
+_SENDER: Final = re.compile(rb'"sender":\s*("(?:[^"\\\\]|\\\\.)*")')
+_PACKED: Final = re.compile(rb'"form":\s*\d+,\s*"data":\s*"([A-Za-z0-9+/=]+)"')
+_ERASED_BY: Final = "perdure-erase"
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """Something that an erasure has left, and why.
+
+    ```python
+    for each in (await perdure.erase(sender="ann", dry_run=True)).remaining:
+        print(each.what, each.id, each.why, each.until)
+    ```
+    """
+
+    what: str
+    """`session`, `run`, `file`, `value`, or `schedule`."""
+    id: str
+    why: str
+    until: str = ""
+    """ISO 8601: when the server removes it by itself; empty: it does not."""
+
+    def as_json(self) -> JsonObject:
+        """Return it as `perdure erase --json` prints it.
+
+        ```python
+        from perdure.client.erasure import Remaining
+
+        print(Remaining("session", "team", "others have written to it").as_json())
+        ```
+        """
+        return {"what": self.what, "id": self.id, "why": self.why, "until": self.until or None}
+
+
+@dataclass
+class ErasureReport:
+    """The result of an erasure; with `dry_run` what it would do.
+
+    ```python
+    report = await perdure.erase(tenant="acme", sender="ann", dry_run=True)
+    print(len(report.runs), report.sessions, report.remaining)
+    ```
+    """
+
+    tenant: str
+    sender: str | None
+    before: str | None
+    dry_run: bool
+    runs: list[str] = field(default_factory=list)
+    """Ids of runs that no session has."""
+    sessions: list[str] = field(default_factory=list)
+    """Keys of sessions, with all of their runs and transcripts."""
+    session_runs: list[str] = field(default_factory=list)
+    """Ids of the person's runs in sessions that stay."""
+    executions: int = 0
+    """Executions of workflows: delegates, loops, segments and notifications too. The server has taken their deletion, and carries it
+    out within minutes: until then another erasure finds them again."""
+    values: int = 0
+    """Values in external storage."""
+    files: int = 0
+    """Files in external storage."""
+    remaining: list[Remaining] = field(default_factory=list)
+
+    def as_json(self) -> JsonObject:
+        """Return it as `perdure erase --json` prints it.
+
+        ```python
+        print((await perdure.erase(sender="ann", dry_run=True)).as_json())
+        ```
+        """
+        return {
+            "tenant": self.tenant,
+            "sender": self.sender,
+            "before": self.before,
+            "dryRun": self.dry_run,
+            "runs": [*self.runs],
+            "sessions": [*self.sessions],
+            "sessionRuns": [*self.session_runs],
+            "executions": self.executions,
+            "values": self.values,
+            "files": self.files,
+            "remaining": [each.as_json() for each in self.remaining],
+        }
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A session or a run: with everything below it."""
+
+    id: str
+    key: str = ""
+    """Of a session."""
+    tenant: str = ""
+    is_open: bool = False
+
+
+class Eraser:
+    """One erasure. `sender`: whose; `None`: everybody's. `before`: what ended, or was last used, before then."""
+
+    def __init__(
+        self, client: Client, tenant: str, sender: str | None, before: datetime | None, *, dry_run: bool, shared: bool
+    ) -> None:
+        self._client = client
+        self._tenant, self._sender, self._before, self._shared = tenant, sender, before, shared
+        self._storage = erasable(client.data_converter)
+        self._media = MediaStore(client.data_converter, tenant)
+        self.report = ErasureReport(
+            tenant, sender, None if before is None else before.isoformat(timespec="seconds"), dry_run
+        )
+
+    async def erase(self) -> ErasureReport:
+        """Find the targets, and remove them unless it is a dry run."""
+        report = self.report
+        targets = await self._sessions()
+        targets += await self._runs({each.id for each in targets})
+        if self._sender is not None:
+            await self._note_schedules(self._sender)
+        if not report.dry_run:
+            await self._end(targets)
+        executions = [each for target in targets for each in await self._executions(target.id)]
+        report.executions = len({each.run_id for each in executions})
+        await self._erase_stored({each.id for each in executions}, executions)
+        if not report.dry_run:
+            await self._erase_histories(executions)
+        return report
+
+    # What there is.
+
+    async def _sessions(self) -> list[_Target]:
+        found: dict[str, Execution] = {}
+        async for each in self._client.list_workflows(
+            f"WorkflowType = '{SESSION_WORKFLOW}' AND {of_tenant(self._tenant)}"
+        ):
+            if each.id not in found or each.status is WorkflowExecutionStatus.RUNNING:
+                found[each.id] = each
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def judge(each: Execution) -> _Target | None:
+            async with limit:
+                return await self._judge_session(each)
+
+        return [each for each in await asyncio.gather(*map(judge, found.values())) if each is not None]
+
+    async def _judge_session(self, found: Execution) -> _Target | None:
+        key = await read_memo(found, KEY_MEMO, "", str) or found.id
+        is_open = found.status is WorkflowExecutionStatus.RUNNING
+        target = _Target(found.id, key, self._tenant, is_open)
+        senders, last = await self._use_of(found)
+        if self._sender is not None and self._sender not in senders:
+            return None
+        if self._before is not None and last >= self._before:
+            return None
+        if self._sender is not None and (others := sorted(senders - {self._sender})) and not self._shared:
+            words = f"{len(others)} others have written to it ({', '.join(others[:3])}): name --shared to erase it as a whole"
+            self.report.remaining.append(Remaining("session", key, words))
+            return None
+        self.report.sessions.append(key)
+        return target
+
+    async def _use_of(self, found: Execution) -> tuple[set[str], datetime]:
+        """Return the senders of a session, and when it was last used; by its histories where it does not answer, or has ended."""
+        senders: set[str] = set()
+        last = found.start_time
+        try:
+            async for entry in oldest_first(SessionReader(self._client, found.id)):
+                last = max(last, datetime.fromisoformat(entry.at)) if found.close_time is None else last
+                if is_sent(entry):
+                    senders.add(entry.sender)
+        except RunError:
+            for each in await self._executions(found.id):
+                senders |= {name} if (name := each.typed_search_attributes.get(SENDER)) else set()
+                last = max(last, each.start_time)
+                if each.workflow_type != AGENT_WORKFLOW:
+                    async for text in self._values_of(each):
+                        senders |= _senders_in(text)
+            senders.discard(_ERASED_BY)
+        return senders, found.close_time or last
+
+    async def _runs(self, sessions: set[str]) -> list[_Target]:
+        parts = [f"WorkflowType = '{AGENT_WORKFLOW}'", of_tenant(self._tenant)]
+        if self._sender is not None:
+            parts.append(f"{SENDER_ATTRIBUTE} = {quoted(self._sender[:LONGEST_KEYWORD])}")
+        if self._before is not None:
+            parts.append(f"CloseTime < '{self._before.isoformat()}'")
+        found: dict[str, _Target] = {}
+        async for each in self._client.list_workflows(" AND ".join(parts)):
+            session = each.id.partition("/")[0] if each.id.startswith(SESSION_PREFIX) else None
+            if session in sessions or (session is not None and self._sender is None):
+                continue  # it leaves with its session
+            is_open = each.status is WorkflowExecutionStatus.RUNNING
+            found[each.id] = _Target(each.id, is_open=is_open or (each.id in found and found[each.id].is_open))
+            if is_open and self._before is not None:
+                del found[each.id]
+        tops = [id for id in found if not any(f"{id[:n]}" in found for n in _slashes(id))]
+        self.report.runs += sorted(id for id in tops if not id.startswith(SESSION_PREFIX))
+        self.report.session_runs += sorted(id for id in tops if id.startswith(SESSION_PREFIX))
+        return [found[id] for id in tops]
+
+    async def _note_schedules(self, sender: str) -> None:
+        async for each in walk_schedules(self._client, self._tenant):
+            with contextlib.suppress(RunError, RPCError):
+                view = await Schedule(self._client, each.name, tenant=self._tenant, task_queue="").show()
+                if view.sender == sender:
+                    words = f"it starts runs for {sender}: delete it by perdure schedule delete"
+                    self.report.remaining.append(Remaining("schedule", each.name, words))
+
+    async def _executions(self, id: str) -> list[Execution]:
+        found: dict[str, Execution] = {}
+        for query in (f"WorkflowId = {quoted(id)}", f"WorkflowId STARTS_WITH {quoted(id + '/')}"):
+            async for each in self._client.list_workflows(query):
+                found[each.run_id] = each
+        return [*found.values()]
+
+    # How it leaves.
+
+    async def _end(self, targets: Iterable[_Target]) -> None:
+        """End what runs, so that nothing is written any more: sessions with their hooks, runs at once."""
+        for target in targets:
+            handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(target.id)
+            if target.key and target.is_open:
+                address = Address(self._client, target.key, target.tenant, known=target.id)
+                deletion = SessionDeletion(sender=_ERASED_BY, rights=[EVERYTHING])
+                with contextlib.suppress(NoWorkerError, MessageRefusedError, RunNotFoundError):
+                    await update(self._client, address, END, deletion)
+                    with contextlib.suppress(TimeoutError, Exception):
+                        async with asyncio.timeout(_ENDS_WITHIN):
+                            await handle.result()
+            for each in await self._executions(target.id):
+                if each.status is WorkflowExecutionStatus.RUNNING:
+                    with _gone_is_well():
+                        running: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(
+                            each.id, run_id=each.run_id
+                        )
+                        await running.terminate(reason="erased")
+
+    async def _erase_stored(self, ids: set[str], executions: Iterable[Execution]) -> None:
+        """Remove values, and the files that nothing else of the tenant's names."""
+        report = self.report
+        if self._storage is None:
+            return
+        files: set[bytes] = set()
+        for each in executions:
+            files |= await self._files_of(each)
+        kept = await self._named_elsewhere(files, ids) if files else {}
+        for digest, by in sorted(kept.items()):
+            report.remaining.append(Remaining("file", digest.decode(), f"{by} has it too"))
+        for digest in sorted(files - kept.keys()):
+            name = digest.decode()
+            if report.dry_run:
+                with contextlib.suppress(Exception):  # its codec's key may be gone
+                    report.files += await self._media.find(name) is not None
+            else:
+                report.files += await self._media.delete(name)
+        for id in sorted(ids):
+            report.values += await self._storage.erase_owned(self._client.namespace, id, dry_run=report.dry_run)
+
+    async def _named_elsewhere(self, files: set[bytes], ids: set[str]) -> dict[bytes, str]:
+        """Return those files that other runs or sessions of the tenant name, each with one of these."""
+        found: dict[bytes, str] = {}
+        async for each in self._client.list_workflows(f"WorkflowType NOT IN ('{AUDIT_WORKFLOW}', '{LEDGER_WORKFLOW}')"):
+            if each.id in ids or (each.typed_search_attributes.get(TENANT) or self._tenant) != self._tenant:
+                continue
+            for digest in await self._files_of(each) & files:
+                found[digest] = each.id
+            if len(found) == len(files):
+                break
+        return found
+
+    async def _files_of(self, each: Execution) -> set[bytes]:
+        """Return the digests of files that a history names."""
+        found: set[bytes] = set()
+        async for text in self._values_of(each):
+            found |= {*_FILE.findall(text)}
+        return found
+
+    async def _values_of(self, each: Execution) -> AsyncIterator[bytes]:
+        """Yield the values of a history as JSON, and what is packed in them."""
+        handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(each.id, run_id=each.run_id)
+        try:
+            history = await handle.fetch_history()
+        except RPCError as error:
+            if error.status != RPCStatusCode.NOT_FOUND:
+                raise
+            return
+        for payload in (one for event in history.events for one in _payloads(event)):
+            for text in _unpacked(await self._read(payload)):
+                yield text
+
+    async def _read(self, payload: Payload) -> bytes:
+        """Return the bytes of a value; none where its key, or the stored value itself, is gone, and with it what it names."""
+        with contextlib.suppress(Exception):  # a codec may raise anything
+            [raw] = await self._client.data_converter.decode([payload], [RawValue])
+            return bytes(raw.payload.data)
+        return b""
+
+    async def _erase_histories(self, executions: Iterable[Execution]) -> None:
+        for each in {one.run_id: one for one in executions}.values():
+            request = DeleteWorkflowExecutionRequest(
+                namespace=self._client.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=each.id, run_id=each.run_id),
+            )
+            try:
+                await self._client.workflow_service.delete_workflow_execution(request)
+            except RPCError as error:
+                if error.status in UNANSWERED:
+                    raise
+                if error.status != RPCStatusCode.NOT_FOUND:
+                    await self._note_history(each, f"the server does not delete its history: {error.message}")
+
+    async def _note_history(self, each: Execution, why: str) -> None:
+        described = await self._client.workflow_service.describe_namespace(
+            DescribeNamespaceRequest(namespace=self._client.namespace)
+        )
+        kept = timedelta(seconds=described.config.workflow_execution_retention_ttl.seconds)
+        until = (each.close_time or datetime.now(UTC)) + kept
+        self.report.remaining.append(Remaining("run", each.id, why, until.isoformat(timespec="seconds")))
+
+
+@contextlib.contextmanager
+def _gone_is_well() -> Iterator[None]:
+    try:
+        yield
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+
+
+def _slashes(id: str) -> Iterator[int]:
+    return (place for place, letter in enumerate(id) if letter == "/")
+
+
+def _payloads(message: Message) -> Iterator[Payload]:
+    """Yield the payloads in a message of Temporal's, at any depth."""
+    if isinstance(message, Payload):
+        yield message
+        return
+    for descriptor, value in message.ListFields():
+        if descriptor.message_type is None:
+            continue
+        if descriptor.message_type.GetOptions().map_entry:
+            values = [each for each in value.values() if isinstance(each, Message)]
+        else:
+            values = [value] if isinstance(value, Message) else [*value]
+        for each in values:
+            yield from _payloads(each)
+
+
+def _unpacked(text: bytes) -> Iterator[bytes]:
+    """Yield the JSON of a value, and what is packed in it."""
+    yield text
+    for packed in _PACKED.findall(text):
+        with contextlib.suppress(ValueError, zlib.error):
+            yield from _unpacked(zlib.decompress(base64.b64decode(packed)))
+
+
+def _senders_in(text: bytes) -> set[str]:
+    """Return the senders of messages in the JSON of a session's value."""
+    found = set()
+    for name in _SENDER.findall(text):
+        with contextlib.suppress(JsonError):
+            found.add(str(loads(name)))
+    return found - {""}

@@ -1,0 +1,203 @@
+"""Erasure of a person's runs and sessions, in Temporal and in external storage (R24.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.client import Client
+from temporalio.converter import StorageDriverStoreContext, StorageDriverWorkflowInfo
+from temporalio.testing import WorkflowEnvironment
+
+from perdure import Agent, Media, Perdure, RunNotFoundError, tool
+from perdure.activities.transcripts import recall
+from perdure.client.erasure import Eraser
+from perdure.errors import MediaError, RunError
+from perdure.hosting._storage import FileStorage
+from perdure.hosting.connection import data_converter
+from perdure.runs.audit import verify_chain
+from tests.support import Harness, agent, harness, perdure, storage_fixture
+from tests.timeouts import HANG
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+storage = storage_fixture()
+
+
+@tool(safe=True)
+def long(size: int) -> str:
+    """Return a text that is stored outside."""
+    return uuid.uuid4().hex * (size // 32)
+
+
+CALLS: dict[str, Any] = {
+    "calls": [{"_tool": "long", "size": 300_000, "_outputPath": "†state.t"}],
+    "output": {"ok": True},
+}
+
+
+@asynccontextmanager
+async def working(server: WorkflowEnvironment, **options: Any) -> AsyncIterator[tuple[Perdure, Harness, str]]:
+    address = server.client.service_client.config.target_host
+    client = await Client.connect(address, data_converter=data_converter())
+    async with harness(client, [long, recall], lambda _: CALLS, **options) as it:
+        yield Perdure(client, task_queue=it.task_queue), it, f"tenant-{uuid.uuid4().hex[:8]}"
+
+
+async def until_listed(api: Perdure, tenant: str, runs: int) -> None:
+    """The index is a moment late."""
+    from perdure import Selection
+
+    async with asyncio.timeout(HANG):
+        while True:
+            rows = [row async for row in api.list_runs(Selection(tenant=tenant))]
+            if len(rows) >= runs and all(row.ended_at for row in rows):
+                return
+            await asyncio.sleep(0.05)
+
+
+def values(folder: Path) -> list[Path]:
+    """The stored values and files, without the notes of their owners."""
+    kinds = ("owners", "references")
+    return [each for each in folder.rglob("*") if each.is_file() and each.relative_to(folder).parts[0] not in kinds]
+
+
+async def test_r24_5_a_persons_runs_sessions_values_and_files_leave_and_those_of_others_stay(
+    dev_server: WorkflowEnvironment, storage: Path
+) -> None:
+    photo, shared = (
+        Media(data=b"only ann's", name="a.txt"),
+        Media(data=b"ann's and bob's", name="b.txt"),
+    )
+    document = Agent.of(agent("long"))
+    async with working(dev_server) as (api, _, tenant):
+        mine = await api.start(document, {"files": [photo, shared]}, id=f"{tenant}-ann", sender="ann", tenant=tenant)
+        theirs = await api.start(document, {"files": [shared]}, id=f"{tenant}-bob", sender="bob", tenant=tenant)
+        await mine.result(HANG)
+        await theirs.result(HANG)
+        own = api.session("own", tenant=tenant, agent=document)
+        both = api.session("both", tenant=tenant, agent=document)
+        await own.ask("hello", sender="ann", timeout=HANG)
+        await both.ask("hello", sender="ann", timeout=HANG)
+        await both.ask("hello", sender="bob", timeout=HANG)
+        await until_listed(api, tenant, 5)
+        before = len(values(storage))
+        planned = await api.erase(tenant=tenant, sender="ann", dry_run=True)
+        assert (planned.runs, planned.sessions, len(planned.session_runs)) == ([mine.id], ["own"], 1)
+        assert len(values(storage)) == before
+        env = {"PERDURE_STORAGE": str(storage), "TEMPORAL_ADDRESS": api.client.service_client.config.target_host}
+        words = ("erase", "--tenant", tenant, "--sender", "ann")
+        refused = await perdure(*words, env=env)
+        assert (refused.code, "Add --yes" in refused.err) == (2, True)
+        shown = await perdure(*words, "--dry-run", env=env)
+        assert shown.out.startswith("would remove 1 session, 2 runs, ")
+        done = await perdure(*words, "--yes", "--json", env=env | {"PERDURE_TASK_QUEUE": api.task_queue})
+        report = json.loads(done.out)
+        assert done.code == 0, (done.err, report)
+        assert (report["values"], report["files"]) == (planned.values, planned.files)
+        assert report["executions"] >= planned.executions >= 3
+        assert report["values"] >= 3
+        assert report["files"] == 1
+        kinds = {(each["what"], each["id"]) for each in report["remaining"]}
+        assert kinds == {("session", "both"), ("file", shared.digest)}
+        assert not await own.exists()
+        with pytest.raises(MediaError, match="not stored"):
+            await api.load_media(photo.value.as_json(), tenant=tenant)
+        assert (await api.load_media(shared.value.as_json(), tenant=tenant)).read() == b"ann's and bob's"
+        assert (await theirs.view()).status == "completed"
+        assert [entry["sender"] for entry in (await both.show()).entries if entry["type"] == "message"] == [
+            "ann",
+            "bob",
+        ]
+        # The session of both leaves as a whole, if that is wanted; and with everybody's, what is old.
+        rest = await api.erase(tenant=tenant, sender="ann", shared=True)
+        assert "both" in rest.sessions
+        assert {each.what for each in rest.remaining} == {"file"}
+        assert not await both.exists()
+        everything = await api.erase(tenant=tenant, before=datetime.now(UTC) + timedelta(minutes=1))
+        assert theirs.id in everything.runs
+        assert not values(storage)
+        await until_gone(api, tenant)
+        for run in (mine, theirs):
+            with pytest.raises(RunNotFoundError):
+                await run.view()
+
+
+async def until_gone(api: Perdure, tenant: str) -> None:
+    """The server carries out deletions later."""
+    async with asyncio.timeout(HANG):
+        later = datetime.now(UTC) + timedelta(hours=1)
+        while True:
+            if (await api.erase(tenant=tenant, before=later, dry_run=True)).executions == 0:
+                return
+            await asyncio.sleep(0.5)
+
+
+async def breaks(*_: Any) -> None:
+    raise ConnectionError
+
+
+async def test_r24_5_an_erasure_that_is_broken_off_anywhere_is_completed_when_it_is_repeated(
+    dev_server: WorkflowEnvironment, storage: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = tmp_path / "audit.jsonl"
+    monkeypatch.setenv("PERDURE_AUDIT", f"file:{log}")
+    file = Media(data=b"a file", name="a.txt")
+    async with working(dev_server, audit=f"file:{log}") as (api, _, tenant):
+        run = await api.start(Agent.of(agent("long")), {"files": [file]}, sender="ann", tenant=tenant)
+        await run.result(HANG)
+        session = api.session("own", tenant=tenant, agent=Agent.of(agent("long")))
+        await session.ask("hello", sender="ann", timeout=HANG)
+        await until_listed(api, tenant, 2)
+        for step in ("_erase_stored", "_erase_histories"):
+            with monkeypatch.context() as patch:
+                patch.setattr(Eraser, step, breaks)
+                with pytest.raises(ConnectionError):
+                    await api.erase(tenant=tenant, sender="ann", by="bob")
+        report = await api.erase(tenant=tenant, sender="ann", by="bob")
+        assert (report.runs, report.sessions, report.remaining) == ([run.id], ["own"], [])
+        assert not values(storage)
+        text = ""
+        async with asyncio.timeout(HANG):
+            while '"complete":true' not in text:
+                await asyncio.sleep(0.05)
+                text = log.read_text(encoding="utf-8") if log.exists() else ""
+    lines = log.read_text(encoding="utf-8").splitlines()
+    assert verify_chain(lines).last == len(lines)
+    erasures = [entry for line in lines if (entry := json.loads(line)["entry"])["action"] == "erasure"]
+    assert [(each["by"], each["data"].get("complete", False)) for each in erasures] == [
+        ("bob", False),
+        ("bob", False),
+        ("bob", False),
+        ("bob", True),
+    ]
+
+
+async def test_r24_5_an_erasure_without_a_person_and_a_time_is_refused(dev_server: WorkflowEnvironment) -> None:
+    with pytest.raises(RunError, match="name the sender, or a time"):
+        await Perdure(dev_server.client).erase(tenant="acme")
+
+
+async def test_r24_5_a_stored_value_leaves_with_its_last_owner(tmp_path: Path) -> None:
+    storage, payload = FileStorage(tmp_path), Payload(data=b"x" * 100)
+
+    def of(id: str) -> StorageDriverStoreContext:
+        return StorageDriverStoreContext(target=StorageDriverWorkflowInfo(namespace="default", id=id))
+
+    [claim] = await storage.store(of("a"), [payload])
+    assert await storage.store(of("b"), [payload]) == [claim]
+    assert await storage.erase_owned("default", "a", dry_run=True) == 0
+    assert await storage.erase_owned("default", "a") == 0
+    assert len(values(tmp_path)) == 1
+    assert await storage.erase_owned("other", "b") == 0
+    assert await storage.erase_owned("default", "b", dry_run=True) == 1
+    assert await storage.erase_owned("default", "b") == 1
+    assert values(tmp_path) == []
+    assert await storage.erase_owned("default", "b") == 0
