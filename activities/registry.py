@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from perdure.activities.hooks import HookRegistry
 from perdure.agents.agent import Agent
@@ -34,6 +36,8 @@ class Registry:
         """The functions that deliver replies, likewise."""
         self.notification_routes = RouteFunctions()
         """The functions that deliver notifications, likewise."""
+        self.evaluators: list[type[Any]] = []
+        """The classes of evaluators of `pydantic-evals`, likewise (R22.3)."""
         for function in functions:
             self.add(function)
 
@@ -92,10 +96,12 @@ def load_tools(modules: Iterable[str]) -> Registry:
         hooks += [each for agent in agents for each in agent.hooks]
         routes = [each for value in vars(module).values() for each in routes_of(value)]
         informing = [each for value in vars(module).values() for each in notification_routes_of(value)]
-        if not found and not hooks and not routes and not informing:
+        scoring = _evaluators_of(module)
+        if not found and not hooks and not routes and not informing and not scoring:
             raise ToolDefinitionError(
                 f"the module {name!r} has no tools: decorate functions with @tool{_place_of(module)}"
             )
+        registry.evaluators += scoring
         for route in routes:
             registry.routes.add(route)
         for route in informing:
@@ -140,6 +146,20 @@ def _tools_of(module: ModuleType) -> Iterator[ToolFunction]:
     for value in vars(module).values():
         function = tool_function(value)
         yield from framework_tools(value) if function is None else [function]
+
+
+def _evaluators_of(module: ModuleType) -> list[type[Any]]:
+    """Return the classes of evaluators that a module defines. A module that has not imported `pydantic-evals` has none."""
+    library = sys.modules.get("pydantic_evals.evaluators")
+    base = None if library is None else library.Evaluator
+    return [
+        value
+        for value in vars(module).values()
+        if base is not None
+        and isinstance(value, type)
+        and issubclass(value, base)
+        and value.__module__ == module.__name__
+    ]
 
 
 def _agents_of(module: ModuleType) -> list[Agent]:

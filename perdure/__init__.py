@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from perdure.agents.media import Image, Media
     from perdure.approvals.requests import WaitingEntry, WaitingView
     from perdure.client.errors import RunFailedError, RunRefusedError
+    from perdure.client.evaluations import Evaluation
     from perdure.client.perdure import Perdure
     from perdure.client.run import Run
     from perdure.client.schedules import ListedSchedule, Schedule, ScheduledRun, ScheduleView
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from perdure.hooks.answers import refuse
     from perdure.hooks.decorator import hook
     from perdure.hosting.plugin import PerdurePlugin
+    from perdure.runs.evaluation import EvaluationProgress, EvaluationResult, RunScore
     from perdure.runs.events import Event
     from perdure.runs.notifications import Notification, notification_route
     from perdure.runs.what_if import CallNote, RunReport, WhatIfReport
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 
 _LATER: Final = {
     "Agent": "perdure.agents.agent",
+    "Evaluation": "perdure.client.evaluations",
+    **dict.fromkeys(("EvaluationProgress", "EvaluationResult", "RunScore"), "perdure.runs.evaluation"),
     "Event": "perdure.runs.events",
     **dict.fromkeys(("Image", "Media"), "perdure.agents.media"),
     "Notification": "perdure.runs.notifications",
@@ -105,6 +109,9 @@ __all__ = [
     "CallNote",
     "CallView",
     "DecisionRefusedError",
+    "Evaluation",
+    "EvaluationProgress",
+    "EvaluationResult",
     "Event",
     "Image",
     "ListedRun",
@@ -130,6 +137,7 @@ __all__ = [
     "RunPage",
     "RunRefusedError",
     "RunReport",
+    "RunScore",
     "RunTimeoutError",
     "RunView",
     "Schedule",

@@ -14,7 +14,7 @@ from perdure.agents.schema import described
 from perdure.approvals.policy import Policy
 from perdure.models.usage import Price
 from perdure.rules.rules import BaseRule
-from perdure.runs.agent import Config, Models, ModelSampling, PromptConfig, Sampling
+from perdure.runs.agent import Config, Evaluate, Models, ModelSampling, PromptConfig, Sampling
 from perdure.runs.notifications import Notify, WaitingStep
 from perdure.values.json import dumps
 from perdure.values.messages import SessionRules
@@ -29,6 +29,7 @@ _NAMES: Final[dict[Any, str]] = {
     PromptConfig: "PromptOptions",
     WaitingStep: "WaitingStepOptions",
     Notify: "NotifyOptions",
+    Evaluate: "EvaluateOptions",
     Config: "AgentOptions",
 }
 _EXAMPLES: Final = {
@@ -41,6 +42,7 @@ _EXAMPLES: Final = {
     "PromptOptions": 'Agent("shopper", prompt={"skills": True, "files": ["HOUSE.md"]})',
     "WaitingStepOptions": 'Agent("shopper", notify={"approval_waiting": [{"after": 3600, "routes": ["boss"]}]})',
     "NotifyOptions": 'Agent("shopper", notify={"approval_requested": ["ops"], "run_failed": ["ops"]})',
+    "EvaluateOptions": 'Agent("shopper", evaluate={"evaluators": [{"MaxCost": 0.05}], "share": 0.1})',
     "AgentOptions": 'Agent("shopper", max_requests=10, deadline=600, cost_budget=0.5)',
 }
 """One use of each class."""

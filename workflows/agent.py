@@ -19,6 +19,7 @@ from perdure.workflows.children import ChildRuns
 from perdure.workflows.claim_check import ParentRun, payloads_query, whole
 from perdure.workflows.dispatch import Dispatcher, Routing, full
 from perdure.workflows.display import RunDisplay
+from perdure.workflows.evaluations import start_score
 from perdure.workflows.failures import message_of
 from perdure.workflows.hooks import ExecutionHooks, call_end_hooks
 from perdure.workflows.messages import Mailbox
@@ -469,12 +470,14 @@ class AgentWorkflow:
                 await call_end_hooks(self._hooks, run, sender, error=error)
                 await driver.notifications.end(error=error)
                 await driver.audit.settle()
+                await start_score(run)
                 await self._display.settle()
                 raise
             await driver.shares.settle()
             await call_end_hooks(self._hooks, run, sender, result)
             await driver.notifications.end(result)
             await driver.audit.settle()
+            await start_score(run)
             await self._display.settle()
             return result
 

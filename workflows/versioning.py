@@ -11,6 +11,7 @@ from temporalio.common import VersioningBehavior
 
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.audit import AuditWorkflow
+from perdure.workflows.evaluations import EvaluatedRunWorkflow, EvaluationWorkflow
 from perdure.workflows.keys import KeyWorkflow
 from perdure.workflows.ledger import LedgerWorkflow
 from perdure.workflows.loops import LoopWorkflow
@@ -21,6 +22,7 @@ from perdure.workflows.session_transcript import SegmentWorkflow
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError
     from perdure.runs.audit import AUDIT_WORKFLOW
+    from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW, EVALUATION_WORKFLOW
     from perdure.runs.ledger import LEDGER_WORKFLOW
     from perdure.runs.loops import LOOP_WORKFLOW
     from perdure.runs.notifications import NOTIFICATION_WORKFLOW
@@ -64,6 +66,11 @@ UpgradedAuditWorkflow = _versioned("UpgradedAuditWorkflow", AuditWorkflow, AUDIT
 UpgradedNotificationWorkflow = _versioned(
     "UpgradedNotificationWorkflow", NotificationWorkflow, NOTIFICATION_WORKFLOW, _UPGRADE
 )
+# An evaluation takes hours, and continues as new on the way; its runs are pinned, as all runs are.
+UpgradedEvaluationWorkflow = _versioned("UpgradedEvaluationWorkflow", EvaluationWorkflow, EVALUATION_WORKFLOW, _UPGRADE)
+UpgradedEvaluatedRunWorkflow = _versioned(
+    "UpgradedEvaluatedRunWorkflow", EvaluatedRunWorkflow, EVALUATED_RUN_WORKFLOW, _UPGRADE
+)
 
 VERSIONED: Final[dict[type, type]] = {
     AgentWorkflow: PinnedAgentWorkflow,
@@ -74,6 +81,8 @@ VERSIONED: Final[dict[type, type]] = {
     LedgerWorkflow: UpgradedLedgerWorkflow,
     AuditWorkflow: UpgradedAuditWorkflow,
     NotificationWorkflow: UpgradedNotificationWorkflow,
+    EvaluationWorkflow: UpgradedEvaluationWorkflow,
+    EvaluatedRunWorkflow: UpgradedEvaluatedRunWorkflow,
 }
 """Each workflow, and what a worker with a deployment version registers in its place."""
 WORKFLOWS: Final = tuple(VERSIONED)

@@ -185,6 +185,23 @@ class NotifyOptions(TypedDict, total=False):
     """Share of `token_budget`, or of `cost_budget`, that is nearly all. Default: `0.8`."""
 
 
+class EvaluateOptions(TypedDict, total=False):
+    """The evaluators of an agent's finished runs in production, and how many runs they score.
+
+    ```python
+    Agent("shopper", evaluate={"evaluators": [{"MaxCost": 0.05}], "share": 0.1})
+    ```
+    """
+
+    evaluators: Sequence[Any]
+    """Evaluators of `pydantic-evals`, as a dataset file writes them: `"IsInstance"`, `{"MaxCost": 0.05}`. None: no run
+    is scored."""
+    share: float
+    """The share of runs that is scored: 0.1 is one of ten. The run's id decides. Default: `1.0`."""
+    per_day: int
+    """Runs of the agent that are scored in one day (UTC), over all workers. Default: `100`."""
+
+
 class AgentOptions(TypedDict, total=False):
     """The `config` of an agent file; every key may be left out.
 
@@ -249,6 +266,8 @@ class AgentOptions(TypedDict, total=False):
     """Rules that hold of every run, whatever its model plans and its people approve."""
     notify: NotifyOptions
     """Who is informed when an approval is requested or waits, a budget is nearly used, or a run ends."""
+    evaluate: EvaluateOptions
+    """Evaluators that score a sample of the agent's finished runs."""
     trusted_clients: Sequence[str]
     """Clients of the gateway whose histories and function results count as their user's own: `TENANT/SENDER`, `SENDER`
     without a tenant, `*` for all."""

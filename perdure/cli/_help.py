@@ -68,8 +68,8 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "audit, limits, erase": "Verify an audit log; show sums; remove a person's data.",
         "undo, promote": "Take back what a run has done; make an agent of its plan.",
         "fork, what-if": "Run again from a point; play runs under a change.",
-        "record, replay": "Write a run as a test case; replay runs before a deploy.",
-        "codec-server": "Decrypt values for Temporal's Web UI.",
+        "record, eval": "Write runs as cases; score an agent over cases.",
+        "replay, codec-server": "Replay runs before a deploy; decrypt values for the UI.",
     },
 }
 """All commands with one line each, by what a person wants to do."""

@@ -1,8 +1,7 @@
-"""`perdure fork`, `perdure what-if`, `perdure record` and `perdure replay`."""
+"""`perdure fork`, `perdure what-if` and `perdure replay`."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,14 +16,12 @@ from perdure.cli._execute import Json, RunId, connected, execute
 from perdure.cli._help import Commands
 from perdure.cli._list_commands import Query, Since, Tenant, check_since
 from perdure.cli._options import configured
-from perdure.cli._run_view import print_result
+from perdure.cli._run_view import started_and_shown
 from perdure.cli._what_if_view import print_what_if
 from perdure.client.selection import Selection
-from perdure.errors import SettingsError
 from perdure.hosting.settings import Settings
 from perdure.rules import parse_rules
 from perdure.runs.what_if import RunReport, WhatIfReport
-from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject, dumps
 from perdure.values.references import MISSING
 
@@ -81,25 +78,14 @@ def fork(
                 )
         results = _by_call(result, "--result", "2.1=true")
 
-    async def start(perdure: Perdure) -> tuple[str, RunView | None]:
-        run = await perdure.get_run(run_id).fork(
+    started_and_shown(
+        lambda perdure: perdure.get_run(run_id).fork(
             at, agent=found, input=given, edits=edits, results=results, model=model, id=id
-        )
-        if no_wait:
-            return run.id, None
-        if not as_json:
-            print(f"{run.id}: {run_id} at {at}", file=sys.stderr)
-        return run.id, await run.wait()
-
-    name, view = connected(start)
-    if view is None:
-        print(dumps({"runId": name}) if as_json else name)
-        return
-    if as_json:
-        print(dumps(view.result().as_json()))
-    else:
-        print_result(screen(), view)
-    raise SystemExit(0 if view.status == "completed" else FAILED)
+        ),
+        lambda started: f"{started}: {run_id} at {at}",
+        no_wait=no_wait,
+        as_json=as_json,
+    )
 
 
 @histories_app.command("what-if")
@@ -186,30 +172,6 @@ def _by_call(options: list[str] | None, name: str, example: str) -> JsonObject:
             raise CommandError(f"{name} {each[:80]}: expected CALL=JSON, as {example}", USAGE)
         found[call] = json_option(text, f"{name} {call}")
     return found
-
-
-@histories_app.command()
-def record(
-    run_id: RunId,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write it there instead of printing it.")
-    ] = None,
-) -> None:
-    """Write a run down as a case: what the model answered, what tools returned, what people decided. See perdure.testing.replay.
-
-    It holds what the run read and wrote: look at it before it is shared.
-    """
-    from perdure.testing import cases  # replays histories, as no other command but replay does
-
-    case = connected(lambda perdure: cases.record(perdure.get_run(run_id)))
-    if out is None:
-        print(cases.case_text(case))
-        return
-    with one_line_errors():
-        try:
-            cases.write_case(case, out)
-        except OSError as error:
-            raise SettingsError(f"{out} cannot be written: {error.strerror}") from None
 
 
 @histories_app.command()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
@@ -16,6 +17,8 @@ from rich.text import Text
 
 from perdure.approvals.requests import WaitingEntry, WaitingView
 from perdure.cli._console import harmless, screen, table, wait_line
+from perdure.cli._errors import FAILED
+from perdure.cli._execute import connected
 from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestContext, RequestResult, RequestView
 from perdure.models.schemas import make_strict
@@ -28,6 +31,8 @@ from perdure.values.media import without_media
 
 if TYPE_CHECKING:
     from perdure.client.histories import Exchange
+    from perdure.client.perdure import Perdure
+    from perdure.client.run import Run
 
 
 STYLE: Final = {
@@ -192,6 +197,33 @@ def _span(call: CallView, origin: float) -> str:
 
 def _seconds(time: str | None) -> float | None:
     return None if time is None else datetime.fromisoformat(time).timestamp()
+
+
+def started_and_shown(
+    start: Callable[[Perdure], Awaitable[Run[Any]]], words: Callable[[str], str], *, no_wait: bool, as_json: bool
+) -> None:
+    """Start a run that comes of another one, wait for its end, print the result, and leave with 1 unless it completed.
+
+    `words` returns the line that names the new run. With `no_wait` its id alone is printed.
+    """
+
+    async def begin(perdure: Perdure) -> tuple[str, RunView | None]:
+        run = await start(perdure)
+        if no_wait:
+            return run.id, None
+        if not as_json:
+            print(words(run.id), file=sys.stderr)
+        return run.id, await run.wait()
+
+    name, view = connected(begin)
+    if view is None:
+        print(dumps({"runId": name}) if as_json else name)
+        return
+    if as_json:
+        print(dumps(view.result().as_json()))
+    else:
+        print_result(screen(), view)
+    raise SystemExit(0 if view.status == "completed" else FAILED)
 
 
 def print_result(console: Console, view: RunView) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,13 +13,9 @@ from perdure.cli._console import harmless, screen, table
 from perdure.cli._errors import FAILED
 from perdure.cli._execute import Json, RunId, connected
 from perdure.cli._help import Commands
-from perdure.cli._run_view import print_result
+from perdure.cli._run_view import started_and_shown
 from perdure.runs.undo import Effect, UndoPlan
-from perdure.runs.wire import RunView
 from perdure.values.json import dumps, shorten
-
-if TYPE_CHECKING:
-    from perdure.client.perdure import Perdure
 
 undo_app = Commands()
 
@@ -58,23 +54,12 @@ def undo(
         if plan.undoes and not typer.confirm(f"undo {len(plan.undoes)} calls of {run_id}?", err=True):
             raise SystemExit(FAILED)
 
-    async def start(perdure: Perdure) -> tuple[str, RunView | None]:
-        run = await perdure.get_run(run_id).undo(to=to, no_effect=settled)
-        if no_wait:
-            return run.id, None
-        if not as_json:
-            print(f"perdure: undone by {run.id}", file=sys.stderr)
-        return run.id, await run.wait()
-
-    name, view = connected(start)
-    if view is None:
-        print(dumps({"runId": name}) if as_json else name)
-        return
-    if as_json:
-        print(dumps(view.result().as_json()))
-    else:
-        print_result(screen(), view)
-    raise SystemExit(0 if view.status == "completed" else FAILED)
+    started_and_shown(
+        lambda perdure: perdure.get_run(run_id).undo(to=to, no_effect=settled),
+        lambda started: f"perdure: undone by {started}",
+        no_wait=no_wait,
+        as_json=as_json,
+    )
 
 
 def print_plan(console: Console, plan: UndoPlan) -> None:

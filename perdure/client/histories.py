@@ -35,6 +35,7 @@ from perdure.hosting.telemetry import silent_runtime
 from perdure.models.requests import RequestContext, RequestInput, RequestResult
 from perdure.plan import Call
 from perdure.runs.audit import AUDIT_WORKFLOW
+from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW, EVALUATION_WORKFLOW
 from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.notifications import NOTIFICATION_WORKFLOW
@@ -45,6 +46,7 @@ from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
 from perdure.tools.tool import Tool
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.audit import AuditWorkflow
+from perdure.workflows.evaluations import EvaluatedRunWorkflow, EvaluationWorkflow
 from perdure.workflows.keys import KeyWorkflow
 from perdure.workflows.ledger import LedgerWorkflow
 from perdure.workflows.loops import LoopWorkflow
@@ -62,6 +64,8 @@ WORKFLOWS: Final[dict[str, type]] = {
     KEY_WORKFLOW: KeyWorkflow,
     LEDGER_WORKFLOW: LedgerWorkflow,
     AUDIT_WORKFLOW: AuditWorkflow,
+    EVALUATION_WORKFLOW: EvaluationWorkflow,
+    EVALUATED_RUN_WORKFLOW: EvaluatedRunWorkflow,
 }
 """All workflow types of Perdure, and what replays them: hooks and versions change no command of a replay."""
 

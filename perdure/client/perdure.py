@@ -6,7 +6,8 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
 from pydantic_core import to_jsonable_python
 from temporalio.client import Client
@@ -23,6 +24,7 @@ from perdure.client import approvals, run_operations, standing_approvals
 from perdure.client.approvals import PAGE
 from perdure.client.erasure import Eraser, ErasureReport
 from perdure.client.errors import clear_errors
+from perdure.client.evaluations import Evaluation, start_evaluation
 from perdure.client.run import Run
 from perdure.client.schedules import ListedSchedule, Schedule, walk_schedules
 from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, WaitingPage
@@ -38,6 +40,7 @@ from perdure.queries.media_store import MediaStore
 from perdure.rules import Rule
 from perdure.runs.agent import parse_prompt, written_keys
 from perdure.runs.audit import AuditBatch, AuditData, entry
+from perdure.runs.evaluation import Decide
 from perdure.runs.events import Event
 from perdure.runs.ledger import AccountView
 from perdure.runs.standing_approvals import StandingApproval
@@ -47,6 +50,9 @@ from perdure.values.json import Json, JsonObject
 from perdure.values.media import media_within
 from perdure.values.messages import Mode, Priority, SessionRules, check_priority
 from perdure.values.references import MISSING
+
+if TYPE_CHECKING:
+    from pydantic_evals import Dataset
 
 T = TypeVar("T")
 
@@ -570,6 +576,59 @@ class Perdure:
                 limit=limit,
                 on_run=on_run,
             )
+
+    async def evaluate(
+        self,
+        agent: Agent[Any],
+        dataset: str | Path | Dataset[Any, Any, Any],
+        *,
+        models: Iterable[str] = (),
+        evaluators: Iterable[Json] = (),
+        repeat: int = 1,
+        parallel: int = 8,
+        timeout: float = 3600.0,
+        decide: Decide = "reject",
+        tenant: str | None = None,
+        id: str | None = None,
+    ) -> Evaluation:
+        """Run an agent over the cases of a dataset, and score each run. The evaluation is a workflow: it goes on without this process.
+
+        `dataset`: a file, a folder, `module:name`, or a `Dataset` of `pydantic-evals`. `models`: models to compare (default: the agent's own).
+        `evaluators`: evaluators of all cases beside the dataset's, as its files name them. `repeat`: runs of each case and model (1).
+        `parallel`: runs at a time (8). `timeout`: seconds of one run, waits for people included (3,600). `decide`: the decision about calls
+        that ask a person: `reject` (default), `approve`, or `wait` for a person. `tenant`: the runs' tenant. `id`: the evaluation's id. The same id with
+        the same cases returns the evaluation that exists. Raises `SettingsError` for a dataset that cannot be evaluated, and `RunExistsError` for an id of another evaluation.
+
+        ```python
+        evaluation = await perdure.evaluate(shopper, "cases/", models=["gpt-4o", "gpt-4o-mini"], repeat=5)
+        for row in (await evaluation.wait()).totals():
+            print(row.model, row.rate.rate, row.cost)
+        ```
+        """
+        # R22.3
+        return await start_evaluation(
+            self.client,
+            agent,
+            dataset,
+            task_queue=self.task_queue,
+            models=[*models],
+            evaluators=[*evaluators],
+            repeat=repeat,
+            parallel=parallel,
+            timeout=timeout,
+            decide=decide,
+            tenant=tenant,
+            id=id,
+        )
+
+    def get_evaluation(self, id: str) -> Evaluation:
+        """Return an evaluation by its id; no server is asked.
+
+        ```python
+        result = await perdure.get_evaluation("eval-refunds-4f1c").wait()
+        ```
+        """
+        return Evaluation(self.client, id)
 
     async def cancel_runs(self, selection: Selection) -> int:
         """Cancel all selected runs that are running, as `Run.cancel` does, and return their number. Raises as

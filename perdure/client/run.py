@@ -25,10 +25,12 @@ from perdure.client._pending_activities import check_ends, failure_words, task_f
 from perdure.client._run_lists import STATUS
 from perdure.client.approvals import listed_below
 from perdure.client.errors import clear_errors, run_failed
+from perdure.client.evaluations import fetch_score
 from perdure.client.run_operations import AgentHandle, fetch_run
 from perdure.client.selection import RunOrigin, WaitingRequest, WaitingRow
 from perdure.errors import DecisionRefusedError, RunEndedError, RunError
 from perdure.queries import answer_of, was_undone
+from perdure.runs.evaluation import RunScore
 from perdure.runs.events import Event
 from perdure.runs.partial_output import PartialOutputEvents, PartialText
 from perdure.runs.procedures import Procedure
@@ -681,6 +683,19 @@ class Run(Generic[OutputT]):
         # R10.7
         with clear_errors(self._client, self.id):
             await approvals.withdraw(self._client, self.id, message, sender)
+
+    async def score(self) -> RunScore | None:
+        """Return the score of the run by its agent's `config.evaluate`, once it is there; `None`: it is not scored.
+
+        ```python
+        score = await run.score()
+        if score is not None:
+            print(score.passed, score.scores)
+        ```
+        """
+        # R22.4
+        with clear_errors(self._client, self.id):
+            return await fetch_score(self._client, self.id)
 
     async def cancel(self) -> None:
         """Cancel the run: its model stream, its running tools and its children are cancelled.

@@ -15,6 +15,7 @@ from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.audit import AuditWriter, audit
 from perdure.activities.calls import ToolActivity
 from perdure.activities.endpoints import Endpoints
+from perdure.activities.evaluations import ScoreActivity
 from perdure.activities.hooks import HookActivity
 from perdure.activities.ledger import find_standing_approvals, reserve, use_standing_approval
 from perdure.activities.named_functions import ApproveActivity, ChooseActivity, NamedFunctions
@@ -137,7 +138,7 @@ class WorkerParts:
         self._session_hooks = bool(registry.hooks.recorded("session"))
         self.workflows = [] if settings.tools_only else ours
         self.activities: list[Callable[..., Any]] = [self._tool]
-        hooks = HookActivity(registry.hooks)
+        hooks, scoring = HookActivity(registry.hooks), ScoreActivity(registry)
         if not settings.tools_only:
             self.activities += [
                 hooks.run,
@@ -169,6 +170,8 @@ class WorkerParts:
                 other_runs.update_run,
                 DeliverActivity(registry.routes, underway).deliver,
                 NotifyActivity(routes, underway).notify,
+                scoring.check,
+                scoring.score,
             ]
 
     def activates(self, patch: PatchActivationInput) -> bool:

@@ -29,6 +29,7 @@ from perdure.agents.modules import import_named
 from perdure.errors import SettingsError, causes_of
 from perdure.hosting.settings import in_force
 from perdure.runs.audit import AUDIT_WORKFLOW
+from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW, EVALUATION_WORKFLOW
 from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.loops import LOOP_WORKFLOW
 from perdure.runs.notifications import NOTIFICATION_WORKFLOW
@@ -76,6 +77,8 @@ WORKFLOW_TYPES: Final = frozenset(
         LEDGER_WORKFLOW,
         AUDIT_WORKFLOW,
         NOTIFICATION_WORKFLOW,
+        EVALUATION_WORKFLOW,
+        EVALUATED_RUN_WORKFLOW,
     }
 )
 """The types of all workflows of Perdure. Their handlers accept any argument, and judge it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
@@ -199,6 +200,24 @@ ImageHost: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9.*-]+$", max_le
 """The name of a host, where `*` is any part of it."""
 
 
+class Evaluate(BaseModel):
+    """The evaluators of an agent's finished runs in production, and how many runs they score."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    evaluators: list[Json] = Field(default_factory=list, max_length=20)
+    """Evaluators of `pydantic-evals`, as a dataset file writes them: `"IsInstance"`, `{"MaxCost": 0.05}`. None: no run is scored."""
+    share: float = Field(default=1.0, ge=0, le=1)
+    """The share of runs that is scored: 0.1 is one of ten. The run's id decides."""
+    per_day: int = Field(default=100, ge=1)
+    """Runs of the agent that are scored in one day (UTC), over all workers."""
+
+    def takes(self, run_id: str) -> bool:
+        """Whether the run belongs to the sample."""
+        number = int(hashlib.sha256(run_id.encode(errors="replace")).hexdigest()[:8], 16)
+        return bool(self.evaluators) and number < self.share * 16**8
+
+
 class Config(BaseModel):
     """The `config` of an agent file; every key may be left out."""
 
@@ -256,6 +275,8 @@ class Config(BaseModel):
     """Rules that hold of every run, whatever its model plans and its people approve (section 23)."""
     notify: Notify = Field(default_factory=Notify)
     """Who is informed when an approval is requested or waits, a budget is nearly used, or a run ends (R19.5)."""
+    evaluate: Evaluate = Field(default_factory=Evaluate)
+    """Evaluators that score a sample of the agent's finished runs (R22.4)."""
     trusted_clients: list[str] = Field(default_factory=list)
     """Clients of the gateway whose histories and function results count as their user's own: `TENANT/SENDER`, `SENDER` without a tenant, `*` for all (R15.2)."""
     image_hosts: list[ImageHost] = Field(default_factory=list)

@@ -17,6 +17,7 @@ from perdure.plan import Call
 
 _SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _PATIENCE: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0, 86400.0, 604800.0)
+_SHARES: Final = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _DOLLARS: Final = (0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
@@ -59,6 +60,19 @@ METRICS: Final[Mapping[str, Metric]] = {
         ),
         Metric(
             "perdure_fallbacks_total", "counter", "Requests given to another model, by the one that failed.", ("model",)
+        ),
+        Metric(
+            "perdure_evaluations_total",
+            "counter",
+            "Evaluators' results that hold or not.",
+            ("agent", "evaluator", "outcome"),
+        ),
+        Metric(
+            "perdure_evaluation_score",
+            "histogram",
+            "The numbers that evaluators returned.",
+            ("agent", "evaluator"),
+            _SHARES,
         ),
         Metric("perdure_calls_total", "counter", "Calls that ended, by how.", ("tool", "outcome")),
         Metric(

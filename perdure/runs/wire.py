@@ -71,6 +71,8 @@ VERSION_ATTRIBUTE: Final = "PerdureVersion"
 """Search attribute (Keyword) of such a run: the version of its agent, where its file has one. Set at its start (R24.10)."""
 COST_ATTRIBUTE: Final = "PerdureCost"
 """Search attribute (Double) of such a run: dollars, where they are known. Set at its end."""
+SCORE_ATTRIBUTE: Final = "PerdureScore"
+"""Search attribute (Double) of the workflow that has scored a run: the share of assertions that hold (R22.4)."""
 ATTRIBUTES: Final[Mapping[str, Literal["Int", "Keyword", "Double"]]] = {
     WAITING_ATTRIBUTE: "Int",
     AGENT_ATTRIBUTE: "Keyword",
@@ -79,6 +81,7 @@ ATTRIBUTES: Final[Mapping[str, Literal["Int", "Keyword", "Double"]]] = {
     TENANT_ATTRIBUTE: "Keyword",
     COST_ATTRIBUTE: "Double",
     VERSION_ATTRIBUTE: "Keyword",
+    SCORE_ATTRIBUTE: "Double",
 }
 """All of them, and what they hold: a worker registers them at its start."""
 SCHEDULE_ATTRIBUTE: Final = "TemporalScheduledById"

@@ -222,6 +222,7 @@ async def run_locally(
     fakes: Mapping[str, Any] | None = None,
     hooks: Iterable[Callable[[Any], Any]] = (),
     routes: Iterable[Callable[..., Any]] = (),
+    evaluators: Iterable[type[Any]] = (),
     people: Iterable[Person] = (),
     faults: Iterable[Kill] = (),
     server: Server = "time-skipping",
@@ -240,7 +241,8 @@ async def run_locally(
     `tools`: functions and modules with the tools that the agent names. `fakes`: by name, replacements of tools: a
     function (sync or async; a parameter `context` takes the `ToolContext`), a value to return, or an exception to
     raise; definition and policy stay the real tool's. `hooks`: functions with `@hook`, beside those of the modules.
-    `routes`: functions with `@reply_route` or `@notification_route`, likewise. `people`: those who decide (`approve`, …). `faults`: the deaths
+    `routes`: functions with `@reply_route` or `@notification_route`, likewise.
+    `evaluators`: classes of evaluators of `pydantic-evals`, likewise. `people`: those who decide (`approve`, …). `faults`: the deaths
     of the worker (`kill`). `server`: `time-skipping` skips waiting times; `dev` keeps real time and lists runs; or a
     running server: its address, a client, or a `WorkflowEnvironment`. `agents`: the folder of delegates. `functions`:
     modules whose functions agent files name. `approval_floor`: as of a worker (`never`). `timeout`: real seconds that a
@@ -282,6 +284,7 @@ async def run_locally(
         ]
         for route in informing:
             registry.notification_routes.add(route)
+        registry.evaluators += [*real.evaluators, *evaluators]
         scripted.bind(known, registry.definitions())
         options: dict[str, Any] = {
             "settings": Settings.model_construct(),

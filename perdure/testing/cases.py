@@ -23,6 +23,7 @@ from temporalio.converter import decode_typed_search_attributes
 
 from perdure import ToolContext, ToolError, branch
 from perdure.agents.agent import Agent
+from perdure.agents.datasets import recorded_evaluators
 from perdure.approvals.decisions import KINDS
 from perdure.approvals.requests import APPROVE_ACTIVITY, ApproveInput
 from perdure.client.approvals import change_policy, decide
@@ -120,11 +121,22 @@ async def record_run(client: Client, run_id: str) -> Case:
         audited = await audit_run(client, workflow_id)
         view = audited.view or await fetch_run(client, workflow_id)
         if workflow_id == run_id:
-            case |= _input_of(taken.input)
+            case |= _input_of(taken.input) | _caller_of(view)
             case["tools"] = {}
         case["tools"] |= _definitions(audited.tools)
         runs[workflow_id.removeprefix(run_id).removeprefix("/")] = _written(view, audited.exchanges, taken)
     return Case({**case, "runs": runs})
+
+
+def _caller_of(view: RunView) -> JsonObject:
+    """Return who the run was for, as far as the start named somebody. Secrets of the context are masked."""
+    known = {"sender": view.owner.sender, "context": view.owner.context}
+    return {name: value for name, value in known.items() if value}
+
+
+def with_evaluators(case: Case) -> Case:
+    """Return the case with the evaluators of its run, as `perdure eval` reads them."""
+    return Case({**case, "evaluators": recorded_evaluators(case["runs"].get("") or {})})
 
 
 def case_text(case: Case) -> str:

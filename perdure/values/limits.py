@@ -512,6 +512,10 @@ def after_answer(pause: float, *, found: bool) -> float:
     return SHORTEST_PAUSE if found else min(2 * pause, LONGEST_PAUSE)
 
 
+MAX_EVALUATED: Final = 2_000
+"""Runs of one evaluation: their scores are one result of a workflow."""
+MAX_EVALUATION: Final = 500_000
+"""Bytes of the agent and the cases of one evaluation: each of its executions begins with them."""
 LONGEST: Final = 100 * 365 * 86_400.0
 """A hundred years in seconds: more than any wait, less than the overflow of any of Temporal's clocks (292 years)."""
 MAX_UNDONE: Final = 2_000

@@ -35,6 +35,7 @@ from perdure.errors import *
 from perdure.hooks.events import *
 from perdure.hosting.settings import Settings, in_force
 from perdure.hosting.worker import build_worker
+from perdure.runs.evaluation import compare
 from perdure.runs.notifications import RouteOutcome
 from perdure.testing import *
 from perdure.workflow import run_agent
@@ -59,7 +60,10 @@ shopper: Agent[Any] = Agent("shopper", tools=[order])
 """
 """What an example may use without a word about it, beside the values in `VALUES`."""
 VALUES = {
+    "after": "EvaluationResult",
+    "before": "EvaluationResult",
     "context": "ToolContext",
+    "evaluation": "Evaluation",
     "local": "Local",
     "model": "ScriptedModel",
     "notification": "Notification",
@@ -67,6 +71,7 @@ VALUES = {
     "perdure": "Perdure",
     "receipt": "Receipt",
     "registry": "Registry",
+    "result": "EvaluationResult",
     "run": "Run[Any]",
     "session": "Session",
     "view": "RunView",

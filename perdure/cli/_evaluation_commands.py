@@ -1,0 +1,291 @@
+"""`perdure eval` and `perdure record`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.text import Text
+
+from perdure.agents.agent import Agent
+from perdure.cli._console import screen, table
+from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
+from perdure.cli._execute import Json, connected
+from perdure.cli._help import Commands
+from perdure.cli._list_commands import Agent as OfAgent
+from perdure.cli._list_commands import Query, Since, Tenant, check_since
+from perdure.cli._options import configured
+from perdure.client.selection import Selection
+from perdure.errors import SettingsError
+from perdure.hosting.settings import Settings
+from perdure.runs.evaluation import (
+    ComparedRow,
+    Comparison,
+    EvaluationProgress,
+    EvaluationResult,
+    EvaluationRow,
+    PassRate,
+    compare,
+)
+from perdure.values.json import dumps
+
+if TYPE_CHECKING:
+    from perdure.client.evaluations import Evaluation
+    from perdure.client.perdure import Perdure
+
+evaluations_app = Commands()
+_DECISIONS: Final = ("reject", "approve", "wait")
+_NOT_OF_FILES: Final = re.compile(r"[^\w.-]+")
+_REASONS: Final = 3
+"""Reasons of one case that are printed; `--json` has all."""
+
+
+@evaluations_app.command("eval")
+@configured("agents", "task_queue")
+def evaluate(
+    settings: Settings,
+    cases: Annotated[
+        str | None,
+        typer.Argument(metavar="[CASES]", help="A folder, a file, or MODULE:NAME; or look at --id again."),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", metavar="AGENT", help="A file, a name in the agents folder, or MODULE:NAME."),
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", metavar="NAME", help="A model to compare. May be repeated.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, max=100, help="Runs of each case with each model.")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, max=100, help="Runs at a time.")] = 8,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds of one run, waits for people included.")] = 3600.0,
+    decide: Annotated[
+        str, typer.Option(metavar="|".join(_DECISIONS), help="The decision about calls that ask a person.")
+    ] = "reject",
+    at_least: Annotated[
+        float | None,
+        typer.Option("--at-least", min=0, max=1, help="End with 1 unless each model passes this share of its runs."),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|ID", help="An earlier result, or an evaluation's id, to compare with."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the result there, as JSON.")] = None,
+    tenant: Tenant = None,
+    id: Annotated[str | None, typer.Option("--id", help="The evaluation's id. The same one goes on.")] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and print its id.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run an agent over cases and score each run: pass rates, cost, tokens and time, by case and model.
+
+    The evaluation is a workflow: it goes on when this command ends, and `--id` alone looks at it again. Workers call the tools for real: serve
+    it from workers with tools for tests.
+    """
+    with one_line_errors():
+        check_choice("--decide", decide, _DECISIONS)
+        if cases is None and id is None:
+            raise CommandError("give CASES and --agent, or the --id of an evaluation", USAGE)
+        if cases is not None and agent is None:
+            raise CommandError("--agent: which agent is to be evaluated?", USAGE)
+        known = None if agent is None else Agent.read_to_run(agent, folder=settings.agents_folder)
+        found = None if baseline is None or not Path(baseline).is_file() else _read_baseline(Path(baseline))
+        if baseline is not None and found is None and Path(baseline).suffix:
+            raise CommandError(f"--baseline: there is no file {baseline}", USAGE)
+
+    async def start(perdure: Perdure) -> tuple[Evaluation, EvaluationResult | None, EvaluationResult | None]:
+        if cases is None or known is None:
+            evaluation = perdure.get_evaluation(str(id))
+        else:
+            how: dict[str, Any] = {"repeat": repeat, "parallel": parallel, "timeout": timeout, "decide": decide}
+            evaluation = await perdure.evaluate(known, cases, models=model or [], tenant=tenant, id=id, **how)
+        earlier = found if baseline is None or found is not None else await perdure.get_evaluation(baseline).wait()
+        if no_wait:
+            return evaluation, None, None
+        if not as_json and cases is not None:
+            print(f"{evaluation.id}: look again with: perdure eval --id {evaluation.id}", file=sys.stderr)
+        return evaluation, await evaluation.wait(on_progress=None if as_json else _Progress().note), earlier
+
+    evaluation, result, earlier = connected(start)
+    if result is None:
+        print(dumps({"id": evaluation.id}) if as_json else evaluation.id)
+        return
+    compared = None if earlier is None else compare(earlier, result)
+    if out is not None:
+        _write(out, dumps(result.as_json()) + "\n")
+    if as_json:
+        print(dumps(result.as_json() | ({} if compared is None else {"comparison": compared.as_json()})))
+    else:
+        print_evaluation(screen(), result)
+        if compared is not None:
+            print_comparison(screen(), compared)
+    if at_least is not None and not result.is_at_least(at_least):
+        raise SystemExit(FAILED)
+
+
+class _Progress:
+    """A line on stderr whenever the number of scored runs has changed."""
+
+    def __init__(self) -> None:
+        self._done = -1
+
+    def note(self, progress: EvaluationProgress) -> None:
+        if progress.done != self._done and progress.total:
+            self._done = progress.done
+            words = f"{progress.done:,} of {progress.total:,} runs, {progress.passed:,} passed"
+            print(words, file=sys.stderr)
+
+
+def _read_baseline(path: Path) -> EvaluationResult:
+    try:
+        return EvaluationResult.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, ValidationError):
+        raise SettingsError(f"--baseline: {path} is not a result that 'perdure eval --out' wrote") from None
+
+
+def _write(path: Path, text: str) -> None:
+    with one_line_errors():
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise SettingsError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def print_evaluation(console: Console, result: EvaluationResult) -> None:
+    """Print a row for each case and model, why runs did not pass, and a row for each model in sum."""
+    rows, totals = result.rows(), result.totals()
+    several = len(result.models) > 1
+    titles = [
+        "case",
+        *(["model"] if several else []),
+        "passed",
+        "95 %",
+        "requests",
+        "tokens",
+        "cost",
+        "seconds",
+        "failed",
+    ]
+    cells = [_cells(row, row.case, several) for row in rows]
+    cells += [_cells(row, "all cases", several) for row in totals]
+    right = ("passed", "95 %", "requests", "tokens", "cost", "seconds")
+    console.print(
+        table(titles, cells, console.width, gives=("case", "failed"), drops=("requests", "seconds"), right=right)
+    )
+    for row in rows:
+        for reason in row.reasons[:_REASONS]:
+            console.print(Text(f"{_title(row.case, row.model)}: {reason}", "red"), soft_wrap=True)
+        if len(row.reasons) > _REASONS:
+            console.print(Text(f"{_title(row.case, row.model)}: {len(row.reasons) - _REASONS:,} more: --json", "dim"))
+    for row in totals:
+        for name, value in row.scores.items():
+            console.print(Text(f"{name}{f' of {row.model}' if row.model else ''}: {value:.3f} on average"))
+
+
+def _cells(row: EvaluationRow, case: str, several: bool) -> list[str | Text]:
+    style = "green" if row.rate.passed == row.rate.runs else "yellow" if row.rate.passed else "red"
+    return [
+        case,
+        *([row.model or "own"] if several else []),
+        Text(f"{row.rate.passed}/{row.rate.runs} {row.rate.rate:.0%}", style),
+        f"{row.rate.low:.0%}-{row.rate.high:.0%}",
+        f"{row.requests:,}",
+        f"{row.tokens:,}",
+        "" if row.cost is None else f"${row.cost:.4f}",
+        f"{row.seconds:.1f}",
+        ", ".join(f"{name} {count}" for name, count in row.failed.items()),
+    ]
+
+
+def print_comparison(console: Console, compared: Comparison) -> None:
+    """Print what became better, what became worse, and the sums."""
+    for words, style, rows in (("better", "green", compared.better), ("worse", "red", compared.worse)):
+        for row in rows:
+            console.print(Text(f"{words}: {_title(row.case, row.model)}: {_change(row)}", style), soft_wrap=True)
+    for row in compared.total:
+        console.print(Text(f"{_title('all cases', row.model)}: {_change(row)}"), soft_wrap=True)
+    console.print(Text(f"{len(compared.better):,} better, {len(compared.worse):,} worse, {compared.same:,} the same"))
+    for words, names in (("new", compared.added), ("gone", compared.removed)):
+        if names:
+            console.print(Text(f"{words}: {', '.join(names)}"), soft_wrap=True)
+
+
+def _title(case: str, model: str) -> str:
+    return f"{case}, {model}" if model else case
+
+
+def _change(row: ComparedRow) -> str:
+    chance = "" if row.is_clear else ", which may be chance"
+    return f"{_rate(row.before)} -> {_rate(row.after)}{chance}"
+
+
+def _rate(rate: PassRate) -> str:
+    return f"{rate.rate:.0%} ({rate.low:.0%}-{rate.high:.0%})"
+
+
+@evaluations_app.command()
+def record(
+    run_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID…]", help="Runs by id; or choose by options.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FOLDER", help="Write each run there, as a case of a dataset.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write one run there instead of printing it.")
+    ] = None,
+    agent: OfAgent = None,
+    since: Since = None,
+    tenant: Tenant = None,
+    query: Query = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="The newest so many runs.")] = 50,
+) -> None:
+    """Write runs down as cases: what the model answered, what tools returned, what people decided. See perdure.testing.replay and perdure eval.
+
+    A case holds what the run read and wrote: look at it before it is shared. Masked values stay masked.
+    """
+    from perdure.testing import cases  # replays histories, as no other command but replay does
+
+    names = run_ids or []
+    with one_line_errors():
+        chosen = (agent, since, tenant, query) != (None,) * 4
+        if bool(names) == chosen:
+            raise CommandError("give IDs, or choose runs by --agent, --since, --tenant and --query", USAGE)
+        if to is None and (chosen or len(names) > 1):
+            raise CommandError("--to: which folder takes the cases?", USAGE)
+        if to is not None and out is not None:
+            raise CommandError("--out is for one run, --to for a folder of cases", USAGE)
+        check_since(since)
+
+    async def each(perdure: Perdure) -> AsyncIterator[str]:
+        for name in names:
+            yield name
+        if chosen:
+            selection = Selection(agent, None, since, None, tenant, query=query, outermost=True)
+            async with aclosing(perdure.list_runs(selection, limit=limit)) as runs:
+                async for run in runs:
+                    yield run.id
+
+    async def write(perdure: Perdure) -> None:
+        if to is None:
+            case = await cases.record(perdure.get_run(names[0]))
+            if out is None:
+                print(cases.case_text(case))
+            else:
+                _write(out, cases.case_text(case) + "\n")
+            return
+        to.mkdir(parents=True, exist_ok=True)
+        count = 0
+        async for name in each(perdure):
+            path = to / f"{_NOT_OF_FILES.sub('-', name)}.json"
+            _write(path, cases.case_text(cases.with_evaluators(await cases.record(perdure.get_run(name)))) + "\n")
+            count += 1
+        print(f"{count:,} cases in {to}")
+
+    connected(write)

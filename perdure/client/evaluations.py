@@ -1,0 +1,214 @@
+"""Evaluations: start, progress and result (R22.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+)
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.agents.agent import Agent
+from perdure.agents.datasets import CaseSet, read_dataset
+from perdure.client.errors import clear_errors
+from perdure.client.run_operations import new_run_id
+from perdure.client.tenancy import owned_memo
+from perdure.errors import RunError, RunExistsError, RunNotFoundError
+from perdure.queries import answer_of
+from perdure.runs.agent import check_run_id
+from perdure.runs.evaluation import (
+    EVALUATION_WORKFLOW,
+    PROGRESS_QUERY,
+    SCORES_FORM,
+    Decide,
+    EvaluationInput,
+    EvaluationPlan,
+    EvaluationProgress,
+    EvaluationResult,
+    PackedScores,
+    RunScore,
+    RunScores,
+    scored_id,
+)
+from perdure.runs.views import summary
+from perdure.values.json import Json
+
+if TYPE_CHECKING:
+    from pydantic_evals import Dataset
+
+_PAUSE: Final = 1.0
+"""Seconds between two looks at the progress."""
+
+
+class Evaluation:
+    """An evaluation that runs, or has ended: a workflow of its own, which goes on without this process.
+
+    ```python
+    evaluation = await perdure.evaluate(shopper, "cases/", repeat=5)
+    result = await evaluation.wait()
+    ```
+    """
+
+    def __init__(self, client: Client, id: str) -> None:
+        self._client = client
+        self.id = id
+        """Its id, by which `Perdure.get_evaluation` finds it again."""
+        self.handle: WorkflowHandle[Any, PackedScores] = client.get_workflow_handle(id, result_type=PackedScores)
+        """Temporal's own handle."""
+
+    async def progress(self) -> EvaluationProgress:
+        """Return how many runs are scored. Raises `RunNotFoundError`, and `NoWorkerError` where no worker answers.
+
+        ```python
+        print((await evaluation.progress()).done)
+        ```
+        """
+        with clear_errors(self._client, self.id):
+            progress: EvaluationProgress = await answer_of(self.handle, PROGRESS_QUERY, result_type=EvaluationProgress)
+        return progress
+
+    async def wait(
+        self, *, on_progress: Callable[[EvaluationProgress], None] | None = None, pause: float = _PAUSE
+    ) -> EvaluationResult:
+        """Wait for the end, and return the result.
+
+        `on_progress` receives the progress, every `pause` seconds (1). Raises `RunError` if the evaluation failed, as where a worker lacks an evaluator.
+
+        ```python
+        result = await evaluation.wait(on_progress=lambda progress: print(progress.done))
+        ```
+        """
+        plan = await self._plan()
+        watching = asyncio.create_task(self._watch(on_progress, pause)) if on_progress is not None else None
+        try:
+            with clear_errors(self._client, self.id):
+                packed = await self.handle.result()
+        except WorkflowFailureError as error:
+            cause = error.cause
+            raise RunError(f"the evaluation {self.id} failed: {getattr(cause, 'message', None) or cause}") from None
+        finally:
+            if watching is not None:
+                watching.cancel()
+        scores = packed.scores.read(RunScores, SCORES_FORM, "the scores of the evaluation").scores
+        if on_progress is not None:
+            passed = sum(score.passed for score in scores)
+            on_progress(EvaluationProgress(total=plan.total, done=len(scores), passed=passed))
+        return EvaluationResult(
+            id=self.id,
+            name=plan.name,
+            agent=str(plan.agent.get("name", "")),
+            models=plan.models,
+            cases=[case.name for case in plan.cases],
+            scores=scores,
+        )
+
+    async def cancel(self) -> None:
+        """Cancel the evaluation, and the runs that it has under way.
+
+        ```python
+        await evaluation.cancel()
+        ```
+        """
+        with clear_errors(self._client, self.id):
+            await self.handle.cancel()
+
+    async def _plan(self) -> EvaluationPlan:
+        """Return what is evaluated, from the history's first event."""
+        with clear_errors(self._client, self.id):
+            description = await self.handle.describe()
+            if description.workflow_type != EVALUATION_WORKFLOW:
+                raise RunNotFoundError(f"{self.id!r} is a {description.workflow_type} workflow, not an evaluation")
+            async for event in self.handle.fetch_history_events(page_size=1):
+                started = event.workflow_execution_started_event_attributes
+                (given,) = await self._client.data_converter.decode(started.input.payloads, [EvaluationInput])
+                plan: EvaluationPlan = given.plan
+                return plan
+        raise RunNotFoundError(f"{self.id!r} has no history")
+
+    async def _watch(self, on_progress: Callable[[EvaluationProgress], None], pause: float) -> None:
+        while True:
+            with contextlib.suppress(RunError, WorkflowQueryFailedError):  # the result is waited for in any case
+                on_progress(await self.progress())
+            await asyncio.sleep(pause)
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self.id!r})"
+
+
+async def start_evaluation(
+    client: Client,
+    agent: Agent[Any],
+    dataset: CaseSet | str | Path | Dataset[Any, Any, Any],
+    *,
+    task_queue: str,
+    models: Sequence[str] = (),
+    evaluators: Sequence[Json] = (),
+    repeat: int = 1,
+    parallel: int = 8,
+    timeout: float = 3600.0,
+    decide: Decide = "reject",
+    tenant: str | None = None,
+    id: str | None = None,
+) -> Evaluation:
+    """Start an evaluation, or return the one of this id. Raises `SettingsError` for a dataset that cannot be evaluated."""
+    cases = dataset if isinstance(dataset, CaseSet) else read_dataset(dataset)
+    name = id or f"eval-{new_run_id(agent.parsed)}"
+    check_run_id(name)
+    plan = EvaluationPlan(
+        id=name,
+        name=cases.name,
+        agent=agent.document(),
+        delegates=agent.delegates(),
+        models=[*models] or [""],
+        cases=cases.cases,
+        evaluators=[*cases.evaluators, *evaluators],
+        repeat=repeat,
+        parallel=parallel,
+        timeout=timeout,
+        decide=decide,
+        tenant=tenant or "",
+    )
+    plan.check()
+    with clear_errors(client):
+        try:
+            await client.start_workflow(
+                EVALUATION_WORKFLOW,
+                EvaluationInput(plan=plan),
+                id=name,
+                task_queue=task_queue,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                static_summary=summary(f"{agent.name} over {len(plan.cases)} cases of {plan.name}"),
+                memo=owned_memo(tenant),
+            )
+        except WorkflowAlreadyStartedError:
+            evaluation = Evaluation(client, name)
+            if await evaluation._plan() != plan:
+                raise RunExistsError(
+                    f"there is another evaluation {name!r}: choose another id, or leave out the cases"
+                ) from None
+            return evaluation
+    return Evaluation(client, name)
+
+
+async def fetch_score(client: Client, run_id: str) -> RunScore | None:
+    """Return the score of a run, once it is there; `None`: it is not scored."""
+    handle: WorkflowHandle[Any, RunScore] = client.get_workflow_handle(scored_id(run_id), result_type=RunScore)
+    try:
+        if (await handle.describe()).status != WorkflowExecutionStatus.COMPLETED:
+            return None
+        return await handle.result()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None
+        raise

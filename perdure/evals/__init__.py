@@ -1,0 +1,20 @@
+"""Datasets and evaluators of agents, on `pydantic-evals` (R22.3).
+
+`Case`, `Dataset`, `LLMJudge`, `ToolCorrectness`, `TrajectoryMatch`, `MaxModelRequests` and the others are those of `pydantic-evals`; this package
+has what they lack about plans: `Flows`, `NoFlow`, `Approvals`, `MaxCost` and `MaxTokens`. It needs the extra `evals`.
+"""
+
+from perdure.evals.evaluators import OURS, Approvals, Flows, MaxCost, MaxTokens, NoFlow, run_of
+from perdure.evals.scoring import load_evaluators, score_run
+
+__all__ = [
+    "OURS",
+    "Approvals",
+    "Flows",
+    "MaxCost",
+    "MaxTokens",
+    "NoFlow",
+    "load_evaluators",
+    "run_of",
+    "score_run",
+]

@@ -1,0 +1,499 @@
+"""Evaluations: an agent runs over the cases of a dataset, and evaluators score each run (R22.3).
+
+The workflow `Evaluation` starts an `EvaluatedRun` for each case, model and repetition. That one starts the run, and an activity scores it when
+it has ended. Only the scores travel back, so that the history of an evaluation stays small. `config.evaluate` scores finished runs of
+production by the same `EvaluatedRun`, which then starts no run (R22.4).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, TypeAlias
+
+from pydantic import Field
+
+from perdure.errors import SettingsError
+from perdure.runs.agent import Evaluate
+from perdure.runs.ledger import ReservedAmount
+from perdure.runs.wire import RunInput
+from perdure.values.json import Json, JsonObject, Packed, WireModel, dumps, pack
+from perdure.values.limits import MAX_EVALUATED, MAX_EVALUATION, MAX_STORED, bytes_text
+
+EVALUATION_WORKFLOW: Final = "Evaluation"
+EVALUATED_RUN_WORKFLOW: Final = "EvaluatedRun"
+SCORE_ACTIVITY: Final = "perdure.score"
+CHECK_EVALUATORS_ACTIVITY: Final = "perdure.check_evaluators"
+PROGRESS_QUERY: Final = "progress"
+SCORES_FORM: Final = 1
+"""Form of packed `RunScores`."""
+BAD_EVALUATORS: Final = "BadEvaluators"
+"""Type of the failure of an evaluation whose evaluators the worker does not have."""
+Z: Final = 1.96
+"""Standard deviations of a confidence interval of 95 %."""
+LONGEST_REASON: Final = 300
+"""Characters of the reason that an evaluator gives."""
+LONGEST_OUTPUT: Final = 500
+"""Characters of an output that a score keeps; the run has all of it."""
+
+Decide: TypeAlias = Literal["approve", "reject", "wait"]
+
+
+class EvaluationCase(WireModel):
+    """One case of a dataset: an input, and what is expected of the run."""
+
+    name: str
+    inputs: Json = None
+    has_input: bool = False
+    expected_output: Json = None
+    metadata: Json = None
+    """`sender` and `context` in it are those of the run's start."""
+    evaluators: list[Json] = Field(default_factory=list)
+
+
+class EvaluationPlan(WireModel):
+    """The plan of an evaluation: an agent, models and cases."""
+
+    name: str
+    """The dataset's name."""
+    agent: JsonObject
+    delegates: dict[str, JsonObject] = Field(default_factory=dict)
+    models: list[str] = Field(default_factory=lambda: [""])
+    """Models to compare; `""` is the agent's own choice."""
+    cases: list[EvaluationCase]
+    evaluators: list[Json] = Field(default_factory=list)
+    """Evaluators of all cases."""
+    repeat: int = 1
+    parallel: int = 8
+    timeout: float = 3600.0
+    """Seconds of one run, people included; then it counts as not passed."""
+    decide: Decide = "reject"
+    """The decision about calls that ask a person."""
+    tenant: str = ""
+    id: str = ""
+
+    @property
+    def total(self) -> int:
+        """The number of runs."""
+        return len(self.cases) * len(self.models) * self.repeat
+
+    def place(self, index: int) -> tuple[int, int, int]:
+        """Return the places of case and model, and the number of the repetition, of the run at `index`."""
+        rest, number = divmod(index, self.repeat)
+        case, model = divmod(rest, len(self.models))
+        return case, model, number
+
+    def check(self) -> None:
+        """Raise `SettingsError` for an evaluation without a case, or one that is too large."""
+        if not self.cases:
+            raise SettingsError(f"the dataset {self.name!r} has no cases")
+        names = [case.name for case in self.cases]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise SettingsError(f"two cases of the dataset {self.name!r} are called {twice!r}")
+        if self.total > MAX_EVALUATED:
+            raise SettingsError(f"{self.total:,} runs are too many: {MAX_EVALUATED:,} is the most of one evaluation")
+        if (size := len(self.model_dump_json().encode())) > MAX_EVALUATION:
+            most = bytes_text(MAX_EVALUATION)
+            raise SettingsError(f"agent and cases have {bytes_text(size)}, and {most} is the most: split the dataset")
+
+
+class RunScore(WireModel):
+    """The score of one run: what its evaluators returned, and what it cost.
+
+    ```python
+    if (score := await run.score()) is not None:
+        print(score.passed, score.assertions, score.scores)
+    ```
+    """
+
+    case: int = 0
+    """The place of the case in the dataset."""
+    model: int = 0
+    """The place of the model in the evaluation."""
+    number: int = 0
+    """The repetition, from 0."""
+    run_id: str = ""
+    status: str = "failed"
+    """The status of the run, or `not scored`."""
+    error: str = ""
+    """Why the run failed, or why it was not scored."""
+    output: str = ""
+    """The beginning of the output."""
+    requests: int = 0
+    tokens: int = 0
+    cost: float | None = None
+    """Dollars; `None`: a price is not known."""
+    seconds: float = 0.0
+    """Seconds from the run's start to its end."""
+    assertions: dict[str, bool] = Field(default_factory=dict)
+    """By evaluator whether its condition holds."""
+    scores: dict[str, float] = Field(default_factory=dict)
+    """By evaluator the number that it returned."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    reasons: dict[str, str] = Field(default_factory=dict)
+    """By evaluator why, where it gave a reason."""
+    problems: list[str] = Field(default_factory=list)
+    """Evaluators that failed, each with its error."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the run completed, and every assertion holds."""
+        return self.status == "completed" and not self.problems and all(self.assertions.values())
+
+    @property
+    def share(self) -> float:
+        """The share of assertions that hold; without any, 1 for a run that has completed, else 0."""
+        if self.assertions:
+            return sum(self.assertions.values()) / len(self.assertions)
+        return float(self.status == "completed")
+
+
+class RunScores(WireModel):
+    """Scores of runs, as they are packed."""
+
+    scores: list[RunScore] = Field(default_factory=list)
+
+
+class EvaluationInput(WireModel):
+    """The input of the workflow `Evaluation`."""
+
+    plan: EvaluationPlan
+    began: int = 0
+    """Runs that an execution before has scored."""
+    snapshot: Packed | None = None
+    """`RunScores` of the executions before; its form is `SCORES_FORM`."""
+
+    @classmethod
+    def go_on(cls, plan: EvaluationPlan, scores: Sequence[RunScore]) -> EvaluationInput:
+        """Return the input of the next execution."""
+        return cls(plan=plan, began=len(scores), snapshot=pack(RunScores(scores=[*scores]), SCORES_FORM))
+
+    def scores(self) -> list[RunScore]:
+        """Return the scores of the executions before."""
+        if self.snapshot is None:
+            return []
+        return self.snapshot.read(RunScores, SCORES_FORM, "the scores of the evaluation").scores
+
+
+class ScoreInput(WireModel):
+    """The input of the activity that scores a finished run."""
+
+    run_id: str
+    case: EvaluationCase | None = None
+    """`None`: a run of production, which has no case."""
+    evaluators: list[Json] = Field(default_factory=list)
+    agent: str = ""
+
+
+class EvaluatedRunInput(WireModel):
+    """The input of the workflow `EvaluatedRun`: a run to start, or one that has ended; then its score."""
+
+    score: ScoreInput
+    start: RunInput | None = None
+    """The run to start; `None`: it has ended."""
+    timeout: float = 3600.0
+    quota: ReservedAmount | None = None
+    """What the score takes of the agent's scores a day."""
+    tenant: str = ""
+    agent: str = ""
+    attributes: list[str] = Field(default_factory=list)
+    """Search attributes that the namespace knows."""
+
+
+class EvaluationProgress(WireModel):
+    """The progress of an evaluation.
+
+    ```python
+    progress = await evaluation.progress()
+    print(f"{progress.done} of {progress.total}, {progress.passed} passed")
+    ```
+    """
+
+    total: int
+    done: int = 0
+    passed: int = 0
+    running: list[str] = Field(default_factory=list)
+    """Ids of the runs that are under way."""
+
+
+class PackedScores(WireModel):
+    """The result of the workflow `Evaluation`: `RunScores`, packed."""
+
+    scores: Packed
+
+
+def scored_id(run_id: str) -> str:
+    """Return the id of the workflow that scores a run."""
+    return f"{run_id}/score"
+
+
+def evaluated_run(plan: EvaluationPlan, index: int, document: JsonObject) -> RunInput:
+    """Return the input of the run at `index`. `document`: the agent file with the run's model.
+
+    The run informs nobody and is not sampled. A call that asks a person is decided by the clock, a second later.
+    """
+    case = plan.cases[plan.place(index)[0]]
+    config = {key: value for key, value in (document.get("config") or {}).items() if key not in ("notify", "evaluate")}
+    known = case.metadata if isinstance(case.metadata, dict) else {}
+    sender, context = known.get("sender"), known.get("context")
+    decided: JsonObject = {} if plan.decide == "wait" else {"timeout": 1, "on_timeout": plan.decide}
+    return RunInput.model_validate(
+        {
+            "agent": {**document, "config": config},
+            "input": case.inputs if case.has_input else None,
+            "has_input": case.has_input,
+            "approval": decided,
+            "delegates": plan.delegates,
+            "free": MAX_STORED,  # the history above holds nothing else
+            "whose": {
+                "tenant": plan.tenant,
+                "sender": sender if isinstance(sender, str) else "",
+                "context": context if isinstance(context, dict) else {},
+            },
+        }
+    )
+
+
+def scores_a_day(agent: str, evaluate: Evaluate) -> ReservedAmount:
+    """Return what one score takes of the agent's scores a day."""
+    key = hashlib.sha256(dumps(["evaluate", agent]).encode(errors="replace")).hexdigest()[:16]
+    title = f"scores of the agent {agent}"
+    return ReservedAmount(
+        account=f"evaluate-{key}", title=title, amount=1, limit=evaluate.per_day, period="day", unit="scores"
+    )
+
+
+class PassRate(WireModel):
+    """The share of runs that passed, with the interval in which the true share is, with a confidence of 95 % (Wilson).
+
+    ```python
+    rate = result.totals()[0].rate
+    print(f"{rate.rate:.0%} ({rate.low:.0%} to {rate.high:.0%}) of {rate.runs} runs")
+    ```
+    """
+
+    passed: int
+    runs: int
+
+    @property
+    def rate(self) -> float:
+        """The share, from 0 to 1."""
+        return self.passed / self.runs if self.runs else 0.0
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval."""
+        return _wilson(self.passed, self.runs)[0]
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return _wilson(self.passed, self.runs)[1]
+
+    def as_json(self) -> JsonObject:
+        return {**super().as_json(), "rate": self.rate, "low": self.low, "high": self.high}
+
+
+def _wilson(passed: int, runs: int) -> tuple[float, float]:
+    """Return Wilson's score interval. Unlike the normal one it stays within 0 and 1, and is right for few runs."""
+    if not runs:
+        return 0.0, 1.0
+    share, z = passed / runs, Z * Z
+    middle = (share + z / (2 * runs)) / (1 + z / runs)
+    half = Z / (1 + z / runs) * math.sqrt(share * (1 - share) / runs + z / (4 * runs * runs))
+    low = 0.0 if passed == 0 else max(0.0, middle - half)
+    return low, 1.0 if passed == runs else min(1.0, middle + half)
+
+
+class EvaluationRow(WireModel):
+    """The runs of one case with one model, or of all cases with one model, in sum.
+
+    ```python
+    for row in result.rows():
+        print(row.case, row.model, row.rate.passed, row.tokens)
+    ```
+    """
+
+    case: str
+    """The case's name; empty: all cases."""
+    model: str
+    """The model's name; empty: the agent's own choice."""
+    rate: PassRate
+    requests: int = 0
+    tokens: int = 0
+    cost: float | None = None
+    """Dollars; `None`: a price is not known."""
+    seconds: float = 0.0
+    """Seconds of a run, on average."""
+    failed: dict[str, int] = Field(default_factory=dict)
+    """By evaluator the number of runs that it did not pass; `run` counts those that did not complete."""
+    reasons: list[str] = Field(default_factory=list)
+    """Why runs did not pass, each reason once."""
+    scores: dict[str, float] = Field(default_factory=dict)
+    """By evaluator the average of its numbers."""
+
+    def as_json(self) -> JsonObject:
+        return {**super().as_json(), "rate": self.rate.as_json()}
+
+
+class ComparedRow(WireModel):
+    """One case with one model in two evaluations.
+
+    ```python
+    for row in compare(before, after).worse:
+        print(row.case, row.before.rate, row.after.rate, row.is_clear)
+    ```
+    """
+
+    case: str
+    model: str
+    before: PassRate
+    after: PassRate
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the intervals have nothing in common: more than chance has changed."""
+        return self.after.low > self.before.high or self.after.high < self.before.low
+
+    def as_json(self) -> JsonObject:
+        rates = {"before": self.before.as_json(), "after": self.after.as_json()}
+        return {**super().as_json(), **rates, "clear": self.is_clear}
+
+
+class Comparison(WireModel):
+    """Two evaluations side by side.
+
+    ```python
+    comparison = compare(before, after)
+    print([row.case for row in comparison.worse])
+    ```
+    """
+
+    better: list[ComparedRow] = Field(default_factory=list)
+    worse: list[ComparedRow] = Field(default_factory=list)
+    same: int = 0
+    """The number of cases with the same pass rate."""
+    added: list[str] = Field(default_factory=list)
+    """Cases that only the later one has."""
+    removed: list[str] = Field(default_factory=list)
+    total: list[ComparedRow] = Field(default_factory=list)
+    """By model, all cases that both have."""
+
+    def as_json(self) -> JsonObject:
+        rows = {name: [row.as_json() for row in getattr(self, name)] for name in ("better", "worse", "total")}
+        return {**super().as_json(), **rows}
+
+
+class EvaluationResult(WireModel):
+    """The result of an evaluation: the score of each run.
+
+    ```python
+    result = await evaluation.wait()
+    for row in result.totals():
+        print(row.model, row.rate.rate, row.cost)
+    ```
+    """
+
+    id: str
+    name: str
+    agent: str
+    models: list[str]
+    cases: list[str]
+    scores: list[RunScore] = Field(default_factory=list)
+
+    def rows(self) -> list[EvaluationRow]:
+        """Return a row for each case and model."""
+        return [
+            self._row(case, model, [each for each in self.scores if each.case == place and each.model == number])
+            for place, case in enumerate(self.cases)
+            for number, model in enumerate(self.models)
+        ]
+
+    def totals(self) -> list[EvaluationRow]:
+        """Return a row for each model, over all cases."""
+        return [
+            self._row("", model, [each for each in self.scores if each.model == number])
+            for number, model in enumerate(self.models)
+        ]
+
+    def is_at_least(self, rate: float) -> bool:
+        """Whether each model's pass rate is at least this share."""
+        return all(row.rate.rate >= rate for row in self.totals())
+
+    def as_json(self) -> JsonObject:
+        rows, totals = ([each.as_json() for each in found] for found in (self.rows(), self.totals()))
+        return {**super().as_json(), "rows": rows, "totals": totals}
+
+    @classmethod
+    def from_json(cls, document: Json) -> EvaluationResult:
+        """Return a result that `as_json` has written. Raises `ValidationError` for anything else."""
+        if isinstance(document, dict):
+            document = {name: value for name, value in document.items() if name not in ("rows", "totals")}
+        return cls.model_validate(document)
+
+    def _row(self, case: str, model: str, scores: Sequence[RunScore]) -> EvaluationRow:
+        costs, failed, reasons = [each.cost for each in scores], dict[str, int](), list[str]()
+        for score in scores:
+            if score.status != "completed":
+                failed["run"] = failed.get("run", 0) + 1
+                reasons.append(score.error or score.status)
+            for name in [name for name, holds in score.assertions.items() if not holds]:
+                failed[name] = failed.get(name, 0) + 1
+                reasons.append(f"{name}: {score.reasons.get(name, 'does not hold')}")
+            reasons += score.problems
+        return EvaluationRow(
+            case=case,
+            model=model,
+            rate=PassRate(passed=sum(each.passed for each in scores), runs=len(scores)),
+            requests=sum(each.requests for each in scores),
+            tokens=sum(each.tokens for each in scores),
+            cost=None if None in costs else sum(each for each in costs if each is not None),
+            seconds=sum(each.seconds for each in scores) / len(scores) if scores else 0.0,
+            failed=failed,
+            reasons=list(dict.fromkeys(reasons)),
+            scores=_averages(scores),
+        )
+
+
+def _averages(scores: Iterable[RunScore]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for score in scores:
+        for name, value in score.scores.items():
+            found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def compare(before: EvaluationResult, after: EvaluationResult) -> Comparison:
+    """Return which cases became better, and which became worse.
+
+    Rows of the same case and model are compared. Where each result has one model, these are compared, whatever their names.
+
+    ```python
+    comparison = compare(before, after)
+    print(len(comparison.better), len(comparison.worse))
+    ```
+    """
+    single = len(before.models) == len(after.models) == 1
+    compared = Comparison(
+        added=[name for name in after.cases if name not in before.cases],
+        removed=[name for name in before.cases if name not in after.cases],
+    )
+    was = {(row.case, "" if single else row.model): row.rate for row in before.rows()}
+    sums: dict[str, list[tuple[PassRate, PassRate]]] = {}
+    for row in after.rows():
+        if (earlier := was.get((row.case, "" if single else row.model))) is None:
+            continue
+        sums.setdefault(row.model, []).append((earlier, row.rate))
+        found = ComparedRow(case=row.case, model=row.model, before=earlier, after=row.rate)
+        if row.rate.rate == earlier.rate:
+            compared.same += 1
+        else:
+            (compared.better if row.rate.rate > earlier.rate else compared.worse).append(found)
+    for model, rates in sums.items():
+        first, second = (
+            PassRate(passed=sum(rate.passed for rate in each), runs=sum(rate.runs for rate in each))
+            for each in ([one for one, _ in rates], [other for _, other in rates])
+        )
+        compared.total.append(ComparedRow(case="", model=model, before=first, after=second))
+    return compared
