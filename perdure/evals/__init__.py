@@ -1,7 +1,7 @@
 """Datasets and evaluators of agents, on `pydantic-evals` (R22.3).
 
-`Case`, `Dataset`, `LLMJudge`, `ToolCorrectness`, `TrajectoryMatch`, `MaxModelRequests` and the others are those of `pydantic-evals`; this package
-has what they lack about plans: `Flows`, `NoFlow`, `Approvals`, `MaxCost` and `MaxTokens`. It needs the extra `evals`.
+Datasets, cases, judges, and evaluators of tools and Requests are those of `pydantic-evals`. This package has what they lack about plans: `Flows`, `NoFlow`,
+`Approvals`, `MaxCost` and `MaxTokens`. It needs the extra `evals`.
 """
 
 from perdure.evals.evaluators import OURS, Approvals, Flows, MaxCost, MaxTokens, NoFlow, run_of
