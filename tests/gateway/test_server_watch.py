@@ -79,23 +79,23 @@ async def test_a_lost_server_is_told_before_the_client_gives_up(
         client = await Client.connect(way.address, data_converter=data_converter())
         given: dict[str, Any] = {"agents": agents, "gateway_tokens": tmp_path / "tokens.json"}
         async with gateway(client, [health, api, ai_sdk_adapter], **given) as at:
-            assert (await at.http.get("/v1/runs", headers=bearer(token))).status_code == 200
+            at.http.headers.update(bearer(token))
+            assert (await at.http.get("/v1/runs")).status_code == 200
             way.cut()
-            session = Perdure(client).session(some_name(), agent=Agent.of(ECHO))
+            session, key = Perdure(client).session(some_name(), agent=Agent.of(ECHO)), some_name()
             direct = asyncio.create_task(session.send("Hello?", sender="ann"))
             message = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "Hello?"}]}
             answers = await asyncio.gather(
-                at.http.post(
-                    f"/v1/sessions/{some_name()}/messages",
-                    json={"text": "Hello?", "agent": "echo"},
-                    headers=bearer(token),
-                ),
-                at.http.post("/ai-sdk/echo", json={"id": some_name(), "messages": [message]}, headers=bearer(token)),
-                at.http.get("/v1/runs", headers=bearer(token)),
-                at.http.get("/v1/runs/none", headers=bearer(token)),
+                at.http.post(f"/v1/sessions/{key}/messages", json={"text": "Hello?", "agent": "echo"}),
+                at.http.delete(f"/v1/sessions/{key}/messages/m1"),
+                at.http.post(f"/v1/sessions/{key}/decisions", json={"call": "1.0", "decision": "approve"}),
+                at.http.delete(f"/v1/sessions/{key}"),
+                at.http.post("/ai-sdk/echo", json={"id": some_name(), "messages": [message]}),
+                at.http.get("/v1/runs"),
+                at.http.get("/v1/runs/none"),
             )
             assert not direct.done()  # the client itself still tries
-            assert [answer.status_code for answer in answers] == [503] * 4, [answer.text for answer in answers]
+            assert [answer.status_code for answer in answers] == [503] * 7, [answer.text for answer in answers]
             assert {answer.json()["type"] for answer in answers} == {"urn:perdure:problem:server"}
             assert {answer.headers["retry-after"] for answer in answers} == {"2"}
             assert (await at.http.get("/readyz")).status_code == 503
