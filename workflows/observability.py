@@ -17,7 +17,15 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.claim_check import NEIGHBOURS
     from perdure.runs.event_journal import EventJournal, RunJournal
     from perdure.runs.events import WATCH_LASTS, EventsPage
-    from perdure.runs.metrics import EMISSIONS, METRICS, Labels, Observation, request_ended, run_ended
+    from perdure.runs.metrics import (
+        EMISSIONS,
+        METRICS,
+        REPLAYED,
+        Labels,
+        Observation,
+        request_ended,
+        run_ended,
+    )
     from perdure.runs.run import RunState
     from perdure.runs.run_log import RunLog, RunStart
     from perdure.runs.wire import (
@@ -47,8 +55,9 @@ _seen: dict[str, set[str]] = {}
 
 def observe(observation: Observation) -> None:
     """Count an observation and log it, once in this process, however often its task runs or is replayed."""
-    execution, replays = workflow.info().run_id, workflow.unsafe.is_replaying()
-    if EMISSIONS.is_due(observation, workflow.instance(), execution, replays=replays):
+    info = workflow.info()
+    replays = workflow.unsafe.is_replaying() or info.namespace == REPLAYED
+    if EMISSIONS.is_due(observation, workflow.instance(), info.run_id, replays=replays):
         _emit(observation)
 
 

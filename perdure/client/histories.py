@@ -38,6 +38,7 @@ from perdure.runs.audit import AUDIT_WORKFLOW
 from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW, EVALUATION_WORKFLOW
 from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.loops import LOOP_WORKFLOW
+from perdure.runs.metrics import REPLAYED
 from perdure.runs.notifications import NOTIFICATION_WORKFLOW
 from perdure.runs.run_log import RunLog
 from perdure.runs.wire import AGENT_WORKFLOW, MODEL_REFUSED, REQUEST_ACTIVITY, RunInput, RunStatus, RunView
@@ -171,6 +172,7 @@ async def replay_history(
     replayer = Replayer(
         workflows=[*WORKFLOWS.values(), *users.values()],
         workflow_failure_exception_types=[PerdureError] if kind in users else [],
+        namespace=REPLAYED,
         data_converter=converter,
         workflow_runner=UnsandboxedWorkflowRunner(),
         runtime=quiet_runtime(),
@@ -284,6 +286,7 @@ async def audit_histories(run_id: str, histories: AsyncIterator[WorkflowHistory]
         replayer = Replayer(
             workflows=[AgentWorkflow],
             interceptors=[recorder],
+            namespace=REPLAYED,
             data_converter=converter,
             workflow_runner=UnsandboxedWorkflowRunner(),
             runtime=quiet_runtime(),

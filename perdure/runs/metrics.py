@@ -122,6 +122,8 @@ class Observation:
     """What it is about: the id of a call, the number of a Request. With `event` it identifies the observation in its run."""
 
 
+REPLAYED: Final = "ReplayNamespace"
+"""Namespace of executions that the SDK's `Replayer` plays from their histories. It runs the last task as a new one."""
 MOST_EMISSIONS: Final = 20_000
 """Observations that a process remembers. The same one comes again within seconds."""
 

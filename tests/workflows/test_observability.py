@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHistory
 from temporalio.runtime import BUFFERED_METRIC_KIND_COUNTER, MetricBuffer, Runtime, TelemetryConfig
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import ToolError, tool
 from perdure.client.approvals import decide
+from perdure.client.histories import replay_history
 from perdure.errors import RunError
 from perdure.hosting.connection import data_converter
 from perdure.runs.metrics import METRICS
 from perdure.testing.scripted_model import Turn
+from scripts.replay_coverage import HISTORIES
 from tests.support import Harness, agent, harness
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -155,3 +158,15 @@ async def test_a_run_that_fails_and_falls_back_says_why(counted: Counted) -> Non
         ("observed", "failed", "ModelFailed"): 1,
         ("unknown", "failed", "Refused"): 1,
     }
+
+
+async def test_a_history_that_is_replayed_counts_and_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where it ends with a task that nobody has completed, which is run as a new one."""
+    recorded = json.loads((HISTORIES / "0.2.0" / "decisions.json").read_text(encoding="utf-8"))
+    for number, event in enumerate(events := recorded["events"], 1):
+        if event["eventType"] != "EVENT_TYPE_WORKFLOW_TASK_STARTED":
+            continue
+        history = WorkflowHistory.from_json(recorded["workflowId"], {"events": events[:number]})
+        with caplog.at_level(logging.DEBUG, logger="perdure.run"):
+            assert (await replay_history(history, data_converter())).problem is None
+    assert [record.getMessage() for record in caplog.records if record.name == "perdure.run"] == []
