@@ -47,13 +47,14 @@ from perdure.hooks import (
 )
 from perdure.hosting.worker import build_worker
 from perdure.runs.audit import audit_id
+from perdure.runs.evaluation import EVALUATION_WORKFLOW, EvaluationCase, EvaluationInput, EvaluationPlan, scored_id
 from perdure.runs.ledger import ledger_id
 from perdure.runs.routes import RouteFunction
 from perdure.runs.schedules import SCHEDULED
 from perdure.runs.wire import AGENT_WORKFLOW, CLAIM, DECIDE, POLICY
 from perdure.sessions.status_webhooks import StatusWebhook
 from perdure.sessions.wire import END
-from perdure.testing.scripted_model import Fault, ScriptedModel, Turn
+from perdure.testing.scripted_model import ChatRequest, Fault, ScriptedModel, Turn
 from perdure.tools.invocation import SpaceClaim
 from perdure.tools.server_input import SampleRequest, ServerInput, ServerQuestion
 from tests.support import DONE, Harness, agent, harness, registry
@@ -934,6 +935,38 @@ async def record_standing(to: Recorder) -> None:
             await left.wait()
             await to.keep(to.client, "standing", ["standing-0", "standing-0/0.1", "standing-0/0.1/1", "standing-1"])
             await to.keep(to.client, "standing-ledger", [ledger_id("standing")])
+
+
+async def record_evaluations(to: Recorder) -> None:
+    """Evaluations: one that continues as new, with a run that times out; one without its evaluators; and scores of runs, of which one is too many."""
+
+    def answer(request: ChatRequest) -> Any:
+        return calls({"_tool": "remove", "path": "/a"}) if "asks" in request.text and request.number == 1 else DONE
+
+    def plan(name: str, *cases: EvaluationCase, **more: Any) -> EvaluationInput:
+        return EvaluationInput(
+            plan=EvaluationPlan(id=name, name="cases", agent=agent("remove"), cases=[*cases], **more)
+        )
+
+    few = [EvaluationCase(name=str(n), inputs="0", has_input=True, evaluators=[{"MaxTokens": 9}]) for n in range(12)]
+    waits = EvaluationCase(name="asks", inputs="asks", has_input=True)
+    async with harness(to.impatient, to.tools, answer, sandboxed=False) as it:
+        for name, wanted in (
+            ("evaluated", plan("evaluated", waits, *few, parallel=3, decide="wait", timeout=3)),
+            ("evaluated-badly", plan("evaluated-badly", EvaluationCase(name="0", evaluators=["Nobody"]))),
+        ):
+            handle = await it.client.start_workflow(EVALUATION_WORKFLOW, wanted, id=name, task_queue=it.task_queue)
+            with contextlib.suppress(WorkflowFailureError):
+                await handle.result()
+        await to.write(it.client, "evaluated")
+        await to.keep(it.client, "evaluated-badly", ["evaluated-badly"])
+        await to.keep(it.client, "evaluated-runs", [scored_id("evaluated-1"), scored_id("evaluated-2")])
+        scored = agent("remove", config={"evaluate": {"evaluators": [{"MaxTokens": 9}], "per_day": 1}})
+        for number in (1, 2):
+            handle = await it.start(scored, "x", run_id=f"scored-{number}")
+            await handle.result()
+            await it.client.get_workflow_handle(scored_id(handle.id)).result()
+        await to.keep(it.client, "scored", ["scored-1", scored_id("scored-1"), scored_id("scored-2")])
 
 
 async def when_asked(_: Harness, handle: AgentHandle) -> None:

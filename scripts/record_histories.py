@@ -698,6 +698,7 @@ async def main() -> int:
         "audit": scenarios.record_audit,
         "server_input": scenarios.record_server_input,
         "standing": scenarios.record_standing,
+        "evaluations": scenarios.record_evaluations,
         "hooks": scenarios.record_hooks,
         "talks": scenarios.record_talks,
         "asking": scenarios.record_asking,

@@ -27,8 +27,8 @@ MORE = {
 """What 0.1.0's code was recorded of after its release: paths that the next version changed, of which no history was kept before."""
 LATER = KINDS | {
     "abandoned", "session-abandoned",
-    "approvals", "approver", "calls", "cancelled-delegate", "delegates", "ends", "existing", "existing-fails", "existing-reset", "forked", "hooked", "hooks", "hundreds", "informed-again", "key", "large", "large-delegate", "limited", "loops", "lost-worker",
-    "model-away", "policy", "refused", "reset", "resets", "rounds", "scheduled", "session-archived", "session-asking", "session-decided", "session-deleted",
+    "approvals", "approver", "calls", "cancelled-delegate", "delegates", "ends", "evaluated", "evaluated-badly", "evaluated-runs", "existing", "existing-fails", "existing-reset", "forked", "hooked", "hooks", "hundreds", "informed-again", "key", "large", "large-delegate", "limited", "loops", "lost-worker",
+    "model-away", "policy", "refused", "reset", "resets", "rounds", "scheduled", "scored", "session-archived", "session-asking", "session-decided", "session-deleted",
     "session-ended", "session-held-back", "session-informs", "session-kept", "session-left", "left-loops", "session-modes", "session-replies", "session-reset", "session-stopped", "session-unknown",
     "session-withdrawn", "shut-down", "standing", "standing-ledger", "steered", "moved", "notified", "notified-later", "quorum", "audit", "audited", "ledger", "rules", "server-input", "budgets", "turns", "uncached", "undone", "undone-below", "unnotified",
 }  # fmt: skip

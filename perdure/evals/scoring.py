@@ -45,7 +45,9 @@ def load_evaluators(
     except ValidationError as error:
         raise SettingsError(f"evaluators: {first_problem(error)}") from None
     except ExceptionGroup as error:
-        raise SettingsError(f"evaluators: {clip(' '.join(str(error.exceptions[0]).split()), 500)}") from None
+        words = " ".join(str(error.exceptions[0]).split()).partition(". If you are trying")[0]
+        words = words.replace("not in the provided `custom_evaluator_types`", "not known")
+        raise SettingsError(f"evaluators: {clip(words, 800)}") from None
     except ValueError as error:
         raise SettingsError(f"evaluators: {clip(' '.join(str(error).split()), 500)}") from None
 
