@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Generator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
@@ -19,6 +20,10 @@ from perdure.hosting.server import embedded_server
 from perdure.queries import add_attributes
 from perdure.runs.wire import ATTRIBUTES
 from perdure.testing._servers import serve
+from tests.support import CHROMIUM
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
 # Time limits belong to the machine, not to the rules under test; a hang is caught by pytest's own timeout.
 settings.register_profile("suite", deadline=None, max_examples=100)
@@ -77,3 +82,23 @@ async def time_skipping() -> AsyncIterator[WorkflowEnvironment]:
     """A server whose clock jumps ahead whenever nothing but time is waited for."""
     async with AsyncExitStack() as stack:
         yield await serve(stack, "time-skipping")
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def _chromium() -> AsyncIterator[Browser]:
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--renderer-process-limit=1"]
+        )
+        yield started
+        await started.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def browser(_chromium: Browser) -> AsyncIterator[Browser]:
+    """Headless Chromium, started once per test process; what a test has opened is closed after it."""
+    yield _chromium
+    for context in _chromium.contexts:
+        await context.close()

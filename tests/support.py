@@ -7,6 +7,7 @@ import contextlib
 import io
 import logging
 import os
+import shutil
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -38,6 +39,7 @@ from tests.forked_cli import FORKED, ForkedCli
 from tests.timeouts import HANG
 
 ROOT = Path(__file__).parents[1]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DONE: dict[str, Any] = {"calls": [], "output": {"ok": True}}
 
 

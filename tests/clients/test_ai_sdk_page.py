@@ -21,10 +21,8 @@ from perdure.gateway.server import served
 from perdure.testing.scripted_model import Turn
 from tests.clients.test_clients import HERE, installed
 from tests.gateway.support import some_name
-from tests.pages.test_inbox import CHROMIUM, browser
-from tests.support import harness
+from tests.support import CHROMIUM, harness
 
-__all__ = ["browser"]
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.clients,

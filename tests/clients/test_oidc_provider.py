@@ -13,9 +13,8 @@ from perdure.hosting.server import free_port
 from perdure.pages.adapter import pages, sign_in
 from tests.clients.test_clients import HERE, installed
 from tests.gateway.support import gateway
-from tests.pages.test_inbox import CHROMIUM, browser
+from tests.support import CHROMIUM
 
-__all__ = ["browser"]
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.clients,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Page, expect
 
 from perdure.hosting.connection import data_converter
 from perdure.hosting.server import embedded_server, free_port
@@ -13,15 +11,15 @@ from perdure.pages._codec import CodecServer
 from tests.hosting.test_codec_server import TOKEN, greet
 from tests.hosting.test_encryption import connect
 from tests.hosting.test_encryption import encrypted as encrypted
-from tests.support import DONE, agent, harness, serving
+from tests.support import CHROMIUM, DONE, agent, harness, serving
 from tests.timeouts import HANG
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 expect.set_options(timeout=HANG * 1000)  # five seconds are too few for a slow machine
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
     pytest.mark.xdist_group("browser"),
+    pytest.mark.soak,  # Temporal's own page takes nine CPU seconds here
     pytest.mark.usefixtures("encrypted"),
 ]
 SETTINGS = """codec => {
@@ -46,18 +44,16 @@ async def asks(browser: Browser, ui: str, codec: str, run_id: str, token: str | 
     return page, (await answer.value).status
 
 
-async def test_the_web_ui_shows_it_to_who_has_signed_in() -> None:
+async def test_the_web_ui_shows_it_to_who_has_signed_in(browser: Browser) -> None:
     ui = f"http://localhost:{(port := free_port())}"
-    async with embedded_server(ui_port=port) as server, async_playwright() as playwright:
+    async with embedded_server(ui_port=port) as server:
         async with harness(await connect(server), [greet], [{"calls": []}, DONE]) as it:
             handle = await it.start(agent("greet"))
             await handle.result()
         async with serving(CodecServer(data_converter(), TOKEN, ui).app) as address:
             codec = address.replace("127.0.0.1", "localhost")
-            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
             stranger, refused = await asks(browser, ui, codec, handle.id, None)
             page, status = await asks(browser, ui, codec, handle.id, TOKEN)
             await expect(page.locator("body")).to_contain_text('"tool": "greet"')
             assert (refused, status) == (401, 200)
             await expect(stranger.locator("body")).not_to_contain_text('"tool": "greet"')
-            await browser.close()

@@ -15,13 +15,11 @@ from perdure.pages.adapter import pages, sign_in
 from perdure.values.media import media_lines
 from tests.gateway.support import bearer, gateway, some_name, write_agents, write_tokens
 from tests.pages.test_forms import csrf_of
-from tests.pages.test_inbox import CHROMIUM, browser
 from tests.pages.test_pages import sign, violations
-from tests.support import harness, storage_fixture
+from tests.support import CHROMIUM, harness, storage_fixture
 from tests.timeouts import HANG
 from tests.workflows.test_media import PDF, PNG, connect
 
-__all__ = ["browser"]
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 storage = storage_fixture()
 

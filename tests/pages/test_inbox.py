@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,18 +11,17 @@ from typing import Any
 import httpx2
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Page, expect
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import tool
 from perdure.hosting.server import embedded_server, free_port
 from tests.cli.test_commands import one_line
 from tests.forked_cli import ForkedCli
-from tests.support import DONE, ROOT, Harness, agent, harness, perdure
+from tests.support import CHROMIUM, DONE, ROOT, Harness, agent, harness, perdure
 from tests.timeouts import HANG
 from tests.workflows.test_approvals import TOOLS, asking, plan
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 UI_PORT = free_port()
 expect.set_options(timeout=HANG * 1000)  # five seconds are too few for a slow machine
 pytestmark = [
@@ -52,14 +50,6 @@ async def server() -> AsyncIterator[WorkflowEnvironment]:
 def web_ui() -> str:
     """The address of Temporal's own page."""
     return f"http://localhost:{UI_PORT}"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def browser() -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        await chromium.close()
 
 
 @asynccontextmanager
@@ -226,6 +216,7 @@ async def test_who_may_decide(server: WorkflowEnvironment, browser: Browser) -> 
     assert view.calls[0].approval.decision == "approve"
 
 
+@pytest.mark.soak  # Temporal's own page takes four CPU seconds to load
 async def test_the_web_ui_approves_by_clicking(server: WorkflowEnvironment, browser: Browser, web_ui: str) -> None:
     """In Temporal's own page: the signal's dialog, and the JSON that a person types there."""
     async with waiting(server, plan("/web-ui"), asking(), "1.0") as (it, run_id):

@@ -20,11 +20,11 @@ from perdure.queries import SearchAttributes
 from perdure.testing import ScriptedModel
 from perdure.testing.scripted_model import ChatRequest, Pace
 from tests.gateway.support import Served, gateway, some_name, write_agents, write_tokens
-from tests.pages.test_inbox import CHROMIUM, browser, server
-from tests.support import harness
+from tests.pages.test_inbox import server
+from tests.support import CHROMIUM, harness
 from tests.timeouts import HANG
 
-__all__ = ["browser", "server"]
+__all__ = ["server"]
 expect.set_options(timeout=HANG * 1000)  # five seconds are too few for a slow machine
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

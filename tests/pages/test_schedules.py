@@ -11,11 +11,12 @@ from playwright.async_api import Browser, expect
 from temporalio.testing import WorkflowEnvironment
 
 from tests.gateway.support import some_name
-from tests.pages.test_inbox import CHROMIUM, browser, server
+from tests.pages.test_inbox import server
 from tests.pages.test_pages import sign, site, violations
+from tests.support import CHROMIUM
 from tests.timeouts import HANG
 
-__all__ = ["browser", "server"]
+__all__ = ["server"]
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),

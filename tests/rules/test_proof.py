@@ -27,9 +27,9 @@ def compare(first: int, count: int) -> Counter[str]:
 
 
 def test_r23_1_the_judge_agrees_with_an_interpreter_that_plays_every_outcome() -> None:
-    given = compare(0, 120)
-    assert given["proven"] > 400
-    assert given["violated"] > 60
+    given = compare(0, 40)
+    assert given["proven"] > 130
+    assert given["violated"] > 20
 
 
 @pytest.mark.soak

@@ -63,8 +63,19 @@ def test_r18_4_results_that_the_model_is_shown_as_turns_are_carried_on_once_each
     assert largest < MAX_PAYLOAD
 
 
-@pytest.mark.parametrize("path", [{}, {"_outputPath": "†state.all", "_outputMethod": "push"}], ids=["results", "state"])
-@pytest.mark.parametrize("dialect", ["solution", "script", "tools"])
+IN_STATE = {"_outputPath": "†state.all", "_outputMethod": "push"}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path"),
+    [
+        *[("solution", {}), ("script", IN_STATE), ("tools", {})],
+        *(
+            pytest.param(*each, marks=pytest.mark.soak)
+            for each in (("solution", IN_STATE), ("script", {}), ("tools", IN_STATE))
+        ),
+    ],
+)
 def test_r18_3_what_a_model_is_told_fits_whatever_has_grown(dialect: str, path: dict[str, Any]) -> None:
     run, results, largest = grown(dialect, 180, 15_900, **path)
     assert sum(map(len, results)) > MAX_PAYLOAD
