@@ -154,6 +154,32 @@ def test_a_writer_that_has_arrived_is_enough_while_the_list_is_still_open() -> N
     assert [call.state.status for call in plan.calls] == ["done", "running", "skipped", "invalid"]
 
 
+@pytest.mark.parametrize(
+    ("before", "outcome", "ended"),
+    [
+        ({}, Returned(1), "done"),
+        ({}, FAILED, "failed"),
+        ({}, Rejected("no"), "rejected"),
+        ({"_tool": "none"}, None, "invalid"),
+        ({"_if": "1 > 2"}, None, "skipped"),
+        ({"_after": ["1.2"]}, None, "skipped"),
+    ],
+)
+@pytest.mark.parametrize("named", ["1.0", "†state.a"])
+def test_r5_11_ended_is_ended_however_and_a_plain_name_wants_success(
+    named: str, before: dict[str, Any], outcome: Any, ended: str
+) -> None:
+    first = {"_outputPath": "†state.a", **before}
+    plan = plan_of(
+        first, {"_after": [f"ended {named}"]}, {}, {"_after": [named]}, {"_after": [f"ended {named}", "1.2"]}
+    )
+    order = [call for each in play(plan, c0=outcome, c2=FAILED) for call in each]
+    assert statuses(plan)[0:3] == [ended, "done", "failed"]
+    assert plan.calls[3].state.status == ("done" if ended == "done" else "skipped")
+    assert plan.calls[4].state.status == "skipped", "the other name wants success still"
+    assert "1.0" not in order or order.index("1.0") < order.index("1.1")
+
+
 def test_step_defers_what_comes_after_another_call() -> None:
     plan = plan_of({"_outputPath": "†state.a"}, {"_after": ["†state.a"]}, {"_after": ["1.0"]}, execution="step")
     play(plan)
