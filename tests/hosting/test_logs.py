@@ -95,5 +95,5 @@ def test_metrics_are_named_as_prometheus_wants(metric: Any) -> None:
     assert bool(metric.buckets) == (metric.kind == "histogram")
     assert metric.help.endswith(".")
     if metric.kind == "histogram":
-        assert metric.name.endswith(("_seconds", "_dollars"))
+        assert metric.name.endswith(("_seconds", "_dollars", "_score"))
     assert list(metric.buckets) == sorted(set(metric.buckets))
