@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from typing import Final
+from collections.abc import Collection
+from typing import Any, Final
+
+import pytest
 
 _TIMES: Final = float(os.environ.get("SOAK", "1"))
 _SHARE: Final = 1.0 if "SOAK" in os.environ else 0.3
@@ -20,3 +24,14 @@ def share(count: int) -> int:
     A property that is the only test of its rule plays all: with fewer examples it finds fewer mutants.
     """
     return max(1, round(count * _SHARE))
+
+
+def combined(*axes: Collection[Any]) -> list[Any]:
+    """Return all combinations of these values. The suite plays as many as have each value once, and `make soak` plays the others."""
+    longest = max(map(len, axes))
+    played = {tuple(number % len(axis) for axis in axes) for number in range(longest)}
+    places = itertools.product(*(range(len(axis)) for axis in axes))
+    return [
+        pytest.param(*each, marks=[] if place in played else [pytest.mark.soak])
+        for place, each in zip(places, itertools.product(*axes), strict=True)
+    ]

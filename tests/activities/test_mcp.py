@@ -33,6 +33,7 @@ from perdure.tools.decorator import ToolContext, ToolFunction
 from perdure.tools.tool import parse_tool, resolve_tools
 from perdure.values.limits import MAX_MCP_LIST, MAX_PROGRESS
 from tests.mcp_server import PICTURE
+from tests.soak import combined
 from tests.support import DONE, ROOT, agent, harness, perdure, storage_fixture
 from tests.timeouts import HANG
 from tests.workflows.test_media import connect, pictures, stored
@@ -123,8 +124,7 @@ def entry_of(config: McpConfig) -> dict[str, Any]:
     return config.mcpServers["x"].model_dump()
 
 
-@pytest.mark.parametrize("kind", ["stdio", "http"])
-@pytest.mark.parametrize("dialect", ["solution", "tools", "script"])
+@pytest.mark.parametrize(("kind", "dialect"), combined(["stdio", "http"], ["solution", "tools", "script"]))
 async def test_an_agent_uses_the_tools_of_a_server(kind: str, dialect: str, dev_server: WorkflowEnvironment) -> None:
     calls = [
         {"_tool": "notes.write", "name": "a", "text": "†input.text", "_outputPath": "†state.w"},
@@ -674,7 +674,7 @@ async def test_the_worker_reads_the_standard_file(dev_server: WorkflowEnvironmen
     )
 
 
-@pytest.mark.parametrize("program", ["worker.py", "client.py"])
+@pytest.mark.parametrize("program", ["worker.py", pytest.param("client.py", marks=pytest.mark.soak)])
 async def test_a_broken_server_keeps_no_worker_from_starting_and_prints_no_traceback(
     program: str, dev_server: WorkflowEnvironment, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from perdure import tool
 from perdure.cli.app import app
 from perdure.errors import PerdureError
 from perdure.testing import ScriptedModel, Turn, approve, check, run_locally
+from tests.soak import combined
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -51,9 +52,7 @@ def script() -> list[Any]:
     return [Turn({"calls": [PAY], "output": None}, hosted=USES), {"calls": [], "output": "†state.paid"}]
 
 
-@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-@pytest.mark.parametrize("dialect", ["solution", "script"])
-@pytest.mark.parametrize("provider", MODELS)
+@pytest.mark.parametrize(("provider", "dialect", "stream"), combined(MODELS, ["solution", "script"], [True, False]))
 async def test_a_provider_runs_its_tools_and_what_the_model_writes_is_untrusted(
     provider: str, dialect: str, stream: bool, dev_server: WorkflowEnvironment
 ) -> None:

@@ -17,6 +17,7 @@ from perdure.testing import ScriptedModel, Turn, run_locally
 from perdure.testing._provider_forms import FORMS, aws_event
 from perdure.testing.scripted_model import TOKEN, ChatRequest, Fault, cut, rate_limited, refusal, server_error
 from tests.case_player import compare, play
+from tests.soak import combined
 from tests.test_conformance import load_cases
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -137,9 +138,8 @@ async def test_a_stream_that_breaks_after_a_call_is_not_repeated(
     assert "your answer broke off after 1 calls" in model.requests[1].text
 
 
-@each_provider
 @pytest.mark.parametrize(
-    "trouble", [rate_limited(0.01), server_error(500), server_error(529)], ids=["429", "500", "529"]
+    ("provider", "trouble"), combined(MODELS, [rate_limited(0.01), server_error(500), server_error(529)])
 )
 async def test_a_server_that_is_away_is_asked_again(
     provider: str, trouble: Turn, dev_server: WorkflowEnvironment
@@ -359,7 +359,7 @@ async def _differences(name: str, provider: str, dialect: str, dev_server: Workf
     return compare(case, await play(dev_server.client, case, dialect=dialect, model_name=MODELS[provider]))
 
 
-@pytest.mark.parametrize(("name", "provider", "dialect"), conformance([name for name in CASES if name in FEW]))
+@pytest.mark.parametrize(("name", "provider", "dialect"), conformance([name for name in CASES if name in FEW])[::5])
 async def test_conformance_in_every_form(
     name: str, provider: str, dialect: str, dev_server: WorkflowEnvironment
 ) -> None:
