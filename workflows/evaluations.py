@@ -50,9 +50,10 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.ledger import Reservation
     from perdure.runs.run import RunState
     from perdure.runs.views import summary as line
-    from perdure.runs.wire import AGENT_ATTRIBUTE, AGENT_WORKFLOW, SCORE_ATTRIBUTE, TENANT_ATTRIBUTE
+    from perdure.runs.wire import AGENT_ATTRIBUTE, AGENT_WORKFLOW, SCORE_ATTRIBUTE, TENANT_ATTRIBUTE, VERSION_ATTRIBUTE
     from perdure.values.json import Json, pack
 
+_VERSION: Final = SearchAttributeKey.for_keyword(VERSION_ATTRIBUTE)
 _ATTEMPTS: Final = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1))
 _SCORED_WITHIN: Final = timedelta(minutes=10)
 """Time of one attempt to score: a judge is a model."""
@@ -77,6 +78,7 @@ async def start_score(run: RunState) -> None:
                 tenant=owner.tenant,
                 agent=agent,
                 attributes=run.prepared.attributes,
+                version=workflow.info().typed_search_attributes.get(_VERSION) or "",
             ),
             id=scored_id(run_id),
             task_queue=run.identity.queue or None,
@@ -259,6 +261,7 @@ class EvaluatedRunWorkflow:
         values: dict[str, Any] = {
             AGENT_ATTRIBUTE: wanted.agent,
             TENANT_ATTRIBUTE: wanted.tenant,
+            VERSION_ATTRIBUTE: wanted.version,
             SCORE_ATTRIBUTE: score.share,
         }
         keys = {SCORE_ATTRIBUTE: SearchAttributeKey.for_float}

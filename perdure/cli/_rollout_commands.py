@@ -78,7 +78,7 @@ def show(
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Runs that are compared, newest first.")] = 1000,
     as_json: Json = False,
 ) -> None:
-    """Compare the versions of an agent by their runs: how they ended, tokens, cost and time. No run is queried."""
+    """Compare the versions of an agent by their runs: how they ended, tokens, cost, time and scores. No run is queried."""
     with one_line_errors():
         check_since(since)
         rollout = read_rollouts(settings.agents_folder).get(agent)
@@ -91,7 +91,19 @@ def show(
     if not found:
         print("no runs")
         return
-    titles = ("version", "runs", "running", "waiting", "completed", "failed", "stopped", "tokens", "cost", "seconds")
+    titles = (
+        "version",
+        "runs",
+        "running",
+        "waiting",
+        "completed",
+        "failed",
+        "stopped",
+        "tokens",
+        "cost",
+        "seconds",
+        "score",
+    )
     screen().print(
         table(
             titles,
@@ -115,4 +127,5 @@ def _cells(each: VersionFigures) -> list[str]:
     tokens = "" if each.tokens is None else f"{each.tokens:,.0f}"
     cost = "" if each.cost is None else f"${each.cost:.4f}"
     seconds = "" if each.seconds is None else f"{each.seconds:,.1f}"
-    return [each.version or "none", *(f"{count:,}" for count in counts), tokens, cost, seconds]
+    score = "" if each.score is None else f"{each.score:.2f}"
+    return [each.version or "none", *(f"{count:,}" for count in counts), tokens, cost, seconds, score]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,19 +15,22 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowQueryFailedError,
 )
-from temporalio.common import WorkflowIDReusePolicy
+from temporalio.common import SearchAttributeKey, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.agents.agent import Agent
 from perdure.agents.datasets import CaseSet, read_dataset
+from perdure.client._run_lists import names_attribute
 from perdure.client.errors import clear_errors
 from perdure.client.run_operations import new_run_id
+from perdure.client.selection import Selection
 from perdure.client.tenancy import owned_memo
 from perdure.errors import RunError, RunExistsError, RunNotFoundError
 from perdure.queries import answer_of
 from perdure.runs.agent import check_run_id
 from perdure.runs.evaluation import (
+    EVALUATED_RUN_WORKFLOW,
     EVALUATION_WORKFLOW,
     PROGRESS_QUERY,
     SCORES_FORM,
@@ -42,11 +45,14 @@ from perdure.runs.evaluation import (
     scored_id,
 )
 from perdure.runs.views import summary
+from perdure.runs.wire import SCORE_ATTRIBUTE, VERSION_ATTRIBUTE
 from perdure.values.json import Json
 
 if TYPE_CHECKING:
     from pydantic_evals import Dataset
 
+_SCORE: Final = SearchAttributeKey.for_float(SCORE_ATTRIBUTE)
+_VERSION: Final = SearchAttributeKey.for_keyword(VERSION_ATTRIBUTE)
 _PAUSE: Final = 1.0
 """Seconds between two looks at the progress."""
 
@@ -199,6 +205,22 @@ async def start_evaluation(
                 ) from None
             return evaluation
     return Evaluation(client, name)
+
+
+async def walk_scores(client: Client, selection: Selection, limit: int) -> AsyncGenerator[tuple[str, float], None]:
+    """Yield the newest scores of finished runs, each with the version of its agent, as lists know them.
+
+    Of the selection the agent, the tenant and the time count. A namespace that does not know the search attribute has none.
+    """
+    query = selection.text(workflow_type=EVALUATED_RUN_WORKFLOW)
+    try:
+        async for each in client.list_workflows(f"{query} AND {SCORE_ATTRIBUTE} >= 0", limit=limit):
+            score = each.typed_search_attributes.get(_SCORE)
+            if score is not None:
+                yield each.typed_search_attributes.get(_VERSION) or "", score
+    except RPCError as error:
+        if not names_attribute(error):
+            raise
 
 
 async def fetch_score(client: Client, run_id: str) -> RunScore | None:

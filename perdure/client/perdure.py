@@ -24,7 +24,7 @@ from perdure.client import approvals, run_operations, standing_approvals
 from perdure.client.approvals import PAGE
 from perdure.client.erasure import Eraser, ErasureReport
 from perdure.client.errors import clear_errors
-from perdure.client.evaluations import Evaluation, start_evaluation
+from perdure.client.evaluations import Evaluation, start_evaluation, walk_scores
 from perdure.client.run import Run
 from perdure.client.schedules import ListedSchedule, Schedule, walk_schedules
 from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, WaitingPage
@@ -518,7 +518,7 @@ class Perdure:
     async def compare_versions(
         self, agent: str, *, since: str | None = None, tenant: str | None = None, limit: int = 1000
     ) -> list[VersionFigures]:
-        """Return the figures of each version of an agent, by its runs: how they ended, tokens, cost, time. No run is queried.
+        """Return the figures of each version of an agent, by its runs: how they ended, tokens, cost, time, and scores. No run is queried.
 
         `agent`: its name. `since`: only runs that started since then (`7d`). `tenant`: only that tenant's. `limit`: the newest so many
         runs. Raises as `list_runs` does.
@@ -532,7 +532,7 @@ class Perdure:
         chosen = Selection(agent=agent, since=since, tenant=tenant)
         with clear_errors(self.client):
             async with aclosing(listing.walk_runs(self.client, chosen, limit)) as runs:
-                return await compare(runs)
+                return await compare(runs, walk_scores(self.client, chosen, limit))
 
     async def what_if(
         self,

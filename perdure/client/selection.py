@@ -78,14 +78,16 @@ class Selection:
         """Whether it selects all runs."""
         return self == Selection(outermost=self.outermost)
 
-    def text(self, now: datetime | None = None) -> str:
+    def text(self, now: datetime | None = None, *, workflow_type: str = AGENT_WORKFLOW) -> str:
         """Return the query for Temporal's visibility. Raises `RunError` for an invalid status or time.
+
+        `now`: the time from which `since` counts. `workflow_type`: the type of the workflows (default: runs).
 
         ```python
         print(Selection(status="running").text())
         ```
         """
-        parts = [f"WorkflowType = '{AGENT_WORKFLOW}'", "ExecutionStatus != 'ContinuedAsNew'"]
+        parts = [f"WorkflowType = '{workflow_type}'", "ExecutionStatus != 'ContinuedAsNew'"]
         conditions = (
             (AGENT_ATTRIBUTE, self.agent),
             (SENDER_ATTRIBUTE, self.sender),

@@ -35,6 +35,7 @@ class VersionFigures:
     _tokens: list[int] = field(default_factory=list, repr=False)
     _costs: list[float] = field(default_factory=list, repr=False)
     _seconds: list[float] = field(default_factory=list, repr=False)
+    _scores: list[float] = field(default_factory=list, repr=False)
 
     @property
     def tokens(self) -> float | None:
@@ -50,6 +51,23 @@ class VersionFigures:
     def seconds(self) -> float | None:
         """Mean of the seconds from the start to the end, with waits for people."""
         return _mean(self._seconds)
+
+    @property
+    def score(self) -> float | None:
+        """Mean of the shares of conditions that hold, over the runs that `config.evaluate` has scored; `None`: no run is."""
+        return _mean(self._scores)
+
+    def add_score(self, score: float) -> None:
+        """Count the score of a run.
+
+        ```python
+        from perdure.client.versions import VersionFigures
+
+        figures = VersionFigures("2")
+        figures.add_score(0.5)
+        ```
+        """
+        self._scores.append(score)
 
     def add(self, run: ListedRun) -> None:
         """Count a run.
@@ -84,7 +102,19 @@ class VersionFigures:
         print(VersionFigures("2").as_json())
         ```
         """
-        names = ("version", "runs", "running", "completed", "failed", "stopped", "waiting", "tokens", "cost", "seconds")
+        names = (
+            "version",
+            "runs",
+            "running",
+            "completed",
+            "failed",
+            "stopped",
+            "waiting",
+            "tokens",
+            "cost",
+            "seconds",
+            "score",
+        )
         return {name: getattr(self, name) for name in names}
 
 
@@ -92,10 +122,16 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-async def compare(runs: AsyncIterator[ListedRun]) -> list[VersionFigures]:
-    """Return the figures of each version among these runs, by version."""
+async def compare(
+    runs: AsyncIterator[ListedRun], scores: AsyncIterator[tuple[str, float]] | None = None
+) -> list[VersionFigures]:
+    """Return the figures of each version among these runs, by version. `scores`: versions with the score of one run each."""
     found: dict[str, VersionFigures] = {}
     async for run in runs:
         version = run.version or ""
         found.setdefault(version, VersionFigures(version)).add(run)
+    if scores is not None:
+        async for version, score in scores:
+            if version in found:
+                found[version].add_score(score)
     return [found[version] for version in sorted(found)]

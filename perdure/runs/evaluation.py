@@ -197,6 +197,8 @@ class EvaluatedRunInput(WireModel):
     """What the score takes of the agent's scores a day."""
     tenant: str = ""
     agent: str = ""
+    version: str = ""
+    """The version of the agent, where its file has one."""
     attributes: list[str] = Field(default_factory=list)
     """Search attributes that the namespace knows."""
 
