@@ -127,7 +127,7 @@ class RunDriver:
         self.run_input = run_input
         self._approvals = approvals
         self.notifications = RunNotifications(run, sender.alarm, run_input.callback)
-        self.audit = AuditSender(run)
+        self.audit = AuditSender(run, begins=run_input.snapshot is None)
         self._waits = ApprovalWaits(run, approvals, display, sender, self.notifications)
         self._mailbox = mailbox
         self._hooks = hooks

@@ -12,6 +12,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.arguments import any_arguments, read_input, read_one
+from perdure.workflows.observability import now
 from perdure.workflows.preparation import should_continue_as_new
 
 with workflow.unsafe.imports_passed_through():
@@ -106,7 +107,8 @@ async def send_entries(batch: AuditBatch) -> None:
 class AuditSender:
     """Sends the entries of a run as they come, one batch at a time, where the run's worker has a sink."""
 
-    def __init__(self, run: RunState) -> None:
+    def __init__(self, run: RunState, *, begins: bool) -> None:
+        """`begins`: whether this execution is the run's first."""
         owner = run.identity.owner
         self._trail = run.journal.audit
         self._is_busy = False
@@ -116,6 +118,11 @@ class AuditSender:
             tenant=owner.tenant,
             session=owner.session,
         )
+        if run.undo is not None and begins:
+            above = workflow.info().parent
+            by = run.undo.by or ("unknown" if above is None else f"run {above.workflow_id}")
+            calls: list[Json] = [*run.undo.calls.values()]
+            self._trail.add("undo", now(), {"by": by, "undoes": run.undo.run_id, "calls": calls})
         if run.prepared.audited:
             self._sending = asyncio.create_task(self._send())
 

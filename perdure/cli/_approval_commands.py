@@ -23,6 +23,7 @@ from perdure.cli._keys import read_key
 from perdure.cli._options import configured
 from perdure.cli._run_view import deciding
 from perdure.client.selection import age
+from perdure.hosting.local_user import local_user
 from perdure.hosting.settings import Settings
 from perdure.values.json import JsonObject, dumps, loads
 from perdure.values.templates import changes
@@ -211,6 +212,7 @@ def inbox(
 
 
 def _decide(run_id: str, as_json: bool, **keys: Any) -> None:
+    keys["by"] = keys.get("by") or local_user()
     decision = {key: value for key, value in keys.items() if key == "answer" or value not in (None, "", False, [])}
     done = connected(lambda perdure: perdure.get_run(run_id).decide(decision))
     needs = f"; it needs {done['missing']}" if "missing" in done else ""

@@ -14,7 +14,7 @@ from perdure.gateway.adapter import AdapterMaker
 from perdure.gateway.agui.adapter import agui_adapter
 from perdure.gateway.ai_sdk.adapter import ai_sdk_adapter
 from perdure.gateway.api.adapter import api
-from perdure.gateway.app import check_reachable, create_app
+from perdure.gateway.app import check_agents_folder, check_reachable, create_app
 from perdure.gateway.health import health
 from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.gateway.openai.adapter import openai_adapter
@@ -76,6 +76,7 @@ async def gateway(
 async def serve(settings: Settings) -> None:
     """Serve until interrupted. Raises `SettingsError` where others could reach it and there is no token, or the port is taken."""
     check_reachable(settings)  # before a server is needed
+    check_agents_folder(settings)
     logs.configure(settings.log_format, settings.log_level, payloads=settings.log_payloads)
     runtime = silent_runtime()
     client = await reached(lambda: connect(runtime), settings.wait)

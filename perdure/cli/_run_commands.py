@@ -21,6 +21,7 @@ from perdure.cli._options import configured
 from perdure.cli._plan_commands import print_drawing
 from perdure.cli._run_view import print_parts, print_result, print_run
 from perdure.cli._undo_commands import print_effects
+from perdure.hosting.local_user import local_user
 from perdure.hosting.settings import Settings
 from perdure.runs.agent import parse_prompt, written_keys
 from perdure.runs.diagrams import draw_run
@@ -188,7 +189,7 @@ def steer(
     as_json: Json = False,
 ) -> None:
     """Send a message to a running run: the model revises its plan."""
-    message = connected(lambda perdure: perdure.get_run(run_id).steer(text, by=by, id=id))
+    message = connected(lambda perdure: perdure.get_run(run_id).steer(text, by=by or local_user(), id=id))
     print(dumps({"messageId": message}) if as_json else message)
 
 

@@ -12,6 +12,7 @@ from perdure.cli._errors import USAGE, CommandError, one_line_errors
 from perdure.cli._execute import Json, connected
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
+from perdure.hosting.local_user import local_user
 from perdure.hosting.settings import Settings
 from perdure.runs.standing_approvals import StandingApproval
 from perdure.values.json import dumps, shorten
@@ -63,7 +64,7 @@ def grant(
             agent,
             uses=uses,
             until=until,
-            by=by or "unknown",
+            by=by or local_user(),
             bounds=limits,
             sources=source or ["trusted"],
             name=name,
@@ -100,7 +101,7 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Let a standing approval hold no more. Calls that begin from now on wait for a person, also in runs that use it."""
-    revoked = connected(lambda perdure: perdure.revoke_standing_approval(name, by=by, tenant=tenant))
+    revoked = connected(lambda perdure: perdure.revoke_standing_approval(name, by=by or local_user(), tenant=tenant))
     print(dumps(revoked.as_json()) if as_json else f"{revoked.name}: revoked after {revoked.used:,} runs")
 
 

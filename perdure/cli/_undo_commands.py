@@ -14,6 +14,7 @@ from perdure.cli._errors import FAILED
 from perdure.cli._execute import Json, RunId, connected
 from perdure.cli._help import Commands
 from perdure.cli._run_view import started_and_shown
+from perdure.hosting.local_user import local_user
 from perdure.runs.undo import Effect, UndoPlan
 from perdure.values.json import dumps, shorten
 
@@ -35,6 +36,7 @@ def undo(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be undone and what stays.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    by: Annotated[str, typer.Option("--by", envvar="USER", help="Who asks for it, for the record.")] = "",
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Start it and print its id.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -55,7 +57,7 @@ def undo(
             raise SystemExit(FAILED)
 
     started_and_shown(
-        lambda perdure: perdure.get_run(run_id).undo(to=to, no_effect=settled),
+        lambda perdure: perdure.get_run(run_id).undo(to=to, no_effect=settled, by=by or local_user()),
         lambda started: f"perdure: undone by {started}",
         no_wait=no_wait,
         as_json=as_json,

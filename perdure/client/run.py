@@ -468,13 +468,13 @@ class Run(Generic[OutputT]):
         with clear_errors(self._client, self.id):
             return (await undos.plan_undo_of(self._client, self.id, to, no_effect))[1]
 
-    async def undo(self, *, to: str | None = None, no_effect: Sequence[str] = ()) -> Run[Any]:
+    async def undo(self, *, to: str | None = None, no_effect: Sequence[str] = (), by: str = "") -> Run[Any]:
         """Start a run that takes back what this run has done, in the reverse order of the data flow, and return it.
 
         This run has to have ended. Each effect is taken back by the undo of its tool, under this run's policies. Calls without an
         undo stay. The undo run fails where something could not be undone; call `undo` again to go on. `to`: back to this call,
         with it: the call and all that depends on it (default: everything). `no_effect`: ids of calls of which it is unknown whether they took
-        effect, and of which you know that they did not. Raises `RunError` for a run that goes on, is being undone, or has
+        effect, and of which you know that they did not. `by`: who asks for it, for the audit log. Raises `RunError` for a run that goes on, is being undone, or has
         nothing to undo, and `NoWorkerError` if no worker answers.
 
         ```python
@@ -484,7 +484,7 @@ class Run(Generic[OutputT]):
         """
         # R23.4
         with clear_errors(self._client, self.id):
-            handle = await undos.start_undo(self._client, self.id, to, no_effect)
+            handle = await undos.start_undo(self._client, self.id, to, no_effect, by)
         return Run(self._client, handle.id)
 
     async def waiting(self, call: str | None = None) -> list[WaitingView]:

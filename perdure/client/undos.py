@@ -14,9 +14,10 @@ from perdure.client.tenancy import owned_memo, share
 from perdure.errors import RunError, RunExistsError
 from perdure.queries import read_effects
 from perdure.runs.agent import parse_agent
-from perdure.runs.undo import RunEffects, UndoPlan, plan_undo
+from perdure.runs.undo import UNDO_FORM, RunEffects, UndoPlan, UndoRecord, plan_undo
 from perdure.runs.views import summary
 from perdure.runs.wire import AGENT_WORKFLOW, RunInput, RunResult
+from perdure.values.json import pack
 
 
 async def effects_of(client: Client, run_id: str) -> RunEffects:
@@ -42,13 +43,18 @@ async def plan_undo_of(
     return found, *plan_undo(found, to=to)
 
 
-async def start_undo(client: Client, run_id: str, to: str | None = None, no_effect: Sequence[str] = ()) -> AgentHandle:
+async def start_undo(
+    client: Client, run_id: str, to: str | None = None, no_effect: Sequence[str] = (), by: str = ""
+) -> AgentHandle:
     """Start the undo of a run. Raises `RunError` where there is nothing to undo."""
     found, plan, given = await plan_undo_of(client, run_id, to, no_effect)
     if given is None:
         stays = len(plan.cannot) + len(plan.waits)
         more = f"; {stays} calls stay: perdure undo {run_id} --dry-run" if stays else ""
         raise RunError(f"{run_id} has nothing that can be undone now{more}")
+    if by and given.undo is not None:
+        record = given.undo.read(UndoRecord, UNDO_FORM, "the record of the undo")
+        given = given.model_copy(update={"undo": pack(record.model_copy(update={"by": by}), UNDO_FORM)})
     description = await describe(client.get_workflow_handle(run_id))
     agent, owner = parse_agent(given.agent), given.whose
     try:

@@ -341,6 +341,16 @@ def _finish(response: Response) -> Response:
     return response
 
 
+def check_agents_folder(settings: Settings) -> None:
+    """Raise `SettingsError` where the folder of agents that a setting names cannot be read: the gateway would have no agents."""
+    if settings.agents is None:
+        return
+    try:
+        next(settings.agents.iterdir(), None)
+    except OSError as error:
+        raise SettingsError(f"--agents: the folder {settings.agents} cannot be read: {error.strerror}") from None
+
+
 def check_reachable(settings: Settings) -> None:
     """Raises `SettingsError` where others could reach a gateway that asks for no token, and for tokens that cannot be read."""
     if tokens_of(settings) is None and not is_loopback(settings.gateway_host):

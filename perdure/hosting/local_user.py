@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import getpass
 import os
-import socket
 
 
 def local_user() -> str:
-    """Return `user@host` of this process; with `sudo` the user who called it.
+    """Return the name of this process's user; with `sudo` that of the caller. A user without a name is `uid 1000`.
 
-    The name proves nothing: whoever has the machine may set it. It tells an auditor where to look.
+    The name proves nothing: whoever has the machine may set it. It is never empty, so each decision names somebody.
     """
     try:
-        user = os.environ.get("SUDO_USER") or getpass.getuser()
+        return os.environ.get("SUDO_USER") or getpass.getuser()
     except (KeyError, OSError):  # no entry for this number, as in a container
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"
+        return f"uid {os.getuid()}"

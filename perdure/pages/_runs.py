@@ -208,7 +208,7 @@ class RunPages:
         caller.check("stop", "undo runs")
         await self._site.form(request)
         run = await self._find(caller, self._id(request))
-        undo = await run.undo()
+        undo = await run.undo(by=caller.sender)
         return self._site.go_to(request, f"/runs/{path(undo.id)}")
 
     async def _live(self, request: Request) -> Response:

@@ -150,6 +150,8 @@ class UndoRecord(WireModel):
     """By id of its own call the call that it takes back."""
     below: list[str] = Field(default_factory=list)
     """The runs of delegates that it may undo."""
+    by: str = ""
+    """Who asked for it, for the audit log; empty: nobody was named, or the run itself."""
 
     def undoes(self, call_id: str) -> str:
         """Return `<run id>/<call id>` of the call that this one takes back; empty for any other call."""

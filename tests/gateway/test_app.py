@@ -27,7 +27,7 @@ from perdure.gateway.health import health
 from perdure.gateway.streams import EventStream, frame
 from perdure.gateway.tokens import TokenFile, new_token
 from tests.gateway.support import bearer, gateway, secret_of, write_tokens
-from tests.support import logged
+from tests.support import logged, perdure
 
 ONE = f'{{"id": "a", "sha256": "{0:064d}", "sender": "s"}}'
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -318,3 +318,13 @@ from perdure.cli._gateway import a2a_adapter, agui_adapter, mcp_adapter
 assert [adapter(None).routes for adapter in (a2a_adapter, agui_adapter, mcp_adapter)] == [[], [], []]
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("folder", "words"), [("none", "No such file"), ("file", "Not a directory")])
+async def test_a_gateway_whose_agents_folder_cannot_be_read_says_so_and_ends(
+    tmp_path: Path, folder: str, words: str
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    ended = await perdure("serve", "--agents", str(tmp_path / folder))
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert f"--agents: the folder {tmp_path / folder} cannot be read: {words}" in ended.err

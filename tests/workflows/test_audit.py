@@ -197,3 +197,32 @@ async def test_the_command_verifies_and_names_the_line(tmp_path: Path, time_skip
     assert "line 1 (number 1) was changed" in broken.err
     missing = await perdure("audit", "verify", str(tmp_path / "none"))
     assert (missing.code, "No such file" in missing.err) == (2, True)
+
+
+async def test_an_undo_and_a_decision_at_the_command_line_name_who_it_was(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    client = dev_server.client
+    env = {"TEMPORAL_ADDRESS": client.service_client.config.target_host, "USER": "", "LOGNAME": "carol"}
+
+    @tool(undo="remove")
+    def place(path: str) -> str:
+        """Place a file."""
+        return path
+
+    script = [{"calls": [{"_tool": "place", "path": "/a"}], "output": {"ok": True}}]
+    async with harness(client, [place, remove], script, audit=f"file:{path}") as it:
+        handle = await it.start(agent("place"))
+        await handle.result()
+        undo = await perdure("undo", handle.id, "--yes", "--no-wait", "--by", "bob", env=env)
+        assert undo.code == 0, undo.err
+        run_id = undo.out.strip()
+        await it.until_waiting(run_id, "0.0")
+        approved = await perdure("approve", run_id, "0.0", env=env)
+        assert approved.code == 0, approved.err
+        found = await entries(path, 2)
+    undone, decided = found
+    assert (undone["action"], undone["by"], undone["run"]) == ("undo", "bob", run_id)
+    assert undone["data"] == {"undoes": handle.id, "calls": ["1.0"]}
+    assert (decided["action"], bool(decided["by"])) == ("decision", True)
