@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +21,7 @@ from perdure.testing.scripted_model import ChatRequest
 from tests.clients.test_clients import HERE, installed
 from tests.gateway.support import gateway, write_agents
 from tests.gateway.test_mcp import add, serving
-from tests.support import harness, storage_fixture
+from tests.support import ROOT, harness, storage_fixture
 from tests.workflows.test_media import PDF, PNG, connect
 
 SUITE: Final = "node_modules/@modelcontextprotocol/conformance/dist/index.js"
@@ -108,13 +110,31 @@ PARTS: Final = {
 }
 """The server's parts of the suite: each version of the protocol, and the extension for tasks."""
 
+CLIENT: Final = (
+    "initialize",
+    "tools_call",
+    "elicitation-sep1034-client-defaults",
+    "sse-retry",
+    "request-metadata",
+    "sep-2322-client-request-state",
+    "http-standard-headers",
+    "http-custom-headers",
+    "http-invalid-tool-headers",
+    "json-schema-ref-no-deref",
+    "json-schema-2020-12-preservation",
+    "auth/client-credentials-basic",
+)
+"""The scenarios of the suite for clients that Perdure's client of MCP servers passes."""
+
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.clients]
 storage = storage_fixture()
 
 
-async def node(*words: str) -> tuple[int | None, str, str]:
+async def node(*words: str, **env: str) -> tuple[int | None, str, str]:
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec("node", *words, cwd=HERE, stdout=pipe, stderr=pipe)
+    process = await asyncio.create_subprocess_exec(
+        "node", *words, cwd=HERE, stdout=pipe, stderr=pipe, env={**os.environ, **env}
+    )
     out, err = await process.communicate()
     return process.returncode, out.decode(), err.decode()
 
@@ -200,3 +220,25 @@ async def test_mcps_own_conformance_suite(dev_server: WorkflowEnvironment, tmp_p
         expected = ["--expected-failures", "mcp_not_offered.yml", "--output-dir", str(tmp_path / "results")]
         code, out, err = await node(*suite, *expected)
     assert code == 0, f"{out[-6000:]}\n{err[-2000:]}"
+
+
+@pytest.mark.parametrize("scenario", CLIENT)
+async def test_mcps_own_conformance_suite_of_clients(tmp_path: Path, scenario: str) -> None:
+    """The client that workers use connects to the suite's servers, calls their tools and answers their questions."""
+    installed("node")
+    suite = ["--import", "./conformance.mjs", SUITE, "client", "--scenario", scenario, "--timeout", "120000"]
+    client = ["--command", f"{sys.executable} -m tests.clients.mcp_client"]
+    expected = ["--expected-failures", "mcp_not_offered.yml", "--output-dir", str(tmp_path / "results")]
+    code, out, err = await node(*suite, *client, *expected, PYTHONPATH=str(ROOT))
+    assert code == 0, f"{out[-6000:]}\n{err[-2000:]}"
+
+
+async def test_each_scenario_of_clients_is_passed_or_left_out_with_a_reason() -> None:
+    installed("node")
+    code, out, err = await node("--import", "./conformance.mjs", SUITE, "list", "--client")
+    assert code == 0, err
+    known = {line.split()[1] for line in out.splitlines() if line.startswith("  - ")}
+    section = (HERE / "mcp_not_offered.yml").read_text(encoding="utf-8").partition("client:\n")[2]
+    left_out = {line.split()[1] for line in section.splitlines() if line.startswith("  - ")}
+    assert known == {*CLIENT} | {name for name in left_out if ":" not in name}
+    assert left_out.isdisjoint(CLIENT)

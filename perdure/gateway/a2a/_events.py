@@ -31,7 +31,7 @@ class TaskUpdates(AnswerEvents[Update]):
     def on_request(self, event: Event) -> Iterator[Update]:
         if event.phase == "start" and not self._works:
             self._works = True
-            yield self._status(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+            yield self._status(TaskStatus(state=TaskState.TASK_STATE_WORKING), event.at)
 
     def on_assistant(self, event: Event) -> Iterator[Update]:
         name, data = text_name(event.data), event.data
@@ -50,10 +50,11 @@ class TaskUpdates(AnswerEvents[Update]):
         if event.phase in ("start", "end"):
             call = {"call": event.data["call"], "tool": event.data.get("tool")}
             call["status"] = "running" if event.phase == "start" else event.data["status"]
-            yield self._status(TaskStatus(state=TaskState.TASK_STATE_WORKING), {"perdure": call})
+            yield self._status(TaskStatus(state=TaskState.TASK_STATE_WORKING), event.at, {"perdure": call})
 
     def interrupt(self, waiting: Sequence[tuple[str, WaitingView]]) -> Iterator[Update]:
-        yield self._status(input_required(self._run_id, waiting))
+        at = max(request.requested_at for _, request in waiting)
+        yield self._status(input_required(self._run_id, waiting), at)
 
     def end(self, ended: RunView) -> Iterator[Update]:
         artifact = artifact_of(ended)
@@ -61,7 +62,7 @@ class TaskUpdates(AnswerEvents[Update]):
             yield TaskArtifactUpdateEvent(
                 task_id=self._run_id, context_id=self._context, artifact=artifact, append=False, last_chunk=True
             )
-        yield self._status(ended_status(ended))
+        yield self._status(ended_status(ended), ended.ended_at)
 
     def _result(self, id: str, data: Mapping[str, Any]) -> Iterator[Update]:
         del id, data
@@ -85,8 +86,11 @@ class TaskUpdates(AnswerEvents[Update]):
         )
         self._written += text
 
-    def _status(self, status: TaskStatus, metadata: JsonObject | None = None) -> Update:
-        status.timestamp.GetCurrentTime()
+    def _status(self, status: TaskStatus, at: str | None, metadata: JsonObject | None = None) -> Update:
+        if at is None:
+            status.timestamp.GetCurrentTime()
+        else:  # what every stream of the task says
+            status.timestamp.FromJsonString(at)
         return TaskStatusUpdateEvent(
             task_id=self._run_id, context_id=self._context, status=status, metadata=struct(metadata or {})
         )

@@ -227,6 +227,7 @@ class A2AMethods(RequestHandler):
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
         call = _MethodCall(self._gateway, self._trees, context)
+        call.check_push()
         return await call.push_to(params, await call.session_of(params.task_id), params.task_id)
 
     @_method
@@ -299,11 +300,15 @@ class _MethodCall:
             await self.push_to(push, session, run_id)
         return session, run_id
 
+    def check_push(self) -> None:
+        """Raise where the gateway sends no push notifications at all."""
+        if not self._gateway.settings.callback_hosts:
+            raise PushNotificationNotSupportedError
+
     def judge_push(self, push: TaskPushNotificationConfig) -> None:
         """Raise where the address of a config may not be informed. A worker judges it once more."""
+        self.check_push()
         hosts = self._gateway.settings.callback_hosts
-        if not hosts:
-            raise PushNotificationNotSupportedError
         problem = check_callback(push.url)
         host = "" if problem else httpx2.URL(push.url).host
         if not problem and not names_host(hosts, host):
@@ -336,8 +341,7 @@ class _MethodCall:
     async def pushed_to(self, task: str) -> list[StatusWebhook]:
         """Return the addresses that this caller has named for a task."""
         self.caller.check(READ, "follow a task")
-        if not self._gateway.settings.callback_hosts:
-            raise PushNotificationNotSupportedError
+        self.check_push()
         return await (await self.session_of(task)).status_webhooks(task, sender=self.caller.sender)
 
     async def _send(self, message: Message) -> tuple[Session, str | None]:
@@ -347,8 +351,9 @@ class _MethodCall:
         if files:
             await perdure.save_media(*files.values(), tenant=self.caller.tenant)
         if not a2a_message.task:
-            # The same message, sent again, begins the same context.
-            context = a2a_message.context or digest(["a2a", self.caller.sender, self._name, a2a_message.id], 32)
+            # The same message, sent again, begins the same context; another one of the same id does not.
+            same = ["a2a", self.caller.sender, self._name, a2a_message.id, a2a_message.text]
+            context = a2a_message.context or digest(same, 32)
             session = self._gateway.session(self.caller, context, self._name)
             return session, await self._deliver(session, (a2a_message.id, a2a_message.text))
         session = await self.session_of(a2a_message.task)

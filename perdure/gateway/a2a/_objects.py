@@ -37,6 +37,7 @@ from perdure.runs.wire import RunStatus, RunView
 from perdure.sessions.status_webhooks import StatusWebhook
 from perdure.sessions.wire import digest
 from perdure.values.json import Json, JsonObject
+from perdure.values.media import read_media
 
 TEXT: Final = "text/plain"
 JSON: Final = "application/json"
@@ -99,8 +100,11 @@ def task_of(
     status = input_required(view.run_id, waiting) if waiting else ended_status(view)
     status.timestamp.FromJsonString(at)
     artifacts = [] if (artifact := artifact_of(view)) is None else [artifact]
+    parts = [file_part(each) for each in files]
     for each in artifacts:
-        each.parts.extend(map(file_part, files))
+        if parts and read_media(view.output) is not None:  # the file is the whole output
+            del each.parts[:]
+        each.parts.extend(parts)
     about = {"perdure": {"status": view.status, "stopReason": view.stop_reason}}
     return Task(
         id=view.run_id, context_id=context, status=status, artifacts=artifacts, history=history, metadata=struct(about)

@@ -7,13 +7,13 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from perdure.errors import JsonError
+from perdure.errors import JsonError, clip
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.bounds import read_value
 from perdure.gateway.callers import READ, caller_of
@@ -21,6 +21,12 @@ from perdure.gateway.streams import EventStream, frame
 
 if TYPE_CHECKING:
     from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
+
+
+_CONTENT_TYPE: Final = -32005
+"""A2A's code for a kind of content that is not supported."""
+_CARD_OF_0_3: Final = ("url", "preferredTransport", "protocolVersion")
+"""Keys of a card that only version 0.3 has."""
 
 
 def a2a_adapter(gateway: Gateway) -> Adapter:
@@ -41,6 +47,9 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
 
     async def call(request: Request) -> Response:
         gateway.agents.get(request.path_params["agent"])
+        if "json" not in (kind := request.headers.get("content-type", "json")):
+            words = f"the request's Content-Type is {clip(kind, 60)!r}; it must be application/json"
+            return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": _CONTENT_TYPE, "message": words}})
         with suppress(JsonError):  # which the protocol has an answer of its own for
             await read_value(request)
         response: Response = await dispatcher().handle_requests(request)
@@ -66,7 +75,10 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
             with_files=gateway.perdure.stores_media,
             with_push=bool(gateway.settings.callback_hosts),
         )
-        return JSONResponse(agent_card_to_dict(made))
+        form = agent_card_to_dict(made)
+        if request.headers.get("a2a-version", "").startswith("1"):  # other clients may read version 0.3 alone
+            form = {key: value for key, value in form.items() if key not in _CARD_OF_0_3}
+        return JSONResponse(form)
 
     routes = [
         Route("/a2a/{agent}", call, methods=["POST"]),
