@@ -139,7 +139,7 @@ class StatusWebhooks:
             each.number += 1
             kind: Kind = "approval_requested" if status == "waiting" else "run_ended"
             notification = Notification(
-                key=f"{run_id}/push/{digest([each.sender, webhook.id, webhook.url], 12)}/{each.number}",
+                key=f"{run_id}/push/{digest([each.sender, webhook.id, webhook.url], 12)}/{each.number}-{status}",
                 kind=kind,
                 at=at,
                 text=one_line(f"the run {run_id} is {status}", MAX_NOTIFICATION_TEXT),

@@ -24,11 +24,15 @@ from standardwebhooks import Webhook
 from temporalio.testing import WorkflowEnvironment
 
 from perdure.testing.scripted_model import Script
+from scripts.history_scenarios import reset_to_start
 from tests.gateway.test_a2a import ASKS, COMPLETED, WAITER, WAITS, Agents, agents, user
 from tests.gateway.test_agui import EVERYTHING, PAYS, SHOPPER
+from tests.support import impatient
+from tests.timeouts import HANG
 from tests.workflows.test_notifications import SECRET, receiving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+impatient_server = impatient(60)
 PUSHES: dict[str, Any] = {"callback_hosts": ("127.0.0.1",), "callback_secret": SECRET}
 
 
@@ -157,3 +161,48 @@ async def test_a_client_of_0_3_gets_a_task(dev_server: WorkflowEnvironment, tmp_
     pushed = json.loads(body)
     assert (pushed["kind"], pushed["id"], pushed["contextId"]) == ("task", task["id"], task["contextId"])
     assert pushed["status"]["state"] == "completed" == task["status"]["state"]
+
+
+async def test_pushes_go_on_when_the_session_continues_as_new(
+    impatient_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    def answer(_: Any) -> Any:
+        return {"calls": [], "output": "Here."}
+
+    async with receiving() as (receiver, url), pushing(impatient_server, tmp_path, answer) as it:
+        config = TaskPushNotificationConfig(id="mine", url=f"{url}/hook")
+        configuration = SendMessageConfiguration(task_push_notification_config=config)
+        first = (await it.send(user("0."), configuration=configuration)).task
+        for number in range(1, 6):
+            await it.send(user(f"{number}.", context_id=first.context_id), configuration=configuration)
+        await receiver.until(6)
+        session = it.served.gateway.perdure.client.get_workflow_handle(first.id.rpartition("/")[0])
+        described = await session.describe()
+        assert described.run_id != described.raw_description.workflow_execution_info.first_run_id
+        client = await it.client()
+        known = await client.get_task_push_notification_config(
+            GetTaskPushNotificationConfigRequest(task_id=first.id, id="mine")
+        )
+        assert known.url == config.url
+    assert states(receiver.got) == ["TASK_STATE_COMPLETED"] * 6
+    tasks = [json.loads(body)["statusUpdate"]["taskId"] for _, body in receiver.got]
+    assert len({*tasks}) == len({headers["webhook-id"] for headers, _ in receiver.got}) == 6
+
+
+async def test_a_receiver_learns_another_end_after_a_reset(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
+    """The same end is not sent again."""
+    answers = iter([*WAITS[:1], {"calls": [], "output": "Done."}, {"calls": [], "output": "Done."}])
+    async with receiving() as (receiver, url), pushing(dev_server, tmp_path, lambda _: next(answers)) as it:
+        config = TaskPushNotificationConfig(id="mine", url=f"{url}/hook")
+        configuration = SendMessageConfiguration(task_push_notification_config=config, return_immediately=True)
+        task = (await it.send(user("Wait."), agent="waiter", streaming=False, configuration=configuration)).task
+        client = await it.client(agent="waiter")
+        await client.cancel_task(CancelTaskRequest(id=task.id))
+        await receiver.until(1)
+        temporal = it.served.gateway.perdure.client
+        session = temporal.get_workflow_handle(task.id.rpartition("/")[0])
+        for ended in (2, 2):
+            await reset_to_start(temporal, session)
+            await it.served.gateway.perdure.get_run(task.id).waited(HANG)
+            await receiver.until(ended)
+    assert states(receiver.got) == ["TASK_STATE_CANCELED", "TASK_STATE_COMPLETED"]
