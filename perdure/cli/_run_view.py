@@ -154,14 +154,15 @@ def _note(call: CallView, run_id: str, with_client: set[str]) -> str:
     """Why a call did not end well, and who decided about it."""
     why = call.reason or (f"{call.error.get('code')}: {call.error.get('message')}" if call.error else "")
     approval = call.approval
-    if approval is None or call.status == "rejected" or (approval.decision is None and call.status != "waiting"):
+    waits = call.status in ("waiting", "running")  # a call that runs waits for what its server asks
+    if approval is None or call.status == "rejected" or (approval.decision is None and not waits):
         return why
     if approval.decision is None and call.id in with_client:
         return "waits for the client that carries it out"
     if approval.decision is None:
         how = (
             f"answer {shlex.quote(run_id)} {call.id} TEXT"
-            if call.tool == "ask_person"
+            if call.tool == "ask_person" or call.status == "running"
             else f"approve {shlex.quote(run_id)} {call.id}"
         )
         return f"waits for a person: perdure {how}"
