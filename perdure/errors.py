@@ -495,6 +495,11 @@ def clip(text: str, limit: int = MAX_PROBLEM) -> str:
     return f"{text[: kept - kept // 3]}{between}{text[-(kept // 3) :]}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 Request`, `2 Requests`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 @dataclass(frozen=True, slots=True)
 class CallError:
     """Why one call ended badly: the `error` of an error message and of a failed branch (R4.3, R6.6).

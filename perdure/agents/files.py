@@ -83,16 +83,13 @@ class Planned:
 
     def hints(self, plan: Plan) -> list[str]:
         """Return the dangerous tools of which two calls may run at once (R5.12)."""
-        called = {
-            form.spec.tool.name: form.spec.tool
-            for call in plan.calls
-            for form in call.written()
-            if form.spec.tool is not None
-        }
+        if self.parallel == 1:
+            return []
+        named = [form.spec.tool for call in plan.calls for form in call.written()]
+        unguarded = {tool.name for tool in named if tool is not None and tool.dangerous and not tool.exclusive_group}
         return [
             f"the tool {name!r} is dangerous, and two of its calls may run at once: exclusive=True, or _exclusive in its definition, prevents that"
-            for name, tool in called.items()
-            if tool.dangerous and tool.exclusive_group is None
+            for name in plan.concurrent_tools(unguarded)
         ]
 
     def ways(self) -> list[tuple[str, str]]:

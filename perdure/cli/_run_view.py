@@ -19,6 +19,7 @@ from perdure.approvals.requests import WaitingEntry, WaitingView
 from perdure.cli._console import harmless, screen, table, wait_line
 from perdure.cli._errors import FAILED
 from perdure.cli._execute import connected
+from perdure.errors import counted
 from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestContext, RequestResult, RequestView
 from perdure.models.schemas import make_strict
@@ -242,7 +243,7 @@ def print_result(console: Console, view: RunView) -> None:
     cost = "" if usage.cost is None else f" · ${usage.cost:.4f}"
     console.print(
         Text(
-            f"{view.requests} Requests · {len(view.calls)} calls · errors: {len(view.errors)} · "
+            f"{counted(view.requests, 'Request')} · {counted(len(view.calls), 'call')} · errors: {len(view.errors)} · "
             f"tokens: {_tokens(usage)}{cost}",
             style="dim",
         )
@@ -250,7 +251,7 @@ def print_result(console: Console, view: RunView) -> None:
     if len(usage.by_model) > 1:
         for model, used in usage.by_model.items():
             cost = "" if used.cost is None else f", ${used.cost:.4f}"
-            line = f"  {model}: {used.requests} Requests, {_tokens(used)}{cost}"
+            line = f"  {model}: {counted(used.requests, 'Request')}, {_tokens(used)}{cost}"
             console.print(Text(line, style="dim"))
 
 
@@ -312,7 +313,7 @@ class FittedView:
 
     def _above(self, count: int) -> str:
         done = sum(call.status == "done" for call in self._view.calls)
-        return f"… {count} lines above; {len(self._view.log)} Requests, {done} of {len(self._view.calls)} calls done"
+        return f"… {counted(count, 'line')} above; {counted(len(self._view.log), 'Request')}, {done} of {counted(len(self._view.calls), 'call')} done"
 
 
 def _joined(lines: list[list[Segment]]) -> Iterator[Segment]:

@@ -417,7 +417,7 @@ class Settings(BaseSettings):
     storage_threshold: int = setting(256 * 1024, "Bytes from which on a value is stored there", DATA, "BYTES", ge=0)
     codec: str | None = setting(
         None,
-        "The codec that encrypts payloads in Temporal: perdure.hosting._encryption:aes_gcm",
+        "The codec that encrypts payloads in Temporal: perdure.encryption:aes_gcm",
         DATA,
         "MODULE:FUNCTION",
     )

@@ -11,7 +11,7 @@ nothing before it offers waits for later calls.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -26,7 +26,7 @@ from perdure.plan._provenance import PlanProvenance
 from perdure.plan._requirements import Requirements, requirements_of
 from perdure.plan._scheduler import News, Scheduler, Slots
 from perdure.plan._state_writer import StateWriter
-from perdure.plan._validation import adopt, check_call, find_races, race_text, revise
+from perdure.plan._validation import adopt, check_call, find_concurrent, find_races, race_text, revise
 from perdure.tools.tool import KEEP, Tool
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import CALL_STEPS, MAX_PAYLOAD, PART_STEPS, SHORT_TASKS, CheckBudget
@@ -376,6 +376,15 @@ class Plan:
         found = find_races(self.calls, self._graph.edges(first=True), ended=ended)
         return [race_text(race) for race in found]
 
+    def concurrent_tools(self, names: Container[str]) -> list[str]:
+        """Return those of the tools of which two calls may run at once, as far as the list shows it (R5.12)."""
+        groups: dict[str, list[tuple[Call, bool]]] = {}
+        for call in self.calls:
+            for form, at_once in _forms(call):
+                if form.spec.tool_name in names:
+                    groups.setdefault(form.spec.tool_name, []).append((call, at_once))
+        return find_concurrent(self.calls, self._graph.edges(first=True), groups)
+
     @property
     def settled(self) -> bool:
         """Whether every call has ended and none can arrive: the tick is over (R5.4)."""
@@ -610,3 +619,12 @@ class Plan:
         loop.call.state.ended_at = time
         self._scheduler.running -= 1
         self._scheduler.end(loop.call, "skipped", reason=loop.dropped)
+
+
+def _forms(call: Call, at_once: bool = False) -> Iterator[tuple[Call, bool]]:
+    """Yield the call, or the calls in its loop, each with whether items of a list run it at once."""
+    loop = call.spec.loop
+    if loop is None:
+        yield call, at_once
+    for form in loop.forms if loop is not None else ():
+        yield from _forms(form, at_once or (loop is not None and loop.kind == "each" and loop.parallel > 1))

@@ -507,11 +507,41 @@ def find_races(calls: Sequence[Call], edges: Iterable[Edge], *, ended: bool = Fa
     found: dict[tuple[int, int], Race] = {}
     for first, second, path in pairs:
         one, two = sorted((first.index, second.index))
-        ordered = one not in before or two not in before or before[one] >> two & 1 or before[two] >> one & 1
-        exclusive = not ended and guards[one] & ~guards[two] and guards[two] & ~guards[one]
-        if one != two and not (ordered or exclusive):
+        apart = _ordered(one, two, before) or (not ended and _exclusive(one, two, guards))
+        if one != two and not apart:
             found.setdefault((one, two), (calls[one], calls[two], path))
     return [race for _, race in sorted(found.items())]
+
+
+def find_concurrent(
+    calls: Sequence[Call], edges: Iterable[Edge], groups: Mapping[str, Sequence[tuple[Call, bool]]]
+) -> list[str]:
+    """Return the groups of calls of which two may run at once: neither waits for the other, and no condition excludes
+    one of them. A group has its calls, each with whether it may run beside itself, as in a loop over a list.
+    """
+    if not groups:
+        return []
+    before, guards = _before_and_guards(calls, edges)
+    return [
+        name
+        for name, group in groups.items()
+        if any(beside_itself for _, beside_itself in group)
+        or any(
+            one.index == two.index
+            or not (_ordered(one.index, two.index, before) or _exclusive(one.index, two.index, guards))
+            for (one, _), (two, _) in combinations(group, 2)
+        )
+    ]
+
+
+def _ordered(one: int, two: int, before: Mapping[int, int]) -> bool:
+    """Whether one of two calls waits for the other; calls in a ring never run."""
+    return one not in before or two not in before or bool(before[one] >> two & 1 or before[two] >> one & 1)
+
+
+def _exclusive(one: int, two: int, guards: Mapping[int, int]) -> bool:
+    """Whether two calls have different conditions."""
+    return bool(guards[one] & ~guards[two] and guards[two] & ~guards[one])
 
 
 def race_text(race: Race) -> str:

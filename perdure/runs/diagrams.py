@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from statistics import fmean
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -14,7 +15,8 @@ from perdure.plan import EACH, UNTIL, WHILE, Call, LoopForm, Plan, is_order
 from perdure.runs.wire import CallView, RunView
 from perdure.values.json import shorten
 from perdure.values.provenance import BY_OTHERS, Sources, untrusted
-from perdure.values.references import DAGGER, Reference, overlaps, parse_expression
+from perdure.values.references import DAGGER, Path, Reference, overlaps, parse_expression, parse_output_path
+from perdure.values.state import is_prefix
 from perdure.values.templates import EXPR, Template
 
 if TYPE_CHECKING:
@@ -185,7 +187,8 @@ def draw_run(view: RunView) -> Drawing:
     for id in made:
         inner.setdefault(id.rpartition("[].")[0] if "[]." in id else "" if "[]" not in id else id[:-2], []).append(id)
     others = {shared_id(call.id) for call in view.calls if "" in call.sources}
-    edges = _merge((shared_id(writer), shared_id(reader), what) for writer, reader, what in view.edges)
+    found = [*view.edges, *_edges_between_requests(view)]
+    edges = _merge((shared_id(writer), shared_id(reader), what) for writer, reader, what in found)
 
     def drawn(ids: Collection[str]) -> Drawing:
         known = set(ids)
@@ -200,6 +203,39 @@ def draw_run(view: RunView) -> Drawing:
         return DrawnNode(id, title, _standing([call.status for call in calls]), drawn(body) if body else None)
 
     return drawn(inner.get("", ()))
+
+
+def _edges_between_requests(view: RunView) -> Iterator[tuple[str, str, str]]:
+    """Yield the edges of references to what calls of earlier Requests wrote: the newest that set the path, and those
+    that have set a part of it since.
+    """
+    bound = {(reader, what) for _, reader, what in view.edges}
+    writers: dict[str, list[tuple[str, Path]]] = {}
+    """Ended calls of earlier Requests and the paths that they wrote, oldest first, by the first part of the path."""
+    for _, request in groupby(view.calls, lambda call: call.id.partition(".")[0]):
+        calls = list(request)
+        for call in calls:
+            for what in view.reads.get(call.id, ()):
+                read = parse_expression(what)
+                if not isinstance(read, Reference) or read.kind != "state" or (call.id, what) in bound:
+                    continue
+                for writer, path in reversed(writers.get(str(read.path[0]), ()) if read.path else ()):
+                    if overlaps(path, read.path):
+                        yield writer, call.id, what
+                    if is_prefix(path, read.path):
+                        break
+        for call in sorted(calls, key=lambda each: each.ended_at or ""):
+            for path in _written_paths(call, view.writes.get(call.id, "")):
+                writers.setdefault(str(path[0]), []).append((call.id, path))
+
+
+def _written_paths(call: CallView, target: str) -> Iterator[Path]:
+    """Yield the paths that a call has written, by its output path. A failure is written by a branch (R4.3)."""
+    if not target or call.status not in ("done", "failed"):
+        return
+    alternatives = parse_output_path(target)
+    for paths in alternatives if call.status == "done" else alternatives[1:]:
+        yield from (path for path in paths if path)
 
 
 def _standing(statuses: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from perdure.approvals.policy import Guard
 from perdure.approvals.requests import ApprovalRequest, InformedRoute, WaitingEntry, WaitingView, tool_question
-from perdure.errors import clip
+from perdure.errors import clip, counted
 from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestView
 from perdure.plan import ENDED, Call, Plan, simulate
@@ -481,7 +481,7 @@ def details(run: RunState, run_id: str = "") -> str:
     `run_id` makes the link to the run's page.
     """
     lines = [
-        f"**{plain(run.agent.name)}**: {len(run.records.past.log)} Requests, {run.records.done(run.plan)} of {run.records.count(run.plan)} calls done"
+        f"**{plain(run.agent.name)}**: {counted(len(run.records.past.log), 'Request')}, {run.records.done(run.plan)} of {counted(run.records.count(run.plan), 'call')} done"
     ]
     if run.prepared.pages:
         lines[0] += f" · [its page]({run.prepared.pages.rstrip('/')}/runs/{_in_address(run_id)})"

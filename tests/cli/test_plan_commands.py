@@ -118,6 +118,30 @@ async def test_validate_warns_of_what_is_no_error(tmp_path: Path) -> None:
     assert (as_json["ok"], as_json["warnings"], as_json["hints"]) == (True, said[:2], said[2:])
 
 
+async def test_r5_12_a_hint_names_a_dangerous_tool_only_where_two_of_its_calls_may_run_at_once(tmp_path: Path) -> None:
+    tools: list[dict[str, Any]] = [
+        {"name": name, "properties": {"n": {}}, "_dangerous": True} for name in ("pay", "send")
+    ]
+    first, second = {"_tool": "pay", "n": 1, "_outputPath": "†state.a"}, {"_tool": "pay", "n": 2}
+    after, either = second | {"_after": "†state.a"}, second | {"_if": "input.n > 1"}
+    each = {"_tool": "_for", "_each": [1, 2], "_body": [{"_tool": "pay", "n": "†item"}]}
+    hinted = {
+        "once": (False, [first]),
+        "two tools": (False, [first, {"_tool": "send", "n": 1}]),
+        "one after the other": (False, [first, {"_tool": "send", "n": "†state.a", "_outputPath": "†state.b"}, after]),
+        "two": (True, [first, second]),
+        "one of two with a condition": (True, [first, either]),
+        "a loop over a list": (True, [each]),
+        "a loop of one at a time": (False, [each | {"_parallel": 1}]),
+        "a call for each item": (True, [{"_tool": "pay", "n": "†item", "_each": [1, 2]}]),
+    }
+    for name, (expected, calls) in hinted.items():
+        document = agent(*tools, context=[{"type": "plan", "plan": calls}, {"type": "input", "input": {"n": 1}}])
+        found = json.loads((await plan("validate", write(tmp_path, document), "--json")).out)
+        assert found["problems"] == [], name
+        assert bool(found["hints"]) is expected, name
+
+
 async def test_r5_6_validate_uses_input_and_state(tmp_path: Path) -> None:
     path = write(tmp_path, [{"_tool": "load", "p": "†state.user", "q": "†input.id"}])
     assert (await plan("validate", path)).code == 1

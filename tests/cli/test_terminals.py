@@ -52,7 +52,7 @@ async def test_a_live_view_is_never_higher_than_the_terminal_and_ends_with_the_n
     assert len(lines) < LINES
     assert all(len(line) <= width for line in lines)
     assert f"1.{calls - 1} " in lines[-1]
-    assert ("lines above; 1 Requests" in lines[0]) == (calls > 10)
+    assert ("lines above; 1 Request," in lines[0]) == (calls > 10)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])

@@ -44,7 +44,7 @@ async def test_a_command_runs_no_code_of_the_folder_it_is_run_in(
     plant(folder, mark)
     env = {
         "TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host,
-        "PERDURE_CODEC": "perdure.hosting._encryption:aes_gcm",
+        "PERDURE_CODEC": "perdure.encryption:aes_gcm",
         "PERDURE_CODEC_KEYS": json.dumps({"a": base64.b64encode(b"k" * 32).decode()}),
         "LC_ALL": "C.UTF-8",
     }

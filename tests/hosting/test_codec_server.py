@@ -38,7 +38,7 @@ PLAIN = Payload(metadata={"encoding": b"json/plain"}, data=b'"a word"')
 
 @pytest.fixture
 def encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting._encryption:aes_gcm")
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.encryption:aes_gcm")
     monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW | OLD))
 
 

@@ -30,8 +30,8 @@ from perdure.client.run import watch_run
 from perdure.client.run_operations import fetch_run
 from perdure.demo.script import SCRIPT
 from perdure.demo.workspace import fill
+from perdure.encryption import ENCODING, PLACE, AesGcm
 from perdure.errors import SettingsError
-from perdure.hosting._encryption import ENCODING, PLACE, AesGcm
 from perdure.hosting.codec import payload_codec
 from perdure.hosting.connection import data_converter
 from perdure.runs.wire import DECIDE
@@ -46,7 +46,7 @@ TASK = "The disk is filling up. Sort it out."
 
 @pytest.fixture
 def encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting._encryption:aes_gcm")
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.encryption:aes_gcm")
     monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW | OLD))
 
 
@@ -247,7 +247,7 @@ async def use(codec: PayloadCodec, payload: Payload) -> Payload:
 
 
 async def test_keys_are_changed_without_a_break(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting._encryption:aes_gcm")
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.encryption:aes_gcm")
     codecs = []
     (tmp_path / "keys.json").write_text(json.dumps(NEW | OLD))
     for keys in (json.dumps(OLD), f"@{tmp_path / 'keys.json'}", json.dumps(NEW)):
@@ -272,13 +272,13 @@ async def test_keys_are_changed_without_a_break(monkeypatch: pytest.MonkeyPatch,
     [
         ("nocolon", "", "must be module:function, not 'nocolon'"),
         ("nope.nope:f", "", "ModuleNotFoundError"),
-        ("perdure.hosting._encryption:nope", "", "has no attribute 'nope'"),
+        ("perdure.encryption:nope", "", "has no attribute 'nope'"),
         ("builtins:dict", "", "returns a dict, but must return a temporalio.converter.PayloadCodec"),
-        ("perdure.hosting._encryption:aes_gcm", "", "PERDURE_CODEC_KEYS must name keys"),
-        ("perdure.hosting._encryption:aes_gcm", "{}", "openssl rand -base64 32"),
-        ("perdure.hosting._encryption:aes_gcm", "{", "PERDURE_CODEC_KEYS"),
-        ("perdure.hosting._encryption:aes_gcm", '{"a": "c2hvcnQ="}', "the key 'a' must be 32 bytes in base64"),
-        ("perdure.hosting._encryption:aes_gcm", '{"a": 5}', "PERDURE_CODEC_KEYS.a: must be a valid string"),
+        ("perdure.encryption:aes_gcm", "", "PERDURE_CODEC_KEYS must name keys"),
+        ("perdure.encryption:aes_gcm", "{}", "openssl rand -base64 32"),
+        ("perdure.encryption:aes_gcm", "{", "PERDURE_CODEC_KEYS"),
+        ("perdure.encryption:aes_gcm", '{"a": "c2hvcnQ="}', "the key 'a' must be 32 bytes in base64"),
+        ("perdure.encryption:aes_gcm", '{"a": 5}', "PERDURE_CODEC_KEYS.a: must be a valid string"),
     ],
 )
 async def test_a_codec_that_cannot_be_used_is_one_line(

@@ -26,8 +26,8 @@ from temporalio.worker import Replayer, Worker
 from perdure import Agent, Perdure, PerdurePlugin, activity_tool, tool
 from perdure.client._run_lists import list_runs
 from perdure.client.selection import Selection
+from perdure.encryption import AesGcm
 from perdure.errors import SettingsError, ToolDefinitionError
-from perdure.hosting._encryption import AesGcm
 from perdure.runs.wire import AGENT_ATTRIBUTE
 from perdure.testing.scripted_model import ScriptedModel, Turn
 from perdure.workflows.versioning import WORKFLOWS

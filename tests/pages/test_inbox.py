@@ -175,7 +175,7 @@ async def test_it_works_without_javascript(server: WorkflowEnvironment, browser:
         page = await context.new_page()
         await page.goto(address)
         await page.get_by_role("link", name="run a plan").click()
-        await expect(page.get_by_text("1 calls in 1 levels")).to_be_visible()
+        await expect(page.get_by_text("1 call in 1 level")).to_be_visible()
         await page.get_by_label("The whole plan").fill('[{"_tool": "look", "path": "/instead"}]')
         await page.get_by_role("button", name="Approve").click()
         await expect(page.get_by_role("status")).to_have_text(f"{run_id} 1: approved with changes")

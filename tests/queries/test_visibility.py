@@ -13,7 +13,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import PayloadCodec
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.hosting._encryption import AesGcm
+from perdure.encryption import AesGcm
 from perdure.queries import read_memo
 from perdure.runs.wire import AGENT_WORKFLOW
 

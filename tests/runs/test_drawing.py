@@ -8,7 +8,18 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.runs.diagrams import COLOURS, HEIGHT, Drawing, DrawnNode, laid_out, picture, to_svg, turned_picture
+from perdure.runs.diagrams import (
+    COLOURS,
+    HEIGHT,
+    Drawing,
+    DrawnNode,
+    draw_run,
+    laid_out,
+    picture,
+    to_svg,
+    turned_picture,
+)
+from perdure.runs.wire import CallView, RunView
 
 
 @st.composite
@@ -110,3 +121,48 @@ def test_a_wide_drawing_is_turned_where_that_is_narrower() -> None:
     assert f'width="{across:.0f}"' in to_svg(chain, most=across)
     assert f'width="{across:.0f}"' in to_svg(chain)
     assert f'width="{picture(beside).size[0]:.0f}"' in to_svg(beside, most=50)
+
+
+def ended(id: str, status: str = "done", at: int = 0) -> CallView:
+    return CallView(id=id, tool="t", params={}, status=status, ended_at=f"2026-11-26T10:00:{at:02}+00:00")
+
+
+def test_a_value_of_an_earlier_request_has_an_edge() -> None:
+    writes = {
+        "1.0": "†state.before",
+        "1.1": "†state.large",
+        "1.2": "†state.dump",
+        "1.3": "†state.kept || †state.failed",
+        "2.0": "†state.dump",
+        "2.1": "†state.large[0].size",
+    }
+    reads = {
+        "2.0": ["†state.large[0].path", "†input.folder"],
+        "2.2": ["†state.dump", "†state.before", "†state.kept", "†state.failed.code"],
+        "3.0": ["†state.large", "†state.dump"],
+        "4.0": ["†state.none"],
+    }
+    calls = [ended("1.0"), ended("1.1"), ended("1.2", "failed"), ended("1.3", "failed"), ended("2.0"), ended("2.1")]
+    view = RunView(
+        run_id="r",
+        calls=[*calls, ended("2.2"), ended("3.0"), ended("4.0", "pending")],
+        reads=reads,
+        writes=writes,
+        edges=[("2.0", "2.2", "†state.dump")],
+    )
+    assert sorted(draw_run(view).edges) == [
+        ("1.0", "2.2", "†state.before"),
+        ("1.1", "2.0", "†state.large[0].path"),
+        ("1.1", "3.0", "†state.large"),
+        ("1.3", "2.2", "†state.failed.code"),
+        ("2.0", "2.2", "†state.dump"),
+        ("2.0", "3.0", "†state.dump"),
+        ("2.1", "3.0", "†state.large"),
+    ]
+
+
+def test_the_newest_call_that_sets_a_path_is_its_writer() -> None:
+    calls = [ended("1.0", at=2), ended("1.1", at=1), ended("2.0", at=3)]
+    writes = {"1.0": "†state.x", "1.1": "†state.x", "2.0": "†state.x"}
+    view = RunView(run_id="r", calls=calls, reads={"2.0": ["†state.x"]}, writes=writes)
+    assert draw_run(view).edges == [("1.0", "2.0", "†state.x")]

@@ -33,7 +33,7 @@ def test_r12_8_the_table_names_calls_with_status_parameters_and_path() -> None:
     first, third = plan.take_ready()
     plan.end(first, Failed(CallError("boom", "it\nbroke")))
     text = details(run)
-    assert "**helper**: 1 Requests, 0 of 3 calls done" in text
+    assert "**helper**: 1 Request, 0 of 3 calls done" in text
     assert "Request 1: gpt-4o-mini (first Request), running" in text
     assert '| 1.0 | failed | t | x="a\\|b" | †state.a |' in text
     assert "- 1.0 it broke" in text

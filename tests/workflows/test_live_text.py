@@ -289,7 +289,7 @@ async def test_what_may_be_no_reply_is_not_told(
 async def test_what_is_told_is_encrypted_like_every_payload(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting._encryption:aes_gcm")
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.encryption:aes_gcm")
     monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps({"k": base64.b64encode(bytes(32)).decode()}))
     host = dev_server.client.service_client.config.target_host
     client = await Client.connect(host, data_converter=data_converter())

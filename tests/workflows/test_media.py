@@ -199,7 +199,7 @@ async def test_r20_3_a_lie_about_a_files_type_is_found(dev_server: WorkflowEnvir
 async def test_r20_3_what_is_stored_is_encrypted_where_values_are(
     dev_server: WorkflowEnvironment, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting._encryption:aes_gcm")
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.encryption:aes_gcm")
     monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps({"k": base64.b64encode(bytes(32)).decode()}))
     perdure = Perdure(await connect(dev_server))
     [value] = await perdure.save_media(Media(data=PDF))

@@ -143,7 +143,7 @@ async def test_r12_8_the_details_of_a_run_are_there_when_somebody_looks(dev_serv
         handle = await it.start(agent("note"))
         await handle.result()
         details = (await metadata(it.client.get_workflow_handle(handle.id))).current_details
-    assert "2 Requests, 1 of 1 calls done" in details
+    assert "2 Requests, 1 of 1 call done" in details
     assert "| 1.0 | done | note |" in details
 
 

@@ -13,7 +13,7 @@ from mcp import types
 from perdure.agents.agent import Agent
 from perdure.agents.media import Media
 from perdure.approvals.requests import requests_of_people
-from perdure.errors import clip
+from perdure.errors import clip, counted
 from perdure.gateway.answers import AnswerEvents
 from perdure.gateway.mcp._elicitation import Waiting, input_requests
 from perdure.runs.events import Event
@@ -106,7 +106,7 @@ def _message(view: RunView) -> str:
     if view.error:
         return clip(view.error, _LONGEST)
     done = sum(call.status == "done" for call in view.calls)
-    return f"{view.requests} Requests, {done} of {len(view.calls)} calls done"
+    return f"{counted(view.requests, 'Request')}, {done} of {counted(len(view.calls), 'call')} done"
 
 
 def _last(view: RunView, created: str) -> str:

@@ -1,4 +1,4 @@
-"""The codec that comes along: AES-256-GCM, in the form of Temporal's own samples. `PERDURE_CODEC=perdure.hosting._encryption:aes_gcm`."""
+"""The codec of Perdure: AES-256-GCM, in the form of Temporal's own samples. `PERDURE_CODEC=perdure.encryption:aes_gcm`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,22 @@ def _bound(about: Mapping[str, bytes]) -> bytes | None:
 
 
 def aes_gcm() -> PayloadCodec:
-    """With the keys that `PERDURE_CODEC_KEYS` names. Raises `SettingsError` where there is none, or one is no key."""
+    """Return a codec with the keys of `PERDURE_CODEC_KEYS`: 32 bytes each, in base64. The first key encrypts, every key decrypts.
+
+    `PERDURE_CODEC=perdure.encryption:aes_gcm` names this function. Raises `SettingsError` for a missing or wrong key, and, when
+    the module is imported, where the package `cryptography` is missing (`pip install 'perdure[encryption]'`).
+
+    ```python
+    import dataclasses
+
+    from temporalio.converter import default
+
+    from perdure.encryption import aes_gcm
+
+    converter = dataclasses.replace(default(), payload_codec=aes_gcm())
+    client = await Client.connect("localhost:7233", data_converter=converter)
+    ```
+    """
     named = in_force().codec_keys
     if not named:
         raise SettingsError(
