@@ -115,6 +115,31 @@ async def test_the_bill_is_right() -> None:
     assert shopper.read_output(view.output) == Bill(euros=2.25)
 """
 
+MODEL: Final = """\
+# scripted_model.py
+import asyncio
+from typing import Any
+
+from test_shopping import PLAN
+
+from perdure.testing import ChatRequest, ScriptedModel
+
+
+def answer(request: ChatRequest) -> dict[str, Any]:
+    calls = PLAN["calls"] if "Order three" in request.text else PLAN["calls"][:3]
+    return {"calls": calls, "output": PLAN["output"]}
+
+
+async def main() -> None:
+    async with ScriptedModel(answer) as model:
+        print(f"export OPENAI_BASE_URL={model.base_url} OPENAI_API_KEY=none", flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
 CONFIG: Final = """\
 tools = ["mytools"]
 agents = "agents"
@@ -125,6 +150,7 @@ FILES: Final = {
     "shopping.py": SCRIPT,
     "agents/shopper.json": AGENT,
     "test_shopping.py": TEST,
+    "scripted_model.py": MODEL,
     "perdure.toml": CONFIG,
 }
 
@@ -136,7 +162,7 @@ starting_app = Commands()
 def init(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where; by default here.")] = Path(),
 ) -> None:
-    """Write a project that runs: two tools, an agent, a script, a test. No file that is there is touched."""
+    """Write a project that runs: three tools, an agent, a script, a test, a model for tries without a key. No file that is there is touched."""
     from perdure.agents.schema import agent_schema  # as in `schema`: reads its own sources
 
     files = {**FILES, "agent.schema.json": dumps(agent_schema(), indent=2) + "\n"}

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 import typer
+from openai import AsyncOpenAI
 from temporalio.testing import WorkflowEnvironment
 from typer.testing import CliRunner
 
@@ -30,7 +31,7 @@ from perdure.activities.tools import ToolSettings, built_in
 from perdure.cli._project_commands import FILES
 from perdure.cli.app import app
 from perdure.demo.script import FIRST
-from perdure.testing import ChatRequest, Turn
+from perdure.testing import ChatRequest, Turn, approve, run_locally
 from perdure.tools.tool import ENGINE_ACTIVITIES
 from tests.support import ROOT, agent, harness, perdure
 from tests.timeouts import HANG
@@ -56,7 +57,10 @@ def write(folder: Path, *texts: str) -> None:
         (folder / name[1]).write_text(text, encoding="utf-8")
 
 
-ELSEWHERE = ("pip", "cd", "export", "pytest", "perdure init", "perdure dev", "perdure worker", "perdure models")
+ELSEWHERE = (
+    *("pip", "cd", "export", "pytest", "perdure init", "perdure dev", "perdure worker", "perdure models"),
+    "python scripted_model.py",
+)
 """What the test does itself, or another does: that the commands exist is tested below."""
 
 
@@ -104,6 +108,32 @@ async def test_the_tutorial_runs_as_it_stands_in_a_folder_with_nothing_else(
     assert "1.3 order" not in said["perdure show fruit-1"]
     assert '"fruit": "pear"' in told[-1]
     assert (tmp_path / "plan.svg").exists()
+
+
+async def test_the_tutorials_model_without_a_key_answers_over_http(tmp_path: Path) -> None:
+    write(tmp_path, *(block for block in blocks("python", TUTORIAL) if re.match(r"# \w+\.py\n", block)))
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    program = [sys.executable, "scripted_model.py"]
+    model = await asyncio.create_subprocess_exec(*program, cwd=tmp_path, env=env, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert model.stdout is not None
+        line = (await asyncio.wait_for(model.stdout.readline(), HANG)).decode()
+        settings = dict(word.split("=", 1) for word in shlex.split(line)[1:])
+        assert set(settings) == {"OPENAI_BASE_URL", "OPENAI_API_KEY"}
+        with on_path(tmp_path):
+            shopper = importlib.import_module("shopping").shopper
+        client = AsyncOpenAI(base_url=settings["OPENAI_BASE_URL"], api_key=settings["OPENAI_API_KEY"])
+        async with run_locally(shopper, model=client, people=[approve("order")]) as local:
+            asked = await local.run({"request": "What are three apples and a pear?"})
+            ordered = await local.run({"request": "Order three apples and a pear."})
+    finally:
+        model.terminate()
+        await model.wait()
+    assert [[call.tool for call in view.calls] for view in (asked, ordered)] == [
+        ["price", "price", "total"],
+        ["price", "price", "total", "order"],
+    ]
+    assert asked.output == ordered.output == {"euros": 2.25}
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -196,7 +226,7 @@ def test_the_tutorial_and_init_show_the_same_files() -> None:
     shown = {
         text.split()[1]: text for text in [*blocks("python", TUTORIAL), *blocks("json", TUTORIAL)] if text[0] in "#/"
     }
-    for name in ("mytools.py", "shopping.py", "test_shopping.py"):
+    for name in ("mytools.py", "shopping.py", "test_shopping.py", "scripted_model.py"):
         assert shown[name] == FILES[name]
     written = json.loads(FILES["agents/shopper.json"])
     assert written.pop("$schema")
