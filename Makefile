@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-loaded test-uncached test-clients clients soak lint lint-deploy docs package release audit licences format bench histories replay-coverage picture settings constraints clean env
+.PHONY: help demo test test-loaded test-uncached test-types test-clients clients soak lint lint-deploy docs package release audit licences format bench histories replay-coverage picture settings constraints clean env
 
 help: ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ test-loaded: $(DEV) ## The suite with two busy loops beside it: no test depends 
 UNCACHED := runs plan_rules streaming approvals hooks hook_durability session session_hooks session_replies
 test-uncached: $(DEV) ## The tests of workflows again, each replayed from its history at every task.
 	@WORKFLOW_CACHE=0 $(BIN)/python -m pytest -q -n 2 $(UNCACHED:%=tests/workflows/test_%.py) $(ARGS)
+
+test-types: $(DEV) ## Check the public types and the docstrings' examples as a user's strict checkers do, and a project that installs the package.
+	@$(BIN)/python -m pytest -q -n 2 -m soak tests/test_public_types.py tests/test_packaging.py tests/docs/test_docstrings.py $(ARGS)
 
 SOAK ?= 1
 SHARED := plan runs models/test_dialects.py models/test_response_text.py gateway/test_fuzz_api.py \

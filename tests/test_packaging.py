@@ -120,6 +120,7 @@ def test_r13_8_every_public_name_comes_with_the_wheel(python: Path) -> None:
     assert Path(loaded.stdout).is_relative_to(python.parents[1])
 
 
+@pytest.mark.soak  # an environment of its own, for seven CPU seconds
 async def test_r13_1_a_project_with_packages_of_those_names_runs(
     dev_server: WorkflowEnvironment, python: Path, project: Path
 ) -> None:
