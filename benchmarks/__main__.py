@@ -25,6 +25,7 @@ from benchmarks import (
     start,
     steer,
     stream,
+    what_if,
 )
 
 BENCHMARKS: dict[str, Callable[[], str]] = {
@@ -48,9 +49,10 @@ BENCHMARKS: dict[str, Callable[[], str]] = {
     "scaling": engine.run(scaling.scaling),
     "gateway": engine.run(load.gateway),
     "start": start.table,
+    "whatif": what_if.table,
 }
 HERE = Path(__file__).parent
-PAGES = (HERE / "README.md", HERE.parent / "docs" / "cloud.md")
+PAGES = (HERE / "README.md", HERE.parent / "docs" / "cloud.md", HERE.parent / "docs" / "what-if.md")
 """Where tables stand, between their marks."""
 
 
