@@ -19,13 +19,14 @@ from perdure.client.run import Run
 from perdure.client.selection import STATUSES, RunOrigin, Selection
 from perdure.errors import PerdureError, RunError, ScheduleError, ServerError
 from perdure.gateway.adapter import Gateway
-from perdure.gateway.callers import caller_of
+from perdure.gateway.callers import SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import NO_PAUSE, EventStream, frame, with_pauses
 from perdure.pages._decision_forms import Find
 from perdure.pages._markdown import prepare_answers
 from perdure.pages._site import Site, path
 from perdure.runs.diagrams import COLOURS, draw_run, to_svg
+from perdure.runs.differences import differences, plan_graph
 from perdure.runs.views import run_ways
 from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject
@@ -117,6 +118,19 @@ class RunMessages(NamedTuple):
     """Of which session it is a fork, and from where on; empty: it is none."""
 
 
+def forkable_by(origin: RunOrigin, caller: Caller) -> bool:
+    """Whether a fork would act for nobody but this caller."""
+    return caller.may(SEND) and origin.sender in ("", caller.sender)
+
+
+def fork_points(view: RunView) -> list[tuple[str, str]]:
+    """Return the points at which a run can be forked, in their order, each with its words."""
+    points = [(str(each.number), f"before Request {each.number}") for each in view.log if each.number]
+    calls = [call for call in view.calls if "[" not in call.id]
+    points += [(call.id, f"before call {call.id} {call.tool}") for call in calls]
+    return sorted(points, key=lambda point: [int(part) if part.isdigit() else 0 for part in point[0].split(".")])
+
+
 class RunPages:
     """The pages below `/runs`."""
 
@@ -132,6 +146,9 @@ class RunPages:
             Route("/cancel/{id:path}", self._cancel, methods=["POST"]),
             Route("/undo/{id:path}", self._ask_undo),
             Route("/undo/{id:path}", self._undo, methods=["POST"]),
+            Route("/fork/{id:path}", self._ask_fork),
+            Route("/fork/{id:path}", self._fork, methods=["POST"]),
+            Route("/compare/{id:path}", self._compare),
             Route("/live/runs/{id:path}", self._live),
         ]
 
@@ -174,6 +191,7 @@ class RunPages:
             "run.html",
             id=run.id,
             may_stop=caller.may("stop"),
+            may_fork=forkable_by(origin, caller),
             **shown(view, origin, await self._talk(run, origin)),
         )
 
@@ -210,6 +228,49 @@ class RunPages:
         run = await self._find(caller, self._id(request))
         undo = await run.undo(by=caller.sender)
         return self._site.go_to(request, f"/runs/{path(undo.id)}")
+
+    async def _ask_fork(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check(SEND, "fork runs")
+        run = await self._forkable(caller, self._id(request))
+        return self._site.page(request, "fork.html", id=run.id, points=fork_points(await run.view()))
+
+    async def _fork(self, request: Request) -> Response:
+        caller = caller_of(request)
+        caller.check(SEND, "fork runs")
+        form = await self._site.form(request)
+        run = await self._forkable(caller, self._id(request))
+        try:
+            fork = await run.fork(str(form.get("at", "")))
+        except RunError as error:
+            raise HttpError(422, str(error)) from None
+        return self._site.go_to(request, f"/runs/{path(fork.id)}")
+
+    async def _forkable(self, caller: Caller, id: str) -> Run:
+        """Return a run that the caller may fork: its tools act for the run's sender, so it is nobody else's."""
+        run = await self._find(caller, id)
+        if not forkable_by(await run.origin(), caller):
+            raise HttpError(403, "the run is another sender's: only its sender can fork it")
+        return run
+
+    async def _compare(self, request: Request) -> Response:
+        """Show a fork beside the run of which it is one."""
+        caller = caller_of(request)
+        caller.check("read", "look at runs")
+        fork = await self._find(caller, self._id(request))
+        after = await fork.view()
+        if not after.forked:
+            raise HttpError(404, f"{fork.id} is not a fork of another run")
+        run = await self._find(caller, after.forked.rpartition(" at ")[0])
+        before = await run.view()
+        graphs = [{**plan_graph(each), "status": each.status, "output": each.output} for each in (before, after)]
+        return self._site.page(
+            request,
+            "compare.html",
+            runs=[(each.run_id, each.status, _drawing(each)) for each in (before, after)],
+            forked=after.forked,
+            lines=differences(*graphs),
+        )
 
     async def _live(self, request: Request) -> Response:
         caller = caller_of(request)
@@ -261,6 +322,11 @@ async def _prepare(view: RunView) -> None:
         await prepare_answers([view.output])
 
 
+def _drawing(view: RunView) -> str:
+    """Return the plan's drawing; nothing for a run without calls, or with too many."""
+    return Markup(to_svg(draw_run(view))) if 0 < len(view.calls) <= DRAWN else ""
+
+
 def shown(view: RunView, origin: RunOrigin, talk: RunMessages | None) -> dict[str, Any]:
     """Return the values that the run's template shows."""
     drawn = 0 < len(view.calls) <= DRAWN
@@ -272,7 +338,7 @@ def shown(view: RunView, origin: RunOrigin, talk: RunMessages | None) -> dict[st
         "view": view,
         "origin": origin,
         "talk": talk,
-        "drawing": Markup(to_svg(draw_run(view))) if drawn else "",
+        "drawing": _drawing(view),
         "bars": Markup(timeline(view)) if drawn else "",
         "ways": ways,
     }

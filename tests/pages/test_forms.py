@@ -31,6 +31,7 @@ FORMS = (
     "/decide/k",
     "/cancel/r",
     "/undo/r",
+    "/fork/r",
     "/inbox/decide",
     "/schedules",
     "/tenant",

@@ -14,7 +14,7 @@ from axe_playwright_python.async_playwright import Axe  # type: ignore[import-un
 from playwright.async_api import Browser, Error, Page, Route, expect
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import Agent, tool
 from perdure.pages.adapter import pages, sign_in
 from perdure.queries import SearchAttributes
 from perdure.testing import ScriptedModel
@@ -357,3 +357,48 @@ async def test_a_list_of_runs_without_a_match_says_so(server: WorkflowEnvironmen
     assert answer.status_code == 200
     assert "No run matches." in answer.text
     assert "There is no such run" not in answer.text
+
+
+async def test_r22_1_a_run_is_forked_by_a_button_and_seen_beside_its_fork(
+    server: WorkflowEnvironment, browser: Browser, tmp_path: Path
+) -> None:
+    async with site(server, browser, tmp_path) as seen:
+        page, perdure = seen.page, seen.at.gateway.perdure
+        run = await perdure.start(Agent.of(DESK), {"request": "Please pay me back."}, tenant="shop")
+        async for event in run.events():
+            if event.topic == "approval":
+                break
+        await run.approve("2.0", by="ann")
+        await run.wait()
+        await page.goto(f"{seen.at.address}/runs/{run.id}")
+        await page.get_by_role("link", name="Fork the run…").click()
+        await expect(page.get_by_label("Point").locator("option")).to_have_text(
+            [
+                "before Request 1",
+                "before call 1.0 look",
+                "before Request 2",
+                "before call 2.0 refund",
+                "before Request 3",
+            ]
+        )
+        assert await violations(page) == []
+        await page.get_by_label("Point").select_option("2.0")
+        await page.get_by_role("button", name="Fork the run").click()
+        await expect(page.locator(".notice")).to_contain_text("1 call waits for a person")
+        await page.get_by_role("link", name="side by side").click()
+        await expect(page.locator(".beside section")).to_have_count(2)
+        await expect(page.locator(".beside svg")).to_have_count(2)
+        await expect(page.locator("code.removed").first).to_contain_text("2.0 refund")
+        await expect(page.locator("code.added").first).to_contain_text("waiting")
+        assert await violations(page) == []
+        await page.screenshot(path=tmp_path / "beside.png", full_page=True)
+        other = await perdure.start(Agent.of(DESK), {"request": "Where is it?"}, tenant="shop", sender="bob")
+        await other.wait()
+        assert (await page.goto(f"{seen.at.address}/fork/{other.id}")).status == 403  # type: ignore[union-attr]
+        await page.goto(f"{seen.at.address}/compare/{run.id}")
+        await expect(page.locator("main")).to_contain_text("is not a fork of another run")
+        reader = await (await browser.new_context()).new_page()
+        await sign(reader, seen.at, seen.tokens[2], f"/runs/{run.id}")
+        await expect(reader.get_by_role("link", name="Fork the run…")).to_have_count(0)
+        assert (await reader.goto(f"{seen.at.address}/fork/{run.id}")).status == 403  # type: ignore[union-attr]
+        await reader.context.close()
