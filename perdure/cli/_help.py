@@ -69,7 +69,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "undo, promote": "Take back what a run has done; make an agent of its plan.",
         "fork, what-if": "Run again from a point; play runs under a change.",
         "record, eval": "Write runs as cases; score an agent over cases.",
-        "replay, codec-server": "Replay runs before a deploy; decrypt values for the UI.",
+        "replay, codec, codec-server": "Replay runs; list keys; decrypt for the UI.",
     },
 }
 """All commands with one line each, by what a person wants to do."""

@@ -31,6 +31,7 @@ _MODULES: Final = {
     "_evaluation_commands:evaluations_app": ("eval", "record"),
     "_audit_commands:audit_app": ("audit",),
     "_procedure_commands:procedures_app": ("promote",),
+    "_codec_commands:codec_app": ("codec",),
     "_erasure_commands:erasure_app": ("erase",),
     "_rollout_commands:rollout_app": ("rollout",),
     "_standing_commands:standing_app": ("standing",),

@@ -329,7 +329,7 @@ class Eraser:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
             return
-        for payload in (one for event in history.events for one in _payloads(event)):
+        for payload in (one for event in history.events for one in payloads_of(event)):
             for text in _unpacked(await self._read(payload)):
                 yield text
 
@@ -376,7 +376,7 @@ def _slashes(id: str) -> Iterator[int]:
     return (place for place, letter in enumerate(id) if letter == "/")
 
 
-def _payloads(message: Message) -> Iterator[Payload]:
+def payloads_of(message: Message) -> Iterator[Payload]:
     """Yield the payloads in a message of Temporal's, at any depth."""
     if isinstance(message, Payload):
         yield message
@@ -389,7 +389,7 @@ def _payloads(message: Message) -> Iterator[Payload]:
         else:
             values = [value] if isinstance(value, Message) else [*value]
         for each in values:
-            yield from _payloads(each)
+            yield from payloads_of(each)
 
 
 def _unpacked(text: bytes) -> Iterator[bytes]:

@@ -25,6 +25,7 @@ from perdure.client.approvals import PAGE
 from perdure.client.erasure import Eraser, ErasureReport
 from perdure.client.errors import clear_errors
 from perdure.client.evaluations import Evaluation, start_evaluation, walk_scores
+from perdure.client.key_use import KeyUse, key_uses
 from perdure.client.run import Run
 from perdure.client.schedules import ListedSchedule, Schedule, walk_schedules
 from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, WaitingPage
@@ -514,6 +515,19 @@ class Perdure:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         found = entry("erasure", at, f"erasure/{key}", data).model_copy(update={"tenant": tenant})
         await record_entries(self.client, self.task_queue, AuditBatch(entries=[found]))
+
+    async def key_uses(self, query: str | None = None) -> list[KeyUse]:
+        """Return the encryption keys that the histories of the namespace need, with the number of executions and the end of their retention.
+
+        `query`: only these workflows, in the language of Temporal's lists (default: all). It reads each history, and decodes no value.
+
+        ```python
+        print([use.key for use in await perdure.key_uses() if use.open])
+        ```
+        """
+        # R24.9
+        with clear_errors(self.client):
+            return await key_uses(self.client, query)
 
     async def compare_versions(
         self, agent: str, *, since: str | None = None, tenant: str | None = None, limit: int = 1000

@@ -35,7 +35,7 @@ from perdure.errors import SettingsError
 from perdure.hosting.codec import payload_codec
 from perdure.hosting.connection import data_converter
 from perdure.runs.wire import DECIDE
-from tests.support import DONE, Harness, agent, harness
+from tests.support import DONE, Harness, agent, harness, perdure
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -308,3 +308,31 @@ async def test_a_run_waits_for_a_worker_that_has_its_key(
                 break
     async with harness(client, [remove], [DONE], task_queue=queue):
         assert (await handle.result()).status == "completed"
+
+
+async def test_r24_9_the_command_lists_the_keys_that_histories_need(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting._encryption:aes_gcm")
+    address = dev_server.client.service_client.config.target_host
+    queues = []
+    for keys in (OLD, NEW | OLD):
+        monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(keys))
+        client = await Client.connect(address, data_converter=data_converter())
+        async with harness(client, [], [DONE]) as it:
+            await (await it.start(agent())).result()
+            queues.append(it.task_queue)
+    query = f"TaskQueue IN ({', '.join(map(repr, queues))})"
+    env = {"TEMPORAL_ADDRESS": address, "PERDURE_CODEC_KEYS": json.dumps(NEW | OLD | {"unused": OLD["old"]})}
+    async with asyncio.timeout(HANG):
+        while True:  # the index is a moment late
+            said = json.loads((await perdure("codec", "status", "--query", query, "--json", env=env)).out)
+            if [(each["key"], each["closed"]) for each in said["keys"] if each["key"]] == [("new", 1), ("old", 1)]:
+                break
+            await asyncio.sleep(0.1)
+    assert said["newest"] == "new"
+    shown = (await perdure("codec", "status", "--query", query, env=env)).out
+    rows = {line.split()[0]: line for line in shown.splitlines()[1:]}
+    assert "encrypts" in rows["new"]
+    assert "decrypts" in rows["old"]
+    assert "can be taken out" in rows["unused"]

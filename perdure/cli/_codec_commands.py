@@ -1,0 +1,50 @@
+"""`perdure codec`: the keys that values still need (R24.9)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from perdure.cli._console import screen, table
+from perdure.cli._execute import Json, connected
+from perdure.cli._help import Commands
+from perdure.cli._options import configured
+from perdure.hosting.settings import Settings
+from perdure.values.json import dumps
+
+codec_app = Commands(no_args_is_help=True, help="The keys of encrypted values: which are still needed.")
+
+
+@codec_app.callback()
+def codec() -> None:
+    """The keys of encrypted values: which are still needed."""
+
+
+@codec_app.command("status")
+@configured("codec_keys")
+def status(
+    settings: Settings,
+    query: Annotated[
+        str | None, typer.Option(metavar="QUERY", help="Only these workflows, in Temporal's list filters.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the keys that the histories of this namespace need, and until when. It reads each history, but no value."""
+    uses = connected(lambda perdure: perdure.key_uses(query))
+    here = [*(settings.codec_keys or {})]
+    if as_json:
+        print(dumps({"newest": here[0] if here else None, "keys": [each.as_json() for each in uses]}))
+        return
+    out = screen()
+    rows = []
+    for name in [*here, *(each.key for each in uses if each.key not in here)]:
+        use = next((each for each in uses if each.key == name), None)
+        place = "not encrypted" if not name else "missing here" if name not in here else ""
+        place = place or ("encrypts" if name == here[0] else "decrypts" if use else "can be taken out")
+        until = "" if use is None or use.until is None else use.until.isoformat(timespec="minutes")
+        rows.append((name or "none", place, f"{use.open if use else 0:,}", f"{use.closed if use else 0:,}", until))
+    if not rows:
+        out.print("no workflows, and no keys")
+        return
+    out.print(table(("key", "here", "open", "ended", "needed until"), rows, out.width, right=("open", "ended")))
