@@ -26,6 +26,8 @@ from scripts.waiting_demo import waiting_demo
 DOCS = Path(__file__).parents[1] / "docs"
 WIDE = "main { max-width: none !important; }"
 """The pages are as wide as the picture, so that no plan is scrolled."""
+FITTED = WIDE + ".plan svg { max-width: 100%; height: auto; }"
+"""The plan is as wide as its box at most."""
 Scheme = Literal["light", "dark"]
 SCHEMES: Final[tuple[Scheme, ...]] = ("light", "dark")
 
@@ -59,7 +61,7 @@ def main() -> int:
 
 
 def draw_plan() -> None:
-    """The demo's first plan as a drawing, had all its calls gone well."""
+    """The demo's first plan as a drawing, before anything runs."""
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan.json"
         plan.write_text(json.dumps(FIRST), encoding="utf-8")
@@ -71,8 +73,6 @@ def draw_plan() -> None:
             str(plan),
             "--input",
             run_input,
-            "--assume",
-            "1.0=†state.before",
             "--svg",
             str(target),
         ]
@@ -83,24 +83,30 @@ async def photograph_demo(chromium: str, page: str, address: str) -> None:
     """The ended run: on its page, light and dark, and in Temporal's Web UI."""
     async with browser(chromium) as opened:
         for scheme in SCHEMES:
-            shown = await opened.new_page(viewport={"width": 1280, "height": 700}, color_scheme=scheme, bypass_csp=True)
+            shown = await opened.new_page(viewport={"width": 1330, "height": 700}, color_scheme=scheme, bypass_csp=True)
             await shown.goto(page)
             await shown.get_by_role("heading", name="Plan").wait_for()
             await shown.add_style_tag(content=WIDE)
-            calls = await shown.get_by_role("heading", name="Calls").bounding_box()
-            assert calls is not None
+            after = await shown.locator("h2:has-text('Calls') ~ h2").first.bounding_box()
+            assert after is not None
             await save(
-                shown, "run-page" + suffix(scheme), clip={"x": 0, "y": 0, "width": 1280, "height": calls["y"] - 8}
+                shown, "run-page" + suffix(scheme), clip={"x": 0, "y": 0, "width": 1330, "height": after["y"] - 8}
             )
-        for name, path, width, height, text in (
-            ("web-ui-timeline", "timeline", 1500, 1480, "first Request"),
-            ("web-ui-details", "user-metadata", 1900, 1000, "Current Details"),
-        ):
-            shown = await opened.new_page(viewport={"width": width, "height": height})
-            await shown.goto(f"{address}/{path}")
-            await shown.get_by_text(text).first.wait_for()
-            await shown.wait_for_load_state("networkidle")
-            await save(shown, name)
+        shown = await opened.new_page(viewport={"width": 1500, "height": 1480})
+        await shown.goto(f"{address}/timeline")
+        await shown.get_by_text("first Request").first.wait_for()
+        await shown.wait_for_load_state("networkidle")
+        title = await shown.get_by_role("heading", name="Timeline").bounding_box()
+        assert title is not None
+        x, y = title["x"] - 8, title["y"] - 8
+        await save(shown, "web-ui-timeline", clip={"x": x, "y": y, "width": 1490 - x, "height": 1480 - y})
+        shown = await opened.new_page(viewport={"width": 2320, "height": 1000})
+        await shown.goto(f"{address}/user-metadata")
+        title = await shown.get_by_role("heading", name="Current Details").bounding_box()
+        await shown.wait_for_load_state("networkidle")
+        assert title is not None
+        x, y = title["x"] - 16, title["y"] - 8
+        await save(shown, "web-ui-details", clip={"x": x, "y": y, "width": 1000, "height": 600})
 
 
 async def photograph_inbox(chromium: str) -> None:
@@ -115,11 +121,11 @@ async def photograph_inbox(chromium: str) -> None:
         async with browser(chromium) as opened:
             for scheme in SCHEMES:
                 page = await opened.new_page(
-                    viewport={"width": 1680, "height": 700}, color_scheme=scheme, bypass_csp=True
+                    viewport={"width": 1100, "height": 700}, color_scheme=scheme, bypass_csp=True
                 )
                 await page.goto(address)
                 await page.get_by_role("heading", name="clean logs").wait_for(timeout=20_000)
-                await page.add_style_tag(content=WIDE)
+                await page.add_style_tag(content=FITTED)
                 await save(page, "inbox" + suffix(scheme))
         inbox.terminate()
         await inbox.wait()

@@ -26,7 +26,9 @@ def undo(
     run_id: RunId,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="R.N", help="Back to this call, with it: it and all that depends on it."),
+        typer.Option(
+            "--to", metavar="R.N", help="Only this call, all that depends on it, and the calls of later Requests."
+        ),
     ] = None,
     no_effect: Annotated[
         list[str] | None,
@@ -42,7 +44,7 @@ def undo(
 ) -> None:
     """Take back what a run that has ended has done, in the reverse order of its data flow. Calls without an undo stay.
 
-    An undo is a run of its own, under the policies of the first one. Where something cannot be undone it stops; the same command goes on.
+    An undo is a run of its own, under the policies of the first one. An undo that fails keeps back the calls that it depends on; independent calls are undone. The same command goes on.
     """
     settled = no_effect or []
     if dry_run or not yes:
