@@ -89,7 +89,8 @@ async def test_r18_6_signals_of_any_shape(dev_server: WorkflowEnvironment) -> No
             # An empty policy changes nothing, and is none the worse for it.
             odd = [arguments for arguments in ODD if (name, arguments) != (POLICY, [{}])]
             await asyncio.gather(*(handle.signal(name, args=arguments) for arguments in odd))
-        for arguments in ([], [{}, {}]):  # the run keeps the newest refusals, and those above came in any order
+        last: list[list[dict[str, Any]]] = [[], [{}, {}]]
+        for arguments in last:  # the run keeps the newest refusals, and those above came in any order
             await handle.signal("approve", args=arguments)
         view = await it.until_waiting(handle.id, "1.0")
         for name in (DECIDE, POLICY):
