@@ -33,7 +33,7 @@ test-types: $(DEV) ## Check the public types and the docstrings' examples as a u
 	@$(BIN)/python -m pytest -q -n 2 -m soak tests/test_public_types.py tests/test_packaging.py tests/docs/test_docstrings.py $(ARGS)
 
 SOAK ?= 1
-SHARED := plan runs models/test_dialects.py models/test_response_text.py gateway/test_fuzz_api.py \
+SHARED := plan runs sessions models/test_dialects.py models/test_response_text.py gateway/test_fuzz_api.py \
   $(addprefix workflows/test_,differential.py loop_state.py session_state.py size_limits.py)
 soak: $(DEV) ## The tests that take minutes, and all random cases of those that the suite plays in part; SOAK=10 plays ten times as many of the first.
 	@SOAK=$(SOAK) $(BIN)/python -m pytest -q -n 3 -m soak --timeout 1200 $(ARGS)

@@ -755,6 +755,7 @@ class Perdure:
         agent that is no procedure and for invalid bounds, and `DecisionRefusedError` where an approval of this name holds already.
 
         ```python
+        procedure = await perdure.get_run("refund-7").promote("monthly_refunds")
         monthly = Agent.of(procedure.agent)
         limit = {"properties": {"euros": {"maximum": 100}}}
         await perdure.grant_standing_approval(monthly, uses=12, until="2027-12-31", by="ann", bounds=limit)

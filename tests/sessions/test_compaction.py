@@ -22,7 +22,7 @@ from perdure.values.json import Json
 from perdure.values.limits import AT_HAND, MAX_SEGMENT
 from perdure.values.messages import parse_messages
 from tests.cpu import Cpu
-from tests.soak import times
+from tests.soak import share, times
 
 AT = "2026-11-21T10:00:00Z"
 
@@ -329,7 +329,7 @@ def check_shown(chat: list[Any], messages: list[Any], dialect: str) -> None:
 
 
 def test_r10_10_any_transcript_is_valid() -> None:
-    for seed in range(150):
+    for seed in range(share(150)):
         play(seed)
 
 

@@ -20,7 +20,7 @@ from perdure.values.media import PAGE
 from perdure.values.messages import parse_messages
 from perdure.values.state import WriteRecord
 from tests.sessions.test_compaction import AT, Random, exchange
-from tests.soak import times
+from tests.soak import share, times
 
 
 class Session:
@@ -283,7 +283,7 @@ def fork_at_random(seed: int) -> None:
 
 
 def test_r10_20_a_fork_of_any_transcript_is_valid() -> None:
-    for seed in range(60):
+    for seed in range(share(60)):
         fork_at_random(seed)
 
 
