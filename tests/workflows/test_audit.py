@@ -8,6 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import ParseDict
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 from temporalio.testing import WorkflowEnvironment
@@ -21,7 +27,7 @@ from perdure.runs.audit import audit_id, verify_chain
 from perdure.runs.wire import DECIDE, POLICY
 from perdure.values.json import JsonObject
 from tests.gateway.support import bearer, gateway, write_agents, write_tokens
-from tests.support import DONE, Harness, agent, harness, impatient, perdure
+from tests.support import DONE, Harness, agent, harness, impatient, perdure, serving
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -226,3 +232,50 @@ async def test_an_undo_and_a_decision_at_the_command_line_name_who_it_was(
     assert (undone["action"], undone["by"], undone["run"]) == ("undo", "bob", run_id)
     assert undone["data"] == {"undoes": handle.id, "calls": ["1.0"]}
     assert (decided["action"], bool(decided["by"])) == ("decision", True)
+
+
+class Receiver:
+    """A collector of lines, and a receiver of OpenTelemetry's logs, which refuse the first request."""
+
+    def __init__(self) -> None:
+        self.headers: list[dict[str, str]] = []
+        self.lines: list[str] = []
+        self.app = Starlette(routes=[Route(path, self.take, methods=["POST"]) for path in ("/lines", "/v1/logs")])
+
+    async def take(self, request: Request) -> Response:
+        self.headers.append(dict(request.headers))
+        if len(self.headers) == 1:
+            return Response(status_code=503)
+        body = (await request.body()).decode()
+        if request.url.path == "/lines":
+            self.lines += body.splitlines()
+            return Response()
+        # OpenTelemetry's own reader of the protocol, which refuses unknown fields and wrong types.
+        export = ParseDict(json.loads(body), ExportLogsServiceRequest())
+        for record in export.resource_logs[0].scope_logs[0].log_records:
+            assert record.time_unix_nano > 0
+            self.lines.append(record.body.string_value)
+        return Response("{}", media_type="application/json")
+
+
+@pytest.mark.parametrize("sink", ["/lines", "otel"])
+async def test_a_collector_that_refuses_at_first_gets_each_line_in_the_chain(
+    time_skipping: WorkflowEnvironment, sink: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = Receiver()
+    async with serving(receiver.app) as address:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        place = "otel" if sink == "otel" else f"{address}{sink}"
+        script = [plan("/a"), DONE]
+        async with harness(time_skipping.client, [remove], script, audit=place, audit_token="secret") as it:
+            handle = await it.start(agent("remove"))
+            await decide(it, handle.id, "1.0")
+            await handle.result()
+            async with asyncio.timeout(HANG):
+                while not receiver.lines:
+                    await time_skipping.sleep(60)
+    assert verify_chain(receiver.lines).last == len(receiver.lines) == 1
+    assert json.loads(receiver.lines[0])["entry"]["by"] == "bob"
+    assert receiver.headers[-1]["authorization"] == "Bearer secret"
+    kind = "application/json" if sink == "otel" else "application/x-ndjson"
+    assert receiver.headers[-1]["content-type"] == kind
