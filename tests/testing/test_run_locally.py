@@ -80,6 +80,10 @@ def block(first_words: str, tmp_path: Path) -> ModuleType:
     return module
 
 
+async def test_the_guides_first_test_passes(tmp_path: Path) -> None:
+    await block("# test_price.py", tmp_path).test_a_pear_costs_75_cents()
+
+
 async def test_the_guides_refund_moves_the_money_once(tmp_path: Path) -> None:
     guide = block("# test_refund.py", tmp_path)  # its tests have the assertions
     guide.test_a_person_is_asked_before_money_moves()
