@@ -72,6 +72,7 @@ def test_r22_2_without_a_change_nothing_differs_in_random_runs(seed: int) -> Non
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1_800)
 def test_r22_2_without_a_change_nothing_differs_in_a_thousand_random_runs() -> None:
     for seed in range(1000, 1000 + times(1000)):
         compare_random(seed)

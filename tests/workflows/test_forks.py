@@ -14,7 +14,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
-from perdure import ToolError, tool
+from perdure import Agent, Perdure, ToolError, tool
 from perdure.client.approvals import decide
 from perdure.client.forks import fork_run
 from perdure.client.histories import executions
@@ -277,3 +277,27 @@ async def test_a_fork_of_a_run_that_continued_as_new(
         view = await forked(it, first.run_id, "13")
     assert BEGUN == []
     assert view.state == first.state
+
+
+async def test_a_fork_of_a_sessions_run_has_its_conversation_and_the_session_goes_on_without_it(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    def model(request: ChatRequest) -> dict[str, Any]:
+        if "Add them." not in request.text:
+            return {"calls": [], "output": "The numbers are 1 and 2."}
+        return DONE if "†state.x" in request.text or '"x"' in request.text else {"calls": SUM[:1], "output": None}
+
+    async with harness(dev_server.client, [add], model) as it:
+        api = Perdure(it.client, task_queue=it.task_queue)
+        session = api.session(f"talk-{uuid.uuid4().hex[:8]}", agent=Agent.of(agent("add")))
+        await session.ask("Which numbers?", sender="ann")
+        await session.ask("Add them.", sender="ann")
+        before = await session.show()
+        run_id = before.entries[-1]["runId"]
+        view = await forked(it, run_id, "1")
+        shown = read(it.model.requests[-2])
+        assert (await session.show()).entries == before.entries
+        assert await session.ask("Which numbers?", sender="ann")
+    assert view.status == "completed"
+    assert "The numbers are 1 and 2." in shown
+    assert view.owner.sender == "ann"
