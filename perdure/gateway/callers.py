@@ -19,6 +19,8 @@ APPROVE: Final = "approve"
 """Decide what waits for a person."""
 GRANT: Final = "grant"
 """Approve coming runs of procedures."""
+UNDO: Final = "undo"
+"""Undo runs that have ended."""
 STOP: Final = "stop"
 """Cancel runs, and pause, change or delete schedules."""
 RIGHTS: Final = {
@@ -26,6 +28,7 @@ RIGHTS: Final = {
     SEND: "start runs, send messages to sessions and runs, create and resume schedules",
     APPROVE: "decide what waits for a person",
     GRANT: "grant and revoke standing approvals of procedures",
+    UNDO: "undo runs that have ended",
     STOP: "cancel a run, send /stop, and pause, change or delete a schedule",
     "new": "send /new to a session",
     "reset": "send /reset to a session",

@@ -19,7 +19,7 @@ from perdure.client.run import Run
 from perdure.client.selection import STATUSES, RunOrigin, Selection
 from perdure.errors import PerdureError, RunError, ScheduleError, ServerError
 from perdure.gateway.adapter import Gateway
-from perdure.gateway.callers import SEND, Caller, caller_of
+from perdure.gateway.callers import SEND, UNDO, Caller, caller_of
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import NO_PAUSE, EventStream, frame, with_pauses
 from perdure.pages._decision_forms import Find
@@ -192,6 +192,7 @@ class RunPages:
             id=run.id,
             may_stop=caller.may("stop"),
             may_fork=forkable_by(origin, caller),
+            may_undo=caller.may(UNDO),
             **shown(view, origin, await self._talk(run, origin)),
         )
 
@@ -217,13 +218,13 @@ class RunPages:
 
     async def _ask_undo(self, request: Request) -> Response:
         caller = caller_of(request)
-        caller.check("stop", "undo runs")
+        caller.check(UNDO, "undo runs")
         run = await self._find(caller, self._id(request))
         return self._site.page(request, "undo.html", id=run.id, plan=await run.undo_plan())
 
     async def _undo(self, request: Request) -> Response:
         caller = caller_of(request)
-        caller.check("stop", "undo runs")
+        caller.check(UNDO, "undo runs")
         await self._site.form(request)
         run = await self._find(caller, self._id(request))
         undo = await run.undo(by=caller.sender)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from perdure.runs.wire import RunView
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
 from perdure.workflows.agent import AgentWorkflow
+from tests.gateway.test_api import served, until
 from tests.support import DONE, Harness, agent, harness, perdure
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -404,3 +406,27 @@ async def test_an_approver_of_a_plan_sees_what_cannot_be_undone(dev_server: Work
         with pytest.raises(RunError, match="goes on: only a run that has ended can be undone"):
             await run.undo()
         await handle.terminate()
+
+
+async def test_r23_4_an_undo_over_http_takes_a_right_of_its_own(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    who = [("", "ann", ["read", "undo"]), ("", "ron", ["read", "send", "stop"]), ("other", "eve", ["*"])]
+    async with served(dev_server, tmp_path, [PLAN, DONE], tools=TOOLS, who=who) as (front, it, (ann, ron, eve)):
+        run, http = await finished(it, agent("order", "book", "mail")), front.http
+        path = f"/v1/runs/{run.id}/undo"
+        plan = until(await http.get(path, headers=ron))
+        assert [each["call"] for each in plan["cannot"]] == ["1.2"]
+        assert (await http.get(path, params={"noEffect": "9.9"}, headers=ron)).status_code == 400
+        only = until(await http.get(path, params={"to": "1.3"}, headers=ron))
+        assert [each["call"] for each in only["undoes"]] == ["1.3"]
+        assert (await http.post(path, json={}, headers=ron)).status_code == 403
+        assert (await http.post(path, json={}, headers=eve)).status_code == 404
+        started = await http.post(path, json={"to": "1.3"}, headers=ann)
+        undo = until(started, 201)["runId"]
+        assert (undo, started.headers["location"]) == (f"{run.id}.undo-1", f"/v1/runs/{undo}")
+        assert until(await http.get(f"/v1/runs/{undo}/wait", headers=ron))["status"] == "ok"
+        events = (await http.get(f"/v1/runs/{undo}/events", headers=ron, params={"topics": "tool"})).text
+        effects = until(await http.get(f"/v1/runs/{run.id}/effects", headers=ron))["effects"]
+        assert {each["call"]: each["status"] for each in effects}["1.3"] == "undone"
+        assert "cancel_order" in events

@@ -234,3 +234,25 @@ class GrantStandingApproval(WireModel):
     )
     name: str | None = Field(default=None, max_length=100, description="By default the procedure's.")
     reason: str = Field(default="", max_length=500, description="For the record.")
+
+
+class UndoQuery(WireModel):
+    """A query about an undo."""
+
+    to: str | None = Field(default=None, max_length=200, description="Back to this call, with it, such as `1.3`.")
+    no_effect: str | None = Field(
+        default=None, max_length=4096, description="Calls of unknown outcome that took no effect, with commas."
+    )
+
+    @property
+    def calls(self) -> list[str]:
+        return [each.strip() for each in (self.no_effect or "").split(",") if each.strip()]
+
+
+class UndoRun(WireModel):
+    """An undo of a run that has ended."""
+
+    to: str | None = Field(default=None, max_length=200, description="Back to this call, with it, such as `1.3`.")
+    no_effect: list[str] = Field(
+        default_factory=list, max_length=1_000, description="Calls of unknown outcome that took no effect."
+    )

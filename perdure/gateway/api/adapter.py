@@ -21,6 +21,7 @@ from perdure.gateway.api._runs import RUNS
 from perdure.gateway.api._schedules import SCHEDULES
 from perdure.gateway.api._sessions import SESSIONS
 from perdure.gateway.api._standing_approvals import STANDING_APPROVALS
+from perdure.gateway.api._undos import UNDOS
 from perdure.values.json import JsonObject
 
 _REF: Final = "#/components/schemas/{model}"
@@ -129,7 +130,7 @@ def _is_model(what: Any) -> bool:
     return isinstance(what, type) and issubclass(what, BaseModel)
 
 
-OPERATIONS: Final[tuple[Operation, ...]] = (*AGENTS, *EVENTS, *RUNS, *SCHEDULES, *SESSIONS, *STANDING_APPROVALS)
+OPERATIONS: Final[tuple[Operation, ...]] = (*AGENTS, *EVENTS, *UNDOS, *RUNS, *SCHEDULES, *SESSIONS, *STANDING_APPROVALS)
 
 
 def api(gateway: Gateway) -> Adapter:
