@@ -33,10 +33,11 @@ from perdure.errors import JsonError, MessageRefusedError, NoWorkerError, RunErr
 from perdure.queries import SessionReader, read_memo
 from perdure.queries.media_store import MediaStore, erasable
 from perdure.runs.audit import AUDIT_WORKFLOW
+from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW
 from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW, LONGEST_KEYWORD, SENDER_ATTRIBUTE
 from perdure.sessions.recall import oldest_first
-from perdure.sessions.transcript import is_sent
+from perdure.sessions.transcript import SEGMENT_WORKFLOW, is_sent
 from perdure.sessions.wire import END, EVERYTHING, SESSION_PREFIX, SESSION_WORKFLOW, SessionDeletion
 from perdure.values.json import JsonObject, loads
 
@@ -45,9 +46,11 @@ __all__ = ["ErasureReport", "Remaining"]
 _ENDS_WITHIN: Final = 30.0
 """Seconds for a session to end, with its hooks."""
 _FILE: Final = re.compile(rb"sha256:[0-9a-f]{64}")
-_SENDER: Final = re.compile(rb'"sender":\s*("(?:[^"\\\\]|\\\\.)*")')
+_SENDER: Final = re.compile(rb'"sender":\s*("(?:[^"\\]|\\.)*")')
 _PACKED: Final = re.compile(rb'"form":\s*\d+,\s*"data":\s*"([A-Za-z0-9+/=]+)"')
 _ERASED_BY: Final = "perdure-erase"
+_PARTS: Final = (SEGMENT_WORKFLOW, EVALUATED_RUN_WORKFLOW)
+"""Workflows of a session or a run whose parent is neither."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,7 @@ class Eraser:
         if self._before is not None:
             parts.append(f"CloseTime < '{self._before.isoformat()}'")
         found: dict[str, _Target] = {}
+        alone: set[str] = set()
         async for each in self._client.list_workflows(" AND ".join(parts)):
             session = each.id.partition("/")[0] if each.id.startswith(SESSION_PREFIX) else None
             if session in sessions or (session is not None and self._sender is None):
@@ -238,7 +242,9 @@ class Eraser:
             found[each.id] = _Target(each.id, is_open=is_open or (each.id in found and found[each.id].is_open))
             if is_open and self._before is not None:
                 del found[each.id]
-        tops = [id for id in found if not any(f"{id[:n]}" in found for n in _slashes(id))]
+            if each.parent_id is None:
+                alone.add(each.id)
+        tops = [id for id in found if id in alone or not any(id[:n] in found for n in _slashes(id))]
         self.report.runs += sorted(id for id in tops if not id.startswith(SESSION_PREFIX))
         self.report.session_runs += sorted(id for id in tops if id.startswith(SESSION_PREFIX))
         return [found[id] for id in tops]
@@ -252,11 +258,13 @@ class Eraser:
                     self.report.remaining.append(Remaining("schedule", each.name, words))
 
     async def _executions(self, id: str) -> list[Execution]:
+        """Return the executions of a target, and of what is below it. An id alone proves nothing: whoever starts a run chooses its id."""
         found: dict[str, Execution] = {}
         for query in (f"WorkflowId = {quoted(id)}", f"WorkflowId STARTS_WITH {quoted(id + '/')}"):
             async for each in self._client.list_workflows(query):
                 found[each.run_id] = each
-        return [*found.values()]
+        others = tuple(f"{each.id}/" for each in found.values() if not _is_part(each, id))
+        return [each for each in found.values() if not f"{each.id}/".startswith(others)]
 
     # How it leaves.
 
@@ -361,6 +369,13 @@ class Eraser:
         kept = timedelta(seconds=described.config.workflow_execution_retention_ttl.seconds)
         until = (each.close_time or datetime.now(UTC)) + kept
         self.report.remaining.append(Remaining("run", each.id, why, until.isoformat(timespec="seconds")))
+
+
+def _is_part(each: Execution, of: str) -> bool:
+    """Whether an execution, whose id is `of` or begins with it, is that run or session, or was started by it."""
+    if each.id == of or each.workflow_type in _PARTS:
+        return True
+    return f"{each.parent_id or ''}/".startswith(f"{of}/")
 
 
 @contextlib.contextmanager

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 from temporalio.converter import StorageDriverStoreContext, StorageDriverWorkflowInfo
@@ -19,7 +21,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Media, Perdure, RunNotFoundError, tool
 from perdure.activities.transcripts import recall
-from perdure.client.erasure import Eraser
+from perdure.client.erasure import Eraser, _senders_in
 from perdure.errors import MediaError, RunError
 from perdure.hosting._storage import FileStorage
 from perdure.hosting.connection import data_converter
@@ -201,3 +203,26 @@ async def test_r24_5_a_stored_value_leaves_with_its_last_owner(tmp_path: Path) -
     assert await storage.erase_owned("default", "b") == 1
     assert values(tmp_path) == []
     assert await storage.erase_owned("default", "b") == 0
+
+
+@given(st.text(min_size=1), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_r24_5_a_sender_of_any_name_is_found_in_a_history(sender: str, ascii: bool) -> None:
+    text = json.dumps([{"sender": sender, "text": '{"sender":"nobody"}'}], ensure_ascii=ascii)
+    assert _senders_in(text.encode(errors="surrogatepass")) == {sender}
+
+
+@pytest.mark.usefixtures("storage")
+async def test_r24_5_runs_of_others_whose_ids_begin_alike_stay(dev_server: WorkflowEnvironment) -> None:
+    document = Agent.of(agent("long"))
+    async with working(dev_server) as (api, _, tenant):
+        mine = await api.start(document, id=f"{tenant}-order", sender="ann", tenant=tenant)
+        same = await api.start(document, id=f"{mine.id}/bob", sender="bob", tenant=tenant)
+        other = await api.start(document, id=f"{mine.id}/other", sender="ann", tenant=f"{tenant}-other")
+        for run in (mine, same, other):
+            await run.result(HANG)
+        await until_listed(api, tenant, 2)
+        await until_listed(api, f"{tenant}-other", 1)
+        report = await api.erase(tenant=tenant, sender="ann")
+        assert (report.runs, report.executions) == ([mine.id], 1)
+        assert [(await run.view()).status for run in (same, other)] == ["completed"] * 2
