@@ -12,7 +12,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from perdure.errors import DecisionError, ProtocolError
+    from perdure.errors import DecisionError, JsonError, ProtocolError
     from perdure.runs.wire import REFUSED
     from perdure.values.json import Json, Sent, UnreadArgument, WireModel, check, shorten
     from perdure.values.problems import first_problem
@@ -35,10 +35,10 @@ def any_arguments(handler: Callable[[S, Sent[T]], R]) -> Callable[..., R]:
     """
 
     def call(self: S, *sent: Json) -> R:
-        return handler(self, Sent(sent))
+        return handler(self, Sent(map(_readable, sent)))
 
     async def call_async(self: S, *sent: Json) -> Any:
-        found: Any = handler(self, Sent(sent))
+        found: Any = handler(self, Sent(map(_readable, sent)))
         return await found
 
     wrapper: Any = call_async if inspect.iscoroutinefunction(handler) else call
@@ -46,6 +46,15 @@ def any_arguments(handler: Callable[[S, Sent[T]], R]) -> Callable[..., R]:
     functools.update_wrapper(wrapper, handler, assigned=_NAMES)
     del wrapper.__wrapped__
     return wrapper  # type: ignore[no-any-return]
+
+
+def _readable(argument: Json) -> Json:
+    """Return the argument, or the reason why it is no JSON: bytes, a protobuf message, an object of a user's converter, or a number such as NaN."""
+    try:
+        check(argument, source="the argument")
+    except JsonError as error:
+        return UnreadArgument(f"[cannot be read: {error}]")
+    return argument
 
 
 def query_arguments(handler: Callable[..., R]) -> Callable[..., R]:

@@ -176,6 +176,7 @@ async def replay_history(
         data_converter=converter,
         workflow_runner=UnsandboxedWorkflowRunner(),
         runtime=quiet_runtime(),
+        debug_mode=True,  # a busy machine may take two seconds for a task: nobody waits for this one
     )
     failure = (await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure
     return Replayed(name, None if failure is None else " ".join(str(failure).split()), events)
@@ -290,6 +291,7 @@ async def audit_histories(run_id: str, histories: AsyncIterator[WorkflowHistory]
             data_converter=converter,
             workflow_runner=UnsandboxedWorkflowRunner(),
             runtime=quiet_runtime(),
+            debug_mode=True,  # a busy machine may take two seconds for a task: nobody waits for this one
         )
         result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
         if result.replay_failure is not None:

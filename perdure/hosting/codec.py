@@ -36,7 +36,7 @@ from perdure.runs.notifications import NOTIFICATION_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW
 from perdure.sessions.transcript import SEGMENT_WORKFLOW
 from perdure.sessions.wire import KEY_WORKFLOW, SESSION_WORKFLOW
-from perdure.values.json import UnreadArgument, check
+from perdure.values.json import UnreadArgument
 
 CODEC: Final = "PERDURE_CODEC"
 """`module:function`; the function takes nothing and gives a `PayloadCodec`. Workers, clients and the codec server need the same."""
@@ -247,18 +247,12 @@ class GuardedConverter(BasePayloadConverter, WithSerializationContext):
                 known, why = True, _reason(payload)
             else:
                 [value] = self._inner.from_payloads([payload])
-                if not self._is_json(payload):
-                    check(value, source="the argument")
                 return value
         except Exception as error:
             why = str(error)[:300]
         unread = UnreadArgument(f"[cannot be read: {why}]")
         unread.waits = not known
         return unread
-
-    def _is_json(self, payload: Payload) -> bool:
-        """Whether the payload can hold nothing else. Bytes, a protobuf message or the objects of a user's converter are not JSON."""
-        return isinstance(self._inner, PydanticPayloadConverter) and payload.metadata.get("encoding") == b"json/plain"
 
 
 class PayloadConverter(GuardedConverter):

@@ -626,9 +626,12 @@ async def test_r19_3_a_stream_goes_on_through_an_approval_and_a_workers_death() 
         assert (await local.now() - begun).total_seconds() > 2 * 86_400
         assert await session.reply(receipt) == "paid 40 at attempt 2"
         local.assert_once("pay", amount=40)
-    assert [f"{event.topic} {event.phase}" for event in events] == [
+    # A long attempt is an update on a slow machine.
+    seen = [f"{event.topic} {event.phase}" for event in events if event.phase != "update"]
+    seen.remove("request end")  # the approval may be asked for before, as the model still writes, or after
+    assert seen == [
         "lifecycle start",
-        *("request start", "request end", "approval start", "approval end", "tool start", "tool end"),
+        *("request start", "approval start", "approval end", "tool start", "tool end"),
         *("assistant delta", "assistant end", "lifecycle end"),
     ]
     assert {event.run_id for event in events} == {receipt.run_id}
