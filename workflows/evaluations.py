@@ -52,9 +52,14 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.views import summary as line
     from perdure.runs.wire import AGENT_ATTRIBUTE, AGENT_WORKFLOW, SCORE_ATTRIBUTE, TENANT_ATTRIBUTE, VERSION_ATTRIBUTE
     from perdure.values.json import Json, pack
+    from perdure.values.limits import MAX_ID
 
 _VERSION: Final = SearchAttributeKey.for_keyword(VERSION_ATTRIBUTE)
 _ATTEMPTS: Final = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1))
+_SCORE: Final = RetryPolicy(
+    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1), maximum_attempts=10
+)
+"""An evaluator may hang in each attempt."""
 _SCORED_WITHIN: Final = timedelta(minutes=10)
 """Time of one attempt to score: a judge is a model."""
 _RESULT: Final = timedelta(hours=1)
@@ -66,7 +71,8 @@ async def start_score(run: RunState) -> None:
     The score is a workflow that outlives the run. Only its start is waited for, so that a server that ends the run has it.
     """
     evaluate, run_id = run.agent.config.evaluate, workflow.info().workflow_id
-    if run.identity.parents or not evaluate.takes(run_id):
+    is_too_long = len(scored_id(run_id).encode()) > MAX_ID  # the server would refuse the task
+    if run.identity.parents or not evaluate.takes(run_id) or is_too_long:
         return
     owner, agent = run.identity.owner, run.agent.name
     with contextlib.suppress(WorkflowAlreadyStartedError):  # the run was reset, and has its score
@@ -102,6 +108,8 @@ class EvaluationWorkflow:
         try:
             self._input = read_input(EvaluationInput, arguments)
             self._scores = self._input.scores()
+            if not self._input.began:
+                self._input.plan.check()
         except Exception as error:  # `run` raises it: a handler may be called before
             self._refusal = error
 
@@ -113,7 +121,7 @@ class EvaluationWorkflow:
         plan = self._input.plan
         if not self._input.began:
             await self._check()
-        places, following = asyncio.Semaphore(plan.parallel), len(self._scores)
+        places, following = asyncio.Semaphore(plan.at_once), len(self._scores)
         tasks: list[asyncio.Task[RunScore]] = []
         while following < plan.total and not (tasks and should_continue_as_new()):
             await places.acquire()
@@ -216,7 +224,7 @@ class EvaluatedRunWorkflow:
                 result_type=RunScore,
                 start_to_close_timeout=_SCORED_WITHIN,
                 heartbeat_timeout=timedelta(seconds=30),
-                retry_policy=_ATTEMPTS,
+                retry_policy=_SCORE,
                 summary=line(f"the score of {wanted.score.run_id}"),
             )
         except ActivityError as error:

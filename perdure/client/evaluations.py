@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import ValidationError
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -26,7 +27,7 @@ from perdure.client.errors import clear_errors
 from perdure.client.run_operations import new_run_id
 from perdure.client.selection import Selection
 from perdure.client.tenancy import owned_memo
-from perdure.errors import RunError, RunExistsError, RunNotFoundError
+from perdure.errors import RunError, RunExistsError, RunNotFoundError, SettingsError
 from perdure.queries import answer_of
 from perdure.runs.agent import check_run_id
 from perdure.runs.evaluation import (
@@ -47,6 +48,7 @@ from perdure.runs.evaluation import (
 from perdure.runs.views import summary
 from perdure.runs.wire import SCORE_ATTRIBUTE, VERSION_ATTRIBUTE
 from perdure.values.json import Json
+from perdure.values.problems import first_problem
 
 if TYPE_CHECKING:
     from pydantic_evals import Dataset
@@ -171,7 +173,7 @@ async def start_evaluation(
     cases = dataset if isinstance(dataset, CaseSet) else read_dataset(dataset)
     name = id or f"eval-{new_run_id(agent.parsed)}"
     check_run_id(name)
-    plan = EvaluationPlan(
+    wanted = dict[str, Any](
         id=name,
         name=cases.name,
         agent=agent.document(),
@@ -185,6 +187,10 @@ async def start_evaluation(
         decide=decide,
         tenant=tenant or "",
     )
+    try:
+        plan = EvaluationPlan(**wanted)
+    except ValidationError as error:
+        raise SettingsError(f"the evaluation is not valid: {first_problem(error)}") from None
     plan.check()
     with clear_errors(client):
         try:

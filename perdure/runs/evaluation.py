@@ -12,14 +12,15 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from perdure.errors import SettingsError
-from perdure.runs.agent import Evaluate
+from perdure.runs.agent import Evaluate, parse_agent
 from perdure.runs.ledger import ReservedAmount
 from perdure.runs.wire import RunInput
-from perdure.values.json import Json, JsonObject, Packed, WireModel, dumps, pack
-from perdure.values.limits import MAX_EVALUATED, MAX_EVALUATION, MAX_STORED, bytes_text
+from perdure.values.json import Json, JsonObject, Packed, WireModel, dumps, pack, shorten
+from perdure.values.limits import MAX_EVALUATED, MAX_EVALUATION, MAX_ID, MAX_SENT, MAX_STORED, Seconds, bytes_text
+from perdure.values.problems import first_problem
 
 EVALUATION_WORKFLOW: Final = "Evaluation"
 EVALUATED_RUN_WORKFLOW: Final = "EvaluatedRun"
@@ -32,6 +33,8 @@ BAD_EVALUATORS: Final = "BadEvaluators"
 """Type of the failure of an evaluation whose evaluators the worker does not have."""
 Z: Final = 1.96
 """Standard deviations of a confidence interval of 95 %."""
+_ABOUT: Final = 2_000
+"""Bytes of a run's input beside agent and case."""
 LONGEST_REASON: Final = 300
 """Characters of the reason that an evaluator gives."""
 LONGEST_OUTPUT: Final = 500
@@ -64,9 +67,9 @@ class EvaluationPlan(WireModel):
     cases: list[EvaluationCase]
     evaluators: list[Json] = Field(default_factory=list)
     """Evaluators of all cases."""
-    repeat: int = 1
-    parallel: int = 8
-    timeout: float = 3600.0
+    repeat: int = Field(default=1, ge=1)
+    parallel: int = Field(default=8, ge=1)
+    timeout: Seconds = 3600.0
     """Seconds of one run, people included; then it counts as not passed."""
     decide: Decide = "reject"
     """The decision about calls that ask a person."""
@@ -78,6 +81,13 @@ class EvaluationPlan(WireModel):
         """The number of runs."""
         return len(self.cases) * len(self.models) * self.repeat
 
+    @property
+    def at_once(self) -> int:
+        """The most runs that start in one workflow task: `parallel`, or fewer where their inputs have more bytes than one task may send."""
+        largest = max((len(case.model_dump_json()) for case in self.cases), default=0)
+        size = len(dumps([self.agent, self.delegates, self.evaluators]).encode(errors="replace")) + 4 * largest
+        return max(1, min(self.parallel, MAX_SENT // (size + _ABOUT)))
+
     def place(self, index: int) -> tuple[int, int, int]:
         """Return the places of case and model, and the number of the repetition, of the run at `index`."""
         rest, number = divmod(index, self.repeat)
@@ -85,7 +95,9 @@ class EvaluationPlan(WireModel):
         return case, model, number
 
     def check(self) -> None:
-        """Raise `SettingsError` for an evaluation without a case, or one that is too large."""
+        """Raise `SettingsError` for an evaluation without a case, one that is too large, and a case that no run can take; `AgentError` for
+        an invalid agent.
+        """
         if not self.cases:
             raise SettingsError(f"the dataset {self.name!r} has no cases")
         names = [case.name for case in self.cases]
@@ -96,6 +108,14 @@ class EvaluationPlan(WireModel):
         if (size := len(self.model_dump_json().encode())) > MAX_EVALUATION:
             most = bytes_text(MAX_EVALUATION)
             raise SettingsError(f"agent and cases have {bytes_text(size)}, and {most} is the most: split the dataset")
+        if len(scored_id(f"{self.id}-{self.total}").encode(errors="replace")) > MAX_ID:
+            raise SettingsError(f"the id {shorten(self.id, 60)} is too long: those of the runs begin with it")
+        parse_agent(self.agent)
+        for place, case in enumerate(self.cases):
+            try:
+                evaluated_run(self, place * len(self.models) * self.repeat, self.agent)
+            except ValidationError as error:
+                raise SettingsError(f"the case {shorten(case.name, 60)} is not valid: {first_problem(error)}") from None
 
 
 class RunScore(WireModel):
@@ -192,7 +212,7 @@ class EvaluatedRunInput(WireModel):
     score: ScoreInput
     start: RunInput | None = None
     """The run to start; `None`: it has ended."""
-    timeout: float = 3600.0
+    timeout: Seconds = 3600.0
     quota: ReservedAmount | None = None
     """What the score takes of the agent's scores a day."""
     tenant: str = ""

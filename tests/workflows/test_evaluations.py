@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 from pydantic_evals import Case, Dataset
 from pydantic_evals.evaluators import Evaluator, EvaluatorContext, LLMJudge, MaxModelRequests, ToolCorrectness
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, Selection, tool
 from perdure.client.evaluations import fetch_score
 from perdure.client.histories import replay_history
-from perdure.errors import RunError, RunExistsError
+from perdure.errors import RunError, RunExistsError, SettingsError
 from perdure.evals import Approvals, Flows
 from perdure.hosting.connection import data_converter
-from perdure.runs.evaluation import scored_id
+from perdure.runs.evaluation import EVALUATION_WORKFLOW, scored_id
 from perdure.testing.scripted_model import ChatRequest, ScriptedModel, Turn
 from tests.support import Harness, harness, impatient, perdure, registry
 from tests.timeouts import HANG
@@ -324,3 +326,62 @@ async def test_the_commands_record_evaluate_and_compare(dev_server: WorkflowEnvi
             assert told.code != 0
             assert words in told.err
             assert "Traceback" not in told.err
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"parallel": -1},
+        {"parallel": 0},
+        {"repeat": -1},
+        {"timeout": 1e18},
+        {"timeout": -1},
+        {"agent": {"name": "clerk", "config": "no"}},
+        {"cases": []},
+        {
+            "cases": [{"name": "a", "inputs": 1, "hasInput": True, "metadata": {"sender": 5, "context": []}}],
+            "repeat": 0,
+        },
+        {"id": "x" * 999},
+    ],
+    ids=lambda each: str(each)[:30],
+)
+async def test_an_evaluation_that_cannot_run_is_refused(
+    dev_server: WorkflowEnvironment, changed: dict[str, Any]
+) -> None:
+    plan = {"name": "n", "agent": CLERK.document(), "cases": [{"name": "a"}], "id": fresh(), **changed}
+    async with harness(dev_server.client, [], model, registry=with_evaluators()) as it:
+        wanted = {"plan": plan}
+        handle = await it.client.start_workflow(EVALUATION_WORKFLOW, wanted, id=fresh(), task_queue=it.task_queue)
+        async with asyncio.timeout(HANG):
+            with pytest.raises(WorkflowFailureError):
+                await handle.result()
+        types = [event.event_type for event in (await handle.fetch_history()).events]
+    assert EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED not in types
+
+
+async def test_the_client_refuses_an_evaluation_that_cannot_run(dev_server: WorkflowEnvironment) -> None:
+    client = Perdure(dev_server.client, task_queue="none")
+    for changed, words in (({"parallel": 0}, "parallel"), ({"timeout": 0}, "timeout"), ({"id": "x" * 999}, "too long")):
+        with pytest.raises(SettingsError, match=words):
+            await client.evaluate(CLERK, dataset(1), **changed)
+
+
+async def test_runs_of_a_large_agent_do_not_start_in_one_task(dev_server: WorkflowEnvironment) -> None:
+    large = Agent("clerk", instructions="You pay refunds. " * 10_000, output=str)
+    async with harness(dev_server.client, [], model, registry=with_evaluators()) as it:
+        evaluation = await api(it).evaluate(large, dataset(1), models=["lazy"], repeat=30, parallel=30)
+        async with asyncio.timeout(HANG):
+            (row,) = (await evaluation.wait()).totals()
+        types = [event.event_type for event in (await evaluation.handle.fetch_history()).events]
+    assert (row.rate.runs, row.failed) == (30, {})
+    assert EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED not in types
+
+
+async def test_r22_4_a_run_whose_id_leaves_no_room_for_that_of_a_score_ends(dev_server: WorkflowEnvironment) -> None:
+    config = {"evaluate": {"evaluators": ["SaysPaid"]}, "models": {"fast": "lazy", "smart": "lazy"}}
+    sampled = Agent.of({**CLERK.document(), "config": config})
+    async with harness(dev_server.client, [], model, registry=with_evaluators()) as it:
+        run = await api(it).start(sampled, "no", id=f"{uuid.uuid4().hex:x<998}")
+        async with asyncio.timeout(HANG):
+            await run.result()
