@@ -75,6 +75,7 @@ from perdure.activities.mcp_input import REFUSED, ServerRequests, as_requests
 from perdure.activities.secrets import keep_secret, masked
 from perdure.activities.server_input import ServerInputError
 from perdure.errors import MAX_ERROR_TEXT, ToolError, clip
+from perdure.runs.caller_context import looks_secret
 from perdure.tools.server_input import ServerInput
 from perdure.values.json import JsonObject
 from perdure.values.limits import (
@@ -85,9 +86,8 @@ from perdure.values.limits import (
     MAX_SERVER_QUESTIONS,
     MAX_SERVER_ROUNDS,
 )
-from perdure.values.secret_names import looks_secret
 
-Rule: TypeAlias = Literal["never", "always"]
+ApprovalRule: TypeAlias = Literal["never", "always"]
 _VARIABLE: Final = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
@@ -122,7 +122,7 @@ class McpServer(BaseModel):
     of one that is not trusted return counts as written by others (R15.2)."""
     sampling: int = Field(default=0, ge=0, le=MAX_SERVER_QUESTIONS)
     """How often one call of a tool may have the run's model asked for the server; 0: never."""
-    approval: Rule | JsonObject | None = None
+    approval: ApprovalRule | JsonObject | None = None
     """`never` or `always` for all of its tools, or by tool: `{"delete": "always"}`."""
 
     def rule(self, tool: str) -> Any:
@@ -611,7 +611,8 @@ class Connection:
         except MCPError as error:
             if error.code != URL_ELICITATION_REQUIRED or flight.requests.answers is None:
                 raise
-            asked = flight.requests.ask(*as_requests((error.data or {}).get("elicitations")))
+            data = error.data if isinstance(error.data, dict) else {}
+            asked = flight.requests.ask(*as_requests(data.get("elicitations")))
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)

@@ -30,9 +30,9 @@ from perdure.queries import SearchAttributes
 from perdure.rules import Rule
 from perdure.runs.agent import POLICIES, Models, agent_document, parse_agent
 from perdure.runs.delegates import merge_upfront, tools_of, wanted_delegates
-from perdure.runs.rules import NEWEST
 from perdure.runs.schedules import check_agent_name
 from perdure.runs.shared_budgets import SharedBudget
+from perdure.runs.version_switches import NEWEST
 from perdure.runs.wire import (
     LIMITED_ACTIVITY,
     NEXT_TASK_ACTIVITY,

@@ -38,6 +38,7 @@ from perdure.models.requests import CallDelivery, HostedCall, RequestContext, Re
 from perdure.models.response_stream import ResponseStream, interruption
 from perdure.queries import answer_of
 from perdure.queries.media_store import MediaStore
+from perdure.runs.caller_context import MASK
 from perdure.runs.claim_check import CONTEXT, NEIGHBOURS
 from perdure.runs.event_stream import TextWriter
 from perdure.runs.events import WATCHED, WrittenText
@@ -45,7 +46,6 @@ from perdure.runs.wire import CALLS_SIGNAL, REQUEST_ACTIVITY
 from perdure.values.json import Json, JsonObject
 from perdure.values.limits import MAX_EVENT
 from perdure.values.media import is_text, media_type
-from perdure.values.secret_names import MASK
 
 # The parser accepts a byte order mark, any line ends, `retry:` and comments, lines without an empty one between them,
 # and no end. Its cost grows with the bytes, and it holds one event at a time.

@@ -17,9 +17,8 @@ from temporalio.exceptions import ApplicationError, CancelledError
 
 from perdure.activities.active_executions import begun_details
 from perdure.errors import causes_of
-from perdure.values.caller_context import secrets_of
+from perdure.runs.caller_context import MASK, looks_secret, secrets_of
 from perdure.values.json import Json, JsonObject, dumps
-from perdure.values.secret_names import MASK, looks_secret
 
 _SHORTEST: Final = 10
 """Characters. A shorter value is no key, and may be part of ordinary words."""

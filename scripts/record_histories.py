@@ -5,7 +5,7 @@
     make histories ARGS="--into /tmp/histories"   # into another folder
 
 Histories stand under the version that made them. Those of a released version are never written again: a history that no longer
-replays is a finding, and the change that broke it is a rule of `perdure/runs/rules.py` (R13.7).
+replays is a finding, and the change that broke it is a rule of `perdure/runs/version_switches.py` (R13.7).
 """
 
 from __future__ import annotations

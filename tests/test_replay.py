@@ -73,7 +73,9 @@ def test_every_version_has_a_history_of_every_kind() -> None:
 
 def test_r13_7_recorded_histories_are_as_they_were_recorded(tmp_path: Path) -> None:
     for folder in {path.parent for path in HISTORIES}:
-        assert changed_histories(folder) == [], "a change of what a workflow does is a rule of perdure/runs/rules.py"
+        assert changed_histories(folder) == [], (
+            "a change of what a workflow does is a rule of perdure/runs/version_switches.py"
+        )
     (tmp_path / "plain.json").write_text("{}")
     write_digests(tmp_path)
     assert changed_histories(tmp_path) == []

@@ -17,6 +17,7 @@ from perdure.workflows.audit import AuditSender
 from perdure.workflows.calls import CallLoop
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.claim_check import ParentRun, payloads_query, whole
+from perdure.workflows.continue_as_new import ContinueAsNew, should_continue_as_new
 from perdure.workflows.dispatch import Dispatcher, Routing, full
 from perdure.workflows.display import RunDisplay
 from perdure.workflows.evaluations import start_score
@@ -25,7 +26,7 @@ from perdure.workflows.hooks import ExecutionHooks, call_end_hooks
 from perdure.workflows.messages import Mailbox
 from perdure.workflows.notifications import RunNotifications
 from perdure.workflows.observability import Watchers, end, keep_log, list_agent, observe_request, page_of, run_journal
-from perdure.workflows.preparation import ContinueAsNew, prepare, should_continue_as_new
+from perdure.workflows.preparation import prepare
 from perdure.workflows.requests import ask, choose
 from perdure.workflows.reservations import RequestShares
 from perdure.workflows.resets import FormerRecord, LeftBehind
@@ -61,7 +62,10 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.events import EVENTS_QUERY, WATCHED, EventsPage
     from perdure.runs.limits import Budget, Limit, WorkClock
     from perdure.runs.recall import recall
-    from perdure.runs.rules import (
+    from perdure.runs.run import RunState
+    from perdure.runs.run_log import RunLog
+    from perdure.runs.undo import EffectChunk, UndoBase, stopped, undone_calls
+    from perdure.runs.version_switches import (
         ASKS_BY_ACTIVITY,
         FORMER_CHILDREN_END,
         LAST_REQUEST_COUNTS,
@@ -69,9 +73,6 @@ with workflow.unsafe.imports_passed_through():
         LEFT_LOOPS_END,
         LISTED_AGENT,
     )
-    from perdure.runs.run import RunState
-    from perdure.runs.run_log import RunLog
-    from perdure.runs.undo import EffectChunk, UndoBase, stopped, undone_calls
     from perdure.runs.views import Pages, fit_waiting, waiting_views
     from perdure.runs.wire import (
         AGENT_WORKFLOW,
@@ -211,7 +212,7 @@ class RunDriver:
         if run.undo is not None:
             raise self._failure(stopped(run.undo.run_id, run.records.past.calls), UNDO_STOPPED)
         while True:
-            await self._mailbox.lull()
+            await self._mailbox.wait_for_messages()
             self._check_limits(coming=run.progress.number + 1)
             choice = await self._choose()
             self._check_limits(coming=run.progress.number)  # choosing takes time too

@@ -35,12 +35,12 @@ with workflow.unsafe.imports_passed_through():
     )
     from perdure.errors import DecisionError
     from perdure.hooks.events import NOBODY
-    from perdure.plan import Kind
+    from perdure.plan import DecisionKind
     from perdure.runs import metrics
     from perdure.runs.event_journal import RunJournal
     from perdure.runs.limits import Limit
-    from perdure.runs.rules import INFORMED_AGAIN, REMEMBER_PROVENANCE, RESETS_COUNT, follows
     from perdure.runs.run import RunState
+    from perdure.runs.version_switches import INFORMED_AGAIN, REMEMBER_PROVENANCE, RESETS_COUNT, follows
     from perdure.runs.views import approval_size, request_view
     from perdure.runs.views import summary as line
     from perdure.values.json import Json, JsonObject
@@ -113,14 +113,14 @@ class RunApprovals:
             observe(metrics.refused(_update_id()))
             raise
 
-    def judge(self, raw: Json, kind: Kind | None = None) -> JudgedDecision:
+    def judge(self, raw: Json, kind: DecisionKind | None = None) -> JudgedDecision:
         """Whether a decision can be followed; changes nothing. Raises `DecisionError`."""
         decision: Decision = parse_decision(raw, kind)
         request = self.approval_queue.waiting.get(decision.call)
         since = workflow.now() if request is None else datetime.fromisoformat(request.approval.requested_at)
         return self.approval_queue.judge(decision, now(), (workflow.now() - since).total_seconds())
 
-    def decide(self, raw: Json, kind: Kind | None = None) -> JsonObject:
+    def decide(self, raw: Json, kind: DecisionKind | None = None) -> JsonObject:
         """Follow a decision; `{"call", "decision"}`, with `missing` if the approvals of others are missing (R24.6).
 
         Raises `DecisionError`, and then nothing has changed.
@@ -151,7 +151,7 @@ class RunApprovals:
             await self.resets.check(update_id)
         return raw
 
-    async def note(self, sent: Sequence[Json], kind: Kind | None = None) -> None:
+    async def note(self, sent: Sequence[Json], kind: DecisionKind | None = None) -> None:
         """Follow a decision that came by signal: nobody waits for an answer, so a refusal is kept for `show`."""
         try:
             self.decide(await self.counted(only(sent)), kind)

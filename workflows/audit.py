@@ -12,8 +12,8 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.arguments import any_arguments, read_input, read_one
+from perdure.workflows.continue_as_new import should_continue_as_new
 from perdure.workflows.observability import now
-from perdure.workflows.preparation import should_continue_as_new
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import PerdureError

@@ -44,7 +44,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import CallError, JsonError
     from perdure.models.requests import CallDelivery, RequestResult
     from perdure.models.usage import RunUsage, Usage
-    from perdure.plan import Call, Failed, Outcome, Plan, Refused, Returned
+    from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Returned
     from perdure.rules import RULE_BROKEN, RuleRecord
     from perdure.runs import metrics
     from perdure.runs.budget import rivals
@@ -210,7 +210,7 @@ T = TypeVar("T")
 class RefusedCallError(Exception):
     """A rule forbids a call that was about to be scheduled: others have begun or ended meanwhile."""
 
-    def __init__(self, outcome: Refused) -> None:
+    def __init__(self, outcome: RefusedByRule) -> None:
         super().__init__(outcome.error.message)
         self.outcome = outcome
 
@@ -250,7 +250,7 @@ class CallLoop:
         self._observed: set[str] = set()  # calls of whose end operators know
         self._forsaken: set[str] = set()
         """Cancelled tasks whose end is no fault."""
-        self._purse = BudgetShare(
+        self._budget_share = BudgetShare(
             run.limits.pool,
             usage=lambda: run.progress.usage,
             rivals=lambda: rivals(self.loop.plan, run.limits.pool.takers) if self.loop.plan.closed else None,
@@ -360,7 +360,7 @@ class CallLoop:
         streaming = self.loop.stage is RequestStage.STREAMING
         self.loop.work(task_number(), _now())
         if streaming and self.loop.stage is not RequestStage.STREAMING:  # now it is known how many share
-            for name, budget in self._purse.level().items():
+            for name, budget in self._budget_share.level().items():
                 self._sender.children.raise_budget(name, budget)
         self._observe_ends(self.loop.ended)
         self.loop.ended = []
@@ -382,7 +382,7 @@ class CallLoop:
         """Cancel tasks that nobody waits for: an answer that a message has ended, and approval requests of dropped
         calls.
         """
-        names, self.loop.forsaken = self.loop.forsaken, []
+        names, self.loop.abandoned = self.loop.abandoned, []
         tasks = [self._tasks[name] for name in names if name in self._tasks]
         self._forsaken.update(names)
         for task in tasks:
@@ -450,7 +450,9 @@ class CallLoop:
         self.loop.report(
             CallEnded(
                 call,
-                ran if isinstance(ran, Refused) or isinstance(outcome, Failed) else await self._hooks.after(call, ran),
+                ran
+                if isinstance(ran, RefusedByRule) or isinstance(outcome, Failed)
+                else await self._hooks.after(call, ran),
             )
         )
 
@@ -512,7 +514,7 @@ class CallLoop:
             if (failed := await dialog.answer(call, plan, outcome)) is not None:
                 return failed
 
-    async def _reserve(self, call: Call) -> Refused | None:
+    async def _reserve(self, call: Call) -> RefusedByRule | None:
         """Reserve what the call needs of the sums that all runs of the tenant use; return its end where it is refused."""
         wanted = reservation_of(self._agent_run.rules, call, self.loop.plan.checks)
         if wanted is None or call.spec.loop is not None:
@@ -530,8 +532,8 @@ class CallLoop:
             if is_cancelled_exception(error):
                 raise
             why = f"the tenant's ledger does not answer: {message_of(error)}"
-            return Refused(CallError("ledger_away", why))
-        return Refused(CallError(RULE_BROKEN, answer.refused)) if answer.refused else None
+            return RefusedByRule(CallError("ledger_away", why))
+        return RefusedByRule(CallError(RULE_BROKEN, answer.refused)) if answer.refused else None
 
     async def _gate(self, call: Call) -> None:
         """Wait until the call may be scheduled: it was approved while another one runs, or a message came before."""
@@ -556,7 +558,7 @@ class CallLoop:
         free = call.spec.loop is not None and not any(
             each.spec.tool and each.spec.tool.delegate for each in call.written()
         )
-        share = Budget() if free else await self._rest(call, self._purse.take(call.id))
+        share = Budget() if free else await self._rest(call, self._budget_share.take(call.id))
         if isinstance(share, Limit):
             return Failed(CallError(share.reason, f"{call.spec.tool_name} was not run: {share.words}"))
         if call.spec.loop is not None:
@@ -578,7 +580,7 @@ class CallLoop:
             )
         finally:
             if not free:
-                self._purse.settle(call.id, used)
+                self._budget_share.settle(call.id, used)
             if (lent := run.rules.lent_to(call)) and not call.hold.queued:
                 run.note("taken_back", record, lent, call=call.id)
                 run.rules.take_back(record, lent)

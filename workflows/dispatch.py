@@ -27,8 +27,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.delegates import scoped_data
     from perdure.runs.loops import LoopInput
     from perdure.runs.prompts import call_line
-    from perdure.runs.rules import ASKS_BY_ACTIVITY
     from perdure.runs.run import RunState
+    from perdure.runs.version_switches import ASKS_BY_ACTIVITY
     from perdure.runs.views import summary as line
     from perdure.runs.wire import GRANTED, LIMITED_ACTIVITY, NEXT_TASK_ACTIVITY, RunInput
     from perdure.tools.invocation import (

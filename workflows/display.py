@@ -17,8 +17,8 @@ from perdure.workflows.session_reports import SessionReports
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.queue import ApprovalQueue
     from perdure.approvals.requests import ApprovalRequest, WaitingEntry, WaitingMemo
-    from perdure.runs.rules import CLIENT_CALLS_UNLISTED, SESSION_KNOWS_DELEGATES, SESSION_KNOWS_WAITING
     from perdure.runs.run import RunState
+    from perdure.runs.version_switches import CLIENT_CALLS_UNLISTED, SESSION_KNOWS_DELEGATES, SESSION_KNOWS_WAITING
     from perdure.runs.views import details, waiting_entry
     from perdure.runs.wire import WAITING_ATTRIBUTE, WAITING_MEMO, WAITING_NAMED
 

@@ -20,8 +20,8 @@ from temporalio.exceptions import (
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from perdure.workflows.arguments import query_arguments, read_input
+from perdure.workflows.continue_as_new import should_continue_as_new
 from perdure.workflows.failures import message_of
-from perdure.workflows.preparation import should_continue_as_new
 from perdure.workflows.reservations import reserve
 
 with workflow.unsafe.imports_passed_through():

@@ -267,7 +267,7 @@ def _now() -> str:
     return workflow.now().isoformat(timespec="milliseconds")
 
 
-Ask: TypeAlias = "Callable[[Call, ApprovalRequest], Awaitable[Outcome | None]]"
+AskPeople: TypeAlias = "Callable[[Call, ApprovalRequest], Awaitable[Outcome | None]]"
 
 
 def of_run(run: RunState) -> dict[str, Any]:
@@ -299,7 +299,7 @@ class CallHooks:
         )
 
     async def passed(
-        self, call: Call, approval_request: ApprovalRequest | None, ask: Ask
+        self, call: Call, approval_request: ApprovalRequest | None, ask: AskPeople
     ) -> tuple[Outcome | None, bool]:
         """Show the call to hooks, then `ask` where a person decides. Hooks see a person's edit again.
 

@@ -7,7 +7,7 @@ from temporalio import workflow
 
 from perdure.workflows.arguments import any_arguments, only, query_arguments, read_input, read_one
 from perdure.workflows.audit import send_entries
-from perdure.workflows.preparation import should_continue_as_new
+from perdure.workflows.continue_as_new import should_continue_as_new
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError, PerdureError

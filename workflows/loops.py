@@ -13,9 +13,10 @@ from temporalio.exceptions import ApplicationError
 from perdure.workflows.arguments import any_arguments, only, read_input
 from perdure.workflows.children import BudgetShare, ChildRuns
 from perdure.workflows.claim_check import ParentRun, payloads_query, whole
+from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
 from perdure.workflows.delegates import ChildHandle, run_iteration
 from perdure.workflows.dispatch import Dispatcher, full
-from perdure.workflows.preparation import go_on_anew, record, should_continue_as_new
+from perdure.workflows.preparation import record
 from perdure.workflows.resets import LeftBehind, on_reset
 from perdure.workflows.session_reports import SessionReports
 
@@ -30,8 +31,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.delegates import BUDGET, LATE, SpentBudget
     from perdure.runs.limits import Budget, Limit
     from perdure.runs.loops import LOOP_WORKFLOW, LoopInput, LoopState
-    from perdure.runs.rules import LEFT_CHILDREN_END, SESSION_KNOWS_DELEGATES
     from perdure.runs.sent_texts import added
+    from perdure.runs.version_switches import LEFT_CHILDREN_END, SESSION_KNOWS_DELEGATES
     from perdure.runs.wire import CLAIM, GRANTED, POLICY, RunInput
     from perdure.tools.invocation import SpaceClaim, SpaceGrant
     from perdure.values.json import Json, JsonObject, Sent
@@ -157,7 +158,7 @@ class LoopDriver:
         self._stays = False
         """Whether its items and results are too large to be carried on: it goes on here (R18.4)."""
         shares = BudgetPool(loop.budget, loop.state.expected)
-        self._purse = BudgetShare(
+        self._budget_share = BudgetShare(
             shares,
             usage=lambda: self.state.usage,
             # At most the iterations that run at once, and at most those that are left.
@@ -218,7 +219,7 @@ class LoopDriver:
     def raise_budget(self, raised: Budget) -> None:
         """Raise the budget that the iterations share."""
         self._loop.budget = self._loop.budget.raised(raised)
-        self._purse.raise_to(self._loop.budget)
+        self._budget_share.raise_to(self._loop.budget)
 
     async def _lanes(self) -> None:
         lanes = [asyncio.create_task(self._lane()) for _ in range(self._loop.lanes)]
@@ -274,7 +275,7 @@ class LoopDriver:
     async def _iterate(self, index: int) -> Json:
         loop, state = self._loop, self.state
         agent, child_input = loop.iteration(index)
-        share = await self._purse.take(str(index))
+        share = await self._budget_share.take(str(index))
         if isinstance(share, Limit):
             return self._note(index, Failed(CallError(share.reason, f"not run: {share.words}")))
         used: RunUsage | None = None
@@ -290,7 +291,7 @@ class LoopDriver:
         try:
             outcome = await run_iteration(child, self._child(agent, child_input, share), self.sender, spent)
         finally:
-            self._purse.settle(str(index), used)
+            self._budget_share.settle(str(index), used)
             if state.rule_record is not None:
                 RuleBook(loop.rules, state.rule_record, unlent=loop.unlent_rules).take_back(record)
         return self._note(index, outcome)

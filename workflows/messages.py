@@ -58,7 +58,7 @@ class Mailbox:
         if self._run.limits.reached is None and self._run.plan is not None and calls is not None:
             calls.steer()
 
-    async def lull(self) -> None:
+    async def wait_for_messages(self) -> None:
         """Wait for messages that closely follow one that has ended an answer, so that one Request holds them all."""
         assert self._run is not None
         now = workflow.time()

@@ -34,10 +34,10 @@ with workflow.unsafe.imports_passed_through():
         NOTIFICATION_WORKFLOW,
         NOTIFY_ACTIVITY,
         ApprovalRoutes,
-        Kind,
         Notification,
         NotificationDelivery,
         NotificationInput,
+        NotificationKind,
         NotificationResult,
         NotificationView,
         Notify,
@@ -56,8 +56,8 @@ with workflow.unsafe.imports_passed_through():
         show_command,
         used_words,
     )
-    from perdure.runs.rules import INFORMED_AGAIN, NOTIFIES
     from perdure.runs.run import RunState
+    from perdure.runs.version_switches import INFORMED_AGAIN, NOTIFIES
     from perdure.runs.views import summary as line
     from perdure.runs.views import waiting_entry
     from perdure.runs.wire import MODEL_REFUSED, RunInput, RunResult
@@ -304,7 +304,7 @@ class RunNotifications:
     def _inform(
         self,
         approval_request: ApprovalRequest,
-        kind: Kind,
+        kind: NotificationKind,
         routes: list[str],
         queue: str,
         number: int = 1,
@@ -319,7 +319,12 @@ class RunNotifications:
             )
 
     def _about(
-        self, approval_request: ApprovalRequest, kind: Kind, routes: list[str], number: int, waited: float | None
+        self,
+        approval_request: ApprovalRequest,
+        kind: NotificationKind,
+        routes: list[str],
+        number: int,
+        waited: float | None,
     ) -> NotificationInput:
         run, entry = self._agent_run, waiting_entry(approval_request)
         sender = run.identity.owner.sender
@@ -438,7 +443,7 @@ def _ending(error: BaseException | None, agent: str, sender: str, run_id: str, u
     elif error is not None:
         why = error.message if isinstance(error, ApplicationError) else str(error)
         status = "refused" if isinstance(error, ApplicationError) and error.type == MODEL_REFUSED else "failed"
-    kind: Kind = "run_failed" if status in ("failed", "refused") else "run_ended"
+    kind: NotificationKind = "run_failed" if status in ("failed", "refused") else "run_ended"
     return {
         "key": notification_key(run_id, kind),
         "kind": kind,

@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
         EMISSIONS,
         METRICS,
         REPLAYED,
-        Labels,
+        MetricLabels,
         Observation,
         request_ended,
         run_ended,
@@ -84,7 +84,7 @@ def observe_request(run: RunState, number: int, result: RequestResult, first_cal
         observe(request_ended(run.agent.name, run.records.past.log[-1], result, first_call))
 
 
-def _bounded(labels: Labels) -> Labels:
+def _bounded(labels: MetricLabels) -> MetricLabels:
     for name, value in labels.items():
         seen = _seen.setdefault(name, set())
         if value not in seen:

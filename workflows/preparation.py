@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, timedelta
-from typing import Final, NoReturn
+from typing import Final
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
-from temporalio.workflow import ContinueAsNewVersioningBehavior
 
 from perdure.workflows.approvals import RunApprovals
 from perdure.workflows.failures import message_of
@@ -25,13 +24,13 @@ with workflow.unsafe.imports_passed_through():
     from perdure.rules import RuleBook, merged, roles_of
     from perdure.runs import metrics
     from perdure.runs.agent import AgentSpec, Context, Models, check_task, parse_agent, parse_prompt
+    from perdure.runs.caller_context import check_context
     from perdure.runs.event_journal import RunJournal
     from perdure.runs.fork import FORK_FORM, Fork, ForkRecord
     from perdure.runs.hosted_tools import hosted_problems
-    from perdure.runs.loops import LoopInput
     from perdure.runs.run import RunIdentity, RunState
     from perdure.runs.schedules import with_time
-    from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, RunSnapshot, carried, restore, snapshot
+    from perdure.runs.snapshot import SNAPSHOT_FORM, RunSnapshot, restore
     from perdure.runs.undo import UNDO_FORM, UndoRecord
     from perdure.runs.wire import (
         PREPARE_ACTIVITY,
@@ -44,9 +43,7 @@ with workflow.unsafe.imports_passed_through():
         PrepareInput,
         RunInput,
     )
-    from perdure.sessions.wire import SessionInput
-    from perdure.values.caller_context import check_context
-    from perdure.values.json import JsonObject, Packed, pack
+    from perdure.values.json import JsonObject, Packed
 
 
 _ANOTHER_WITHIN: Final = timedelta(minutes=1)
@@ -56,52 +53,6 @@ PREPARING: Final = RetryPolicy(maximum_interval=timedelta(seconds=20), maximum_a
 _ASK_AROUND: Final = RetryPolicy(initial_interval=timedelta(seconds=0.25), maximum_interval=timedelta(seconds=2))
 _ATTEMPT: Final = timedelta(seconds=30)
 """Time of one attempt to read an agent's file, or to prepare a run: MCP servers list their tools meanwhile."""
-
-
-def should_continue_as_new(*, keeps: bool = False) -> bool:
-    """Whether to continue as new: the history is long, or pinned to a version that is not the current one (R13.7). One that `keeps` its
-    version stays with it.
-    """
-    return workflow.info().is_continue_as_new_suggested() or _is_upgraded(keeps)
-
-
-def go_on_anew(argument: RunInput | LoopInput | SessionInput, *, keeps: bool = False) -> NoReturn:
-    """Continue as new with the current version, or with its own. A server without versions rejects the option for that."""
-    changed = _is_upgraded(keeps)
-    behavior = ContinueAsNewVersioningBehavior.AUTO_UPGRADE if changed else None
-    workflow.continue_as_new(argument, initial_versioning_behavior=behavior)
-
-
-def _is_upgraded(keeps: bool) -> bool:
-    return not keeps and workflow.info().is_target_worker_deployment_version_changed()
-
-
-class ContinueAsNew:
-    """The continue-as-new of one execution, which may be too large to carry on."""
-
-    def __init__(self) -> None:
-        self._attempts = Attempts()
-
-    def go_on(self, run_input: RunInput, run: RunState, worked: float) -> None:
-        """Continue as new where Temporal suggests it, or workers of another version are current now.
-
-        Return where the state is too large to carry on (R18.4).
-        """
-        keeps = run.prepared.keeps_version
-        if not should_continue_as_new(keeps=keeps):
-            return
-        most, size = run.prepared.max_payload, carried(run)
-        if not self._attempts.worth(size, most):
-            return
-        run.progress.worked = worked
-        following = run_input.model_copy(
-            update={"snapshot": pack(snapshot(run), SNAPSHOT_FORM), "budget": run.limits.pool.share}
-            | ({} if run.fork is None else {"fork": pack(run.fork.remaining(run.progress.number), FORK_FORM)})
-        )
-        packed = len(following.model_dump_json().encode())
-        if packed <= most:
-            go_on_anew(following, keeps=keeps)
-        self._attempts.note(size, packed)
 
 
 async def prepare(

@@ -29,8 +29,8 @@ with workflow.unsafe.imports_passed_through():
     from perdure.plan import INTERRUPTED
     from perdure.runs import metrics
     from perdure.runs.agent import POLICIES, ChooseInput, ModelChoice, Situation
-    from perdure.runs.rules import MODEL_PATIENCE
     from perdure.runs.run import RunState
+    from perdure.runs.version_switches import MODEL_PATIENCE
     from perdure.runs.views import summary as line
     from perdure.runs.wire import CHOOSE_ACTIVITY, CONTEXT_TOO_LONG, MODEL_MEMO, REQUEST_ACTIVITY
     from perdure.values.limits import SHORTEST

@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError
     from perdure.rules import RuleBook, RuleRecord
     from perdure.runs.delegates import END_FORMER_ACTIVITY, END_LEFT_ACTIVITY, FORMER_RECORD_ACTIVITY
-    from perdure.runs.rules import FORMER_CHILDREN_END
+    from perdure.runs.version_switches import FORMER_CHILDREN_END
 
 RESET: Final = "the run was reset after this was decided: decisions of before a reset do not count"
 RESET_ABOVE: Final = (

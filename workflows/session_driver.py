@@ -10,8 +10,8 @@ from temporalio import workflow
 
 from perdure.workflows.arguments import read_one
 from perdure.workflows.audit import send_entries
+from perdure.workflows.continue_as_new import go_on_anew, should_continue_as_new
 from perdure.workflows.notifications import NotificationSender
-from perdure.workflows.preparation import go_on_anew, should_continue_as_new
 from perdure.workflows.resets import LeftBehind, on_reset
 from perdure.workflows.session_hooks import SessionHooks
 from perdure.workflows.session_replies import SessionReplies
@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.audit import AUDIT_PATCH, AuditBatch, entry
     from perdure.runs.claim_check import CHILD, GONE, HOOK, Payload
     from perdure.runs.routes import Delivered
-    from perdure.runs.rules import LEFT_CHILDREN_END
+    from perdure.runs.version_switches import LEFT_CHILDREN_END
     from perdure.sessions.agent_file import document, with_settings
     from perdure.sessions.message_queue import ActiveRun, BeginRun, QueueIdle, RunCommand, WaitUntil
     from perdure.sessions.replies import ReplyDelivery

@@ -37,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.hooks.events import RunOwner
     from perdure.rules import RuleRecord
     from perdure.runs.delegates import input_size, referred
-    from perdure.runs.rules import ASKS_BY_ACTIVITY
+    from perdure.runs.version_switches import ASKS_BY_ACTIVITY
     from perdure.runs.wire import (
         AGENT_ATTRIBUTE,
         AGENT_WORKFLOW,

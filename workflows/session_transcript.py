@@ -53,7 +53,7 @@ with workflow.unsafe.imports_passed_through():
         EntryList,
         Index,
         Segment,
-        Span,
+        SegmentSpan,
         Transcript,
         segment_of,
     )
@@ -155,7 +155,7 @@ class TranscriptTasks:
             self._kept.put_away(old)
             self._old = old
             if not transcript.spans or transcript.spans[-1].name != name:
-                transcript.spans.append(Span(name=name))
+                transcript.spans.append(SegmentSpan(name=name))
             span = transcript.spans[-1]
             try:
                 archived: Archived = await workflow.execute_activity(

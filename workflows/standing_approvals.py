@@ -16,7 +16,6 @@ with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError
     from perdure.plan import Call
     from perdure.runs.procedures import procedure_digest
-    from perdure.runs.rules import STANDING_APPROVALS
     from perdure.runs.run import RunState
     from perdure.runs.standing_approvals import (
         FIND_STANDING_ACTIVITY,
@@ -35,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
         standing_decision,
         why_not_standing,
     )
+    from perdure.runs.version_switches import STANDING_APPROVALS
     from perdure.runs.views import summary as line
 
 _WITHIN: Final = timedelta(seconds=60)

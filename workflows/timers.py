@@ -12,8 +12,8 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from perdure.runs.limits import Limit, WorkClock
-    from perdure.runs.rules import CLOCK_FOLLOWS
     from perdure.runs.run import RunState
+    from perdure.runs.version_switches import CLOCK_FOLLOWS
     from perdure.runs.views import summary as line
     from perdure.values.limits import SHORTEST
 

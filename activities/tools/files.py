@@ -26,7 +26,7 @@ class Written(TypedDict):
     bytes: int
 
 
-class Entry(TypedDict):
+class FolderEntry(TypedDict):
     name: str
     kind: Literal["file", "folder", "link"]
     bytes: int | None
@@ -68,7 +68,7 @@ def file_tools(root: Path) -> list[Callable[..., Any]]:
         return {"path": path, "bytes": len(data)}
 
     @tool(safe=True)
-    def list_files(path: str = ".") -> list[Entry]:
+    def list_files(path: str = ".") -> list[FolderEntry]:
         """List a folder: names, kinds and sizes.
 
         Args:
@@ -99,7 +99,7 @@ def _put(parent: int, name: str, data: bytes) -> None:
         raise
 
 
-def _entry(entry: os.DirEntry[str]) -> Entry:
+def _entry(entry: os.DirEntry[str]) -> FolderEntry:
     kind: Literal["file", "folder", "link"] = (
         "link" if entry.is_symlink() else "folder" if entry.is_dir(follow_symlinks=False) else "file"
     )

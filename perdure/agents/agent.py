@@ -23,11 +23,11 @@ from perdure.approvals.policy import policy_problems
 from perdure.errors import AgentError, InputError, OutputError, ProtocolError, SettingsError, clip
 from perdure.hooks.decorator import HookFunction
 from perdure.runs.agent import Context, agent_document, check_task, parse_agent
+from perdure.runs.caller_context import read_context
 from perdure.runs.partial_output import PartialText
 from perdure.tools.decorator import ToolFunction, plain_schema, with_undos
 from perdure.tools.frameworks import tool_functions, with_context_type
 from perdure.tools.tool import parse_tool
-from perdure.values.caller_context import read_context
 from perdure.values.json import Json, JsonObject, check, dumps
 from perdure.values.messages import InputMessage, merge_data
 from perdure.values.problems import first_problem

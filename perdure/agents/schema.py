@@ -11,9 +11,8 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from perdure.runs.agent import AgentSpec, Config
-from perdure.values.json import JsonObject, dumps
+from perdure.values.json import JsonObject, SchemaPart, dumps
 from perdure.values.messages import CLASSES, ChatMessage, DataMessage, InputMessage, StateMessage
-from perdure.values.schema_nodes import SchemaPart
 
 _DATA: Final = (InputMessage, StateMessage, DataMessage)
 _HIDDEN: Final = ("given", "data")

@@ -10,14 +10,14 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.errors import DecisionError, JsonError
-from perdure.plan import Call, Kind
+from perdure.plan import Call, DecisionKind
 from perdure.tools.quorum import Roles
 from perdure.values.json import Json, JsonObject, check, dumps, shorten
 from perdure.values.limits import MAX_EDITED, MAX_NAME
 from perdure.values.problems import first_problem
 from perdure.values.references import Reference
 
-KINDS: Final[tuple[Kind, ...]] = ("approve", "reject", "edit", "replace", "answer")
+KINDS: Final[tuple[DecisionKind, ...]] = ("approve", "reject", "edit", "replace", "answer")
 
 
 class Decision(BaseModel):
@@ -27,7 +27,7 @@ class Decision(BaseModel):
 
     call: str
     """The call's id; the number of a Request alone names its whole plan (R7.6)."""
-    decision: Kind
+    decision: DecisionKind
     reason: str = ""
     params: JsonObject | None = None
     """`edit`: the parameters that change; the others stay as they were shown. They are values: a text is never read as
@@ -56,7 +56,7 @@ class Decision(BaseModel):
     """The digest of what was shown. If something else waits by now, the decision is refused."""
 
 
-def parse_decision(raw: Json, kind: Kind | None = None) -> Decision:
+def parse_decision(raw: Json, kind: DecisionKind | None = None) -> Decision:
     """Parse a decision; `kind` is the kind that the signal's name implies.
 
     Raises `DecisionError`, which names the accepted form.

@@ -22,7 +22,7 @@ from perdure.approvals.requests import (
     what_runs,
 )
 from perdure.errors import CallError, DecisionError, ReferenceSyntaxError
-from perdure.plan import Approval, Call, Failed, Kind, Plan, Rejected, Returned, again, surplus_words
+from perdure.plan import Approval, Call, DecisionKind, Failed, Plan, Rejected, Returned, again, surplus_words
 from perdure.rules import RuleBook
 from perdure.tools.engine import answer_problem
 from perdure.tools.quorum import Approver, Quorum, approval_problem
@@ -315,7 +315,7 @@ class ApprovalQueue:
             after = call.inputs.params if changed else call.spec.raw
             self._add_feedback(judged.request, approval, {"before": before, "after": after})
 
-    def _apply(self, judged: JudgedDecision, kind: Kind, by: str) -> ApprovalVerdict:
+    def _apply(self, judged: JudgedDecision, kind: DecisionKind, by: str) -> ApprovalVerdict:
         request, decision = judged.request, judged.decision
         approval = self._settle(request)
         approval.decision, approval.by, approval.reason = kind, by, decision.reason

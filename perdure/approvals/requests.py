@@ -14,14 +14,14 @@ from pydantic import Field
 from perdure.approvals.decisions import Decision, Digests
 from perdure.errors import clip
 from perdure.hooks.events import RunOwner
-from perdure.plan import Approval, Call, Kind, Outcome, Plan
+from perdure.plan import Approval, Call, DecisionKind, Outcome, Plan
 from perdure.tools.question import question_parts
 from perdure.tools.quorum import Approver, Quorum, missing_words
 from perdure.tools.server_input import ServerQuestion
 from perdure.tools.tool import CLIENT
-from perdure.values.characters import is_visible, visible_lines
 from perdure.values.json import Json, JsonObject, WireModel, shorten
 from perdure.values.limits import MAX_ID, MAX_NAME, MAX_QUESTION
+from perdure.values.messages import is_visible, visible_lines
 from perdure.values.templates import marked_call
 
 WITH_CLIENT: Final = "the program that started the run carries it out, and says the result"
@@ -53,7 +53,7 @@ class ApprovalRequest:
     """The quorums that its approvals must meet (R24.6); of a plan those of all its calls."""
     requester: str = ""
     """The person for whom the run works, whom a quorum may exclude."""
-    revised: Kind | None = None
+    revised: DecisionKind | None = None
     """`edit` or `replace`, if an approver before the last one has changed the call."""
     new_plan: Callable[[], Plan] | None = None
     """Returns an empty plan, in which a person's edit of the plan is validated as a whole; `None` for a call."""
@@ -110,7 +110,7 @@ class ApprovalRequest:
         approved = ", ".join(each.by for each in self.approval.approvers)
         return f"{self.reason}; {f'approved by {approved}; ' if approved else ''}needs {missing}"
 
-    def revise(self, kind: Kind, quorums: Sequence[Quorum]) -> None:
+    def revise(self, kind: DecisionKind, quorums: Sequence[Quorum]) -> None:
         """Show the call as an approver has changed it: approvals of what it was do not count."""
         self.revised, self._digest, self.approval.approvers = kind, None, []
         self.quorums += [quorum for quorum in quorums if quorum not in self.quorums]

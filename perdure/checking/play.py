@@ -17,7 +17,7 @@ from perdure.activities.failures import model_failure
 from perdure.activities.registry import load_tools
 from perdure.agents.agent import Agent
 from perdure.checking.report import CheckReport, Row, TaskResult, understanding
-from perdure.checking.tasks import TASKS, Done, Task
+from perdure.checking.tasks import TASKS, ExpectedCall, Task
 from perdure.client.perdure import Perdure
 from perdure.errors import RunError, RunTimeoutError
 from perdure.hosting.server import embedded_server
@@ -59,7 +59,7 @@ def _calls(task: Task, view: RunView) -> Iterator[str]:
         yield f"{' and '.join(task.once)} took {len(answers)} answers, not one"
 
 
-def _params(call: CallView, wanted: Done, view: RunView) -> Iterator[str]:
+def _params(call: CallView, wanted: ExpectedCall, view: RunView) -> Iterator[str]:
     for name, value in wanted.params.items():
         if not _same(call.params.get(name), value):
             yield f"{call.tool} was given {name}={shorten(call.params.get(name), 60)}, not {shorten(value, 60)}"

@@ -15,7 +15,7 @@ SYSTEM: Final = (
 
 
 @dataclass(frozen=True)
-class Done:
+class ExpectedCall:
     """A call that has to have ended well."""
 
     tool: str
@@ -38,7 +38,7 @@ class Task:
     """The output that has to be given; `{}`: any."""
     schema: JsonObject = field(default_factory=dict)
     """Of the output. `{}`: made from `output`."""
-    done: tuple[Done, ...] = ()
+    done: tuple[ExpectedCall, ...] = ()
     """Calls that have to have ended well: as many of each tool as are listed, no more."""
     once: tuple[str, ...] = ()
     """Tools whose calls all have to stand in one answer."""
@@ -110,8 +110,8 @@ TASKS: Final[tuple[Task, ...]] = (
         request="Send customer C-17 an invoice over their whole balance.",
         tools=("find_customer", "send_invoice", "open_ticket"),
         done=(
-            Done("find_customer", {"id": "C-17"}),
-            Done("send_invoice", {"email": "a.weber@example.com", "amount": 412.5}, wired=True),
+            ExpectedCall("find_customer", {"id": "C-17"}),
+            ExpectedCall("send_invoice", {"email": "a.weber@example.com", "amount": 412.5}, wired=True),
         ),
         once=("find_customer", "send_invoice"),
         output={"invoice": "INV-2041"},
@@ -123,8 +123,8 @@ TASKS: Final[tuple[Task, ...]] = (
         "NAME and EMAIL stand for the customer's.",
         tools=("find_customer", "save_note"),
         done=(
-            Done("find_customer", {"id": "C-23"}),
-            Done("save_note", {"title": "call", "text": "Dear Bruno Costa, write to costa@example.org."}, wired=True),
+            ExpectedCall("find_customer", {"id": "C-23"}),
+            ExpectedCall("save_note", {"title": "call", "text": "Dear Bruno Costa, write to costa@example.org."}, wired=True),
         ),
         once=("find_customer", "save_note"),
     ),
@@ -133,7 +133,7 @@ TASKS: Final[tuple[Task, ...]] = (
         shows="independent calls in one answer, so that they run at once",
         request="How warm is it in Oslo, Rome and Cairo, and which of them is the warmest?",
         tools=("temperature", "save_note"),
-        done=(Done("temperature"), Done("temperature"), Done("temperature")),
+        done=(ExpectedCall("temperature"), ExpectedCall("temperature"), ExpectedCall("temperature")),
         once=("temperature",),
         output={"oslo": -3, "rome": 18, "cairo": 31, "warmest": "Cairo"},
     ),
@@ -144,7 +144,7 @@ TASKS: Final[tuple[Task, ...]] = (
         tools=("charge_card", "open_ticket"),
         failed=("charge_card",),
         never=("charge_card",),
-        done=(Done("open_ticket", {"title": "declined"}),),
+        done=(ExpectedCall("open_ticket", {"title": "declined"}),),
         output={"charged": False, "ticket": "T-88"},
     ),
     Task(
@@ -153,7 +153,7 @@ TASKS: Final[tuple[Task, ...]] = (
         request="How many pages has the document 'report-2026-3'? If that name is not quite right, take the one that is meant.",
         tools=("count_pages",),
         failed=("count_pages",),
-        done=(Done("count_pages", {"document": "report-2026-03"}),),
+        done=(ExpectedCall("count_pages", {"document": "report-2026-03"}),),
         output={"pages": 48},
     ),
     Task(
@@ -162,9 +162,9 @@ TASKS: Final[tuple[Task, ...]] = (
         request="Back up the service 'shop': stop it first, start it again afterwards.",
         tools=("start_service", "back_up", "stop_service"),
         done=(
-            Done("stop_service", {"service": "shop"}),
-            Done("back_up", {"service": "shop"}),
-            Done("start_service", {"service": "shop"}),
+            ExpectedCall("stop_service", {"service": "shop"}),
+            ExpectedCall("back_up", {"service": "shop"}),
+            ExpectedCall("start_service", {"service": "shop"}),
         ),
         order=("stop_service", "back_up", "start_service"),
     ),
@@ -173,7 +173,7 @@ TASKS: Final[tuple[Task, ...]] = (
         shows="the right tool among similar ones, with values of the right types",
         request="Book the green meeting room at 3 in the afternoon for Ann and Ben. They will show slides.",
         tools=("book_desk", "cancel_room", "book_room"),
-        done=(Done("book_room", {"room": "green", "hour": 15, "people": ["Ann", "Ben"], "projector": True}),),
+        done=(ExpectedCall("book_room", {"room": "green", "hour": 15, "people": ["Ann", "Ben"], "projector": True}),),
         never=("book_desk", "cancel_room"),
     ),
     Task(
@@ -181,7 +181,7 @@ TASKS: Final[tuple[Task, ...]] = (
         shows="quotes, braces, backslashes, line breaks and letters of all kinds, word for word",
         request=f"Save a note titled 'raw' with exactly the following text, from after the colon to the end:{NOTE}",
         tools=("save_note",),
-        done=(Done("save_note", {"title": "raw", "text": NOTE}),),
+        done=(ExpectedCall("save_note", {"title": "raw", "text": NOTE}),),
     ),
     Task(
         name="schema",
@@ -198,7 +198,7 @@ TASKS: Final[tuple[Task, ...]] = (
         shows="a long result handed on by reference, not copied",
         request="How many lines of the log of 2026-03-05 hold the word ERROR?",
         tools=("read_log", "count_lines"),
-        done=(Done("read_log", {"day": "2026-03-05"}), Done("count_lines", {"word": "ERROR"}, wired=True)),
+        done=(ExpectedCall("read_log", {"day": "2026-03-05"}), ExpectedCall("count_lines", {"word": "ERROR"}, wired=True)),
         output={"lines": ERROR_LINES},
     ),
     Task(

@@ -16,7 +16,7 @@ from perdure.cli._execute import Context, connected, context_option
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
-from perdure.values.caller_context import masked_context
+from perdure.runs.caller_context import masked_context
 from perdure.values.json import dumps
 
 if TYPE_CHECKING:

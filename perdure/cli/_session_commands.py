@@ -23,8 +23,8 @@ from perdure.cli._help import CommandGroup, Commands
 from perdure.cli._options import configured
 from perdure.errors import RunNotFoundError, SettingsError
 from perdure.hosting.settings import Settings
+from perdure.runs.caller_context import read_context
 from perdure.sessions.wire import EVERYTHING, WAIT, Receipt, SessionView, WaitResult
-from perdure.values.caller_context import read_context
 from perdure.values.json import JsonObject, dumps
 from perdure.values.messages import MODES, ToolMessage
 

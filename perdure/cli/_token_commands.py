@@ -14,7 +14,7 @@ from perdure.cli._execute import Context, Json, context_option
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
-from perdure.values.caller_context import masked_context, read_context
+from perdure.runs.caller_context import masked_context, read_context
 from perdure.values.json import dumps
 
 token_app = Commands(no_args_is_help=True, help="Tokens: whom the gateway lets in, for which tenant, to do what.")

@@ -95,7 +95,7 @@ async def may_wait(client: Client, run_id: str, call: str) -> bool:
     return False
 
 
-async def run_offers(client: Client, run_id: str, call: str | None = None) -> list[WaitingRequest]:
+async def requests_of_run(client: Client, run_id: str, call: str | None = None) -> list[WaitingRequest]:
     """Return the approval requests of one run in full, oldest first; with `call` only that one.
 
     Raises `RunNotFoundError`, `NoWorkerError` when no worker answers for it, and `RunError` with the reason when the query fails (R18.8).

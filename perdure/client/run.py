@@ -497,7 +497,7 @@ class Run(Generic[OutputT]):
         ```
         """
         with clear_errors(self._client, self.id):
-            return [one.offer for one in await approvals.run_offers(self._client, self.id, call)]
+            return [one.offer for one in await approvals.requests_of_run(self._client, self.id, call)]
 
     async def may_wait(self, call: str) -> bool:
         """Whether the call still waits, as far as the server's index knows. The run is not queried, and it costs no

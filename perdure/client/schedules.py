@@ -44,10 +44,10 @@ from perdure.client.tenancy import TENANT_MEMO, owned_memo, share
 from perdure.errors import InputError, RunError, RunExistsError, RunNotFoundError, ScheduleError, ServerRefusalError
 from perdure.hooks.events import RunOwner
 from perdure.queries import SearchAttributes
+from perdure.runs.caller_context import read_context
 from perdure.runs.schedules import OVERLAPS, Overlap, check_agent_name
 from perdure.runs.views import summary
 from perdure.runs.wire import AGENT_WORKFLOW, RunInput
-from perdure.values.caller_context import read_context
 from perdure.values.json import Json, JsonObject, check, shorten
 from perdure.values.limits import MAX_BACKFILLED, MAX_PAYLOAD, bytes_text
 from perdure.values.messages import Priority, check_priority
@@ -55,7 +55,7 @@ from perdure.values.references import MISSING
 
 __all__ = ["ListedSchedule", "Overlap", "Schedule", "ScheduleView", "ScheduledRun"]
 
-Duration: TypeAlias = "str | float | timedelta"
+ScheduleDuration: TypeAlias = "str | float | timedelta"
 """Seconds, `"90s"`, `"5min"`, `"2h"`, `"3d"`, `"1w"`, or a `timedelta`."""
 CATCHUP: Final = "1d"
 """What was missed while the server was away is made up for within this time: an agent costs money, and Temporal's own default is a year."""
@@ -210,11 +210,11 @@ class Schedule:
         input: object = MISSING,
         *,
         cron: str | Iterable[str] = (),
-        every: Duration | None = None,
+        every: ScheduleDuration | None = None,
         timezone: str = "UTC",
         overlap: Overlap = "skip",
-        catchup: Duration = CATCHUP,
-        jitter: Duration = 0,
+        catchup: ScheduleDuration = CATCHUP,
+        jitter: ScheduleDuration = 0,
         note: str = "",
         paused: bool = False,
         sender: str = "",
@@ -514,7 +514,7 @@ _LEAST_CATCHUP: Final = 10.0
 """Seconds; Temporal takes no less."""
 
 
-def _spec(cron: Sequence[str], every: Duration | None, timezone: str, jitter: float) -> ScheduleSpec:
+def _spec(cron: Sequence[str], every: ScheduleDuration | None, timezone: str, jitter: float) -> ScheduleSpec:
     if not cron and every is None:
         raise ScheduleError("a schedule needs its times: give cron ('0 2 * * *'), or every ('1h')")
     for each in cron:
@@ -546,7 +546,7 @@ def _no_zone(timezone: str) -> str:
     return f"timezone: {shorten(timezone, 60)} is not a time zone: use a name such as Europe/Berlin, or UTC"
 
 
-def _seconds(given: Duration, name: str) -> float:
+def _seconds(given: ScheduleDuration, name: str) -> float:
     try:
         seconds = (
             read_duration(given)

@@ -27,6 +27,7 @@ from perdure.client.selection import WaitingRequest
 from perdure.errors import InputError, MessageRefusedError, RunError, RunNotFoundError, RunTimeoutError
 from perdure.queries import SessionReader, answer_of
 from perdure.queries.media_store import MediaStore
+from perdure.runs.caller_context import read_context
 from perdure.runs.events import Event, Topic
 from perdure.runs.partial_output import PartialOutputEvents
 from perdure.runs.wire import RunView
@@ -62,7 +63,6 @@ from perdure.sessions.wire import (
     WaitResult,
     digest,
 )
-from perdure.values.caller_context import read_context
 from perdure.values.json import JsonObject
 from perdure.values.messages import Mode, SessionRules
 from perdure.values.problems import first_problem

@@ -25,7 +25,7 @@ REUSED: Final = "idempotency-key-reused"
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class RequestKey:
     """A request's key: a workflow that does nothing owns it, so that it costs one Action, and the namespace's retention bounds its time."""
 
     perdure: Perdure
@@ -33,7 +33,7 @@ class Key:
     wanted: IdempotentStart
 
     @classmethod
-    def of(cls, gateway: Gateway, request: Request, caller: Caller, body: Json) -> Key | None:
+    def of(cls, gateway: Gateway, request: Request, caller: Caller, body: Json) -> RequestKey | None:
         """The one in the request's header. Raises `RunError` for what is none."""
         header = request.headers.get(HEADER)
         if not header:

@@ -26,7 +26,7 @@ from perdure.gateway.errors import HttpError, as_problem_json
 from perdure.gateway.guards import Guards
 from perdure.gateway.server_watch import ServerWatch
 from perdure.hosting.settings import Settings
-from perdure.values.caller_context import same_context
+from perdure.runs.caller_context import same_context
 from perdure.values.problems import none_of
 from perdure.values.provenance import CLIENT, OTHERS
 

@@ -13,7 +13,7 @@ from perdure.client.run import Run
 from perdure.client.run_tree import RunTree, RunTreeReader
 from perdure.client.session import Session
 from perdure.errors import DecisionRefusedError, RunEndedError, RunNotFoundError
-from perdure.gateway._keys import Key
+from perdure.gateway._keys import RequestKey
 from perdure.gateway.callers import APPROVE, Caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.streams import poll, stream_problem, with_pauses
@@ -173,7 +173,7 @@ async def deliver(
     message: tuple[str, str] | None,
     answers: Sequence[InterruptAnswer],
     settings: JsonObject | None = None,
-    key: Key | None = None,
+    key: RequestKey | None = None,
     mode: Mode | None = None,
 ) -> Delivery:
     """Decide what the answers decide, and then send the message to the session.

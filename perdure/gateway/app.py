@@ -36,7 +36,7 @@ from perdure.gateway.webhooks import Declared, trigger_adapter
 from perdure.hosting.settings import Settings, in_force
 from perdure.queries import record_entries
 from perdure.runs.audit import AuditBatch, AuditData, AuditEntry, entry
-from perdure.values.caller_context import read_context
+from perdure.runs.caller_context import read_context
 
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",

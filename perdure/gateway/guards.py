@@ -22,7 +22,7 @@ from starlette.responses import Response
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError
 from perdure.gateway.tokens import FORM, OneToken, Tokens
-from perdure.hosting.oidc import Person
+from perdure.hosting.oidc import SignedInPerson
 from perdure.sessions.wire import EVERYTHING
 from perdure.values.json import dumps
 
@@ -200,7 +200,7 @@ class Guards:
         """Give the browser a session of its own, which holds nothing of the token but its id."""
         self.keep(request, response, self._cookie, f"{caller.token}.{secrets.token_urlsafe(16)}", SESSION_SECONDS)
 
-    def sign_in_person(self, request: Request, response: Response, person: Person, seconds: float) -> None:
+    def sign_in_person(self, request: Request, response: Response, person: SignedInPerson, seconds: float) -> None:
         """Give the browser a session of a person whom a provider has identified. The cookie holds the person, signed.
 
         Raises `HttpError` (403) where a cookie has no room for their roles.

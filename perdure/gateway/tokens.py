@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from perdure.agents.files import read_json
 from perdure.errors import InputError, SettingsError
 from perdure.gateway.callers import RIGHTS, Caller
+from perdure.runs.caller_context import check_context
 from perdure.sessions.wire import EVERYTHING
 from perdure.tools.quorum import Role
-from perdure.values.caller_context import check_context
 from perdure.values.json import JsonObject, dumps
 from perdure.values.limits import MAX_ROLES
 from perdure.values.problems import first_problem

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_type_h
 
 from perdure.errors import HookDefinitionError, clip
 from perdure.hooks import events
-from perdure.hooks.events import HOOKS, HookEvent, HookRef, Rule
+from perdure.hooks.events import HOOKS, HookEvent, HookEventRow, HookRef
 from perdure.values.limits import MAX_HOOK_SECONDS
 
 REGISTERED: Final = "__perdure_hooks__"
@@ -57,7 +57,7 @@ def make_hook(function: HookCode, event: str, tools: Sequence[str] | None, timeo
     return HookFunction(ref, function, inspect.iscoroutinefunction(function))
 
 
-def _check_signature(function: Callable[..., Any], rule: Rule, where: str) -> bool:
+def _check_signature(function: Callable[..., Any], rule: HookEventRow, where: str) -> bool:
     """Whether the function's annotation is `-> None`. Raises `HookDefinitionError` if its signature does not fit the
     event."""
     try:

@@ -356,7 +356,7 @@ of it begins."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class HookEventRow:
     """One row of the table of events."""
 
     name: str
@@ -380,10 +380,10 @@ class Rule:
         return bool(self.changes or self.refused)
 
 
-HOOKS: Final[Mapping[str, Rule]] = {
+HOOKS: Final[Mapping[str, HookEventRow]] = {
     rule.name: rule
     for rule in (
-        Rule(
+        HookEventRow(
             "before_agent_start",
             BeforeAgentStart,
             "run",
@@ -391,8 +391,8 @@ HOOKS: Final[Mapping[str, Rule]] = {
             "the run fails with the reason",
             "closed",
         ),
-        Rule("agent_end", AgentEnd, "run", "a run has ended, however it did"),
-        Rule(
+        HookEventRow("agent_end", AgentEnd, "run", "a run has ended, however it did"),
+        HookEventRow(
             "before_tool_call",
             BeforeToolCall,
             "run",
@@ -400,7 +400,7 @@ HOOKS: Final[Mapping[str, Rule]] = {
             "the call has failed with `refused_by_hook`",
             "closed",
         ),
-        Rule(
+        HookEventRow(
             "after_tool_call",
             AfterToolCall,
             "run",
@@ -408,7 +408,7 @@ HOOKS: Final[Mapping[str, Rule]] = {
             "the result is withheld: the call has failed with `refused_by_hook`",
             "declared",
         ),
-        Rule(
+        HookEventRow(
             "tool_result_persist",
             ToolResultPersist,
             "run",
@@ -416,7 +416,7 @@ HOOKS: Final[Mapping[str, Rule]] = {
             "the reason is kept in its place",
             "declared",
         ),
-        Rule(
+        HookEventRow(
             "agent_bootstrap",
             AgentBootstrap,
             "run",
@@ -424,9 +424,9 @@ HOOKS: Final[Mapping[str, Rule]] = {
             "the run fails with the reason",
             "declared",
         ),
-        Rule("session_start", SessionStart, "session", "a session begins"),
-        Rule("session_end", SessionEnd, "session", "a session is deleted"),
-        Rule(
+        HookEventRow("session_start", SessionStart, "session", "a session begins"),
+        HookEventRow("session_end", SessionEnd, "session", "a session is deleted"),
+        HookEventRow(
             "message_received",
             MessageReceived,
             "session",
@@ -434,8 +434,8 @@ HOOKS: Final[Mapping[str, Rule]] = {
             "the sender receives the reason, and nothing is accepted",
             "closed",
         ),
-        Rule("command", Command, "session", "a command was accepted"),
-        Rule(
+        HookEventRow("command", Command, "session", "a command was accepted"),
+        HookEventRow(
             "before_compaction",
             BeforeCompaction,
             "session",
@@ -443,8 +443,8 @@ HOOKS: Final[Mapping[str, Rule]] = {
             "it is not compacted now",
             "closed",
         ),
-        Rule("after_compaction", AfterCompaction, "session", "a conversation was compacted"),
-        Rule(
+        HookEventRow("after_compaction", AfterCompaction, "session", "a conversation was compacted"),
+        HookEventRow(
             "message_sending",
             MessageSending,
             "session",
@@ -452,9 +452,9 @@ HOOKS: Final[Mapping[str, Rule]] = {
             "the reply is kept as refused, with the reason",
             "closed",
         ),
-        Rule("message_sent", MessageSent, "session", "a reply was delivered, or was not"),
-        Rule("gateway_start", GatewayStart, "gateway", "the gateway listens"),
-        Rule("gateway_stop", GatewayStop, "gateway", "the gateway listens no more"),
+        HookEventRow("message_sent", MessageSent, "session", "a reply was delivered, or was not"),
+        HookEventRow("gateway_start", GatewayStart, "gateway", "the gateway listens"),
+        HookEventRow("gateway_stop", GatewayStop, "gateway", "the gateway listens no more"),
     )
 }
 """All events, in the order of a run."""

@@ -22,7 +22,7 @@ Claim = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class SignedInPerson:
     """A person who has signed in, as their provider's claims describe them."""
 
     tenant: str
@@ -94,7 +94,7 @@ class OidcConfig(BaseModel):
         """Return the provider's name for people."""
         return self.label or urlsplit(self.issuer).netloc
 
-    def person(self, claims: Mapping[str, Json]) -> Person:
+    def person(self, claims: Mapping[str, Json]) -> SignedInPerson:
         """Return the person of these claims. Raises `ClaimsError` where a claim is missing, is wrong, or gives no right.
 
         ```python
@@ -112,7 +112,7 @@ class OidcConfig(BaseModel):
         if not rights:
             raise ClaimsError("no role of this account has a right here")
         tenant = "" if self.tenant is None else _text(claims, self.tenant, 100)
-        return Person(tenant, _text(claims, self.sender, 200), roles, tuple(sorted(rights)))
+        return SignedInPerson(tenant, _text(claims, self.sender, 200), roles, tuple(sorted(rights)))
 
     def _roles(self, claims: Mapping[str, Json]) -> tuple[str, ...]:
         found = None if self.roles is None else _claim(claims, self.roles)

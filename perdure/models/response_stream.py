@@ -16,7 +16,7 @@ from perdure.models.requests import KEPT_TEXT, CallDelivery, HostedCall, Request
 from perdure.models.usage import Usage
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.limits import MAX_ANSWER
-from perdure.values.text_forms import TextForm
+from perdure.values.templates import TextForm
 
 # **The invariant.** Each call of a Request runs at most once, and a call that was released is never taken back.
 # Its argument. (1) Calls reach the plan in one place, `Intake`, each index once, in the order of the model's list.

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from perdure.tools.tool import Tool
-from perdure.values.json import Json, JsonObject, dumps, json_path
+from perdure.values.json import Json, JsonObject, SchemaPart, dumps, json_path
 from perdure.values.limits import MAX_PARALLEL, MAX_ROUNDS
-from perdure.values.schema_nodes import SchemaPart
 from perdure.values.schemas import BY_NAME, LISTS, SINGLE, draft_of, local, subschemas
 from perdure.values.state import METHODS
 

@@ -25,7 +25,7 @@ from perdure.pages._markdown import prepare_answers
 from perdure.pages._site import Site, path
 from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import Event
-from perdure.sessions.wire import Done, SessionView, digest
+from perdure.sessions.wire import Acceptance, SessionView, digest
 from perdure.values.json import JsonObject
 from perdure.values.messages import MODES, Mode
 
@@ -205,7 +205,7 @@ def named(offers: list[WaitingRequest]) -> str:
     return digest([[each.run_id, each.offer.call, each.offer.digest] for each in offers])
 
 
-RECEIPTS: Final[Mapping[Done, str]] = {
+RECEIPTS: Final[Mapping[Acceptance, str]] = {
     "started": "Sent: the agent has begun to work on it",
     "steered": "Sent: the agent takes it into account in what it does now",
     "queued": "Sent: the agent answers it after what it does now",

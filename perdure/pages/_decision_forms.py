@@ -15,7 +15,7 @@ from perdure.runs.wire import RunView
 from perdure.values.json import Json, JsonObject, dumps, loads
 from perdure.values.templates import changes
 
-Kind: TypeAlias = Literal["text", "long", "integer", "number", "boolean", "choice", "json"]
+FieldKind: TypeAlias = Literal["text", "long", "integer", "number", "boolean", "choice", "json"]
 PREFIX: Final = "p:"
 """Before a parameter's name in the form, so that none clashes with the form's own fields."""
 _LONG: Final = 80
@@ -28,7 +28,7 @@ class FormError(Exception):
 @dataclass(frozen=True)
 class Field:
     name: str
-    kind: Kind
+    kind: FieldKind
     text: str
     """What stands in the field; of a choice the chosen option."""
     required: bool
@@ -66,7 +66,7 @@ def _field(name: str, schema: Any, given: bool, value: Json, *, required: bool) 
     return Field(name, kind, text, required, description, given=given, value=value)
 
 
-def _kind(schema: JsonObject, given: bool, value: Json) -> Kind:
+def _kind(schema: JsonObject, given: bool, value: Json) -> FieldKind:
     """JSON where the schema is no simple type, or the value is not of it."""
     if isinstance(schema.get("enum"), list):
         return "choice"

@@ -23,7 +23,7 @@ from perdure.gateway.errors import HttpError
 from perdure.gateway.guards import Guards, TooManyGuessesError
 from perdure.pages._decision_forms import PREFIX
 from perdure.pages._markdown import render_markdown
-from perdure.values.caller_context import masked_context
+from perdure.runs.caller_context import masked_context
 from perdure.values.json import Json, dumps, shorten
 from perdure.values.limits import MAX_FILES_SHOWN
 from perdure.values.media import PICTURES, MediaValue, media_within

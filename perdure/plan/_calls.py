@@ -33,7 +33,7 @@ from perdure.values.references import (
 from perdure.values.state import OutputMethod, Write, scope_path
 from perdure.values.templates import EMPTY_TEMPLATE, EXPR, Template, is_expression, is_formula, parse_template
 
-Kind: TypeAlias = Literal["approve", "reject", "edit", "replace", "answer"]
+DecisionKind: TypeAlias = Literal["approve", "reject", "edit", "replace", "answer"]
 """The decisions of a person (R7.2)."""
 
 
@@ -51,7 +51,7 @@ class Approval(BaseModel):
 
     requested_at: str
     """ISO 8601, UTC."""
-    decision: Kind | Literal["timeout", "dropped"] | None = None
+    decision: DecisionKind | Literal["timeout", "dropped"] | None = None
     """`None`: it still waits. `dropped`: nobody has decided, and the call does not run any more."""
     by: str = ""
     """The name that the decider gave."""
@@ -104,13 +104,13 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedByRule:
     """The outcome of a call that may not run, because it would break a rule of its run (R23.2)."""
 
     error: CallError
 
 
-Outcome: TypeAlias = Returned | Failed | Rejected | Refused
+Outcome: TypeAlias = Returned | Failed | Rejected | RefusedByRule
 
 
 IF: Final = "_if"
@@ -302,7 +302,7 @@ def item_call(raw: JsonObject, *, with_condition: bool) -> JsonObject:
     return {key: value for key, value in raw.items() if key not in left_out}
 
 
-Status: TypeAlias = Literal[
+CallStatus: TypeAlias = Literal[
     "pending", "ready", "waiting", "running", "done", "failed", "rejected", "skipped", "invalid", "deferred", "unknown"
 ]
 """`waiting`: the call is ready and needs approval. `unknown`: the run ended while it ran, and nobody knows whether it
@@ -310,7 +310,9 @@ took effect."""
 HELD: Final = "held"
 """The status that is shown for a held call: it had not begun when a new message came, and no Request has kept it yet
 (R10.5)."""
-ENDED: Final[frozenset[Status]] = frozenset({"done", "failed", "rejected", "skipped", "invalid", "deferred", "unknown"})
+ENDED: Final[frozenset[CallStatus]] = frozenset(
+    {"done", "failed", "rejected", "skipped", "invalid", "deferred", "unknown"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,7 +488,7 @@ class CallInputs:
 class CallState:
     """The progress and the end of a call. The plan sets it; a driver only reports ends."""
 
-    status: Status = "pending"
+    status: CallStatus = "pending"
     reason: str = ""
     """The reason why it was skipped, in words."""
     branch: bool = False

@@ -17,7 +17,7 @@ from typing import Literal
 
 from perdure.errors import CallError
 from perdure.plan import _structural_errors as structural_errors
-from perdure.plan._calls import EACH, Assumptions, Call, LoopForm, Outcome, Refused, Rejected, Returned, errors_of
+from perdure.plan._calls import EACH, Assumptions, Call, LoopForm, Outcome, RefusedByRule, Rejected, Returned, errors_of
 from perdure.plan._dependency_graph import AFTER_ID, DependencyGraph, Edge
 from perdure.plan._held_calls import HeldCalls
 from perdure.plan._loop_spec import LET, PREVIOUS
@@ -289,7 +289,7 @@ class Plan:
 
     def end(self, call: Call, outcome: Outcome, time: str = "") -> None:
         """End a running call: apply its writes, and make ready the calls that waited for it (R4.3, R5.4)."""
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, RefusedByRule):
             self.refuse(call, outcome.error, time)
             return
         call.state.ended_at, call.state.outcome = time, outcome

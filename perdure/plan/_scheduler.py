@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from perdure.errors import CallError, FormulaError, StateError, TooLargeError, clip
 from perdure.plan import _structural_errors as structural_errors
-from perdure.plan._calls import IF, Assumptions, Call, LoopForm, Status
+from perdure.plan._calls import IF, Assumptions, Call, CallStatus, LoopForm
 from perdure.plan._dependency_graph import Binding, CallNode, DependencyGraph, Found
 from perdure.plan._provenance import with_conditions
 from perdure.plan._structural_errors import QUOTED, held_back, missing_inside, missing_path, state_shape, why_skipped
@@ -35,7 +35,7 @@ from perdure.values.templates import Template, TextBudget
 class CallEnd:
     """The end of a call that does not run."""
 
-    status: Status
+    status: CallStatus
     error: CallError | None = None
     reason: str = ""
     branch: bool = False
@@ -388,7 +388,7 @@ class Scheduler:
                 return
 
     def end(
-        self, call: Call, status: Status, *, error: CallError | None = None, reason: str = "", branch: bool = False
+        self, call: Call, status: CallStatus, *, error: CallError | None = None, reason: str = "", branch: bool = False
     ) -> None:
         """End the call without a result. The conditions that kept others from writing what it reads decided that."""
         call.state.status, call.state.error, call.state.reason, call.state.branch = status, error, reason, branch

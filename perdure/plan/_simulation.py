@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perdure.errors import CallError
-from perdure.plan._calls import Assumptions, Call, Failed, LoopForm, Outcome, Returned, Status
+from perdure.plan._calls import Assumptions, Call, CallStatus, Failed, LoopForm, Outcome, Returned
 from perdure.plan._loop_spec import LET
 from perdure.plan._plan import Plan
 from perdure.tools.tool import Tool
@@ -39,7 +39,7 @@ class SimulatedCall:
     """The simulation of one iteration, for a loop."""
 
     @property
-    def status(self) -> Status:
+    def status(self) -> CallStatus:
         return self.call.state.status
 
 

@@ -19,7 +19,7 @@ from perdure.sessions.transcript import (
     SEGMENT_ENTRIES_QUERY,
     SEGMENT_FIND_QUERY,
     EntryList,
-    Span,
+    SegmentSpan,
     is_sent,
     segments_to_query,
 )
@@ -58,7 +58,7 @@ class SessionReader:
         return value
 
     async def find(
-        self, spans: Sequence[Span], message_id: str, sender: str = ""
+        self, spans: Sequence[SegmentSpan], message_id: str, sender: str = ""
     ) -> MessageEntry | CommandEntry | None:
         """Return a message's entry, in whichever segment: a few questions, however many there are.
 

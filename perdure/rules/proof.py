@@ -42,11 +42,11 @@ from perdure.values.provenance import in_words
 from perdure.values.references import MISSING, Reference, overlaps
 from perdure.values.templates import parse_template
 
-Status: TypeAlias = Literal["proven", "violated", "unknown"]
+VerdictStatus: TypeAlias = Literal["proven", "violated", "unknown"]
 Reach: TypeAlias = Callable[[Tool], "frozenset[str] | None"]
 """The names of the tools that a run below may use, of a delegate's tool; `None`: any."""
 
-_ORDER: Final[tuple[Status, ...]] = ("proven", "unknown", "violated")
+_ORDER: Final[tuple[VerdictStatus, ...]] = ("proven", "unknown", "violated")
 
 
 class PathStep(WireModel):
@@ -69,7 +69,7 @@ class RuleVerdict(WireModel):
 
     rule: str
     """The rule, as its Python form is written."""
-    status: Status
+    status: VerdictStatus
     call: str = ""
     """The call that breaks the rule, or for which it is unknown."""
     words: str = ""
@@ -117,7 +117,7 @@ class _Facts:
 
 @dataclass(slots=True)
 class _Finding:
-    status: Status
+    status: VerdictStatus
     words: str = ""
     path: list[PathStep] = field(default_factory=list)
 

@@ -34,11 +34,11 @@ from perdure.values.provenance import NAME, OTHERS, TRUSTED, Sources, stranger
 from perdure.values.references import MISSING, Missing, get
 from perdure.values.schemas import Schema
 
-Span: TypeAlias = Literal["run", "session"]
+RuleSpan: TypeAlias = Literal["run", "session"]
 """The calls among which a rule holds: those of one run with the runs below it, or those of all runs of a session."""
 SumSpan: TypeAlias = Literal["run", "session", "tenant/day", "tenant/month"]
 """The same, or all runs of a tenant in a day or a month (UTC)."""
-Event: TypeAlias = Literal["begun", "done", "failed"]
+CallEvent: TypeAlias = Literal["begun", "done", "failed"]
 """What has happened with a call: it has begun, it was done, or it failed."""
 
 ToolName: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
@@ -141,7 +141,7 @@ class Precedes(BaseRule):
     then: ToolName
     same: str | dict[str, str] | None = None
     """The parameter with the same value in both calls; an object names it by `first`'s parameter: `then`'s."""
-    per: Span = "run"
+    per: RuleSpan = "run"
 
     @cached_property
     def subject(self) -> str:
@@ -170,8 +170,8 @@ class NeverAfter(BaseRule):
     rule: Literal["never_after"] = "never_after"
     call: ToolName
     after: ToolName
-    event: Event = "begun"
-    per: Span = "run"
+    event: CallEvent = "begun"
+    per: RuleSpan = "run"
 
     @cached_property
     def subject(self) -> str:
@@ -410,7 +410,7 @@ def precedes(first: str, then: str, *, same: str | dict[str, str] | None = None,
     return Precedes.model_validate({"first": first, "then": then, "same": same, **more})
 
 
-def never_after(call: str, after: str, *, event: Event = "begun", **more: object) -> NeverAfter:
+def never_after(call: str, after: str, *, event: CallEvent = "begun", **more: object) -> NeverAfter:
     """Return the rule that no call of `call` begins after a call of `after` has begun, was done, or failed.
 
     ```python

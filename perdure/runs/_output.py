@@ -18,8 +18,7 @@ from perdure.values.provenance import NOWHERE, Sources
 from perdure.values.references import MISSING, UNKNOWN, Missing, Reference, evaluate, get, references
 from perdure.values.schemas import Schema
 from perdure.values.sizes import Sizes
-from perdure.values.templates import TemplateText, TextBudget, as_data, is_expression, parse_template
-from perdure.values.text_forms import PLAIN, TextForm
+from perdure.values.templates import PLAIN, TemplateText, TextBudget, TextForm, as_data, is_expression, parse_template
 
 StateReader: TypeAlias = Callable[[Reference], "Json | Missing"]
 _FENCE: Final = re.compile(r"\s*```\w*\n(.*?)\n?```\s*", re.DOTALL)

@@ -14,17 +14,17 @@ from perdure.models.usage import Price, RunUsage
 from perdure.rules import Rule
 from perdure.runs.notifications import Notify
 from perdure.tools.tool import Tool
-from perdure.values.json import Json, JsonObject, WireModel
+from perdure.values.json import Json, JsonObject, SchemaPart, WireModel
 from perdure.values.limits import LONGEST, MAX_BOOTSTRAP, MAX_BUDGET, MAX_ID, MAX_INSTRUCTIONS, MAX_RULES, Seconds
 from perdure.values.messages import (
     ChatMessage,
+    ContextMessage,
     DataMessage,
     ErrorMessage,
     FeedbackMessage,
     HostedMessage,
     InputMessage,
     MergedMessages,
-    Message,
     PlanMessage,
     Priority,
     SessionRules,
@@ -37,7 +37,6 @@ from perdure.values.messages import (
     parse_messages,
 )
 from perdure.values.problems import first_problem, problem_at, problems_of
-from perdure.values.schema_nodes import SchemaPart
 from perdure.values.schemas import Schema, or_null
 from perdure.values.state import kind_of, state_key
 
@@ -319,7 +318,7 @@ class AgentSpec(BaseModel):
     def _of_the_output(cls, schema: SchemaPart) -> SchemaPart:
         return or_null(output_schema(schema))
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[ContextMessage]:
         return parse_messages(self.context)
 
 
@@ -387,7 +386,7 @@ Item: TypeAlias = (
 """Part of a context that a model reads, in its order."""
 
 
-def _with_input(messages: Sequence[Message], run_input: Json) -> list[Message]:
+def _with_input(messages: Sequence[ContextMessage], run_input: Json) -> list[ContextMessage]:
     """Return the messages with the run's input in its place: at the last message that is the input or describes it,
     else last.
     """
@@ -397,7 +396,7 @@ def _with_input(messages: Sequence[Message], run_input: Json) -> list[Message]:
     return [*messages[:at], given, *messages[at:]]
 
 
-def _read_in_order(messages: Sequence[Message], data: Sequence[MergedMessages]) -> tuple[list[str], list[Item]]:
+def _read_in_order(messages: Sequence[ContextMessage], data: Sequence[MergedMessages]) -> tuple[list[str], list[Item]]:
     """Return the leading system texts, and what follows; merged data stands at its last message (R2.7)."""
     merged = {each.place: each for each in data}
     system: list[str] = []

@@ -388,7 +388,7 @@ def message_fates(progress: RunProgress) -> list[MessageFate]:
     return [*progress.heard, *(MessageFate(id=message.id, sender=message.sender) for message in progress.inbox)]
 
 
-def heed(progress: RunProgress) -> None:
+def return_to_planning(progress: RunProgress) -> None:
     """Discard the draft and plan again if a message has arrived."""
     if progress.inbox:
         progress.wants, progress.draft, progress.answers = "plan", None, []

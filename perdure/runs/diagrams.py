@@ -321,7 +321,7 @@ SWEEPS: Final = 8
 """Times that the layers are put in order, to and fro; more change little."""
 
 
-Place: TypeAlias = tuple[int, float]
+Position: TypeAlias = tuple[int, float]
 """A layer, and a place in it."""
 
 
@@ -329,9 +329,9 @@ Place: TypeAlias = tuple[int, float]
 # Of networkx, `multipartite_layout` needs numpy, leaves crossings, and routes no edge past the layers between its ends.
 # igraph and grandalf have a layered layout, under the GPL (grandalf also under the EPL). Graphviz is a program to install.
 class Layout(NamedTuple):
-    places: list[Place]
+    places: list[Position]
     """Place of each node."""
-    routes: dict[tuple[int, int], list[Place]]
+    routes: dict[tuple[int, int], list[Position]]
     """Places by which an edge passes the layers between its ends. An edge that closes a cycle has none."""
 
 

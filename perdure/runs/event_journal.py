@@ -39,7 +39,7 @@ from perdure.values.limits import (
 )
 from perdure.values.media import parts_without_media
 from perdure.values.sizes import Sizes, preview
-from perdure.values.text_forms import PLAIN, TextForm
+from perdure.values.templates import PLAIN, TextForm
 
 
 class EventJournal:

@@ -23,7 +23,7 @@ from perdure.runs.events import (
 )
 from perdure.values.json import JsonObject, dumps
 from perdure.values.limits import KEPT_EVENTS
-from perdure.values.text_forms import PLAIN, TextForm
+from perdure.values.templates import PLAIN, TextForm
 
 KEPT: Final = 2 * KEPT_EVENTS
 """Events that are held for slow readers: more than a journal keeps, so that those readers need not query the journal.

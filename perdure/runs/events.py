@@ -13,7 +13,7 @@ from perdure.errors import CursorError
 from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.limits import MAX_EVENT_DATA, MAX_REPLY
 from perdure.values.media import beginning_without_media, media_kind, read_media, without_file
-from perdure.values.text_forms import PLAIN, TextForm
+from perdure.values.templates import PLAIN, TextForm
 
 Topic: TypeAlias = Literal[
     "lifecycle",

@@ -101,7 +101,7 @@ METRICS: Final[Mapping[str, Metric]] = {
 }
 """Metrics that Perdure adds to those of Temporal's SDK."""
 
-Labels: TypeAlias = dict[str, str]
+MetricLabels: TypeAlias = dict[str, str]
 Fields: TypeAlias = dict[str, str | int | float]
 DEBUG: Final = 10
 INFO: Final = 20
@@ -117,7 +117,7 @@ class Observation:
     level: int = INFO
     """Level, as `logging` names it."""
     fields: Fields = field(default_factory=dict)
-    counts: list[tuple[str, float, Labels]] = field(default_factory=list)
+    counts: list[tuple[str, float, MetricLabels]] = field(default_factory=list)
     subject: str = ""
     """What it is about: the id of a call, the number of a Request. With `event` it identifies the observation in its run."""
 
@@ -210,7 +210,7 @@ def request_ended(agent: str, request: RequestView, result: RequestResult, first
     outcome = "answered" if result.problem is None else word(result.problem.get("code"))
     by = {"agent": name_of(agent), "model": word(request.model)}
     read, wrote = request.usage.prompt_tokens, request.usage.completion_tokens
-    counts: list[tuple[str, float, Labels]] = [
+    counts: list[tuple[str, float, MetricLabels]] = [
         ("perdure_requests_total", 1, {**by, "outcome": outcome}),
         ("perdure_tokens_total", read, {**by, "direction": "prompt"}),
         ("perdure_tokens_total", wrote, {**by, "direction": "completion"}),
@@ -242,7 +242,7 @@ def waits_for_model(agent: str, request: RequestView, reason: str) -> Observatio
 def fell_back(number: int, model: str, other: str, kind: str | None) -> Observation:
     """Return the observation of a Request that goes from `model` to the `other`."""
     fields: Fields = {"request": number, "model": word(model), "to": word(other), "code": word(kind)}
-    counts: list[tuple[str, float, Labels]] = [("perdure_fallbacks_total", 1, {"model": word(model)})]
+    counts: list[tuple[str, float, MetricLabels]] = [("perdure_fallbacks_total", 1, {"model": word(model)})]
     return Observation("fell back", WARNING, fields, counts, str(number))
 
 
@@ -257,7 +257,7 @@ def call_ended(call: Call) -> Observation:
     return Observation("call ended", level, fields, calls_counted([call]), call.id)
 
 
-def calls_counted(calls: Iterable[Call]) -> list[tuple[str, float, Labels]]:
+def calls_counted(calls: Iterable[Call]) -> list[tuple[str, float, MetricLabels]]:
     """Return the counts of ended calls, together."""
     found = Counter((tool_of(call), _outcome(call)) for call in calls)
     return [("perdure_calls_total", number, {"tool": tool, "outcome": how}) for (tool, how), number in found.items()]
@@ -287,7 +287,7 @@ def decided(call: str, decision: str | None, by: str, seconds: float) -> Observa
 
 def refused(update: str = "") -> Observation:
     """Return the observation of a refused decision. `update`: the id of the update that brought it; a signal has none."""
-    counts: list[tuple[str, float, Labels]] = [("perdure_decisions_refused_total", 1, {})]
+    counts: list[tuple[str, float, MetricLabels]] = [("perdure_decisions_refused_total", 1, {})]
     return Observation("decision refused", WARNING, counts=counts, subject=update)
 
 

@@ -21,9 +21,9 @@ from perdure.runs.routes import (
     decorated_route,
     registered_routes,
 )
-from perdure.values.characters import is_visible
 from perdure.values.json import Json, JsonObject, WireModel, dumps
 from perdure.values.limits import MAX_ID, MAX_NOTIFICATION_TEXT, MAX_ROUTES, MAX_WAITING_STEPS, Seconds
+from perdure.values.messages import is_visible
 
 NOTIFICATION_WORKFLOW: Final = "Notification"
 """Delivers one notification to its routes. Its id is the notification's key, so that it is sent once."""
@@ -46,7 +46,9 @@ def _check_url(url: str) -> str:
 SigningSecret: TypeAlias = Annotated[str, AfterValidator(_check_secret)]
 """Secret that signs webhooks."""
 
-Kind: TypeAlias = Literal["approval_requested", "approval_waiting", "budget_nearly_used", "run_failed", "run_ended"]
+NotificationKind: TypeAlias = Literal[
+    "approval_requested", "approval_waiting", "budget_nearly_used", "run_failed", "run_ended"
+]
 RouteName: TypeAlias = Annotated[str, Field(min_length=1, max_length=LONGEST_ROUTE)]
 
 
@@ -136,7 +138,7 @@ class Notification(WireModel):
 
     key: str
     """Names this notification, the same at every attempt. A receiver ignores a key that it has taken."""
-    kind: Kind
+    kind: NotificationKind
     at: str
     """ISO 8601, UTC."""
     text: str

@@ -13,7 +13,7 @@ from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import Event
 from perdure.values.json import Json, JsonObject
 from perdure.values.references import MISSING, Missing
-from perdure.values.text_forms import PLAIN, TextForm
+from perdure.values.templates import PLAIN, TextForm
 
 _UNCLOSED: Final = re.compile(r"(?<=[\[,:])[-+.\w]+$")
 """A number or a name at the end of a text: it may go on."""

@@ -44,7 +44,7 @@ _STATE: Final = re.compile(r"†state(?:\.(\w+))?")
 _WALKED: Final = frozenset({BODY, EACH})
 """Keys of the engine's under which a plan has literals of its own."""
 
-Place: TypeAlias = tuple[int, Path]
+LiteralPlace: TypeAlias = tuple[int, Path]
 """A literal of a plan: the call's index, and the path in the call as it was written."""
 
 
@@ -103,7 +103,7 @@ class RunPlan:
     """All that the calls read."""
     tools: Mapping[str, Tool] = field(default_factory=dict)
 
-    def place(self, written: str) -> Place:
+    def place(self, written: str) -> LiteralPlace:
         """Return the place that is written as `R.N.path`. Raises `RunError` unless a literal stands there."""
         found = _PLACE.fullmatch(written)
         path = None if found is None else _path_of(found["path"])
@@ -124,7 +124,7 @@ class RunPlan:
             raise RunError(f"{written} is {shorten(value, 60)}, not a literal: it already depends on other values")
         return index, path
 
-    def name_of(self, place: Place) -> str:
+    def name_of(self, place: LiteralPlace) -> str:
         """Return a place as it is written: `R.N.path`."""
         index, path = place
         return self.ids[index] + "".join(path_step(step) for step in path)
@@ -227,7 +227,7 @@ def is_literal(value: Json) -> bool:
     return template.literal and not malformed
 
 
-def literals(calls: Sequence[JsonObject]) -> Iterator[tuple[Place, Json]]:
+def literals(calls: Sequence[JsonObject]) -> Iterator[tuple[LiteralPlace, Json]]:
     """Yield the literals of the calls' parameters: texts, numbers and lists of them, each with its place."""
     for index, call in enumerate(calls):
         for path, value in _literals(call, ()):
@@ -249,7 +249,7 @@ def _literals(value: Json, path: Path) -> Iterator[tuple[Path, Json]]:
         yield from _literals(each, (*path, step))
 
 
-def differing_literals(plans: Sequence[RunPlan]) -> tuple[dict[str, list[Place]], dict[str, list[Path]]]:
+def differing_literals(plans: Sequence[RunPlan]) -> tuple[dict[str, list[LiteralPlace]], dict[str, list[Path]]]:
     """Return by name the literals in which plans of the same shape differ, and the paths of the same values in their outputs.
 
     The names are those of the tools' parameters. Raises `RunError` for plans that differ in anything else.
@@ -261,7 +261,7 @@ def differing_literals(plans: Sequence[RunPlan]) -> tuple[dict[str, list[Place]]
             raise RunError(
                 f"the plans of {first.run_id} and {other.run_id} have other calls: they have no common shape"
             )
-    named: dict[str, list[Place]] = {}
+    named: dict[str, list[LiteralPlace]] = {}
     names: dict[str, str] = {}
     for index, call in enumerate(first.calls):
         for path in _differences([plan.calls[index] for plan in plans], (), f"{first.ids[index]} differs"):
@@ -317,7 +317,7 @@ def procedure_of(
     plan: RunPlan,
     document: JsonObject,
     name: str,
-    chosen: Mapping[str, Sequence[Place]],
+    chosen: Mapping[str, Sequence[LiteralPlace]],
     outputs: Mapping[str, Sequence[Path]] | None = None,
     runs: Sequence[str] = (),
 ) -> Procedure:

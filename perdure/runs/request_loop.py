@@ -24,14 +24,14 @@ from perdure.hooks.answers import BEFORE, OF_CALLS, Hooks
 from perdure.hooks.events import REFUSED_BY_HOOK, HookAnswer
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.models.response_stream import Intake
-from perdure.plan import Call, Failed, Outcome, Plan, Refused, Rejected, Returned, take_changed, written_anew
+from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Rejected, Returned, take_changed, written_anew
 from perdure.rules import RULE_BROKEN, PlanJudge, RuleBook
 from perdure.runs.context import ended_badly
 from perdure.runs.delegates import tools_below, tools_of_delegate
 from perdure.runs.limits import Limit
 from perdure.runs.recall import is_recall, with_sources
-from perdure.runs.rules import HELD_CALLS_STAY, RECALLED_SOURCES
 from perdure.runs.run import RunState
+from perdure.runs.version_switches import HELD_CALLS_STAY, RECALLED_SOURCES
 from perdure.tools.tool import ANSWERED, KEEP, Tool, known_as
 from perdure.values.json import Json
 
@@ -93,7 +93,7 @@ class LimitReached:
     limit: Limit
 
 
-Event: TypeAlias = CallsArrived | SolutionEnded | PlanDecided | CallEnded | MessageArrived | LimitReached
+LoopEvent: TypeAlias = CallsArrived | SolutionEnded | PlanDecided | CallEnded | MessageArrived | LimitReached
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class RequestLoop:
         """Whether this execution follows a rule that may be newer than its history."""
         self._stage = RequestStage.STREAMING
         self._shows_plan = run.approval_queue.guard.policy.scope == "plan"
-        self._left: deque[Event] = deque()
+        self._left: deque[LoopEvent] = deque()
         self._plan_request: ApprovalRequest | None = None
         self.intake = Intake(self.plan.request)
         self.result = RequestResult()
@@ -163,7 +163,7 @@ class RequestLoop:
         """Whether a message has ended the Request's answer."""
         self.model_away = False
         """Whether the Request waits for a provider that is away (R20.5)."""
-        self.forsaken: list[str] = []
+        self.abandoned: list[str] = []
         """Ids of calls, `REQUEST` and `PLAN`, for which nobody has to wait any more. The driver that cancels them
         empties the list.
         """
@@ -257,13 +257,13 @@ class RequestLoop:
         missing, stands = self.intake.close(result)
         self.report(CallsArrived(missing), SolutionEnded(stands))
 
-    def report(self, *events: Event) -> None:
+    def report(self, *events: LoopEvent) -> None:
         """Report events, in this order."""
         for event in events if self._run.log is not None else ():
             self._note(event)
         self._left.extend(events)
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: LoopEvent) -> None:
         """Record an event that no other method of the loop records."""
         match event:
             case CallEnded(call, outcome):
@@ -387,35 +387,37 @@ class RequestLoop:
     def _rules(self) -> RuleBook:
         return self._run.rules
 
-    def _refusal(self, call: Call) -> Refused | None:
+    def _refusal(self, call: Call) -> RefusedByRule | None:
         """Return the end of a ready call that a rule forbids, whatever a person says (R23.2)."""
         if call.spec.loop is not None:
             return None
         checks = self.plan.checks
         if is_answered(call) and self._rules.waits_for_record(call):
-            return Refused(
+            return RefusedByRule(
                 CallError(RULE_BROKEN, "the run was just reset, and it is not known yet what its rules leave")
             )
         if is_answered(call) and self._rules.shared(call):
-            return Refused(CallError(RULE_BROKEN, "no sum over runs can be kept of a call that a client carries out"))
+            return RefusedByRule(
+                CallError(RULE_BROKEN, "no sum over runs can be kept of a call that a client carries out")
+            )
         breach = self._rules.begin(call, checks) if is_answered(call) else self._rules.refusal(call, checks)
-        return None if breach is None else Refused(breach.error)
+        return None if breach is None else RefusedByRule(breach.error)
 
-    def begin(self, call: Call) -> Refused | None:
+    def begin(self, call: Call) -> RefusedByRule | None:
         """Let a call begin that nobody is asked about any more, and record that for the rules (R23.1).
 
         Return its end where a rule forbids it: others have begun meanwhile.
         """
         if call.spec.loop is None and (breach := self._rules.begin(call, self.plan.checks)) is not None:
-            return Refused(breach.error)
+            return RefusedByRule(breach.error)
         if call.spec.loop is not None or call.spec.known_tool.delegate is not None:
             self._rules.lend(call, tools_below(call, self._run))
         return None
 
-    def still_refused(self, call: Call) -> Refused | None:
+    def still_refused(self, call: Call) -> RefusedByRule | None:
         """Return the end of a call that has begun for the rules and is about to be scheduled, where one forbids it now."""
         breach = self._rules.obstacle(call, self.plan.checks) if call.spec.loop is None else None
-        return None if breach is None else Refused(breach.error)
+        return None if breach is None else RefusedByRule(breach.error)
 
     def _judge_calls(self, now: str) -> None:
         """End the calls that have arrived and by which some outcome of the plan breaks a rule (R23.1).
@@ -493,7 +495,7 @@ class RequestLoop:
     def _may_start(self) -> bool:
         return self._stage is RequestStage.DRAINING or (self._stage is RequestStage.STREAMING and not self._shows_plan)
 
-    def _take(self, event: Event, now: str) -> None:
+    def _take(self, event: LoopEvent, now: str) -> None:
         match event:
             case CallsArrived(calls):
                 self._take_calls(calls)
@@ -559,9 +561,9 @@ class RequestLoop:
         """End the Request early: the calls that have closed stay, and running calls go on."""
         if self._stage is RequestStage.STREAMING:
             self.cut = True
-            self.forsaken.append(REQUEST)
+            self.abandoned.append(REQUEST)
         elif self._stage is RequestStage.ANSWERED:
-            self.forsaken.append(PLAN)
+            self.abandoned.append(PLAN)
             self._plan_request = None
         self._with_people, self._left_to_people = self._calls_waiting(), set()
         self.plan.held_calls.hold_back()
@@ -616,7 +618,7 @@ class RequestLoop:
             if (approval_request := self._run.approval_queue.waiting.get(call.id)) is not None:
                 self._run.approval_queue.drop(approval_request, reason, by)
             if self.running.pop(call.id, None) is not None:
-                self.forsaken.append(call.id)
+                self.abandoned.append(call.id)
 
     def _shown(self, now: str) -> RequestStage:
         """Return the stage after the answer: its plan is offered if a person has to review it (R7.6)."""

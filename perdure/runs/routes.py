@@ -12,7 +12,7 @@ from perdure.values.json import WireModel
 
 NO_SUCH_ROUTE: Final = "NoSuchRoute"
 """Type of the failure of a worker that lacks the route, where another may have it."""
-Status: TypeAlias = Literal["delivered", "refused", "unknown"]
+DeliveryStatus: TypeAlias = Literal["delivered", "refused", "unknown"]
 """Status; `unknown`: it was tried, and nobody knows whether it has arrived."""
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +24,7 @@ _LONGEST_NAME: Final = 100
 class Delivered(WireModel):
     """The outcome of a delivery."""
 
-    status: Status = "delivered"
+    status: DeliveryStatus = "delivered"
     why: str | None = None
     """Reason why it was refused, or why its outcome is unknown."""
 

@@ -27,11 +27,11 @@ from perdure.runs.context import (
     ended_badly,
     error_message,
     has_cut,
-    heed,
     not_well,
     note,
     plan_notes,
     request_problems,
+    return_to_planning,
     with_reasons,
 )
 from perdure.runs.event_journal import RunJournal, text_of, why_not
@@ -41,12 +41,12 @@ from perdure.runs.notifications import ApprovalRoutes, NotificationView, approva
 from perdure.runs.progress import RunLimits, RunProgress, count_answer
 from perdure.runs.provenance import RunProvenance
 from perdure.runs.records import PastRequests, RunRecords
-from perdure.runs.rules import OUTPUT_BINDS_AT_END
 from perdure.runs.run_log import RunLog, StepKind
 from perdure.runs.sent_texts import added, sent_by
 from perdure.runs.shared_budgets import SharedBudget, merged_budgets
 from perdure.runs.standing_approvals import StandingClaim
 from perdure.runs.undo import EffectLog, UndoRecord
+from perdure.runs.version_switches import OUTPUT_BINDS_AT_END
 from perdure.runs.wire import PreparedWorker, RunInput
 from perdure.tools.engine import free_name
 from perdure.values.json import Json, JsonObject
@@ -54,8 +54,7 @@ from perdure.values.limits import MAX_OUTPUT_TEXTS
 from perdure.values.provenance import KnownSources
 from perdure.values.schemas import Schema
 from perdure.values.state import State
-from perdure.values.templates import TextBudget
-from perdure.values.text_forms import text_form
+from perdure.values.templates import TextBudget, text_form
 
 
 @dataclass(frozen=True)
@@ -217,7 +216,7 @@ class RunState:
         self.note("situation")
         progress = self.progress
         progress.number += 1
-        heed(self.progress)
+        return_to_planning(self.progress)
         if self.limits.reached is None and is_stuck(progress.answers, self.agent.config.stuck_after):
             progress.told_to_vary = progress.number
             progress.messages.append(note(REPEATS.format(count=self.agent.config.stuck_after)))
@@ -239,7 +238,7 @@ class RunState:
         number = self.progress.number
         self._offer_recall()
         self.provenance.begin(self.state, self.progress)
-        heed(self.progress)
+        return_to_planning(self.progress)
         self.journal.taken(self.progress.inbox, number)
         context = self.conversation.begin(
             choice, self.tools, self.progress, self.state, self.plan, self.limits.reached, final=self.final
@@ -356,7 +355,7 @@ class RunState:
         """
         self.note("close", result, cut)
         if self.limits.reached is None:
-            heed(self.progress)
+            return_to_planning(self.progress)
         progress, turns, self._text = self.progress, self.conversation.turns, None
         fresh = turns.fresh(plan)
         problems = request_problems(fresh, result, self.provenance.shown_error)

@@ -51,7 +51,7 @@ StepKind: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LogStep:
     """One report of the driver: which one, when, about which call, and its data."""
 
     kind: StepKind
@@ -108,8 +108,8 @@ class RunLog:
     clock: Callable[[], float] = float
     start: RunStart | None = None
     """`None`: the execution was refused before it began."""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[LogStep] = field(default_factory=list)
 
     def note(self, kind: StepKind, *data: Any, call: str = "", limit: Limit | None = None) -> None:  # as in `Step`
         """Record a report of the driver."""
-        self.steps.append(Step(kind, self.now(), self.clock(), call, data, limit))
+        self.steps.append(LogStep(kind, self.now(), self.clock(), call, data, limit))

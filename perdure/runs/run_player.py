@@ -15,17 +15,17 @@ from perdure.approvals.queue import ApprovalQueue
 from perdure.approvals.requests import ApprovalRequest, ApprovalVerdict
 from perdure.errors import DecisionError, PerdureError
 from perdure.models.requests import RequestContext, RequestResult
-from perdure.plan import Call, Failed, Outcome, Plan, Refused, Rejected, Returned
+from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Rejected, Returned
 from perdure.rules import RULE_BROKEN
 from perdure.runs.agent import POLICIES, Context, ModelChoice, Situation, parse_agent
 from perdure.runs.context import accept, withdraw
 from perdure.runs.differences import plan_graph
 from perdure.runs.fork import FORK_FORM, Fork, ForkRecord
 from perdure.runs.request_loop import PLAN, CallEnded, LimitReached, PlanDecided, RequestLoop, RequestStage, ShowPlan
-from perdure.runs.rules import REMEMBER_PROVENANCE
 from perdure.runs.run import RunIdentity, RunState
-from perdure.runs.run_log import RunLog, RunStart, Step
+from perdure.runs.run_log import LogStep, RunLog, RunStart
 from perdure.runs.snapshot import SNAPSHOT_FORM, RunSnapshot, restore
+from perdure.runs.version_switches import REMEMBER_PROVENANCE
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker, RunView
 from perdure.values.json import Json, JsonObject
@@ -167,7 +167,7 @@ class _RunPlayer:
         """Whether the run is played without the recorded events."""
         self.played.rules = frozenset(rule.key for rule in self._run.rules.rules)
         self._loop: RequestLoop | None = None
-        self._late: dict[str, Step] = {}
+        self._late: dict[str, LogStep] = {}
         """Ends of calls that the record has, and that have not started yet."""
         self._verdicts: dict[str, ApprovalVerdict] = {}
         self._began: dict[str, float] = {}
@@ -187,7 +187,7 @@ class _RunPlayer:
             pass
         return self._result()
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: LogStep) -> None:
         """Report to the run what its driver has reported, as far as that holds in this play."""
         run, data = self._run, step.data
         match step.kind:
@@ -218,7 +218,7 @@ class _RunPlayer:
                 if self._loop is not None and run.plan is not None:
                     self._take_in_loop(step, self._loop)
 
-    def _take_decision(self, step: Step) -> None:
+    def _take_decision(self, step: LogStep) -> None:
         queue = self._run.approval_queue
         match step.kind:
             case "decision":
@@ -234,7 +234,7 @@ class _RunPlayer:
             case _:
                 queue.released()
 
-    def _take_from_outside(self, step: Step) -> None:
+    def _take_from_outside(self, step: LogStep) -> None:
         """Report messages, and what runs below and tools have used, if they have run in this play."""
         run, data = self._run, step.data
         match step.kind:
@@ -251,7 +251,7 @@ class _RunPlayer:
             case _:
                 pass
 
-    def _take_in_loop(self, step: Step, loop: RequestLoop) -> None:
+    def _take_in_loop(self, step: LogStep, loop: RequestLoop) -> None:
         data = step.data
         match step.kind:
             case "deliver":
@@ -282,7 +282,7 @@ class _RunPlayer:
                 self._take_call(step, loop)
         self._give_up(loop, everything=step.kind in ("stop", "break"))
 
-    def _take_call(self, step: Step, loop: RequestLoop) -> None:
+    def _take_call(self, step: LogStep, loop: RequestLoop) -> None:
         """Report what concerns one call, if it runs in this play."""
         data, call = step.data, loop.running.get(step.call)
         if call is None:
@@ -316,9 +316,9 @@ class _RunPlayer:
     def _give_up(self, loop: RequestLoop, *, everything: bool) -> None:
         """Withdraw the requests of calls for which nobody waits any more."""
         queue = self._run.approval_queue
-        names = {str(loop.plan.request) if name == PLAN else name for name in loop.forsaken}
+        names = {str(loop.plan.request) if name == PLAN else name for name in loop.abandoned}
         queue.withdraw([each for each in queue.waiting.values() if everything or each.id in names])
-        loop.forsaken, loop.ended = [], []
+        loop.abandoned, loop.ended = [], []
 
     # A play without the recorded events.
 
@@ -438,7 +438,7 @@ class _RunPlayer:
     def _note_decided(self, id: str) -> None:
         self.played.waited[id] = self._at - self._began.get(id, self._at)
 
-    def _decide(self, step: Step) -> None:
+    def _decide(self, step: LogStep) -> None:
         queue = self._run.approval_queue
         if (request := queue.waiting.get(step.call)) is None:
             return
@@ -455,12 +455,14 @@ class _RunPlayer:
             self._verdicts[request.id] = verdict
             self._note_decided(request.id)
 
-    def _end(self, call: Call, step: Step) -> None:
+    def _end(self, call: Call, step: LogStep) -> None:
         """End a call as the record has it, if it is the same call."""
         outcome, key, notes, kept = step.data
         changed = self._before is not None
         # A rule over several runs refuses by what these have done: the record alone has that.
-        stands = isinstance(outcome, Refused) and self._before is not None and self.played.rules == self._before.rules
+        stands = (
+            isinstance(outcome, RefusedByRule) and self._before is not None and self.played.rules == self._before.rules
+        )
         if changed and key and call.state.key != key:
             self._end_by_key(call)
         elif changed and _was_decided(outcome) and call.id not in self.played.asked and not stands:
@@ -581,4 +583,6 @@ def _is_same(one: RequestContext, other: RequestContext) -> bool:
 
 def _was_decided(outcome: Outcome) -> bool:
     """Whether a decision, or its absence, or a rule has ended the call: its tool was not called."""
-    return isinstance(outcome, Rejected | Refused) or (isinstance(outcome, Failed) and outcome.error.code in _ENDINGS)
+    return isinstance(outcome, Rejected | RefusedByRule) or (
+        isinstance(outcome, Failed) and outcome.error.code in _ENDINGS
+    )

@@ -16,6 +16,7 @@ from perdure.hooks.events import RunOwner
 from perdure.models.requests import RequestView
 from perdure.plan import ENDED, Call, Plan, simulate
 from perdure.rules import Rule, RuleBook, RuleVerdict, judge_plan
+from perdure.runs.caller_context import masked_context
 from perdure.runs.context import message_fates
 from perdure.runs.delegates import tools_of_delegate
 from perdure.runs.events import Event
@@ -24,7 +25,6 @@ from perdure.runs.records import RECENT, plan_reads, plan_writes
 from perdure.runs.run import RunState
 from perdure.runs.undo import without_undo
 from perdure.runs.wire import CallView, RunInput, RunResult, RunView
-from perdure.values.caller_context import masked_context
 from perdure.values.json import Json, JsonObject, ValuePage, dumps, loads
 from perdure.values.limits import MAX_KEPT, MAX_PAYLOAD, MAX_SHOWN_MESSAGE, MAX_VIEWED, MAX_VIEWED_EDGES, bytes_text
 from perdure.values.media import first_without_media

@@ -22,9 +22,9 @@ from perdure.runs.agent import Models, PromptConfig
 from perdure.runs.limits import Budget, StopReason
 from perdure.runs.notifications import ApprovalRoutes, NotificationView
 from perdure.runs.prompt_parts import PromptParts
-from perdure.runs.rules import follows
 from perdure.runs.shared_budgets import SharedBudget
 from perdure.runs.standing_approvals import StandingClaim
+from perdure.runs.version_switches import follows
 from perdure.tools.invocation import Limited
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, Packed, WireModel
@@ -177,7 +177,7 @@ class PreparedWorker(WireModel):
     prompt: PromptParts = Field(default_factory=PromptParts)
     """Instructions, skills and bootstrap files as they were then (R10.19)."""
     rules: int = 0
-    """Which rules the run follows until its end: see `perdure.runs.rules`. 0.1.0 recorded none."""
+    """Which rules the run follows until its end: see `perdure.runs.version_switches`. 0.1.0 recorded none."""
     pages: str = ""
     """Where the gateway's pages are, to which a run links in Temporal's Web UI; empty: nowhere."""
     audited: bool = Field(default=False, exclude_if=operator.not_)

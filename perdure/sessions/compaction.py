@@ -16,8 +16,8 @@ from pydantic import Field
 
 from perdure.models.usage import Usage
 from perdure.runs.claim_check import PayloadKind
-from perdure.sessions.entries import CompactionEntry, ConversationStep, Entry, Place, estimate
-from perdure.sessions.transcript import EARLIER, Segment, Span, Transcript
+from perdure.sessions.entries import CompactionEntry, ConversationStep, Entry, StepPosition, estimate
+from perdure.sessions.transcript import EARLIER, Segment, SegmentSpan, Transcript
 from perdure.values.json import JsonObject, WireModel
 from perdure.values.limits import AT_HAND, KEPT_TOKENS, MAX_IDENTIFIERS, MAX_SUMMARY
 
@@ -84,7 +84,7 @@ class CompactionCut:
     """The part of a conversation that a compaction cuts, and its figures."""
 
     why: Why
-    place: Place
+    place: StepPosition
     """Place of the last step that is cut."""
     before: int
     """Estimated tokens of the conversation."""
@@ -299,7 +299,7 @@ class SummaryResult(WireModel):
 class ArchiveInput(WireModel):
     """The input of the activity that archives: the place of the archive."""
 
-    span: Span
+    span: SegmentSpan
 
 
 class Archived(WireModel):
@@ -315,7 +315,7 @@ class FindInput(WireModel):
     message_id: str
     sender: str = ""
     """Sender of the message; empty for any sender, if only one has a message of this id."""
-    spans: list[Span]
+    spans: list[SegmentSpan]
 
 
 class FoundEntry(WireModel):
@@ -329,7 +329,7 @@ class HeldEntries(WireModel):
 
     entries: list[Entry] = Field(default_factory=list)
     more: bool = False
-    spans: list[Span] = Field(default_factory=list)
+    spans: list[SegmentSpan] = Field(default_factory=list)
     last: int = 0
     branch: int = 0
     limit: int = 0

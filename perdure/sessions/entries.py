@@ -12,9 +12,9 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from perdure.models.dialects.output_text import text_of
 from perdure.models.usage import Usage
 from perdure.runs.events import is_silence
-from perdure.runs.routes import Delivered, Status
+from perdure.runs.routes import Delivered, DeliveryStatus
 from perdure.runs.wire import CallView, RunResult
-from perdure.sessions.replies import Kind, ReplyDelivery
+from perdure.sessions.replies import PartKind, ReplyDelivery
 from perdure.sessions.wire import message_key
 from perdure.values.json import Json, JsonObject, WireModel, dumps
 from perdure.values.limits import MAX_RESULT, MAX_RUN
@@ -156,9 +156,9 @@ class DeliveryEntry(_TranscriptEntry):
     run_id: str
     number: int
     """`<run>/<reply>`: the replies of a run count from 1."""
-    kind: Kind
+    kind: PartKind
     route: str
-    status: Status
+    status: DeliveryStatus
     why: str | None = None
     text: str | None = None
     """Text of the delivery, where it is not the run's unchanged answer. It is whole if it may be delivered again."""
@@ -306,7 +306,7 @@ def delivery_entry(delivery: ReplyDelivery, became: Delivered, text: str, at: st
     )
 
 
-Place: TypeAlias = tuple[int, int]
+StepPosition: TypeAlias = tuple[int, int]
 """Position of a step: a run's place in the session, and a Request of the run."""
 END: Final = 1_000_000
 """Number in place of a Request, for what follows the last one."""
@@ -319,7 +319,7 @@ _TOKEN: Final = 4
 class ConversationStep:
     """A step of a conversation: messages that belong together, with each call beside its result."""
 
-    place: Place
+    place: StepPosition
     messages: list[JsonObject]
 
     @property

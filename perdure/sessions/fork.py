@@ -17,7 +17,7 @@ from perdure.sessions.entries import (
     RunEntry,
 )
 from perdure.sessions.recall import WorkflowReader, read_at_hand
-from perdure.sessions.transcript import Span, Transcript, TranscriptSnapshot
+from perdure.sessions.transcript import SegmentSpan, Transcript, TranscriptSnapshot
 from perdure.values.json import Json, JsonObject
 from perdure.values.state import State, Write
 
@@ -92,7 +92,7 @@ def _compaction(entries: list[Entry], run: RunEntry) -> CompactionEntry | None:
     return next((entry for entry in found if entry.branch == run.branch), None)
 
 
-async def _older(reader: WorkflowReader, spans: list[Span]) -> list[Entry] | None:
+async def _older(reader: WorkflowReader, spans: list[SegmentSpan]) -> list[Entry] | None:
     """Return the entries of the newest segment that was not read yet, and remove it from `spans`; `None` if there is
     none.
     """
@@ -106,7 +106,7 @@ async def _older(reader: WorkflowReader, spans: list[Span]) -> list[Entry] | Non
     return entries
 
 
-def _spans(spans: list[Span], first: int) -> list[Span]:
+def _spans(spans: list[SegmentSpan], first: int) -> list[SegmentSpan]:
     """Return the segments before entry `first`, the oldest entry that was read."""
     left = [span for span in spans if span.segments]
     for span in left:

@@ -15,18 +15,18 @@ from pydantic import Field
 
 from perdure.approvals.requests import RunWaits
 from perdure.errors import InputError, MessageRefusedError
+from perdure.runs.caller_context import check_context, same_context
 from perdure.sessions.wire import (
     CAP,
     EVERYTHING,
     QUIET,
-    Done,
+    Acceptance,
     Message,
     MessageWithdrawal,
     Receipt,
     message_key,
     several_senders,
 )
-from perdure.values.caller_context import check_context, same_context
 from perdure.values.json import JsonObject, WireModel
 from perdure.values.limits import MAX_AGENT, MAX_NAME, MAX_REPORTS, MAX_SESSION_MESSAGE, MAX_STEERED, MAX_WAITING_TEXT
 from perdure.values.messages import Mode, SessionRules
@@ -119,7 +119,7 @@ class KnownMessage(WireModel):
     body: str
     at: str
     """Time of acceptance, as its receipt names it."""
-    done: Done
+    done: Acceptance
     why: str | None = None
     position: int = 0
     promised: int | None = None
@@ -189,7 +189,7 @@ class QueueIdle:
     """The next step: none, for no message waits and no run is active."""
 
 
-Step: TypeAlias = BeginRun | RunCommand | WaitUntil | RunActive | QueueIdle
+QueueStep: TypeAlias = BeginRun | RunCommand | WaitUntil | RunActive | QueueIdle
 
 
 def covers(rights: Iterable[str], wanted: Iterable[str]) -> bool:
@@ -453,7 +453,7 @@ class MessageQueue:
         waits = running is not None or bool(self.state.queue)
         self.state.queue.append(queued)
         why = "what was accepted before it goes first" if waits else None
-        done: Done = "queued" if waits else ("new" if command == "/new" else "reset")
+        done: Acceptance = "queued" if waits else ("new" if command == "/new" else "reset")
         return AcceptedMessage(self._receipt(queued, len(self.state.queue) if waits else 0, done, why), queued)
 
     def _receipt(self, queued: Queued, position: int, done: str, why: str | None = None) -> Receipt:
@@ -473,7 +473,7 @@ class MessageQueue:
         self.state.number += 1
         return self.state.number
 
-    def next(self, now: float) -> Step:
+    def next(self, now: float) -> QueueStep:
         """Return the next step. A command that it returns has left the queue."""
         state = self.state
         if state.running is None and state.queue:

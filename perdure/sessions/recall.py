@@ -23,7 +23,7 @@ from perdure.sessions.entries import (
     RunEntry,
     call_id,
 )
-from perdure.sessions.transcript import EntryList, Span
+from perdure.sessions.transcript import EntryList, SegmentSpan
 from perdure.values.json import Json, JsonObject, dumps
 from perdure.values.media import page_of, without_media
 
@@ -155,7 +155,7 @@ async def read_at_hand(reader: WorkflowReader) -> HeldEntries:
     raise RunError("the session archived entries while they were read; read them again")
 
 
-def _filled(spans: list[Span]) -> list[Span]:
+def _filled(spans: list[SegmentSpan]) -> list[SegmentSpan]:
     return [span for span in spans if span.segments]
 
 
@@ -211,7 +211,7 @@ async def _backwards(reader: WorkflowReader, hand: HeldEntries) -> AsyncIterator
                     yield entry
 
 
-async def _segment(reader: WorkflowReader, span: Span, number: int) -> list[Entry]:
+async def _segment(reader: WorkflowReader, span: SegmentSpan, number: int) -> list[Entry]:
     """Return the entries of a segment, which always has some. Raises `RunError` where they cannot be read."""
     entries = (await reader.segment(span.id(number))).entries
     if not entries:
@@ -219,7 +219,7 @@ async def _segment(reader: WorkflowReader, span: Span, number: int) -> list[Entr
     return entries
 
 
-async def _segment_number(reader: WorkflowReader, span: Span, n: int) -> int:
+async def _segment_number(reader: WorkflowReader, span: SegmentSpan, n: int) -> int:
     """Return the number of the last segment that begins at a place or before it, at least 1: a binary search."""
     low, high = 1, span.segments
     while low < high:

@@ -23,7 +23,7 @@ DELIVER_ACTIVITY: Final = "perdure.reply"
 ATTEMPTS: Final = 6
 """Attempts of one delivery, without those in which a worker was shut down."""
 
-Kind: TypeAlias = Literal["answer", "reasoning", "tools", "failure"]
+PartKind: TypeAlias = Literal["answer", "reasoning", "tools", "failure"]
 """`answer`: the run's text; before it, where `verbose` allows, its `reasoning` and a line for each call (`tools`). `failure`: there is
 nothing to say, and why."""
 
@@ -33,7 +33,7 @@ class ReplyDelivery(WireModel):
 
     key: str
     """`<run>/<reply>`, the replies of a run counted from 1: its idempotency key, the same at every attempt."""
-    kind: Kind
+    kind: PartKind
     text: str
     route: str
     """Route, as the messages name it: `name`, or `name:address`."""
@@ -62,14 +62,14 @@ _FAILURE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReplyPart:
     """A part of a reply, of one kind."""
 
-    kind: Kind
+    kind: PartKind
     text: str
 
 
-def parts(result: RunResult, reply: str | None, verbose: Collection[VerbosePart] = ()) -> list[Part]:
+def parts(result: RunResult, reply: str | None, verbose: Collection[VerbosePart] = ()) -> list[ReplyPart]:
     """Return the parts of a run's reply in their order; none if there is nothing to send.
 
     `reply` is the run's answer; `None` where it has none or wants to send nothing. A text that a message tool has sent
@@ -78,17 +78,21 @@ def parts(result: RunResult, reply: str | None, verbose: Collection[VerbosePart]
     that somebody has ended sends nothing.
     """
     if reply is not None and not was_sent(reply, result.sent):
-        thought = [Part("reasoning", result.reasoning)] if "reasoning" in verbose and result.reasoning.strip() else []
-        calls = [Part("tools", summary(result.calls))] if "tools" in verbose and result.calls else []
-        return [*thought, *calls, Part("answer", reply)]
+        thought = (
+            [ReplyPart("reasoning", result.reasoning)] if "reasoning" in verbose and result.reasoning.strip() else []
+        )
+        calls = [ReplyPart("tools", summary(result.calls))] if "tools" in verbose and result.calls else []
+        return [*thought, *calls, ReplyPart("answer", reply)]
     if result.status == "refused":
-        return [Part("failure", (result.error or "The model refused.")[:_FAILURE])]
+        return [ReplyPart("failure", (result.error or "The model refused.")[:_FAILURE])]
     if result.status in ("completed", "failed", "timed_out"):
         failed = [] if result.sent else failures(result.calls)
         if failed:
-            return [Part("failure", "\n".join(failed))]
+            return [ReplyPart("failure", "\n".join(failed))]
         if result.status != "completed":
-            return [Part("failure", f"There is no answer: {result.error or f'the run {result.status}'}"[:_FAILURE])]
+            return [
+                ReplyPart("failure", f"There is no answer: {result.error or f'the run {result.status}'}"[:_FAILURE])
+            ]
     return []
 
 
@@ -191,7 +195,7 @@ class Reply:
     key: str
     """`<run>/<reply>`: names this delivery, the same at every attempt. Who has delivered it under this key does not do so again."""
     text: str
-    kind: Kind
+    kind: PartKind
     """`answer`, `failure`, or, where the agent's `session.verbose` allows, `reasoning` and `tools`."""
     route: str
     """As the messages name it, `slack:C012`."""

@@ -8,11 +8,18 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 
 from perdure.errors import MessageRefusedError
-from perdure.runs.notifications import Kind, Notification, NotificationInput, StatusPush, check_callback, one_line
+from perdure.runs.notifications import (
+    Notification,
+    NotificationInput,
+    NotificationKind,
+    StatusPush,
+    check_callback,
+    one_line,
+)
 from perdure.sessions.wire import SenderName, digest
-from perdure.values.characters import is_visible
 from perdure.values.json import JsonObject, WireModel
 from perdure.values.limits import MAX_NOTIFICATION_TEXT, MAX_STATUS_WEBHOOKS
+from perdure.values.messages import is_visible
 
 SET_STATUS_WEBHOOK: Final = "set_status_webhook"
 """Update, one `StatusWebhookChange`: an address is informed of a run from now on, or no more."""
@@ -137,7 +144,7 @@ class StatusWebhooks:
             if status == "running" or (status == "waiting" and not webhook.waits):
                 continue
             each.number += 1
-            kind: Kind = "approval_requested" if status == "waiting" else "run_ended"
+            kind: NotificationKind = "approval_requested" if status == "waiting" else "run_ended"
             notification = Notification(
                 key=f"{run_id}/push/{digest([each.sender, webhook.id, webhook.url], 12)}/{each.number}-{status}",
                 kind=kind,

@@ -20,9 +20,9 @@ from perdure.sessions.entries import (
     DeliveryEntry,
     Entry,
     MessageEntry,
-    Place,
     ReplyEntry,
     RunEntry,
+    StepPosition,
     estimate,
     steps_of,
 )
@@ -58,7 +58,7 @@ _RECORD: Final = _DIGEST + 4
 """Bytes of a message in an index: the beginning of its id's digest, and its segment."""
 
 
-class Span(WireModel):
+class SegmentSpan(WireModel):
     """Segments of one session, one after the other: `name` followed by their number, from 1 on."""
 
     name: str
@@ -231,7 +231,7 @@ class TranscriptSnapshot(WireModel):
     """Estimated tokens of the conversation at that time."""
     limit: int = CONTEXT_TOKENS
     """Tokens from which on the conversation is compacted."""
-    spans: list[Span] = Field(default_factory=list)
+    spans: list[SegmentSpan] = Field(default_factory=list)
     """Segments before the entries at hand, oldest first: of the sessions from which it was forked, and its own."""
 
 
@@ -402,7 +402,7 @@ class Transcript:
         """Yield the part of a branch that stays word for word."""
         branch = self.branch if branch is None else branch
         compaction = self.compaction(branch)
-        after: Place = (0, 0) if compaction is None else (compaction.up_to, compaction.request)
+        after: StepPosition = (0, 0) if compaction is None else (compaction.up_to, compaction.request)
         for n, run in self._runs.items():
             if run.branch == branch and n >= after[0]:
                 yield from (step for step in self._steps_of(run) if step.place > after)

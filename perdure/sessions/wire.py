@@ -55,7 +55,7 @@ ENDED: Final = "the session has ended"
 UNKNOWN_AGENT: Final = "AgentUnknown"
 """Type of the failure of a message that names an agent file by a digest that the session does not have: send the file with it."""
 
-Done: TypeAlias = Literal["started", "steered", "queued", "collected", "interrupted", "stopped", "new", "reset"]
+Acceptance: TypeAlias = Literal["started", "steered", "queued", "collected", "interrupted", "stopped", "new", "reset"]
 """What acceptance did: the message begins a run now, was given to the running one, waits for its turn, was put together with others that
 arrive now, has ended what ran; or the command of this name was carried out, or waits for its turn (`queued`)."""
 
@@ -150,7 +150,7 @@ class Receipt(WireModel):
     """How many messages wait before it, and with it; 0: it waits for nothing."""
     accepted_at: str
     """ISO 8601, UTC."""
-    done: Done
+    done: Acceptance
     why: str | None = None
     """Why that is less than its mode asked for."""
     sender: str = Field(default="", exclude=True)

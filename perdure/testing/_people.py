@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 from perdure.approvals.requests import WaitingView
-from perdure.plan import Kind
+from perdure.plan import DecisionKind
 from perdure.values.json import Json, JsonObject
 
 Duration: TypeAlias = "float | timedelta | str"
@@ -44,7 +44,7 @@ class Person:
 
     tool: str | None
     """Of the calls that are meant; `None`: whatever waits, a whole plan too."""
-    kind: Kind
+    kind: DecisionKind
     after: float = 0.0
     """Seconds from when it was offered."""
     more: JsonObject = field(default_factory=dict)

@@ -18,10 +18,10 @@ from perdure.errors import ToolDefinitionError, ToolError, clip
 from perdure.tools.invocation import ReportedUsage
 from perdure.tools.tool import CONTEXT_PARAMETER, parse_tool
 from perdure.tools.undo import as_undo
-from perdure.values.json import Json, JsonObject, dumps
+from perdure.values.json import Json, JsonObject, SchemaPart, dumps
 from perdure.values.limits import MAX_PROGRESS
 from perdure.values.problems import first_problem
-from perdure.values.schema_nodes import SchemaPart, pattern_problem
+from perdure.values.schemas import pattern_problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 Annotation: TypeAlias = Any

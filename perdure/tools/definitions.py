@@ -8,10 +8,9 @@ from contextlib import suppress
 from typing import Final
 
 from perdure.errors import ToolDefinitionError
-from perdure.values.json import Json, JsonObject, json_path, shorten
-from perdure.values.problems import Place
-from perdure.values.schema_nodes import SchemaPart, pattern_problem
-from perdure.values.schemas import LISTS, SINGLE
+from perdure.values.json import Json, JsonObject, SchemaPart, json_path, shorten
+from perdure.values.problems import ProblemPath
+from perdure.values.schemas import LISTS, SINGLE, pattern_problem
 
 JSON_TYPES: Final = ("object", "array", "string", "integer", "number", "boolean", "null")
 _TYPES: Final[dict[str, str]] = {
@@ -250,7 +249,7 @@ def _schema_of_parameters(definition: JsonObject, keys: Sequence[str]) -> JsonOb
     return {**schema, **({"required": list(dict.fromkeys(required))} if required else {})}
 
 
-def _flat_parameters(schema: JsonObject, at: Place) -> JsonObject:
+def _flat_parameters(schema: JsonObject, at: ProblemPath) -> JsonObject:
     """Return the parameters that stand in the schema itself: many collections write a flat map of names. Empty if
     `properties` has them."""
     named = schema.get("properties")
@@ -277,7 +276,7 @@ def _is_parameter(key: str, value: Json) -> bool:
     return isinstance(value, dict) and isinstance(value.get("type", value.get("description")), str | list)
 
 
-def _lost(at: Place, value: Json, words: str) -> ToolDefinitionError:
+def _lost(at: ProblemPath, value: Json, words: str) -> ToolDefinitionError:
     return ToolDefinitionError(f"{json_path(at)} is {shorten(value, 60)}; {words}")
 
 
@@ -317,7 +316,7 @@ def with_own_names(params: JsonObject, code: JsonObject, given: JsonObject | Non
     return {names.get(name, name): value for name, value in params.items()} if names else params
 
 
-def json_types(schema: SchemaPart, at: Place = ()) -> SchemaPart:
+def json_types(schema: SchemaPart, at: ProblemPath = ()) -> SchemaPart:
     """Return the schema with its types as JSON Schema names them; `any` is left out.
 
     A `required: true` beside a parameter makes it required. Values of keywords that JSON Schema refuses are left out,
@@ -357,7 +356,7 @@ def json_types(schema: SchemaPart, at: Place = ()) -> SchemaPart:
     return _with_listed_types(_of_type(schema.get("type"), at) | plain)
 
 
-def _parameters(properties: JsonObject, at: Place) -> tuple[JsonObject, list[str]]:
+def _parameters(properties: JsonObject, at: ProblemPath) -> tuple[JsonObject, list[str]]:
     """Return the schemas by name, and the names that are required beside a schema or in a list."""
     misplaced = properties.get("required")
     named = {name: child for name, child in properties.items() if name != "required" or not isinstance(child, list)}
@@ -372,7 +371,7 @@ def _parameters(properties: JsonObject, at: Place) -> tuple[JsonObject, list[str
     return {name: _schema(child, (*at, name)) for name, child in named.items()}, required
 
 
-def _schema(child: SchemaPart, at: Place) -> SchemaPart:
+def _schema(child: SchemaPart, at: ProblemPath) -> SchemaPart:
     if isinstance(child, str) and child and (kind := parse_type(child)) is not None:
         return kind
     if not isinstance(child, dict | bool):
@@ -380,7 +379,7 @@ def _schema(child: SchemaPart, at: Place) -> SchemaPart:
     return json_types(child, at)
 
 
-def _of_type(named: Json, at: Place) -> JsonObject:
+def _of_type(named: Json, at: ProblemPath) -> JsonObject:
     """Return the keywords of JSON Schema for a schema's `type`."""
     if isinstance(named, str | list):
         kind = union_of(parse_type(str(each)) for each in (named if isinstance(named, list) else [named]))

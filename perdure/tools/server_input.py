@@ -10,9 +10,9 @@ from typing import Final
 from pydantic import Field
 
 from perdure.errors import JsonError, clip
-from perdure.values.characters import visible_lines
 from perdure.values.json import Json, JsonObject, WireModel, dumps, loads, shorten
 from perdure.values.limits import MAX_SERVER_ANSWER, MAX_SERVER_FIELDS
+from perdure.values.messages import visible_lines
 from perdure.values.schemas import Schema
 
 _TYPES: Final = ("string", "number", "integer", "boolean", "array")

@@ -82,7 +82,7 @@ MAX_BITS: Final = int(MAX_DIGITS * 3.32)
 MAX_WIDTH: Final = 999
 """Characters that a format pads to, and digits after its point."""
 
-Operation: TypeAlias = Callable[[EvaluationSteps, Json, Json], Json]
+OperatorFunction: TypeAlias = Callable[[EvaluationSteps, Json, Json], Json]
 
 
 class FormulaUseError(Exception):
@@ -114,7 +114,7 @@ def is_number(value: Json) -> TypeIs[int | float]:
     return isinstance(value, (int, float))  # a union takes twice as long
 
 
-def _numbers(sign: str, do: Callable[[float, float], complex]) -> Operation:
+def _numbers(sign: str, do: Callable[[float, float], complex]) -> OperatorFunction:
     def calculate(steps: EvaluationSteps, a: Json, b: Json) -> Json:
         if not (is_number(a) and is_number(b)):
             raise FormulaUseError(f"{kind(a)} {sign} {kind(b)} is not defined")
@@ -162,7 +162,7 @@ def _power(steps: EvaluationSteps, a: Json, b: Json) -> Json:
     return _raised(steps, a, b)
 
 
-OPERATORS: Final[Mapping[str, Operation]] = {
+OPERATORS: Final[Mapping[str, OperatorFunction]] = {
     "Add": _add,
     "Sub": _numbers("-", operator.sub),
     "Mult": _multiply,
@@ -180,7 +180,7 @@ def _equal(steps: EvaluationSteps, a: Json, b: Json) -> bool:
 
 
 # Any: two values whose order Python does not know are an error of the formula.
-def _ordered(sign: str, do: Callable[[Any, Any], bool]) -> Operation:
+def _ordered(sign: str, do: Callable[[Any, Any], bool]) -> OperatorFunction:
     def compare(steps: EvaluationSteps, a: Json, b: Json) -> bool:
         if isinstance(a, str | list) and isinstance(b, type(a)):
             steps.weigh(a if len(a) <= len(b) else b)
@@ -211,7 +211,7 @@ def _contains(steps: EvaluationSteps, a: Json, b: Json) -> bool:
     raise FormulaUseError(f"{kind(b)} contains nothing")
 
 
-COMPARISONS: Final[Mapping[str, Operation]] = {
+COMPARISONS: Final[Mapping[str, OperatorFunction]] = {
     "Eq": _equal,
     "NotEq": lambda steps, a, b: not _equal(steps, a, b),
     "Lt": _ordered("<", operator.lt),
@@ -293,11 +293,11 @@ def _sum(steps: EvaluationSteps, values: Json, start: Json = 0) -> Json:
     return total
 
 
-Key: TypeAlias = Callable[[Json], Json] | None
+SortKey: TypeAlias = Callable[[Json], Json] | None
 
 
 def _ranked(
-    steps: EvaluationSteps, values: list[Json], key: Key
+    steps: EvaluationSteps, values: list[Json], key: SortKey
 ) -> list[Any]:  # not all can be compared: Python decides
     """Return the values of the sort key; the comparisons are counted."""
     by = values if key is None else [key(value) for value in values]
@@ -305,7 +305,7 @@ def _ranked(
     return by
 
 
-def _sorted(steps: EvaluationSteps, values: Json, *, key: Key = None, reverse: Json = False) -> Json:
+def _sorted(steps: EvaluationSteps, values: Json, *, key: SortKey = None, reverse: Json = False) -> Json:
     listed = items(steps, values)
     by = _ranked(steps, listed, key)
     try:
@@ -319,7 +319,7 @@ _NONE: Final[Any] = object()  # in the place of a default, which may be any valu
 
 
 def _extreme(name: str, pick: Callable[..., int]) -> Callable[..., Json]:
-    def extreme(steps: EvaluationSteps, *values: Json, key: Key = None, default: Json = _NONE) -> Json:
+    def extreme(steps: EvaluationSteps, *values: Json, key: SortKey = None, default: Json = _NONE) -> Json:
         listed = items(steps, values[0]) if len(values) == 1 else list(values)
         if not listed:
             if default is _NONE or len(values) > 1:

@@ -24,8 +24,8 @@ from perdure.values._formula_functions import (
     OPERATORS,
     EvaluationSteps,
     FormulaUseError,
-    Key,
     OutOfStepsError,
+    SortKey,
     as_text,
     at_place,
     call_method,
@@ -56,7 +56,7 @@ class Frame:
     variables: dict[str, Json] = field(default_factory=dict)
 
 
-Step: TypeAlias = Callable[[Frame], Json]
+FormulaStep: TypeAlias = Callable[[Frame], Json]
 
 
 def wrong(node: ast.AST, message: str) -> NoReturn:
@@ -73,14 +73,14 @@ class Nodes:
         self._perhaps = 0
         """Above 0 in a part that is only evaluated under a condition: `rows[0].n if rows else 0`."""
 
-    def read(self, node: ast.expr) -> Step:
+    def read(self, node: ast.expr) -> FormulaStep:
         made = getattr(self, f"_node_{type(node).__name__.lower()}", None)
         if made is None:
             wrong(node, f"{_shown(node)} cannot stand in an expression; {_INSTEAD.get(type(node), _ALLOWED)}")
         if self._depth == MAX_NESTED:
             wrong(node, f"this is nested too deeply; at most {MAX_NESTED} levels are read")
         self._depth += 1
-        step: Step = made(node)
+        step: FormulaStep = made(node)
         self._depth -= 1
         if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in self.bound):
             return step  # it counts itself, and cannot fail: most of a large evaluation are these
@@ -106,19 +106,19 @@ class Nodes:
 
         return counted
 
-    def _read_perhaps(self, node: ast.expr) -> Step:
+    def _read_perhaps(self, node: ast.expr) -> FormulaStep:
         self._perhaps += 1
         step = self.read(node)
         self._perhaps -= 1
         return step
 
-    def _reference(self, kind: str, path: Path) -> Step:
+    def _reference(self, kind: str, path: Path) -> FormulaStep:
         at = self.references.setdefault(Reference(kind, path), len(self.references))
         return lambda frame: frame.values[at]
 
     # Literals.
 
-    def _node_constant(self, node: ast.Constant) -> Step:
+    def _node_constant(self, node: ast.Constant) -> FormulaStep:
         value = node.value
         if value is not None and not isinstance(value, bool | int | float | str):
             wrong(node, f"{_shown(node)} is not JSON")
@@ -136,7 +136,7 @@ class Nodes:
 
         return constant
 
-    def _node_list(self, node: ast.List) -> Step:
+    def _node_list(self, node: ast.List) -> FormulaStep:
         parts = [
             (isinstance(item, ast.Starred), self.read(item.value if isinstance(item, ast.Starred) else item))
             for item in node.elts
@@ -151,10 +151,10 @@ class Nodes:
 
         return make
 
-    def _node_tuple(self, node: ast.Tuple) -> Step:
+    def _node_tuple(self, node: ast.Tuple) -> FormulaStep:
         return self._node_list(ast.copy_location(ast.List(node.elts, ast.Load()), node))
 
-    def _node_joinedstr(self, node: ast.JoinedStr) -> Step:
+    def _node_joinedstr(self, node: ast.JoinedStr) -> FormulaStep:
         parts = [self.read(part) for part in node.values]
 
         def join(frame: Frame) -> str:
@@ -164,7 +164,7 @@ class Nodes:
 
         return join
 
-    def _node_formattedvalue(self, node: ast.FormattedValue) -> Step:
+    def _node_formattedvalue(self, node: ast.FormattedValue) -> FormulaStep:
         value, spec = self.read(node.value), ""
         if isinstance(node.format_spec, ast.JoinedStr):
             fixed = [str(part.value) for part in node.format_spec.values if isinstance(part, ast.Constant)]
@@ -186,7 +186,7 @@ class Nodes:
 
     # Names, keys and places.
 
-    def _node_name(self, node: ast.Name) -> Step:
+    def _node_name(self, node: ast.Name) -> FormulaStep:
         name = node.id
         if name in self.bound:
 
@@ -205,10 +205,10 @@ class Nodes:
             wrong(node, f"{name!r} is a function: write {name}(…)")
         return self._reference(name, ())
 
-    def _node_attribute(self, node: ast.Attribute) -> Step:
+    def _node_attribute(self, node: ast.Attribute) -> FormulaStep:
         return self._path(node) or self._key_of(node.value, node.attr)
 
-    def _node_subscript(self, node: ast.Subscript) -> Step:
+    def _node_subscript(self, node: ast.Subscript) -> FormulaStep:
         if (step := self._path(node)) is not None:
             return step
         if isinstance(node.slice, ast.Slice):
@@ -216,7 +216,7 @@ class Nodes:
         value, at = self.read(node.value), self.read(node.slice)
         return lambda frame: at_place(frame.steps, value(frame), at(frame))
 
-    def _path(self, node: ast.expr) -> Step | None:
+    def _path(self, node: ast.expr) -> FormulaStep | None:
         """Return a step for a chain of keys and places that is a reference, because it begins with a kind.
 
         In a part that may not be evaluated, only the beginning of the chain has to exist: a result, or all of another
@@ -237,11 +237,11 @@ class Nodes:
             return None
         return self._reference(node.id, tuple(reversed(steps)))
 
-    def _key_of(self, node: ast.expr, name: str) -> Step:
+    def _key_of(self, node: ast.expr, name: str) -> FormulaStep:
         value = self.read(node)
         return lambda frame: at_place(frame.steps, value(frame), name)
 
-    def _slice(self, node: ast.expr, bounds: ast.Slice) -> Step:
+    def _slice(self, node: ast.expr, bounds: ast.Slice) -> FormulaStep:
         value = self.read(node)
         parts = [self.read(bound) if bound is not None else None for bound in (bounds.lower, bounds.upper, bounds.step)]
 
@@ -265,7 +265,7 @@ class Nodes:
 
     # Operators.
 
-    def _node_binop(self, node: ast.BinOp) -> Step:
+    def _node_binop(self, node: ast.BinOp) -> FormulaStep:
         do = OPERATORS.get(type(node.op).__name__)
         if do is None:
             wrong(node, f"{_shown(node)}: of operators there are + - * / // % **")
@@ -282,7 +282,7 @@ class Nodes:
 
         return calculate
 
-    def _node_unaryop(self, node: ast.UnaryOp) -> Step:
+    def _node_unaryop(self, node: ast.UnaryOp) -> FormulaStep:
         value = self.read(node.operand)
         if isinstance(node.op, ast.Not):
             return lambda frame: not value(frame)
@@ -298,7 +298,7 @@ class Nodes:
 
         return signed
 
-    def _node_boolop(self, node: ast.BoolOp) -> Step:
+    def _node_boolop(self, node: ast.BoolOp) -> FormulaStep:
         first, *rest = node.values
         parts = [self.read(first), *map(self._read_perhaps, rest)]
         ends = isinstance(node.op, ast.Or)
@@ -313,7 +313,7 @@ class Nodes:
 
         return decide
 
-    def _node_compare(self, node: ast.Compare) -> Step:
+    def _node_compare(self, node: ast.Compare) -> FormulaStep:
         first = self.read(node.left)
         rest = [
             (COMPARISONS[type(sign).__name__], self.read(value))
@@ -334,7 +334,7 @@ class Nodes:
 
         return compare
 
-    def _node_ifexp(self, node: ast.IfExp) -> Step:
+    def _node_ifexp(self, node: ast.IfExp) -> FormulaStep:
         test, body, other = self.read(node.test), self._read_perhaps(node.body), self._read_perhaps(node.orelse)
         return lambda frame: body(frame) if test(frame) else other(frame)
 
@@ -373,11 +373,11 @@ _METHODS: Final = frozenset(name for methods in METHODS.values() for name in met
 class FormulaParser(Nodes):
     """A translator of the allowed nodes into steps, which records the references."""
 
-    def _node_set(self, node: ast.Set) -> Step:
+    def _node_set(self, node: ast.Set) -> FormulaStep:
         make = self._node_list(ast.copy_location(ast.List(node.elts, ast.Load()), node))
         return lambda frame: FUNCTIONS["set"](frame.steps, make(frame))
 
-    def _node_dict(self, node: ast.Dict) -> Step:
+    def _node_dict(self, node: ast.Dict) -> FormulaStep:
         pairs = [
             (self.read(key) if key is not None else None, self.read(value))
             for key, value in zip(node.keys, node.values, strict=True)
@@ -399,7 +399,7 @@ class FormulaParser(Nodes):
 
         return make
 
-    def _node_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> Step:
+    def _node_listcomp(self, node: ast.ListComp | ast.GeneratorExp) -> FormulaStep:
         with_variables, make = self._loops(node, node.generators, [node.elt])
         element = make[0]
 
@@ -410,11 +410,11 @@ class FormulaParser(Nodes):
 
     _node_generatorexp = _node_listcomp
 
-    def _node_setcomp(self, node: ast.SetComp) -> Step:
+    def _node_setcomp(self, node: ast.SetComp) -> FormulaStep:
         collect = self._node_listcomp(ast.copy_location(ast.ListComp(node.elt, node.generators), node))
         return lambda frame: FUNCTIONS["set"](frame.steps, collect(frame))
 
-    def _node_dictcomp(self, node: ast.DictComp) -> Step:
+    def _node_dictcomp(self, node: ast.DictComp) -> FormulaStep:
         with_variables, (key, value) = self._loops(node, node.generators, [node.key, node.value])
 
         def collect(frame: Frame) -> dict[str, Json]:
@@ -424,10 +424,10 @@ class FormulaParser(Nodes):
 
     def _loops(
         self, node: ast.expr, generators: list[ast.comprehension], made: list[ast.expr]
-    ) -> tuple[Callable[[Frame], Iterator[None]], list[Step]]:
+    ) -> tuple[Callable[[Frame], Iterator[None]], list[FormulaStep]]:
         """Return the loops of a comprehension, and the results that it makes within them."""
         before = list(self.bound)
-        loops: list[tuple[Step, ast.expr, list[Step]]] = []
+        loops: list[tuple[FormulaStep, ast.expr, list[FormulaStep]]] = []
         for generator in generators:
             if generator.is_async:
                 wrong(node, "async has no place in an expression")
@@ -458,13 +458,13 @@ class FormulaParser(Nodes):
 
         return scoped, steps
 
-    def _node_lambda(self, node: ast.Lambda) -> Step:
+    def _node_lambda(self, node: ast.Lambda) -> FormulaStep:
         wrong(
             node,
             "a lambda can only be the key of sorted, min or max: key=lambda item: item.size; write [… for item in list if …]",
         )
 
-    def _ranking(self, node: ast.expr) -> Callable[[Frame], Key]:
+    def _ranking(self, node: ast.expr) -> Callable[[Frame], SortKey]:
         """Return a step that makes a function of `key=lambda item: …`."""
         if isinstance(node, ast.Constant) and node.value is None:
             return lambda frame: None
@@ -489,7 +489,7 @@ class FormulaParser(Nodes):
 
         return make
 
-    def _node_call(self, node: ast.Call) -> Step:
+    def _node_call(self, node: ast.Call) -> FormulaStep:
         if any(isinstance(each, ast.Starred) for each in node.args) or any(each.arg is None for each in node.keywords):
             wrong(node, "arguments are written one by one, without *")
         given = [self.read(each) for each in node.args]
@@ -520,7 +520,7 @@ class FormulaParser(Nodes):
 
         return call
 
-    def _method(self, node: ast.Call, func: ast.Attribute, arguments: list[Step]) -> Step:
+    def _method(self, node: ast.Call, func: ast.Attribute, arguments: list[FormulaStep]) -> FormulaStep:
         if node.keywords:
             wrong(node, "methods take no arguments by name here")
         if func.attr not in _METHODS:
@@ -581,7 +581,7 @@ class Formula:
 
     text: str
     references: tuple[Reference, ...]
-    step: Step = field(repr=False, compare=False)
+    step: FormulaStep = field(repr=False, compare=False)
 
     def evaluate(self, values: Sequence[Json], steps: EvaluationSteps | None = None) -> Json:
         """Return the formula's value, which is JSON: numbers finite, the work bounded by `steps`. Raises

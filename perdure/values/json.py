@@ -26,6 +26,8 @@ else:
     Json = ReadOnlyJson = Any
 _EXACT: Final = 2.0**53
 """Below it, every whole number is a float of its own."""
+SchemaPart: TypeAlias = Any
+"""A part of a schema. The meta-schema has checked it, or checks it later, and says what the keywords' values are."""
 JsonObject: TypeAlias = dict[str, Any]
 """An object whose reader knows its keys: a schema, or the code that wrote it, says what their values are."""
 PathPart: TypeAlias = str | int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias, TypeGuard, TypeVar, get_args
 
@@ -105,6 +107,11 @@ def _check_open(open_calls: Iterable[str], index: int, where: str) -> None:
 def _wrong(where: str, index: int, words: str) -> AgentError:
     return AgentError.of([problem_at((where, index), words)])
 
+
+_IGNORED: Final = re.compile(
+    "[\\u034f\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u2065\\u2800\\u3164\\ufe00-\\ufe0f\\uffa0\\ufff0-\\ufff8\\U0001d173-\\U0001d17a\\U000e0000-\\U000e0fff]"
+)
+"""Unicode's `Default_Ignorable_Code_Point` where Python calls the character printable, and the blank of Braille."""
 
 NEWEST: Final = 24_000
 """Characters of a history that stay after it was too long: the context of the smallest models of today, with as much
@@ -276,7 +283,7 @@ _Typed: TypeAlias = Annotated[
     | FeedbackMessage,
     Field(discriminator="type"),
 ]
-Message: TypeAlias = _Typed | ChatMessage
+ContextMessage: TypeAlias = _Typed | ChatMessage
 AnyData: TypeAlias = InputMessage | StateMessage | DataMessage
 
 _ADAPTER: TypeAdapter[_Typed] = TypeAdapter(_Typed)
@@ -286,10 +293,10 @@ CLASSES: Final[dict[str, type[BaseModel]]] = {
 TYPES: Final = tuple(CLASSES)
 
 
-def parse_messages(items: Sequence[Json], *, where: str = "context") -> list[Message]:
+def parse_messages(items: Sequence[Json], *, where: str = "context") -> list[ContextMessage]:
     """Parse a context. Raises `AgentError` with all problems, each with the index of the message and the accepted form
     (R2.1, R2.8)."""
-    messages: list[Message] = []
+    messages: list[ContextMessage] = []
     problems: list[Problem] = []
     for index, item in enumerate(items):
         try:
@@ -308,7 +315,7 @@ def parse_messages(items: Sequence[Json], *, where: str = "context") -> list[Mes
     return messages
 
 
-def _parse(item: Json) -> Message:
+def _parse(item: Json) -> ContextMessage:
     """Parse one message. Raises `ValidationError`, or `AgentError` for an item that is not meant as a message."""
     if not is_message(item):
         words = f"is not a message: expected an object with a 'type', one of {', '.join(TYPES)}, or a 'role'"
@@ -338,7 +345,7 @@ class MergedMessages(BaseModel):
     """Index of the last of them: the model sees them there (R2.7)."""
 
 
-def merge_data(messages: Iterable[Message]) -> list[MergedMessages]:
+def merge_data(messages: Iterable[ContextMessage]) -> list[MergedMessages]:
     """Merge by kind and instance, in the order of first appearance; later data wins, objects merge deeply (R2.6)."""
     merged: dict[tuple[str, str | None], MergedMessages] = {}
     for place, message in enumerate(messages):
@@ -409,3 +416,14 @@ class SessionRules(BaseModel):
     def over(self, below: SessionRules) -> SessionRules:
         """Return these rules, completed by those of the other level."""
         return below.model_copy(update=self.model_dump(exclude_none=True))
+
+
+def is_visible(char: str) -> bool:
+    """Whether a person sees a character, or the blank."""
+    return char.isprintable() and not _IGNORED.match(char)
+
+
+def visible_lines(text: str) -> str:
+    """Return the text without characters that nobody sees. Lines stay lines."""
+    blanks = (" " if unicodedata.category(char) == "Zs" else char for char in text)
+    return "".join(char for char in blanks if char in "\n\t" or is_visible(char))

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from perdure.errors import Problem
 from perdure.values.json import Json, PathPart, json_path, shorten, without_comments
 
-Place: TypeAlias = tuple[PathPart, ...]
+ProblemPath: TypeAlias = tuple[PathPart, ...]
 
 _MUST: Final = {
     "string_type": "must be text",
@@ -62,15 +62,15 @@ def problem_at(place: Sequence[PathPart], words: str) -> Problem:
 
 
 def problems_of(
-    error: ValidationError, document: Json = None, *, model: object = None, at: Place = (), skip: int = 0
+    error: ValidationError, document: Json = None, *, model: object = None, at: ProblemPath = (), skip: int = 0
 ) -> list[Problem]:
     """Return all problems of a pydantic error about the `document`, which has to be a `model` and stands at `at`.
 
     `skip`: steps of its places that are left out at the start. The errors of one value are one problem, however many
     kinds of value it might have been. After `MOST` problems, one reports that there are more.
     """
-    found: dict[Place, list[str]] = {}
-    instead: set[Place] = set()
+    found: dict[ProblemPath, list[str]] = {}
+    instead: set[ProblemPath] = set()
     for each in error.errors(include_url=False):
         missing = each["type"] == "missing"
         place = _place(each["loc"][skip:], document, missing=missing)
@@ -92,7 +92,7 @@ def _either(words: Sequence[str]) -> str:
     return " or ".join([*(each.partition(", not ")[0] for each in words[:-1]), words[-1]])
 
 
-def _place(steps: Sequence[PathPart], document: Json, *, missing: bool) -> Place:
+def _place(steps: Sequence[PathPart], document: Json, *, missing: bool) -> ProblemPath:
     """Return the steps of the document itself; between them pydantic names the kinds of value that it tried."""
     if document is None:
         return tuple(steps)
@@ -111,7 +111,7 @@ def _place(steps: Sequence[PathPart], document: Json, *, missing: bool) -> Place
     return tuple(place)
 
 
-def _words(error: ErrorDetails, place: Place, keys: Sequence[str]) -> str:
+def _words(error: ErrorDetails, place: ProblemPath, keys: Sequence[str]) -> str:
     kind, found = error["type"], error["input"]
     if kind == "extra_forbidden":
         return none_of(str(place[-1]) if place else "it", "key", keys)
@@ -129,7 +129,7 @@ def _words(error: ErrorDetails, place: Place, keys: Sequence[str]) -> str:
     return plain if plain == message else plain + got
 
 
-def _keys(model: object, place: Place) -> list[str]:
+def _keys(model: object, place: ProblemPath) -> list[str]:
     """Return the keys that an object at this place of a model's document may have."""
     for step in place:
         if isinstance(model, type) and issubclass(model, BaseModel):

@@ -1,6 +1,6 @@
 """JSON Schema, drafts 4 to 2020-12: validation of values and templates within a bounded number of steps.
 
-The nodes of `perdure.values.schema_nodes` decide fast whether a value fits, and their patterns run in linear time. The
+The nodes of `perdure.values._schema_nodes` decide fast whether a value fits, and their patterns run in linear time. The
 validators of `jsonschema`, counted in steps, give the texts of errors.
 """
 
@@ -26,22 +26,20 @@ from referencing import jsonschema as specifications
 from referencing.jsonschema import lookup_recursive_ref
 
 from perdure.errors import JsonError
-from perdure.values.json import Json, JsonObject, dumps, json_path, loads, shorten
-from perdure.values.limits import COSTLY, MOST_STEPS, CheckBudget, CheckSteps, TooMuchError
-from perdure.values.references import Path
-from perdure.values.schema_nodes import (
+from perdure.values._schema_nodes import (
     MAKERS,
     NOWHERE,
     Draft,
     PatternError,
-    SchemaPart,
     UncoveredError,
     Verdicts,
     all_distinct,
     compile_pattern,
-    pattern_problem,
     step_into,
 )
+from perdure.values.json import Json, JsonObject, SchemaPart, dumps, json_path, loads, shorten
+from perdure.values.limits import COSTLY, MOST_STEPS, CheckBudget, CheckSteps, TooMuchError
+from perdure.values.references import Path
 from perdure.values.templates import EXPR, has_reference, is_expression, without_formulas
 
 Validator: TypeAlias = Any
@@ -196,6 +194,15 @@ def reference_problem(schema: SchemaPart, draft: Draft) -> str | None:
     return None
 
 
+def pattern_problem(text: str) -> str | None:
+    """Return why the pattern cannot be used, or `None`."""
+    try:
+        compile_pattern(text)
+    except PatternError as error:
+        return str(error)
+    return None
+
+
 def patterns_problem(schema: SchemaPart) -> str | None:
     """Return which pattern cannot be checked in linear time, or `None`."""
     for part in subschemas(schema):
@@ -243,7 +250,7 @@ def _statically(part: SchemaPart) -> SchemaPart:
     return plain
 
 
-# These validators give the texts of errors, and decide where the nodes of `perdure.values.schema_nodes` cannot.
+# These validators give the texts of errors, and decide where the nodes of `perdure.values._schema_nodes` cannot.
 
 _KEYWORD: Final = 40
 """Steps for one keyword on one value: it takes some 5 to 15 µs."""
@@ -310,7 +317,7 @@ _ASSERTIONS: Final = frozenset(
         *("minItems", "maxItems", "minProperties", "maxProperties"),
     }
 )
-"""Keywords whose verdict the nodes of `perdure.values.schema_nodes` give."""
+"""Keywords whose verdict the nodes of `perdure.values._schema_nodes` give."""
 
 
 def _counted(check: Keyword) -> Keyword:

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Collection, Container, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from operator import is_
-from typing import Any, Final, TypeAlias, TypeGuard
+from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
 from perdure.errors import FormulaError, ReferenceSyntaxError, TooLargeError, clip
 from perdure.values._formula_functions import EvaluationSteps
 from perdure.values.formulas import Formula, parse_formula
-from perdure.values.json import MAX_PASSED, Json, JsonObject, depth_of, dumps, shorten
+from perdure.values.json import MAX_PASSED, Json, JsonObject, WireModel, depth_of, dumps, shorten
 from perdure.values.limits import MAX_PAYLOAD, MAX_TEXT, MAX_TEXTS, MAX_TEXTS_KEPT, CheckBudget, bytes_text
 from perdure.values.references import (
     DAGGER,
@@ -25,7 +25,40 @@ from perdure.values.references import (
     references,
 )
 from perdure.values.sizes import Sizes, TooManyBytesError
-from perdure.values.text_forms import AS_JSON, PLAIN, TextForm
+
+
+class TextForm(WireModel, frozen=True):
+    """The way in which a text shows an output."""
+
+    kind: Literal["text", "json", "member", "remark"] = "text"
+    """`text`: the output is this text. `json`: the text is the output's JSON. `member`: the text is the only member of
+    the output. `remark`: the text is no output."""
+    member: str | None = None
+    """Name of the only member."""
+
+    def event_data(self) -> JsonObject:
+        """Return the keys of an event's data; none for a plain text."""
+        data: JsonObject = {} if self.kind == "text" else {"form": self.kind}
+        return data if self.member is None else {**data, "member": self.member}
+
+    @classmethod
+    def of_event(cls, data: JsonObject) -> TextForm:
+        """Return the form that an event's data names."""
+        return cls.model_validate({"kind": data.get("form", "text"), "member": data.get("member")})
+
+
+PLAIN: Final = TextForm()
+AS_JSON: Final = TextForm(kind="json")
+REMARK: Final = TextForm(kind="remark")
+
+
+def text_form(output: Json) -> TextForm:
+    """Return the form of the text that shows a whole output."""
+    if isinstance(output, dict) and len(output) == 1:
+        ((name, only),) = output.items()
+        return TextForm(kind="member", member=name) if isinstance(only, str) else AS_JSON
+    return PLAIN if output is None or isinstance(output, str) else AS_JSON
+
 
 _REMEMBERED: Final = 512
 """Characters of a text from which it is cached: below that making it again is as fast."""
@@ -223,14 +256,14 @@ class _Literal:
     value: Json
 
 
-_Node: TypeAlias = "_Literal | _Text | _Computed | Expression | dict[str, _Node] | list[_Node]"
+_TemplateNode: TypeAlias = "_Literal | _Text | _Computed | Expression | dict[str, _TemplateNode] | list[_TemplateNode]"
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
     """A JSON value with its strings parsed for references."""
 
-    node: _Node
+    node: _TemplateNode
     sites: tuple[TemplateSite, ...]
     computes: bool = False
     """Whether it contains a formula, perhaps one without references."""
@@ -265,7 +298,7 @@ class Template:
     def written_out(self) -> list[str]:
         """Return the members of an object, in its order, that contain a literal: text, a number, a formula."""
 
-        def has(node: _Node) -> bool:
+        def has(node: _TemplateNode) -> bool:
             if isinstance(node, dict | list):
                 return any(map(has, node.values() if isinstance(node, dict) else node)) or not node
             return isinstance(node, _Literal | _Text | _Computed)
@@ -286,7 +319,7 @@ EMPTY_TEMPLATE: Final = Template({}, ())
 class TemplateText(Iterator["str | None"]):
     """The text of a template's value, piece by piece: see `Template.text`."""
 
-    def __init__(self, node: _Node, lookup: Lookup, texts: TextBudget) -> None:
+    def __init__(self, node: _TemplateNode, lookup: Lookup, texts: TextBudget) -> None:
         self.form = PLAIN
         """Form of the text, once there is any."""
         self._pieces = self._of(node)
@@ -298,7 +331,7 @@ class TemplateText(Iterator["str | None"]):
     def __next__(self) -> str | None:
         return next(self._pieces)
 
-    def _of(self, node: _Node) -> Iterator[str | None]:
+    def _of(self, node: _TemplateNode) -> Iterator[str | None]:
         name, only = next(iter(node.items())) if isinstance(node, dict) and len(node) == 1 else (None, node)
         text = PLAIN if name is None else TextForm(kind="member", member=name)
         if isinstance(only, _Text):
@@ -313,7 +346,7 @@ class TemplateText(Iterator["str | None"]):
             self.form = text if isinstance(value, str) else AS_JSON
             yield value if isinstance(value, str) else "" if whole is None else dumps(whole)
 
-    def _json(self, node: _Node, level: int) -> Iterator[str | None]:
+    def _json(self, node: _TemplateNode, level: int) -> Iterator[str | None]:
         if isinstance(node, dict):
             yield "{"
             for number, (key, child) in enumerate(node.items()):
@@ -369,7 +402,7 @@ def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
     problems: list[TemplateProblem] = []
     formulas: list[Formula] = []
 
-    def walk(item: Json, path: tuple[str | int, ...]) -> _Node:
+    def walk(item: Json, path: tuple[str | int, ...]) -> _TemplateNode:
         if isinstance(item, str):
             return text(item, path)
         if not isinstance(item, dict) and not isinstance(item, list):
@@ -380,7 +413,7 @@ def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
             return computed(item, path) if looks_computed(item) else {k: walk(v, (*path, k)) for k, v in item.items()}
         return [walk(child, (*path, index)) for index, child in enumerate(item)]
 
-    def text(item: str, path: tuple[str | int, ...]) -> _Node:
+    def text(item: str, path: tuple[str | int, ...]) -> _TemplateNode:
         if DAGGER not in item:
             return _Literal(item)
         try:
@@ -394,7 +427,7 @@ def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
             sites.append(TemplateSite(path, node))
         return node
 
-    def computed(item: JsonObject, path: tuple[str | int, ...]) -> _Node:
+    def computed(item: JsonObject, path: tuple[str | int, ...]) -> _TemplateNode:
         text: str = item[EXPR]
         if not is_formula(item):
             return _Literal({EXPR: text.removeprefix(DAGGER * 2).replace(DAGGER * 2, DAGGER)})
@@ -430,7 +463,7 @@ def _is_plain(value: Json) -> bool:
 def map_expressions(template: Template, change: Callable[[Expression], Expression]) -> Template:
     """Return the template with every expression changed."""
 
-    def walk(node: _Node) -> _Node:
+    def walk(node: _TemplateNode) -> _TemplateNode:
         if isinstance(node, dict):
             return {key: walk(child) for key, child in node.items()}
         if isinstance(node, list):
@@ -543,7 +576,7 @@ def _closing_brace(text: str, start: int) -> int:
     raise ReferenceSyntaxError("'{†' opens a reference that no '}' closes; to write it as text use '{††'", start)
 
 
-def _resolve(node: _Node, lookup: Lookup, texts: TextBudget, steps: EvaluationSteps, level: int) -> Json:
+def _resolve(node: _TemplateNode, lookup: Lookup, texts: TextBudget, steps: EvaluationSteps, level: int) -> Json:
     if isinstance(node, dict):
         return {key: _resolve(child, lookup, texts, steps, level + 1) for key, child in node.items()}
     if isinstance(node, list):

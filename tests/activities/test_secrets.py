@@ -27,8 +27,8 @@ from perdure.hooks import BeforeToolCall
 from perdure.hosting._worker_parts import WorkerParts
 from perdure.hosting.connection import connect
 from perdure.hosting.settings import Settings
+from perdure.runs.caller_context import MASK
 from perdure.runs.event_stream import MaskedText
-from perdure.values.secret_names import MASK
 from tests.support import DONE, agent, harness, logged, serving
 from tests.timeouts import HANG
 

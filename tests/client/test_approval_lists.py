@@ -15,7 +15,7 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure import Agent, Perdure, Selection, tool
-from perdure.client.approvals import list_waiting, run_offers, waiting_below
+from perdure.client.approvals import list_waiting, requests_of_run, waiting_below
 from perdure.client.run_operations import start_run
 from perdure.errors import RunError
 from perdure.hosting._health import look
@@ -88,9 +88,9 @@ async def test_r7_8_pages_follow_each_other(dev_server: WorkflowEnvironment) -> 
         assert len(seen) == len(set(seen))
         whole, silent = await waiting_below(it.client, handles[0].id)
         assert ([one.offer.call for one in whole], silent) == (["0.0"], [])
-        assert await run_offers(it.client, handles[0].id, "9.9") == []
+        assert await requests_of_run(it.client, handles[0].id, "9.9") == []
         with pytest.raises(RunError, match="there is no run 'nobody'"):
-            await run_offers(it.client, "nobody")
+            await requests_of_run(it.client, "nobody")
         with pytest.raises(RunError, match="is not a page"):
             await list_waiting(it.client, page="†")
         for handle in handles:
@@ -149,7 +149,7 @@ async def test_r18_8_a_run_that_cannot_tell_says_why(dev_server: WorkflowEnviron
     async with Worker(client, task_queue=queue, workflows=[TooMuchWaits], workflow_runner=UnsandboxedWorkflowRunner()):
         handle = await client.start_workflow(AGENT_WORKFLOW, id="too-much", task_queue=queue)
         with pytest.raises(RunError) as met:
-            await run_offers(client, "too-much")
+            await requests_of_run(client, "too-much")
         found, why = await waiting_below(client, "too-much")
         await handle.terminate()
     assert "no worker answers" not in str(met.value)

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from perdure.errors import SettingsError
-from perdure.hosting.oidc import ClaimsError, OidcConfig, Person, check_rights
+from perdure.hosting.oidc import ClaimsError, OidcConfig, SignedInPerson, check_rights
 from perdure.values.json import JsonObject
 
 CLAIMS: JsonObject = {
@@ -30,7 +30,7 @@ def test_claims_become_a_person() -> None:
     mapped = config(
         tenant="org", roles="realm_access.roles", rights={"*": ("read",), "finance": ("approve",), "boss": ("*",)}
     )
-    assert mapped.person(CLAIMS) == Person("acme", "ann@example.com", ("finance", "staff"), ("approve", "read"))
+    assert mapped.person(CLAIMS) == SignedInPerson("acme", "ann@example.com", ("finance", "staff"), ("approve", "read"))
 
 
 def test_a_claims_name_may_hold_dots() -> None:

@@ -98,7 +98,7 @@ class World:
     def step(self) -> list[str]:
         self.task += 1
         self.loop.work(self.task, f"t{self.task}")
-        self.loop.forsaken.clear()
+        self.loop.abandoned.clear()
         starts = [start.call.id for start in self.loop.starts("now") if isinstance(start, StartCall)]
         self.started += starts
         if self.loop.stage in (RequestStage.SETTLED, RequestStage.REVISED):

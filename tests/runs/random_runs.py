@@ -17,10 +17,10 @@ from perdure.plan import Call, Failed, Returned
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.context import accept
 from perdure.runs.request_loop import CallEnded, PlanDecided, RequestLoop, RequestStage, ShowPlan
-from perdure.runs.rules import NEWEST
 from perdure.runs.run import RunState
 from perdure.runs.run_log import RunLog, RunStart
 from perdure.runs.run_player import RecordedRun
+from perdure.runs.version_switches import NEWEST
 from perdure.runs.views import run_view
 from perdure.runs.wire import PreparedWorker, RunInput
 from perdure.tools.tool import parse_tool
@@ -204,6 +204,6 @@ class _Driver:
         for start in loop.starts(""):
             if isinstance(start, ShowPlan):
                 continue
-        names, loop.forsaken, loop.ended = loop.forsaken, [], []
+        names, loop.abandoned, loop.ended = loop.abandoned, [], []
         gone = {str(loop.plan.request) if name == "plan" else name for name in names}
         self.run.approval_queue.withdraw([each for each in self.run.approval_queue.waiting.values() if each.id in gone])

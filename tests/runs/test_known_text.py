@@ -17,8 +17,8 @@ from perdure.runs._output import KnownText, resolve_output
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.event_stream import EventBuffer, RunEventReader
 from perdure.runs.request_loop import CallEnded, RequestLoop
-from perdure.runs.rules import NEWEST
 from perdure.runs.run import RunState
+from perdure.runs.version_switches import NEWEST
 from perdure.runs.wire import PreparedWorker
 from perdure.tools.tool import parse_tool
 from perdure.values.limits import MAX_REPLY

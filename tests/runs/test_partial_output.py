@@ -20,7 +20,7 @@ from perdure.runs.partial_output import PartialOutputEvents, PartialText
 from perdure.testing.scripted_model import write_answer
 from perdure.values.json import dumps
 from perdure.values.references import MISSING
-from perdure.values.text_forms import AS_JSON, PLAIN, REMARK, TextForm, text_form
+from perdure.values.templates import AS_JSON, PLAIN, REMARK, TextForm, text_form
 from tests.strategies import json_values
 
 LETTERS = st.text(alphabet='ab:,{}[]"\\é😀\n1', max_size=8)

@@ -14,7 +14,7 @@ from perdure.sessions.compaction import HeldEntries, compacted, cut_of
 from perdure.sessions.entries import CommandEntry, MessageEntry, RunEntry
 from perdure.sessions.fork import fork, run_number
 from perdure.sessions.recall import HITS, newest_first, oldest_first, recall
-from perdure.sessions.transcript import EntryList, Span, Transcript, TranscriptSnapshot
+from perdure.sessions.transcript import EntryList, SegmentSpan, Transcript, TranscriptSnapshot
 from perdure.values.json import Json, pack
 from perdure.values.media import PAGE
 from perdure.values.messages import parse_messages
@@ -36,7 +36,7 @@ class Session:
         transcript = self.transcript
         while old := transcript.old():
             if not transcript.spans or transcript.spans[-1].name != self.name:
-                transcript.spans.append(Span(name=self.name))
+                transcript.spans.append(SegmentSpan(name=self.name))
             span = transcript.spans[-1]
             self.segments[span.id(span.segments + 1)] = EntryList(entries=old)
             transcript.let_go(old[-1].n)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from perdure.values._schema_nodes import PatternError, UncoveredError, compile_pattern
 from perdure.values.limits import MOST_STEPS, CheckBudget, CheckSteps
-from perdure.values.schema_nodes import PatternError, UncoveredError, compile_pattern
 from perdure.values.schemas import VALIDATORS, Schema, draft_of
 from tests.cpu import Cpu
 

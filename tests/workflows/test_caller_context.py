@@ -11,10 +11,10 @@ from perdure import Agent, ToolContext, ToolError, hook, tool
 from perdure.approvals.requests import WaitingView
 from perdure.errors import AgentError, InputError, MessageRefusedError, RunExistsError, ToolDefinitionError
 from perdure.hooks import AfterToolCall, AgentEnd, BeforeAgentStart, BeforeToolCall, HookEvent, MessageReceived
+from perdure.runs.caller_context import check_context, masked_context, secrets_of
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
 from perdure.tools.decorator import tool_function
-from perdure.values.caller_context import check_context, masked_context, secrets_of
 from perdure.values.json import dumps
 from perdure.values.limits import MAX_CALLER_CONTEXT
 

@@ -34,7 +34,7 @@ from perdure.hosting.connection import data_converter
 from perdure.hosting.server import find_program
 from perdure.pages.adapter import pages
 from perdure.runs.events import Event, RunReset, parse_cursor
-from perdure.runs.rules import LEFT_CHILDREN_END, SINCE
+from perdure.runs.version_switches import LEFT_CHILDREN_END, SINCE
 from perdure.runs.wire import DECIDE, RUN_QUERY, RunResult, RunView
 from perdure.testing.scripted_model import ChatRequest
 from perdure.workflows.agent import AgentWorkflow

@@ -59,7 +59,7 @@ from perdure.client.selection import STATUSES, Selection
 from perdure.client.session import Session
 from perdure.client.tenancy import IdempotentStart
 from perdure.errors import RunEndedError, RunError, RunNotFoundError
-from perdure.gateway._keys import Key
+from perdure.gateway._keys import RequestKey
 from perdure.gateway.a2a._events import TaskUpdates, Update
 from perdure.gateway.a2a._messages import A2aMessage, decision_of, files_of, read
 from perdure.gateway.a2a._objects import (
@@ -396,11 +396,11 @@ class _MethodCall:
             context=self.caller.context,
         )
 
-    def _key(self, message: A2aMessage) -> Key:
+    def _key(self, message: A2aMessage) -> RequestKey:
         """Return the key of a text that decides, so that it does not become a message when it is sent again."""
         caller = self.caller
         wanted = IdempotentStart.of(caller.tenant, caller.sender, f"a2a:{message.id}", [message.task, message.text])
-        return Key(self._gateway.perdure, caller.tenant, wanted)
+        return RequestKey(self._gateway.perdure, caller.tenant, wanted)
 
     async def _own_run(self, id: str) -> Any:
         return await self._gateway.own_run(self.caller, id)

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from perdure.client.run_tree import RunTreeReader
 from perdure.client.session import Session
-from perdure.gateway._keys import Key
+from perdure.gateway._keys import RequestKey
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.answers import AnswerStream, Delivery, answers_of_results, deliver
 from perdure.gateway.bounds import read_json
@@ -42,7 +42,7 @@ def agui_adapter(gateway: Gateway) -> Adapter:
         agent = gateway.agents.get(request.path_params["agent"])
         body = await with_stored_files(gateway.perdure, await read_json(request), "messages", caller.tenant)
         agui_request = read(body)
-        key = Key.of(gateway, request, caller, body)
+        key = RequestKey.of(gateway, request, caller, body)
         session = gateway.perdure.session(agui_request.thread, tenant=caller.tenant, agent=agent)
         if agui_request.answers:
             caller.check(APPROVE, "decide what waits for a person")
@@ -82,7 +82,7 @@ async def _answer(
     agui_request: AguiRequest,
     run_id: str | None,
     settings: JsonObject,
-    key: Key | None,
+    key: RequestKey | None,
 ) -> Response:
     """Send messages and decisions, and then stream what follows. A refusal is a status, before anything is streamed.
 

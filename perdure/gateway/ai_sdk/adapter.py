@@ -16,7 +16,7 @@ from perdure.client.run import Run
 from perdure.client.run_tree import RunTreeReader
 from perdure.client.session import Session
 from perdure.errors import PerdureError, RunNotFoundError
-from perdure.gateway._keys import Key
+from perdure.gateway._keys import RequestKey
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.ai_sdk._events import UiMessageEvents, as_frame
 from perdure.gateway.ai_sdk._requests import PageChatRequest, read
@@ -26,7 +26,7 @@ from perdure.gateway.callers import APPROVE, READ, SEND, Caller, caller_of
 from perdure.gateway.errors import HttpError, as_problem_json, problem_of
 from perdure.gateway.files import with_stored_files
 from perdure.gateway.streams import EventStream
-from perdure.values.caller_context import read_context
+from perdure.runs.caller_context import read_context
 from perdure.values.json import JsonObject
 
 HEADERS: Final = {"x-vercel-ai-ui-message-stream": "v1"}
@@ -44,7 +44,7 @@ def ai_sdk_adapter(gateway: Gateway) -> Adapter:
         chat_request = read(body)
         source = gateway.client_source(caller, agent)
         chats = _Chats(gateway.perdure, caller, trees, lambda id: gateway.own_run(caller, id))
-        frames = await chats.answer(chat_request, agent, source, Key.of(gateway, request, caller, body))
+        frames = await chats.answer(chat_request, agent, source, RequestKey.of(gateway, request, caller, body))
         return EventStream(gateway, caller, frames, HEADERS, retry=False)
 
     async def resume(request: Request) -> Response:
@@ -73,7 +73,7 @@ class _Chats:
     """By default the API's own."""
 
     async def answer(
-        self, chat_request: PageChatRequest, agent: Agent[Any], source: str, key: Key | None = None
+        self, chat_request: PageChatRequest, agent: Agent[Any], source: str, key: RequestKey | None = None
     ) -> AsyncGenerator[str, None]:
         """Send the message and the decisions, and return the frames of what follows. Raises before anything is sent.
 

@@ -189,7 +189,7 @@ class Redeliver(WireModel):
     delivery: str = Field(min_length=1, max_length=1000, description="The delivery's key, `<run>/<reply>`.")
 
 
-class Fork(WireModel):
+class ForkForm(WireModel):
     """The place where another session is to begin."""
 
     at: str = Field(max_length=100, description="A run's number, or a Request's, `R.N`.")

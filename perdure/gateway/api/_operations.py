@@ -16,7 +16,7 @@ from starlette.routing import Route
 from typing_extensions import TypeVar
 
 from perdure.client.run import Run
-from perdure.gateway._keys import Key
+from perdure.gateway._keys import RequestKey
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import Caller, caller_of
@@ -66,9 +66,11 @@ class ApiRequest(Generic[BodyT, QueryT]):
         return str(self.request.path_params[place])
 
     @property
-    def key(self) -> Key | None:
+    def key(self) -> RequestKey | None:
         """The idempotency key in the header. Raises `RunError` for what is none."""
-        return Key.of(self.gateway, self.request, self.caller, self.body.model_dump(mode="json", exclude_unset=True))
+        return RequestKey.of(
+            self.gateway, self.request, self.caller, self.body.model_dump(mode="json", exclude_unset=True)
+        )
 
     async def run(self) -> Run[Any]:
         """The run that the path names. Raises `RunNotFoundError` for another tenant's as for none."""

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from perdure.client.session import Session
 from perdure.errors import RunTimeoutError
 from perdure.gateway.api._forms import (
-    Fork,
     ForkedSession,
+    ForkForm,
     Paged,
     RecallQuery,
     Redeliver,
@@ -108,7 +108,7 @@ async def compact(request: ApiRequest) -> Response:
     return answered({"compacted": await _session(request).compact(**_who(request))})
 
 
-async def fork(request: ApiRequest[Fork]) -> Response:
+async def fork(request: ApiRequest[ForkForm]) -> Response:
     forked = await _session(request).fork(request.body.at, request.body.session)
     return answered({"session": forked.key}, 201, {"Location": f"/v1/sessions/{quote(forked.key)}"})
 
@@ -217,7 +217,7 @@ SESSIONS: Final = (
         "Begin another session with the conversation and the results of this one.",
         fork,
         SEND,
-        body=Fork,
+        body=ForkForm,
         answers={201: ForkedSession},
     ),
     Operation("deleteSession", "DELETE", _S, "Delete a session and its runs.", delete, "delete", answers={204: None}),

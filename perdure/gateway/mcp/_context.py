@@ -18,30 +18,30 @@ from perdure.errors import PerdureError, RunNotFoundError
 from perdure.gateway.callers import APPROVE, Caller
 from perdure.gateway.errors import HttpError
 
-Context: TypeAlias = ServerRequestContext[Any, Request]
+McpContext: TypeAlias = ServerRequestContext[Any, Request]
 TASKS: Final = "io.modelcontextprotocol/tasks"
 """The extension by which a client of 2026-07-28 takes a task for a result."""
 
 
-def caller_in(context: Context) -> Caller:
+def caller_in(context: McpContext) -> Caller:
     """Return the caller, whom the gateway's frame has identified."""
     assert context.request is not None
     caller: Caller = context.request.state.caller
     return caller
 
 
-def is_modern(context: Context) -> bool:
+def is_modern(context: McpContext) -> bool:
     """Whether the client speaks 2026-07-28 or a later version, in which each request names what its client can do."""
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-def takes_tasks(context: Context) -> bool:
+def takes_tasks(context: McpContext) -> bool:
     """Whether the client of this request accepts a task in place of a result."""
     capabilities = context.session.client_capabilities
     return is_modern(context) and TASKS in ((capabilities and capabilities.extensions) or {})
 
 
-def check_takes_tasks(context: Context, task_id: str) -> None:
+def check_takes_tasks(context: McpContext, task_id: str) -> None:
     """Raise `MCPError` where the client has not declared the extension for tasks (-32021), or its header names another task (-32020)."""
     require_client_extension(context, TASKS)
     assert context.request is not None
@@ -50,7 +50,7 @@ def check_takes_tasks(context: Context, task_id: str) -> None:
         raise MCPError(types.HEADER_MISMATCH, words)
 
 
-def may_decide(context: Context) -> bool:
+def may_decide(context: McpContext) -> bool:
     """Whether the client can ask its user by a form, and its token may decide what waits for a person."""
     capabilities = context.session.client_capabilities
     elicitation = capabilities.elicitation if capabilities else None

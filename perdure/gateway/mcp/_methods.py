@@ -27,7 +27,7 @@ from perdure.gateway.errors import HttpError
 from perdure.gateway.files import load_files
 from perdure.gateway.mcp._context import (
     TASKS,
-    Context,
+    McpContext,
     as_mcp,
     caller_in,
     check_takes_tasks,
@@ -122,13 +122,13 @@ class McpMethods:
         self._calls: dict[str, Run[Any]] = {}
         """Calls that wait for their run here, by the beginning of its id."""
 
-    async def list_tools(self, context: Context, _: Any) -> types.ListToolsResult:
+    async def list_tools(self, context: McpContext, _: Any) -> types.ListToolsResult:
         caller_in(context).check("read", "look at agents")
         return types.ListToolsResult(
             tools=[tool_of(name, each) for name, each in self._gateway.agents.by_name().items()]
         )
 
-    async def as_task(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+    async def as_task(self, ctx: McpContext, call_next: CallNext) -> HandlerResult:
         """Answer a call of 2025-11-25 that asks for a task with it at once."""
         params = ctx.params or {}
         if is_modern(ctx) or ctx.method != "tools/call" or not isinstance(params.get("task"), Mapping):
@@ -139,7 +139,7 @@ class McpMethods:
         return {"task": written(task)}
 
     async def call_tool(
-        self, context: Context, params: types.CallToolRequestParams
+        self, context: McpContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult | JsonObject:
         """Run the agent and wait for its end, or for its client's user. A client that closes the connection, or cancels the request,
         cancels the run. Since 2026-07-28 a client that takes tasks gets one at once.
@@ -174,7 +174,7 @@ class McpMethods:
         finally:
             self._calls.pop(beginning, None)
 
-    async def _continue(self, context: Context, params: types.CallToolRequestParams, state: str) -> Run[Any]:
+    async def _continue(self, context: McpContext, params: types.CallToolRequestParams, state: str) -> Run[Any]:
         """Decide what the client's user has decided, and return the run that a call waits for. Raises `MCPError` for another's state."""
         caller = caller_in(context)
         caller.check("send", "run an agent")
@@ -191,7 +191,7 @@ class McpMethods:
         await self._decide(context, run, responses)
         return run
 
-    async def _decide(self, context: Context, run: Run[Any], responses: Mapping[str, Any]) -> None:
+    async def _decide(self, context: McpContext, run: Run[Any], responses: Mapping[str, Any]) -> None:
         """Decide in the run and below it. `responses`: by exact keys. What does not wait any more is left as it is."""
         caller = caller_in(context)
         caller.check(APPROVE, "decide what waits for a person")
@@ -223,7 +223,7 @@ class McpMethods:
         while not await self._gateway.perdure.cancel_runs(runs) and clock() < until:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_AGAIN)
 
-    async def task(self, context: Context, params: types.GetTaskRequestParams) -> JsonObject:
+    async def task(self, context: McpContext, params: types.GetTaskRequestParams) -> JsonObject:
         if not is_modern(context):
             with as_mcp():
                 return written(await self._task(context, params.task_id))
@@ -235,7 +235,7 @@ class McpMethods:
             result = None if view.status == "running" else await self._result(context, run)
         return detailed(view, created, waiting, result)
 
-    async def update_task(self, context: Context, params: _UpdateTaskParams) -> JsonObject:
+    async def update_task(self, context: McpContext, params: _UpdateTaskParams) -> JsonObject:
         """Decide what the client's user has decided in the run."""
         _check_method(context, "tasks/update", modern=True)
         check_takes_tasks(context, params.task_id)
@@ -243,7 +243,7 @@ class McpMethods:
             await self._decide(context, await self._own(context, params.task_id), params.input_responses)
         return {}
 
-    async def _result(self, context: Context, run: Run[Any]) -> types.CallToolResult:
+    async def _result(self, context: McpContext, run: Run[Any]) -> types.CallToolResult:
         """Return the result of a run once it has ended, with the files of its output beside it (R20.3)."""
         view = await run.wait()
         result = result_of(view)
@@ -252,7 +252,7 @@ class McpMethods:
         result.content += [block_of(file) for file in files]
         return result
 
-    async def task_result(self, context: Context, params: types.GetTaskPayloadRequestParams) -> JsonObject:
+    async def task_result(self, context: McpContext, params: types.GetTaskPayloadRequestParams) -> JsonObject:
         """Return the answer that `tools/call` would have given, as soon as there is one."""
         _check_method(context, "tasks/result", modern=False)
         with as_mcp():
@@ -260,7 +260,7 @@ class McpMethods:
             result = await self._result(context, run)
         return plain(result) | {"_meta": {_RELATED: {"taskId": run.id}}}
 
-    async def cancel_task(self, context: Context, params: types.CancelTaskRequestParams) -> JsonObject:
+    async def cancel_task(self, context: McpContext, params: types.CancelTaskRequestParams) -> JsonObject:
         if is_modern(context):
             check_takes_tasks(context, params.task_id)
         with as_mcp():
@@ -277,7 +277,7 @@ class McpMethods:
             await run.waited(_CANCELLED_WITHIN)
             return written(await self._task(context, run.id))
 
-    async def list_tasks(self, context: Context, params: types.PaginatedRequestParams) -> JsonObject:
+    async def list_tasks(self, context: McpContext, params: types.PaginatedRequestParams) -> JsonObject:
         _check_method(context, "tasks/list", modern=False)
         caller = caller_in(context)
         with as_mcp():
@@ -293,7 +293,7 @@ class McpMethods:
         more = {} if page.following is None else {"nextCursor": page.following}
         return {"tasks": [written(task) for task in tasks], **more}
 
-    async def _start(self, context: Context, params: Mapping[str, Any], beginning: str = "") -> Run[Any]:
+    async def _start(self, context: McpContext, params: Mapping[str, Any], beginning: str = "") -> Run[Any]:
         caller = caller_in(context)
         caller.check("send", "run an agent")
         agent = self._agent(params.get("name"))
@@ -315,7 +315,7 @@ class McpMethods:
             raise MCPError(types.INVALID_PARAMS, none_of(str(name), "tool", sorted(agents)))
         return agents[name]
 
-    async def _follow(self, context: Context, run: Run[Any]) -> Waiting:
+    async def _follow(self, context: McpContext, run: Run[Any]) -> Waiting:
         """Report the progress to a client that wants it, until the run ends, or waits for the client's user alone: return for what."""
         token = (context.meta or {}).get("progress_token")
         progress, steps = CallProgress(run.id), 0.0
@@ -333,7 +333,7 @@ class McpMethods:
         return ()
 
     async def _forms(
-        self, context: Context, run: Run[Any], progress: CallProgress
+        self, context: McpContext, run: Run[Any], progress: CallProgress
     ) -> AsyncGenerator[str | Waiting, None]:
         if may_decide(context):
             stream = AnswerStream(run, None, self._trees, progress, str, approves=True)
@@ -346,17 +346,17 @@ class McpMethods:
                 for form in progress.fold(event):
                     yield form
 
-    async def _own(self, context: Context, id: str) -> Run[Any]:
+    async def _own(self, context: McpContext, id: str) -> Run[Any]:
         caller = caller_in(context)
         caller.check("read", "look at a task")
         return await self._gateway.own_run(caller, id)
 
-    async def _task(self, context: Context, id: str) -> types.Task:
+    async def _task(self, context: McpContext, id: str) -> types.Task:
         run = await self._own(context, id)
         return task_of(await run.view(), (await run.started_at()).isoformat(timespec="milliseconds"))
 
 
-def _check_method(context: Context, method: str, *, modern: bool) -> None:
+def _check_method(context: McpContext, method: str, *, modern: bool) -> None:
     """Raise `MCPError` where the client's version of the protocol does not have the method."""
     if is_modern(context) is not modern:
         raise MCPError(types.METHOD_NOT_FOUND, "Method not found", data=method)
@@ -369,6 +369,6 @@ def _beginning(caller: Caller, session: str, request_id: object) -> str:
     return f"mcp-{digest([caller.tenant, caller.sender, session, str(request_id)])}-"
 
 
-def _session(context: Context) -> str:
+def _session(context: McpContext) -> str:
     assert context.request is not None
     return context.request.headers.get(SESSION, "")

@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 from perdure.agents.agent import Agent
 from perdure.errors import JsonError
 from perdure.gateway.adapter import Gateway
-from perdure.gateway.mcp._context import Context, as_mcp, caller_in
+from perdure.gateway.mcp._context import McpContext, as_mcp, caller_in
 from perdure.values.json import Json, JsonObject, dumps, loads
 from perdure.values.messages import ChatMessage, DataMessage, InputMessage, SystemMessage, TextMessage
 from perdure.values.problems import none_of
@@ -28,14 +28,14 @@ class Prompts:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    async def list_prompts(self, context: Context, _: Any) -> types.ListPromptsResult:
+    async def list_prompts(self, context: McpContext, _: Any) -> types.ListPromptsResult:
         with as_mcp():
             caller_in(context).check("read", "look at agents")
         return types.ListPromptsResult(
             prompts=[_prompt(name, agent) for name, agent in self._gateway.agents.by_name().items()]
         )
 
-    async def prompt(self, context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    async def prompt(self, context: McpContext, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         """Return what an agent's model reads first: its instructions, its data and the input. The input is validated as a run's."""
         with as_mcp():
             caller_in(context).check("read", "look at agents")

@@ -15,7 +15,7 @@ from perdure.errors import clip
 from perdure.gateway.adapter import Gateway
 from perdure.gateway.answers import with_output
 from perdure.gateway.callers import READ, Caller
-from perdure.gateway.mcp._context import Context, as_mcp, caller_in
+from perdure.gateway.mcp._context import McpContext, as_mcp, caller_in
 from perdure.gateway.mcp._prompts import JSON, MOST, Prompts
 from perdure.values.json import dumps
 
@@ -41,7 +41,7 @@ class Resources:
         self._gateway = gateway
         self._prompts = prompts
 
-    async def list_resources(self, context: Context, params: Any) -> types.ListResourcesResult:
+    async def list_resources(self, context: McpContext, params: Any) -> types.ListResourcesResult:
         """List the tenant's runs and their plans, the newest first."""
         caller = _reader(context)
         with as_mcp():
@@ -57,7 +57,7 @@ class Resources:
                     found.append(types.Resource(uri=uri, name=f"{name} {row.id}", description=about, mime_type=JSON))
         return types.ListResourcesResult(resources=found, next_cursor=page.following)
 
-    async def list_templates(self, context: Context, _: Any) -> types.ListResourceTemplatesResult:
+    async def list_templates(self, context: McpContext, _: Any) -> types.ListResourceTemplatesResult:
         _reader(context)
         return types.ListResourceTemplatesResult(
             resource_templates=[
@@ -66,7 +66,7 @@ class Resources:
             ]
         )
 
-    async def read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    async def read(self, context: McpContext, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         caller = _reader(context)
         missing = f"there is no resource {clip(params.uri, 200)!r}"
         found = _URI.fullmatch(params.uri)
@@ -83,7 +83,7 @@ class Resources:
             contents=[types.TextResourceContents(uri=params.uri, mime_type=JSON, text=text)]
         )
 
-    async def complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+    async def complete(self, context: McpContext, params: types.CompleteRequestParams) -> types.CompleteResult:
         """Complete an argument of a prompt, or the id of a run or a session in a resource's address."""
         caller, argument = _reader(context), params.argument
         with as_mcp():
@@ -103,7 +103,7 @@ class Resources:
         )
 
 
-def _reader(context: Context) -> Caller:
+def _reader(context: McpContext) -> Caller:
     caller = caller_in(context)
     with as_mcp():
         caller.check(READ, "look at runs and sessions")

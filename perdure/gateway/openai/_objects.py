@@ -21,7 +21,7 @@ from perdure.runs.wire import CallView, RunView
 from perdure.tools.definitions import plain_definition, with_own_names
 from perdure.values.json import Json, JsonObject, dumps
 
-Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+ResponseStatus: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 VIA: Final = "openai"
 """The prefix by which a decision names its response: `openai/2/1.0` is of the offer `1.0`, in the run's second leg."""
@@ -97,7 +97,7 @@ class FoundRun:
         view = self.below.get(ask.run) if ask.run else self.view
         return next((each for each in view.calls if each.id == ask.call), None) if view is not None else None
 
-    def status(self, leg: int) -> Status:
+    def status(self, leg: int) -> ResponseStatus:
         """Return the status of a response. One that waits is `completed`: its last items are what it waits for."""
         if leg < self.leg or (self.view.status == "running" and self.pauses):
             return "completed"
@@ -297,7 +297,7 @@ def response_object(id: ResponseId, found: FoundRun) -> JsonObject:
     }
 
 
-def empty_response(id: ResponseId, record: Record, run_id: str, status: Status) -> JsonObject:
+def empty_response(id: ResponseId, record: Record, run_id: str, status: ResponseStatus) -> JsonObject:
     """The response before anything of it is known. Beside OpenAI's keys `perdure` names the run."""
     return {
         "id": str(id),

@@ -25,7 +25,7 @@ from perdure.errors import (
     RunExistsError,
     RunNotFoundError,
 )
-from perdure.gateway._keys import Key, reused
+from perdure.gateway._keys import RequestKey, reused
 from perdure.gateway.adapter import Gateway, check_same_context
 from perdure.gateway.callers import Caller
 from perdure.gateway.errors import HttpError
@@ -274,12 +274,12 @@ NO_PREVIOUS: Final = "previous_response_not_found"
 class Idempotency:
     """A request's key, and what it names here (R10.1)."""
 
-    owned: Key
+    owned: RequestKey
     key: str
     """Of the session, or run, that it names."""
 
     @classmethod
-    def of(cls, caller: Caller, owned: Key) -> Idempotency:
+    def of(cls, caller: Caller, owned: RequestKey) -> Idempotency:
         return cls(owned, key_of(caller.tenant, caller.sender, owned.wanted.key))
 
     @property

@@ -17,7 +17,7 @@ from perdure.client.perdure import Perdure
 from perdure.client.run import Run
 from perdure.client.session import Session
 from perdure.errors import RunNotFoundError
-from perdure.gateway._keys import Key
+from perdure.gateway._keys import RequestKey
 from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.bounds import read_json
 from perdure.gateway.callers import READ, SEND, Caller, caller_of
@@ -372,7 +372,7 @@ class Routes:
         return JSONResponse({"id": id, "object": "conversation.deleted", "deleted": True})
 
     def _idempotency(self, request: Request, caller: Caller, body: JsonObject) -> Idempotency | None:
-        owned = Key.of(self._gateway, request, caller, body)
+        owned = RequestKey.of(self._gateway, request, caller, body)
         return None if owned is None else Idempotency.of(caller, owned)
 
     async def _stored(self, caller: Caller, id: ResponseId) -> FoundRun:

@@ -28,7 +28,7 @@ from perdure.models.requests import OutputForm, ReaderVocabulary
 from perdure.models.schemas import compose, make_strict
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, dumps, loads_commented, without_comments
-from perdure.values.text_forms import TextForm
+from perdure.values.templates import TextForm
 
 HOW_TO_PLAN: Final = """\
 You plan; an engine acts. Answer with one JSON object: {"calls": [{"_tool": name, parameters…, "_outputPath": "†state.name"}], "output": …}.

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from perdure.errors import CallError
 from perdure.tools.tool import Tool
 from perdure.values.json import MAX_DEPTH, Json, JsonObject, dumps
-from perdure.values.text_forms import TextForm
+from perdure.values.templates import TextForm
 
 
 @dataclass(frozen=True, slots=True)

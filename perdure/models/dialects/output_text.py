@@ -16,8 +16,7 @@ from perdure.models.dialects.common import FINAL_CHANNEL, CommentFilter, Thought
 from perdure.models.requests import OutputForm
 from perdure.values.json import MAX_DEPTH, Json, JsonObject, dumps, loads
 from perdure.values.references import DAGGER
-from perdure.values.templates import EXPR
-from perdure.values.text_forms import AS_JSON, PLAIN, REMARK, TextForm
+from perdure.values.templates import AS_JSON, EXPR, PLAIN, REMARK, TextForm
 
 
 def text_of(output: Json) -> str:

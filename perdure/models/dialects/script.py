@@ -25,7 +25,7 @@ from perdure.models.dialects.script_writer import is_name, write_calls
 from perdure.models.requests import ReaderVocabulary
 from perdure.tools.tool import Tool
 from perdure.values.json import LONG_INTEGER, Json, JsonObject, dumps, is_long_integer, shorten
-from perdure.values.text_forms import PLAIN
+from perdure.values.templates import PLAIN
 
 _TARGETS: Final = re.compile(r"(?:[A-Za-z_][\w., \[\]\"']* = )+")
 _INDENTED: Final = re.compile(r"\n\s+\S")

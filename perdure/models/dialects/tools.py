@@ -28,7 +28,7 @@ from perdure.models.requests import OutputForm, ReaderVocabulary
 from perdure.models.schemas import compose, function_schema
 from perdure.tools.tool import Tool
 from perdure.values.json import Json, JsonObject, dumps, loads, loads_commented
-from perdure.values.text_forms import TextForm
+from perdure.values.templates import TextForm
 
 _AROUND_NAME: Final = re.compile(r"^\s*(?:functions?[.:/])?|:\d+\s*$|\s*<[|｜].*$|\s+$", re.DOTALL)
 """The marks that servers leave around a function's name: a namespace, a number, the mark of a channel."""

@@ -27,8 +27,7 @@ from perdure.models.providers.chat_messages import (
     written_arguments,
 )
 from perdure.models.providers.claude import Claude, claude_of, signed_thoughts
-from perdure.values.json import Json, JsonObject, dumps, loads
-from perdure.values.schema_nodes import SchemaPart
+from perdure.values.json import Json, JsonObject, SchemaPart, dumps, loads
 
 _HOSTED: Final[dict[str, JsonObject]] = {
     "web_search": {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},  # the server pauses after 10

@@ -12,12 +12,10 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import re2
 
-from perdure.values.json import Json, JsonObject, ReadOnlyJson
+from perdure.values.json import Json, JsonObject, ReadOnlyJson, SchemaPart
 from perdure.values.limits import COSTLY, MOST_STEPS, SIZES_COUNTED, CheckSteps, TooMuchError
 
-SchemaPart: TypeAlias = Any
-"""A part of a schema. The meta-schema has checked it, or checks it later, and says what the keywords' values are."""
-Part: TypeAlias = Callable[[Any, CheckSteps], bool]
+Check: TypeAlias = Callable[[Any, CheckSteps], bool]
 """One keyword's verdict on a value of a type that it applies to: of the values that JSON has, these alone."""
 ALL: Final = (dict, list, str, int, float, bool, type(None))
 """The types of JSON."""
@@ -44,7 +42,7 @@ class SchemaNode:
 
     __slots__ = ("parts", "plain")
 
-    def __init__(self, parts: dict[type, tuple[Part, ...]]) -> None:
+    def __init__(self, parts: dict[type, tuple[Check, ...]]) -> None:
         self.parts = parts
         self.plain = frozenset(kind for kind, of_kind in parts.items() if not of_kind)
         """The types of which every value fits."""
@@ -101,7 +99,7 @@ class Maker(Protocol):
         """Return the target of a reference. Raises `UncoveredError` if that takes more than following a pointer."""
 
 
-def uncovered(maker: Maker, schema: JsonObject) -> Part:
+def uncovered(maker: Maker, schema: JsonObject) -> Check:
     def part(value: Json, steps: CheckSteps) -> bool:
         raise UncoveredError
 
@@ -210,15 +208,6 @@ class Pattern:
 def compile_pattern(text: str) -> Pattern:
     """Return the pattern, compiled once per process. Raises `PatternError`."""
     return Pattern(text)
-
-
-def pattern_problem(text: str) -> str | None:
-    """Return why the pattern cannot be used, or `None`."""
-    try:
-        compile_pattern(text)
-    except PatternError as error:
-        return str(error)
-    return None
 
 
 def _reason(text: str, error: Exception) -> str:
@@ -340,7 +329,7 @@ OF_ARRAYS: Final = frozenset({"items", "prefixItems", "additionalItems"})
 # Keywords of objects.
 
 
-def of_object(maker: Maker, schema: JsonObject) -> Part:
+def of_object(maker: Maker, schema: JsonObject) -> Check:
     """Return the verdict of `properties`, `patternProperties` and `additionalProperties`, which decide together."""
     named: dict[str, SchemaNode] = {name: maker.node(child) for name, child in schema.get("properties", {}).items()}
     try:
@@ -374,7 +363,7 @@ def of_object(maker: Maker, schema: JsonObject) -> Part:
     return part
 
 
-def _only_named(named: dict[str, SchemaNode]) -> Part:
+def _only_named(named: dict[str, SchemaNode]) -> Check:
     def part(value: Mapping[str, Json], steps: CheckSteps) -> bool:
         steps.take(min(len(named), len(value)))
         if len(named) <= len(value):
@@ -390,7 +379,7 @@ def _only_named(named: dict[str, SchemaNode]) -> Part:
     return part
 
 
-def required(maker: Maker, schema: JsonObject) -> Part:
+def required(maker: Maker, schema: JsonObject) -> Check:
     names = frozenset(schema["required"])
 
     def part(value: Mapping[str, Json], steps: CheckSteps) -> bool:
@@ -400,7 +389,7 @@ def required(maker: Maker, schema: JsonObject) -> Part:
     return part
 
 
-def property_names(maker: Maker, schema: JsonObject) -> Part | None:
+def property_names(maker: Maker, schema: JsonObject) -> Check | None:
     if maker.draft.number < 6:
         return None
     node = maker.node(schema["propertyNames"])
@@ -412,11 +401,11 @@ def property_names(maker: Maker, schema: JsonObject) -> Part | None:
     return part
 
 
-def dependent(keyword: str, first: int, last: int) -> Callable[[Maker, JsonObject], Part | None]:
+def dependent(keyword: str, first: int, last: int) -> Callable[[Maker, JsonObject], Check | None]:
     """Return the keyword for conditions on a present key: other keys, or a schema; in the drafts from the first to the
     last."""
 
-    def make(maker: Maker, schema: JsonObject) -> Part | None:
+    def make(maker: Maker, schema: JsonObject) -> Check | None:
         if not first <= maker.draft.number <= last:
             return None
         keys = {name: frozenset(rule) for name, rule in schema[keyword].items() if isinstance(rule, list)}
@@ -438,7 +427,7 @@ def dependent(keyword: str, first: int, last: int) -> Callable[[Maker, JsonObjec
 # Keywords of arrays.
 
 
-def of_array(maker: Maker, schema: JsonObject) -> Part:
+def of_array(maker: Maker, schema: JsonObject) -> Check:
     rest: SchemaPart = schema.get("items", True)
     first: SchemaPart = []
     if maker.draft.number >= 2020:
@@ -469,7 +458,7 @@ def of_array(maker: Maker, schema: JsonObject) -> Part:
     return part
 
 
-def contains(maker: Maker, schema: JsonObject) -> Part | None:
+def contains(maker: Maker, schema: JsonObject) -> Check | None:
     if maker.draft.number < 6:
         return None
     node, counts = maker.node(schema["contains"]), maker.draft.number >= 2019
@@ -484,7 +473,7 @@ def contains(maker: Maker, schema: JsonObject) -> Part | None:
     return part
 
 
-def distinct(maker: Maker, schema: JsonObject) -> Part | None:
+def distinct(maker: Maker, schema: JsonObject) -> Check | None:
     if schema["uniqueItems"] is not True:
         return None
     return all_distinct
@@ -496,7 +485,7 @@ _NUMBERS: Final = (int, float)
 # Keywords that combine schemas.
 
 
-def _reference(maker: Maker, schema: JsonObject) -> Part:
+def _reference(maker: Maker, schema: JsonObject) -> Check:
     reference = schema["$ref"]
     found: list[SchemaNode] = []
 
@@ -508,7 +497,7 @@ def _reference(maker: Maker, schema: JsonObject) -> Part:
     return part
 
 
-def _all_of(maker: Maker, schema: JsonObject) -> Part:
+def _all_of(maker: Maker, schema: JsonObject) -> Check:
     nodes = [maker.node(each) for each in schema["allOf"]]
     size = len(nodes) // 4  # nodes without keywords take no steps
 
@@ -519,7 +508,7 @@ def _all_of(maker: Maker, schema: JsonObject) -> Part:
     return part
 
 
-def _any_of(maker: Maker, schema: JsonObject) -> Part:
+def _any_of(maker: Maker, schema: JsonObject) -> Check:
     nodes = [maker.node(each) for each in schema["anyOf"]]
 
     def part(value: Json, steps: CheckSteps) -> bool:
@@ -532,7 +521,7 @@ def _any_of(maker: Maker, schema: JsonObject) -> Part:
     return part
 
 
-def _one_of(maker: Maker, schema: JsonObject) -> Part:
+def _one_of(maker: Maker, schema: JsonObject) -> Check:
     nodes = [maker.node(each) for each in schema["oneOf"]]
 
     def part(value: Json, steps: CheckSteps) -> bool:
@@ -542,12 +531,12 @@ def _one_of(maker: Maker, schema: JsonObject) -> Part:
     return part
 
 
-def _not(maker: Maker, schema: JsonObject) -> Part:
+def _not(maker: Maker, schema: JsonObject) -> Check:
     node = maker.node(schema["not"])
     return lambda value, steps: not node.fits(value, steps)
 
 
-def _if(maker: Maker, schema: JsonObject) -> Part | None:
+def _if(maker: Maker, schema: JsonObject) -> Check | None:
     if maker.draft.number < 7:
         return None
     condition = maker.node(schema["if"])
@@ -558,7 +547,7 @@ def _if(maker: Maker, schema: JsonObject) -> Part | None:
 # Keywords of any value.
 
 
-def _enum(maker: Maker, schema: JsonObject) -> Part | None:
+def _enum(maker: Maker, schema: JsonObject) -> Check | None:
     listed = schema["enum"]
     scalars = not any(isinstance(each, dict | list) for each in listed)
     of_schema = CheckSteps(sys.maxsize)  # once, and linear in the schema: no check pays for it
@@ -574,15 +563,15 @@ def _enum(maker: Maker, schema: JsonObject) -> Part | None:
     return part
 
 
-def _const(maker: Maker, schema: JsonObject) -> Part | None:
+def _const(maker: Maker, schema: JsonObject) -> Check | None:
     return None if maker.draft.number < 6 else _enum(maker, {"enum": [schema["const"]]})
 
 
 # Keywords of a size or a bound.
 
 
-def _bound(keyword: str, test: Callable[[SchemaPart, SchemaPart], bool]) -> Callable[[Maker, JsonObject], Part | None]:
-    def make(maker: Maker, schema: JsonObject) -> Part | None:
+def _bound(keyword: str, test: Callable[[SchemaPart, SchemaPart], bool]) -> Callable[[Maker, JsonObject], Check | None]:
+    def make(maker: Maker, schema: JsonObject) -> Check | None:
         limit = schema[keyword]
         if isinstance(limit, bool):
             return uncovered(maker, schema)  # draft 4
@@ -599,7 +588,7 @@ _DECIMAL: Final = 3
 """Steps for one division of decimals."""
 
 
-def _multiple(maker: Maker, schema: JsonObject) -> Part:
+def _multiple(maker: Maker, schema: JsonObject) -> Check:
     step = schema["multipleOf"]
 
     def part(value: float, steps: CheckSteps) -> bool:
@@ -614,7 +603,7 @@ def _multiple(maker: Maker, schema: JsonObject) -> Part:
     return part
 
 
-def _pattern(maker: Maker, schema: JsonObject) -> Part:
+def _pattern(maker: Maker, schema: JsonObject) -> Check:
     try:
         pattern = compile_pattern(schema["pattern"])
     except PatternError:
@@ -627,7 +616,7 @@ def _pattern(maker: Maker, schema: JsonObject) -> Part:
     return part
 
 
-_Entry: TypeAlias = tuple[tuple[type, ...], Callable[[Maker, JsonObject], Part | None]]
+_Entry: TypeAlias = tuple[tuple[type, ...], Callable[[Maker, JsonObject], Check | None]]
 MAKERS: Final[dict[str, _Entry]] = {
     "$ref": (ALL, _reference),
     "allOf": (ALL, _all_of),
@@ -685,7 +674,7 @@ class Verdicts:
         self._document = document
         self.draft = draft
         self._nodes: dict[int, SchemaNode] = {}
-        self._assertions: dict[tuple[int, str], Part | None] = {}
+        self._assertions: dict[tuple[int, str], Check | None] = {}
 
     def node(self, schema: SchemaPart) -> SchemaNode:
         """Return the node of a schema that is part of the document."""
@@ -700,7 +689,7 @@ class Verdicts:
             known = self._nodes[id(schema)] = self._compile(schema)
         return known
 
-    def assertion(self, schema: JsonObject, keyword: str) -> Part | None:
+    def assertion(self, schema: JsonObject, keyword: str) -> Check | None:
         """Return one keyword's verdict on the types in `MAKERS`; `None` if it has none in this draft."""
         place = id(schema), keyword
         if place not in self._assertions:
@@ -711,7 +700,7 @@ class Verdicts:
         self._refuse_names(schema)
         if self.draft.lone_reference and "$ref" in schema:
             schema = {"$ref": schema["$ref"]}
-        parts: dict[type, list[Part]] = {kind: [] for kind in _types(schema)}
+        parts: dict[type, list[Check]] = {kind: [] for kind in _types(schema)}
         if float in parts and "integer" in _listed(schema) and "number" not in _listed(schema):
             parts[float].append(_is_whole if self.draft.number > 4 else _never)
         for keyword in schema:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.runs.agent import Models
-from perdure.runs.rules import NEWEST, SINCE, follows
+from perdure.runs.version_switches import NEWEST, SINCE, follows
 from perdure.runs.wire import PreparedWorker
 from tests.support import ROOT
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,8 +12,9 @@ from perdure.errors import InputError, JsonError
 from perdure.values.json import Json, JsonObject, ReadOnlyJson, check, dumps
 from perdure.values.limits import MAX_CALLER_CONTEXT, bytes_text
 from perdure.values.schemas import Schema
-from perdure.values.secret_names import MASK, looks_secret
 
+MASK: Final = "[masked]"
+_NAMES: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 _REPORTED: Final = 5
 """Problems of a context in one line."""
 _KINDS: Final[dict[type, str]] = {
@@ -84,3 +86,8 @@ def secrets_of(value: Json, *, secret: bool = False) -> Iterator[str]:
             yield from secrets_of(each, secret=secret)
     elif secret and isinstance(value, str):
         yield value
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable, header or key of this name holds a secret."""
+    return bool(_NAMES.search(name)) or name.lower() in ("authorization", "cookie", "proxy-authorization")

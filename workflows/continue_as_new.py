@@ -1,0 +1,63 @@
+"""Continue-as-new: when an execution does it, and whether a run is small enough to be carried on."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from temporalio import workflow
+from temporalio.workflow import ContinueAsNewVersioningBehavior
+
+with workflow.unsafe.imports_passed_through():
+    from perdure.runs.fork import FORK_FORM
+    from perdure.runs.loops import LoopInput
+    from perdure.runs.run import RunState
+    from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, carried, snapshot
+    from perdure.runs.wire import RunInput
+    from perdure.sessions.wire import SessionInput
+    from perdure.values.json import pack
+
+
+def should_continue_as_new(*, keeps: bool = False) -> bool:
+    """Whether to continue as new: the history is long, or pinned to a version that is not the current one (R13.7). One that `keeps` its
+    version stays with it.
+    """
+    return workflow.info().is_continue_as_new_suggested() or _is_upgraded(keeps)
+
+
+def go_on_anew(argument: RunInput | LoopInput | SessionInput, *, keeps: bool = False) -> NoReturn:
+    """Continue as new with the current version, or with its own. A server without versions rejects the option for that."""
+    changed = _is_upgraded(keeps)
+    behavior = ContinueAsNewVersioningBehavior.AUTO_UPGRADE if changed else None
+    workflow.continue_as_new(argument, initial_versioning_behavior=behavior)
+
+
+def _is_upgraded(keeps: bool) -> bool:
+    return not keeps and workflow.info().is_target_worker_deployment_version_changed()
+
+
+class ContinueAsNew:
+    """The continue-as-new of one execution, which may be too large to carry on."""
+
+    def __init__(self) -> None:
+        self._attempts = Attempts()
+
+    def go_on(self, run_input: RunInput, run: RunState, worked: float) -> None:
+        """Continue as new where Temporal suggests it, or workers of another version are current now.
+
+        Return where the state is too large to carry on (R18.4).
+        """
+        keeps = run.prepared.keeps_version
+        if not should_continue_as_new(keeps=keeps):
+            return
+        most, size = run.prepared.max_payload, carried(run)
+        if not self._attempts.worth(size, most):
+            return
+        run.progress.worked = worked
+        following = run_input.model_copy(
+            update={"snapshot": pack(snapshot(run), SNAPSHOT_FORM), "budget": run.limits.pool.share}
+            | ({} if run.fork is None else {"fork": pack(run.fork.remaining(run.progress.number), FORK_FORM)})
+        )
+        packed = len(following.model_dump_json().encode())
+        if packed <= most:
+            go_on_anew(following, keeps=keeps)
+        self._attempts.note(size, packed)
