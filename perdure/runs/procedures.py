@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -147,8 +147,13 @@ def plan_of_run(
     known = {call.id: index for index, call in enumerate(kept)}
     written: list[JsonObject] = []
     before: list[Json] = []
+    older: set[str] = set()
     for _, group in groupby(kept, key=lambda call: call.id.partition(".")[0]):
         members = [*group]
+        skipped = {name for call in members if call.state.status == "skipped" for name in _state_names(call)}
+        for call in members:
+            _check_reads(call, skipped & older)
+        older |= {name for call in members for name in _state_names(call)}
         written += [_renumbered(call, known, before) for call in members]
         # A later Request was made when these had ended, and in knowledge of how.
         before = [
@@ -165,6 +170,22 @@ def plan_of_run(
         reads=frozenset(_references(kept, output)),
         tools={tool.name: tool for tool in tools},
     )
+
+
+def _state_names(call: Call) -> set[str]:
+    """Return the names in the state that a call may write."""
+    return {name for name in _STATE.findall(dumps(call.spec.raw.get(_OUTPUT_PATH))) if name}
+
+
+def _check_reads(call: Call, hidden: Set[str]) -> None:
+    """Raise `RunError` for a call that reads what a skipped call of its Request would have written, and an earlier Request has written.
+
+    In the run the call never reads that value, which is from before its plan. In one plan it would.
+    """
+    if any(reference.path and reference.path[0] in hidden for reference in _references([call], None)):
+        raise RunError(
+            f"{call.title} reads what a skipped call would have written, and would read an older value in one plan: it cannot be promoted"
+        )
 
 
 def _is_kept(call: Call) -> bool:
