@@ -14,7 +14,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY perdure perdure
 COPY workflows workflows
 COPY activities activities
-RUN /opt/perdure/bin/pip install -c constraints.txt '.[a2a,agui,anthropic,bedrock,encryption,mcp,notify,oidc,otel,postgres,s3]'
+RUN /opt/perdure/bin/pip install -c constraints.txt '.[a2a,agui,anthropic,bedrock,encryption,evals,mcp,notify,oidc,otel,postgres,s3]'
 
 FROM python:${PYTHON_VERSION}-slim
 

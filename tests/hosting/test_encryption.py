@@ -313,7 +313,7 @@ async def test_a_run_waits_for_a_worker_that_has_its_key(
 async def test_r24_9_the_command_lists_the_keys_that_histories_need(
     dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PERDURE_CODEC", "perdure.hosting._encryption:aes_gcm")
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.encryption:aes_gcm")
     address = dev_server.client.service_client.config.target_host
     queues = []
     for keys in (OLD, NEW | OLD):
