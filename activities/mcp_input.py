@@ -75,7 +75,7 @@ class ServerRequests:
         return None if answer is None else _response(answer)
 
     def ask(self, *requests: InputRequest) -> ServerInput:
-        """Return the input that requests ask for which the server has sent while the call ran. Raises `ToolError`."""
+        """Return the input that the server's own requests, sent during the call, ask for. Raises `ToolError`."""
         asked = ServerInput(server=self.server, repeats=True)
         for request in requests[:MAX_SERVER_QUESTIONS]:
             digest = _digest(request)
@@ -83,7 +83,7 @@ class ServerRequests:
         return asked
 
     def _key(self, request: InputRequest) -> str:
-        """Return a name that the same request has in the next call, too."""
+        """Return the key of a request. The same request has the same key in the next call."""
         digest = _digest(request)
         self._met[digest] += 1
         return f"{digest}.{self._met[digest]}"

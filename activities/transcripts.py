@@ -16,8 +16,8 @@ from perdure.activities.active_executions import ActiveExecutions
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.failures import context_failure
 from perdure.activities.heartbeats import supervised_heartbeat
+from perdure.activities.model_texts import ask_for_text
 from perdure.activities.queries import ask_other, client, fetch, own_run
-from perdure.activities.sampling import ask_for_text
 from perdure.errors import RunError, ToolError
 from perdure.queries import TIMEOUT, SessionReader, answer_of, execution_before
 from perdure.runs.agent import Models

@@ -207,7 +207,7 @@ class EvaluationWorkflow:
 
 @workflow.defn(name=EVALUATED_RUN_WORKFLOW, failure_exception_types=[PerdureError, ValidationError])
 class EvaluatedRunWorkflow:
-    """The score of one run. It starts the run, or it comes after one of production has ended."""
+    """The score of one run. It starts the run itself, or scores a run of production that has ended."""
 
     @workflow.run
     async def run(self, *arguments: Any) -> RunScore:
@@ -236,7 +236,7 @@ class EvaluatedRunWorkflow:
         return score
 
     async def _run_agent(self, wanted: EvaluatedRunInput) -> None:
-        """Run the agent, and wait for its end, whatever that is: the score has it."""
+        """Run the agent, and wait for its end. A failure is part of the score."""
         try:
             await workflow.execute_child_workflow(
                 AGENT_WORKFLOW,
@@ -265,7 +265,7 @@ class EvaluatedRunWorkflow:
             return f"the tenant's ledger does not answer: {message_of(error)}"
 
     def _list(self, wanted: EvaluatedRunInput, score: RunScore) -> None:
-        """Let lists find the score, by the agent, the tenant and the share of assertions that hold."""
+        """Set search attributes, so that lists find the score by agent, tenant and value."""
         values: dict[str, Any] = {
             AGENT_ATTRIBUTE: wanted.agent,
             TENANT_ATTRIBUTE: wanted.tenant,

@@ -51,7 +51,7 @@ class StandingApprovals:
         self._run = run
         self._found: list[StandingApproval] | None = None
         self._granted: dict[str, tuple[float, StandingAnswer]] = {}
-        """By name the time and the answer of the last use."""
+        """The time and the answer of each approval's last use, by name."""
         self._one_by_one = asyncio.Lock()
 
     def may_decide(self, request: ApprovalRequest) -> bool:
@@ -65,7 +65,7 @@ class StandingApprovals:
     async def decide(self, request: ApprovalRequest) -> tuple[JudgedDecision, ApprovalVerdict] | None:
         """Decide a request by the first standing approval that holds, and count the run under it.
 
-        Return `None` where none holds: the request's reason then has why.
+        Return `None` where none holds: the reason why is then added to the request.
         """
         queue, reasons = self._run.approval_queue, ""
         try:

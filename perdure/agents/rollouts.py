@@ -23,7 +23,7 @@ from perdure.values.problems import first_problem
 ROLLOUTS: Final = "rollouts.toml"
 """The file, in a folder of agents."""
 _DIGITS: Final = 8
-"""Of the digest that names a version of an agent file without a `version`."""
+"""Digits of the digest that is the version of an agent file without a `version`."""
 
 
 class Rollout(BaseModel):

@@ -103,8 +103,8 @@ class ErasureReport:
     session_runs: list[str] = field(default_factory=list)
     """Ids of the person's runs in sessions that stay."""
     executions: int = 0
-    """Executions of workflows: delegates, loops, segments and notifications too. The server has taken their deletion, and carries it
-    out within minutes: until then another erasure finds them again."""
+    """Executions of workflows: delegates, loops, segments and notifications too. The server has accepted
+    their deletion and carries it out within minutes. Until then another erasure finds them again."""
     values: int = 0
     """Values in external storage."""
     files: int = 0
@@ -145,7 +145,7 @@ class _Target:
 
 
 class Eraser:
-    """One erasure. `sender`: whose; `None`: everybody's. `before`: what ended, or was last used, before then."""
+    """One erasure. `sender`: the person; `None`: everybody. `before`: only runs that ended, and sessions that were last used, before this time."""
 
     def __init__(
         self, client: Client, tenant: str, sender: str | None, before: datetime | None, *, dry_run: bool, shared: bool
@@ -269,7 +269,7 @@ class Eraser:
     # How it leaves.
 
     async def _end(self, targets: Iterable[_Target]) -> None:
-        """End what runs, so that nothing is written any more: sessions with their hooks, runs at once."""
+        """End sessions and runs, so that they write nothing more. Sessions end with their hooks, runs at once."""
         for target in targets:
             handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(target.id)
             if target.key and target.is_open:
@@ -289,7 +289,7 @@ class Eraser:
                         await running.terminate(reason="erased")
 
     async def _erase_stored(self, ids: set[str], executions: Iterable[Execution]) -> None:
-        """Remove values, and the files that nothing else of the tenant's names."""
+        """Remove values, and files that nothing else of the tenant uses."""
         report = self.report
         if self._storage is None:
             return
@@ -310,7 +310,7 @@ class Eraser:
             report.values += await self._storage.erase_owned(self._client.namespace, id, dry_run=report.dry_run)
 
     async def _named_elsewhere(self, files: set[bytes], ids: set[str]) -> dict[bytes, str]:
-        """Return those files that other runs or sessions of the tenant name, each with one of these."""
+        """Return the files that other runs or sessions of the tenant use, each with one of these."""
         found: dict[bytes, str] = {}
         async for each in self._client.list_workflows(f"WorkflowType NOT IN ('{AUDIT_WORKFLOW}', '{LEDGER_WORKFLOW}')"):
             if each.id in ids or (each.typed_search_attributes.get(TENANT) or self._tenant) != self._tenant:
@@ -342,7 +342,7 @@ class Eraser:
                 yield text
 
     async def _read(self, payload: Payload) -> bytes:
-        """Return the bytes of a value; none where its key, or the stored value itself, is gone, and with it what it names."""
+        """Return the bytes of a value; none if its key or the stored value is gone. The files that it names are then not found."""
         with contextlib.suppress(Exception):  # a codec may raise anything
             [raw] = await self._client.data_converter.decode([payload], [RawValue])
             return bytes(raw.payload.data)

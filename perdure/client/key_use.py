@@ -35,7 +35,7 @@ class KeyUse:
     key: str
     """The key's id; empty: values that are not encrypted, or whose codec names no key."""
     open: int = 0
-    """Executions that have not ended: the key is needed until they end or continue as new, and their retention is over."""
+    """Executions that have not ended. The key is needed until they have ended or continued as new and their retention is over."""
     closed: int = 0
     """Executions that have ended."""
     until: datetime | None = None

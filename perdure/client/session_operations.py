@@ -30,7 +30,7 @@ from perdure.client._run_lists import KEY_MEMO, STATUS, TITLE, TITLE_MEMO, names
 from perdure.client.errors import UNANSWERED, clear_errors, silent_server
 from perdure.client.tenancy import owned_memo, share
 from perdure.errors import MessageRefusedError, NoWorkerError, RunExistsError, RunNotFoundError
-from perdure.queries import SearchAttributes, SessionReader, answer_of, cancellable
+from perdure.queries import SearchAttributes, SessionReader, answer_of, cancellable, update_with_start
 from perdure.runs.provenance import CONVERSATION
 from perdure.sessions.agent_file import input_name
 from perdure.sessions.fork import fork, run_number
@@ -165,19 +165,7 @@ async def _update_with_start(
         static_summary=f"session {session.key}: {agent.name}"[:200],
         static_details=agent.description or None,
     )
-    try:
-        with cancellable():
-            return await client.execute_update_with_start_workflow(
-                SEND,
-                message,
-                start_workflow_operation=start,
-                id=id,
-                rpc_timeout=_ONE,
-            )
-    except BaseException:
-        with contextlib.suppress(BaseException):  # it is raised there as well, and would be logged as never retrieved
-            await asyncio.wait_for(start.workflow_handle(), 0.1)
-        raise
+    return await update_with_start(client, SEND, message, start, id=id, rpc_timeout=_ONE)
 
 
 def _input(

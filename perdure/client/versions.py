@@ -39,12 +39,12 @@ class VersionFigures:
 
     @property
     def tokens(self) -> float | None:
-        """Mean of the tokens of runs that have ended; `None`: no run has."""
+        """Mean tokens of the runs that have ended; `None`: none has."""
         return _mean(self._tokens)
 
     @property
     def cost(self) -> float | None:
-        """Mean of their dollars, of those whose cost is known."""
+        """Mean cost in dollars of the ended runs whose cost is known."""
         return _mean(self._costs)
 
     @property
@@ -54,7 +54,7 @@ class VersionFigures:
 
     @property
     def score(self) -> float | None:
-        """Mean of the shares of conditions that hold, over the runs that `config.evaluate` has scored; `None`: no run is."""
+        """Mean score of the runs that `config.evaluate` has scored: the share of conditions that hold. `None`: no run has a score."""
         return _mean(self._scores)
 
     def add_score(self, score: float) -> None:

@@ -5,7 +5,7 @@ Datasets, cases, judges, and evaluators of tools and Requests are those of `pyda
 """
 
 from perdure.evals.evaluators import OURS, Approvals, Flows, MaxCost, MaxTokens, NoFlow, run_of
-from perdure.evals.scoring import load_evaluators, score_run
+from perdure.evals.scores import load_evaluators, score_run
 
 __all__ = [
     "OURS",

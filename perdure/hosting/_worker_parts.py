@@ -18,6 +18,7 @@ from perdure.activities.endpoints import Endpoints
 from perdure.activities.evaluations import ScoreActivity
 from perdure.activities.hooks import HookActivity
 from perdure.activities.ledger import find_standing_approvals, reserve, use_standing_approval
+from perdure.activities.model_texts import SampleActivity
 from perdure.activities.named_functions import ApproveActivity, ChooseActivity, NamedFunctions
 from perdure.activities.notifications import NotificationRoutes, NotifyActivity
 from perdure.activities.preparation import PrepareActivity, next_task
@@ -26,7 +27,6 @@ from perdure.activities.registry import Registry
 from perdure.activities.replies import DeliverActivity
 from perdure.activities.requests import RequestActivity
 from perdure.activities.resets import end_former, end_left_behind, execution, read_former_record
-from perdure.activities.sampling import SampleActivity
 from perdure.activities.secrets import Masking, keep_secret
 from perdure.activities.token_rates import QueueRates
 from perdure.activities.transcripts import SummaryActivity

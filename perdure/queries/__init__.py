@@ -4,7 +4,7 @@ Example:
     `await answer_of(client.get_workflow_handle(run_id), RUN_QUERY, result_type=RunView)`
 """
 
-from perdure.queries._answers import TIMEOUT, answer_of, cancellable, execution_before
+from perdure.queries._answers import TIMEOUT, answer_of, cancellable, execution_before, update_with_start
 from perdure.queries._audit import record_entries
 from perdure.queries._effects import read_effects, was_undone
 from perdure.queries._ledger import list_accounts, list_standing_approvals, update_ledger
@@ -25,5 +25,6 @@ __all__ = [
     "read_memo",
     "record_entries",
     "update_ledger",
+    "update_with_start",
     "was_undone",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from temporalio.client import (
     Client,
+    WithStartWorkflowOperation,
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -44,6 +46,21 @@ def cancellable() -> Iterator[None]:
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:
         if isinstance(error.__cause__, asyncio.CancelledError):
             raise asyncio.CancelledError(*error.__cause__.args) from None
+        raise
+
+
+async def update_with_start(
+    client: Client, update: str, argument: Any, start: WithStartWorkflowOperation[Any, Any], **options: Any
+) -> Any:
+    """Return the answer to an update that starts its workflow if there is none. `options`: of the SDK's method of this kind."""
+    try:
+        with cancellable():
+            return await client.execute_update_with_start_workflow(
+                update, argument, start_workflow_operation=start, **options
+            )
+    except BaseException:
+        with contextlib.suppress(BaseException):  # it is raised there as well, and would be logged as never retrieved
+            await asyncio.wait_for(start.workflow_handle(), 0.1)
         raise
 
 

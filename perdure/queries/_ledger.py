@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -11,7 +9,7 @@ from temporalio.client import Client, WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.queries._answers import TIMEOUT, cancellable
+from perdure.queries._answers import TIMEOUT, cancellable, update_with_start
 from perdure.runs.ledger import ACCOUNTS_QUERY, LEDGER_WORKFLOW, AccountView, LedgerInput, ledger_id
 from perdure.runs.standing_approvals import STANDING_QUERY, StandingApproval
 from perdure.values.json import WireModel
@@ -32,18 +30,8 @@ async def update_ledger(
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         static_summary="what the tenant's runs use together",
     )
-    try:
-        answer: T = await client.execute_update_with_start_workflow(
-            update,
-            argument,
-            start_workflow_operation=start,
-            result_type=result_type,
-            rpc_timeout=_ANSWERS_WITHIN,
-        )
-    except BaseException:
-        with contextlib.suppress(BaseException):  # it is raised there as well, and would be logged as never retrieved
-            await asyncio.wait_for(start.workflow_handle(), 0.1)
-        raise
+    limits: dict[str, Any] = {"result_type": result_type, "rpc_timeout": _ANSWERS_WITHIN}
+    answer: T = await update_with_start(client, update, argument, start, **limits)
     return answer
 
 

@@ -180,7 +180,7 @@ class EvaluationInput(WireModel):
 
     plan: EvaluationPlan
     began: int = 0
-    """Runs that an execution before has scored."""
+    """Runs that earlier executions have scored."""
     snapshot: Packed | None = None
     """`RunScores` of the executions before; its form is `SCORES_FORM`."""
 
@@ -214,7 +214,7 @@ class EvaluatedRunInput(WireModel):
     """The run to start; `None`: it has ended."""
     timeout: Seconds = 3600.0
     quota: ReservedAmount | None = None
-    """What the score takes of the agent's scores a day."""
+    """The reservation of this score from the agent's daily limit."""
     tenant: str = ""
     agent: str = ""
     version: str = ""
@@ -278,7 +278,7 @@ def evaluated_run(plan: EvaluationPlan, index: int, document: JsonObject) -> Run
 
 
 def scores_a_day(agent: str, evaluate: Evaluate) -> ReservedAmount:
-    """Return what one score takes of the agent's scores a day."""
+    """Return the reservation of one score from the agent's daily limit."""
     key = hashlib.sha256(dumps(["evaluate", agent]).encode(errors="replace")).hexdigest()[:16]
     title = f"scores of the agent {agent}"
     return ReservedAmount(
@@ -375,7 +375,7 @@ class ComparedRow(WireModel):
 
     @property
     def is_clear(self) -> bool:
-        """Whether the intervals have nothing in common: more than chance has changed."""
+        """Whether the intervals do not overlap: the difference is more than chance."""
         return self.after.low > self.before.high or self.after.high < self.before.low
 
     def as_json(self) -> JsonObject:

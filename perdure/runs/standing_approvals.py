@@ -27,7 +27,7 @@ from perdure.values.schemas import Schema
 GRANT: Final = "grant_standing_approval"
 """Update of the ledger: keep a standing approval."""
 REVOKE: Final = "revoke_standing_approval"
-"""Update of the ledger: let a standing approval hold no more."""
+"""Update of the ledger: revoke a standing approval."""
 USE: Final = "use_standing_approval"
 """Update of the ledger: use a standing approval in a run."""
 STANDING_QUERY: Final = "standing_approvals"
@@ -79,7 +79,7 @@ class StandingApproval(WireModel):
 
     @property
     def left(self) -> int:
-        """The uses that are left; 0 where it holds no more."""
+        """The uses that are left; 0 if it is expired or revoked."""
         return self.uses - self.used if self.status == "active" else 0
 
     @field_validator("name")
@@ -225,7 +225,7 @@ class StandingBook:
         return [record.view(now) for record in reversed(self._records.values())]
 
     def grant(self, wanted: StandingApproval, now: str) -> StandingAnswer:
-        """Keep an approval. One that holds no more gives way to another of its name, and the oldest of them where there are too many."""
+        """Keep an approval. It replaces an expired, revoked or used-up approval of its name; where there are too many, the oldest of these leaves."""
         known = self._records.get(wanted.name)
         if known is not None and known.view(now).status == "active":
             return StandingAnswer(
@@ -246,7 +246,7 @@ class StandingBook:
         return StandingAnswer(approval=record.view(now))
 
     def revoke(self, wanted: StandingRevocation, now: str) -> StandingAnswer:
-        """Let an approval hold no more. Revoked again, it stays as it is."""
+        """Revoke an approval. One that is revoked already stays as it is."""
         record = self._records.get(wanted.name)
         if record is None:
             return StandingAnswer(refused=f"there is no standing approval {wanted.name[:MAX_NAME]}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
@@ -303,7 +302,7 @@ async def test_a_request_is_a_line_in_the_log_that_names_no_token_and_no_address
     assert "private" not in told
 
 
-def test_the_gateway_serves_without_the_libraries_of_extras() -> None:
+async def test_the_gateway_serves_without_the_libraries_of_extras() -> None:
     """`pip install 'perdure[embedded]'` alone: `perdure dev` starts, and a protocol without its library has no routes."""
     code = """
 from importlib.machinery import PathFinder
@@ -317,7 +316,8 @@ from perdure.cli._gateway import a2a_adapter, agui_adapter, mcp_adapter
 
 assert [adapter(None).routes for adapter in (a2a_adapter, agui_adapter, mcp_adapter)] == [[], [], []]
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+    assert await process.wait() == 0
 
 
 @pytest.mark.parametrize(("folder", "words"), [("none", "No such file"), ("file", "Not a directory")])

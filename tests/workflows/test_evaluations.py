@@ -385,3 +385,5 @@ async def test_r22_4_a_run_whose_id_leaves_no_room_for_that_of_a_score_ends(dev_
         run = await api(it).start(sampled, "no", id=f"{uuid.uuid4().hex:x<998}")
         async with asyncio.timeout(HANG):
             await run.result()
+        types = [event.event_type for event in (await run.handle.fetch_history()).events]
+    assert EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED not in types
