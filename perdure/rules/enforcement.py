@@ -191,6 +191,17 @@ class RuleBook:
                 self._note(rule, self._entry(call), float(amount) if isinstance(amount, Fraction) else 0.0)
         self._note_event(call, "begun")
 
+    def note_held(self, call: Call) -> None:
+        """Forget the begin of a call that a message holds before it is scheduled: it begins again, or never."""
+        if call.id in self._begun:
+            self._begun.discard(call.id)
+            self._give_back(call)
+
+    def _give_back(self, call: Call) -> None:
+        for rule in self.concerning(call):
+            if isinstance(rule, AtMost | CountAtMost):
+                self.record.entries.get(rule.key, {}).pop(self._entry(call), None)
+
     def note_ended(self, call: Call) -> None:
         """Record the end of a call, and give back what runs below had to themselves."""
         self._leases.pop(call.id, None)
@@ -201,9 +212,7 @@ class RuleBook:
         elif call.state.status == "failed":
             self._note_event(call, "failed")
         elif call.id in self._begun and call.state.status in ("skipped", "rejected", "invalid"):  # it never ran
-            for rule in self.concerning(call):
-                if isinstance(rule, AtMost | CountAtMost):
-                    self.record.entries.get(rule.key, {}).pop(self._entry(call), None)
+            self._give_back(call)
 
     def _note_event(self, call: Call, event: str) -> None:
         if not self._by_event:

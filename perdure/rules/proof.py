@@ -113,6 +113,8 @@ class _Facts:
     ended: int = 0
     plain: bool = False
     sure: bool = False
+    held: bool = False
+    """Whether a Request has yet to decide on the call, or on one that it waits for."""
 
 
 @dataclass(slots=True)
@@ -131,6 +133,8 @@ class PlanJudge:
     def __init__(self, plan: Plan, book: RuleBook, reach: Reach = lambda _: None) -> None:
         self._plan, self._book, self._reach = plan, book, reach
         self._facts: dict[int, _Facts] = {}
+        self._passing: set[int] = set()
+        """Calls whose facts are not final: what they wait for may change."""
         self._uses: dict[str, list[_Use]] = {}
         """By tool name."""
         self._arrived: list[_Use] = []
@@ -255,9 +259,9 @@ class PlanJudge:
             self._facts[at] = self._facts_of(at, needs)
             stack.pop()
         facts = self._facts[index]
-        if not self._plan.closed:  # what is open now may be bound later
-            for at in [at for at, each in self._facts.items() if each.needs.open]:
-                del self._facts[at]
+        for at in self._passing:
+            del self._facts[at]
+        self._passing.clear()
         return facts
 
     def _facts_of(self, index: int, needs: Requirements) -> _Facts:
@@ -268,11 +272,14 @@ class PlanJudge:
             below = known[each].ended if each in known and not self._plan.calls[each].state.ended else 0
             facts.ended |= 1 << each | below
         facts.done = self._done(needs.needed)
-        decided = call.spec.has_condition or call.spec.branches
+        facts.held = call.hold.held or any(each in known and known[each].held for each in waits)
+        decided = call.spec.has_condition or call.spec.branches or call.hold.held
         facts.sure = not decided and all(each in known and known[each].sure for each in waits)
         # What a loop writes is a list, of which it is not known what can be read.
         plain = all(each in known and known[each].plain and self._plan.calls[each].spec.loop is None for each in waits)
         facts.plain = facts.sure and plain and not (self._plan.is_stepwise and waits) and not (needs.open or needs.more)
+        if facts.held or (needs.open and not self._plan.closed):
+            self._passing.add(index)
         return facts
 
     def _done(self, needed: Requirement) -> int:
@@ -286,6 +293,8 @@ class PlanJudge:
             return _common(masks)
         found = 0
         for writer in needed.writers:
+            if self._plan.calls[writer].hold.held:
+                continue  # it may be dropped
             if writer in self._facts and (self._facts[writer].sure or needed.well):
                 found |= 1 << writer | self._facts[writer].done
         if needed.setters and needed.only_setters and needed.setters[0] in self._facts:

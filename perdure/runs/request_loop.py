@@ -415,8 +415,11 @@ class RequestLoop:
         return None
 
     def still_refused(self, call: Call) -> RefusedByRule | None:
-        """Return the end of a call that has begun for the rules and is about to be scheduled, where one forbids it now."""
-        breach = self._rules.obstacle(call, self.plan.checks) if call.spec.loop is None else None
+        """Return the end of a call that is about to be scheduled, where a rule forbids it now.
+
+        A call that a message has held since its begin begins again.
+        """
+        breach = self._rules.begin(call, self.plan.checks) if call.spec.loop is None else None
         return None if breach is None else RefusedByRule(breach.error)
 
     def _judge_calls(self, now: str) -> None:
@@ -567,6 +570,10 @@ class RequestLoop:
             self._plan_request = None
         self._with_people, self._left_to_people = self._calls_waiting(), set()
         self.plan.held_calls.hold_back()
+        self._judge = None  # what is held may never begin, and what reads it may read others
+        for call in self.running.values():
+            if call.hold.queued and call.state.status != "running":
+                self._rules.note_held(call)
         if self.plan.closed or any(not call.state.ended for call in self.plan.calls):
             self._stage = RequestStage.REVISED
         else:

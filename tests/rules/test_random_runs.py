@@ -1,4 +1,4 @@
-"""No run breaks a rule (R23.1): random plans that stream in, with failures, people who edit and replace, and continue-as-new."""
+"""No run breaks a rule (R23.1): random plans that stream in, with failures, people who edit and replace, new messages, and continue-as-new."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 
 from perdure.approvals.decisions import parse_decision
 from perdure.errors import CallError, DecisionError
-from perdure.models.requests import RequestResult
+
 from perdure.plan import Call, Failed, Rejected, Returned
-from perdure.rules import RuleBook
+from perdure.models.requests import CallDelivery, RequestResult
+from perdure.rules import Rule, RuleBook, at_most, count_at_most
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.request_loop import (
     CallEnded,
@@ -45,7 +46,12 @@ class RandomRun:
             }
         )
         self.run = self._new_run()
-        self.began = 0
+        self.began = self.steered = 0
+        self.waiting: list[StartCall] = []
+        self.ready: list[Call] = []
+        self.queued: list[Call] = []
+        """Calls that have begun for the rules, and are not scheduled."""
+        self.running: list[Call] = []
 
     def _new_run(self) -> RunState:
         run = RunState(self.agent, Context(self.agent), PreparedWorker(tools=[*TOOLS.values()], models=Models()))
@@ -66,49 +72,62 @@ class RandomRun:
             else:
                 loop = RequestLoop(self.run)
             self._request(loop, number)
-            self.run.close_request(loop.plan, loop.result)
+            self.run.close_request(loop.plan, loop.result, cut=loop.cut)
             if self.run.plan is None and self.chance.random() < 0.3:  # it continues as new
                 taken, self.run = snapshot(self.run), self._new_run()
                 restore(self.run, taken.model_validate_json(taken.model_dump_json()))
 
     def _request(self, loop: RequestLoop, number: int) -> None:
-        calls = [self._renumbered(call, number) for call in random_calls(self.chance)]
+        calls = [*self._decisions(loop), *(self._renumbered(call, number) for call in random_calls(self.chance))]
         arriving, answered = list(calls), False
-        waiting: list[StartCall] = []
-        ready: list[Call] = []
-        running: list[Call] = []
-        for task in range(1, 200):
+        for task in range(1, 300):
             loop.work(1000 * number + task, "t")
             for start in loop.starts("t"):
                 assert not isinstance(start, ShowPlan)
                 if start.approval_request is None:
-                    ready.append(start.call)
+                    self.ready.append(start.call)
                 else:
-                    waiting.append(start)
+                    self.waiting.append(start)
+            self._forget(loop)
             if loop.stage in (RequestStage.SETTLED, RequestStage.REVISED):
                 return
             deeds = [*(["arrive"] if arriving else []), *(["answer"] if not arriving and not answered else [])]
-            deeds += ["decide"] * len(waiting) + ["begin"] * len(ready) + ["end"] * len(running)
+            deeds += ["decide"] * len(self.waiting) + ["begin"] * len(self.ready)
+            deeds += ["schedule"] * len(self.queued) + ["end"] * len(self.running)
             deed = self.chance.choice(deeds) if deeds else "nothing"
-            if deed == "arrive":
+            if self.chance.random() < 0.03:
+                self.steered += 1
+                loop.steer()
+            elif deed == "arrive":
                 loop.report(CallsArrived([arriving.pop(0)]))
             elif deed == "answer":
                 answered = True
                 loop.report(SolutionEnded(RequestResult(calls=calls)))
             elif deed == "decide":
-                self._decide(loop, waiting.pop(self.chance.randrange(len(waiting))), ready)
+                self._decide(loop, self.waiting.pop(self.chance.randrange(len(self.waiting))), self.ready)
             elif deed == "begin":
-                call = ready.pop(self.chance.randrange(len(ready)))
+                call = self._taken(self.ready)
                 if not loop.may_begin(call):
-                    ready.append(call)
+                    self.ready.append(call)
                 elif (refused := loop.begin(call)) is not None:
                     loop.report(CallEnded(call, refused))
                 else:
                     loop.plan.home(call).resume(call, "t")
+                    call.hold.queued = True
+                    self.queued.append(call)
+            elif deed == "schedule":
+                call = self._taken(self.queued)
+                if not loop.may_begin(call):
+                    self.queued.append(call)
+                elif (refused := loop.still_refused(call)) is not None:
+                    loop.report(CallEnded(call, refused))
+                else:
+                    loop.plan.home(call).resume(call, "t")
+                    call.hold.queued = False
                     self._begin(call)
-                    running.append(call)
+                    self.running.append(call)
             elif deed == "end":
-                call = running.pop(self.chance.randrange(len(running)))
+                call = self._taken(self.running)
                 fails = self.chance.random() < 0.3
                 self.history.append(("failed" if fails else "done", call))
                 value = Returned({"n": self.chance.randrange(2)})
@@ -116,6 +135,24 @@ class RandomRun:
         raise AssertionError(
             f"Request {number} does not end: {[(c.id, c.state.status) for c in loop.plan.every_call()]}"
         )
+
+    def _decisions(self, loop: RequestLoop) -> list[dict[str, Any]]:
+        """Return calls that keep or drop some of the held calls."""
+        held = [call.id for call in loop.plan.held_calls.held]
+        kept = [call for call in held if self.chance.random() < 0.5]
+        dropped = [call for call in held if call not in kept and self.chance.random() < 0.7]
+        return [{"_tool": "keep", "calls": kept, "drop": dropped}] if kept or dropped else []
+
+    def _taken(self, calls: list[Call]) -> Call:
+        return calls.pop(self.chance.randrange(len(calls)))
+
+    def _forget(self, loop: RequestLoop) -> None:
+        """Forget the calls for which nobody has to wait any more."""
+        gone = {*loop.abandoned}
+        loop.abandoned.clear()
+        self.waiting = [start for start in self.waiting if start.call.id not in gone]
+        self.ready = [call for call in self.ready if call.id not in gone]
+        self.queued = [call for call in self.queued if call.id not in gone]
 
     def _renumbered(self, call: dict[str, Any], number: int) -> dict[str, Any]:
         if "_after" not in call:
@@ -170,11 +207,78 @@ def runs(first: int, count: int) -> Iterator[RandomRun]:
 
 
 def test_r23_1_no_random_run_breaks_a_rule() -> None:
-    began = sum(one.began for one in runs(0, 60))
-    assert began > 48
+    played = list(runs(0, 60))
+    assert sum(one.began for one in played) > 48
+    assert sum(one.steered for one in played) > 10
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(10))
 def test_r23_1_no_random_run_breaks_a_rule_in_many(part: int) -> None:
     assert sum(one.began for one in runs(1000 + 1000 * part, 1000)) > 1000
+
+
+def _steered(
+    first: dict[str, Any], anew: list[dict[str, Any]], rule: Rule, *, begun: bool = False
+) -> list[tuple[str, str]]:
+    """Return the calls, after a message has held the first call behind one that runs, and the model has answered.
+
+    `begun`: the first call has begun for the rules, and is not scheduled yet.
+    """
+    one = RandomRun(0)
+    one.rules = [rule]
+    one.run = run = one._new_run()
+    run.situation()
+    run.begin_request(ModelChoice("m", "test"))
+    run.open_plan(1)
+    loop = RequestLoop(run)
+    waits = {} if begun else {"_after": ["1.0"]}
+    loop.answer(RequestResult(calls=[{"_tool": "c", "_outputPath": "†state.r0"}, first | waits]))
+    loop.work(1, "t")
+    running, *others = (start.call for start in loop.starts("t") if isinstance(start, StartCall))
+    for call in others:
+        call.hold.queued = True
+        assert loop.begin(call) is None
+    loop.steer()
+    loop.work(2, "t")
+    assert not run.close_request(loop.plan, loop.result, cut=loop.cut)
+    run.situation()
+    run.begin_request(ModelChoice("m", "test"))
+    run.open_plan(2)
+    loop.go_on()
+    for each in range(len(anew)):
+        loop.deliver(CallDelivery(number=2, attempt=1, first=each, calls=[anew[each]]))
+        loop.work(3 + each, "t")
+    loop.answer(RequestResult(calls=anew, output={}))
+    loop.work(99, "t")
+    loop.report(CallEnded(running, Returned(1)))
+    loop.work(100, "t")
+    for start in loop.starts("t"):
+        assert isinstance(start, StartCall)
+        assert loop.begin(start.call) is None
+    for call in others:
+        if not call.state.ended:
+            assert loop.may_begin(call)
+            assert loop.still_refused(call) is None
+            loop.plan.home(call).resume(call, "t")
+    return [(call.id, call.state.status) for call in loop.plan.calls if call.spec.tool_name != "c"]
+
+
+PAY: dict[str, Any] = {"_tool": "a", "p": 60, "_outputPath": "†state.paid"}
+
+
+def test_r23_1_a_held_call_that_is_written_anew_counts_once() -> None:
+    for rule in (at_most("a.p", 100), count_at_most("a", 1)):
+        for begun in (False, True):
+            found = _steered(PAY, [PAY | {"p": 50}], rule, begun=begun)
+            assert found == [("1.1", "skipped"), ("2.0", "running")]
+
+
+def test_r23_1_a_held_call_that_is_kept_counts_beside_the_new_ones() -> None:
+    kept = [{"_tool": "keep", "calls": ["1.1"]}, {"_tool": "a", "p": 50, "_outputPath": "†state.more"}]
+    for rule in (at_most("a.p", 100), count_at_most("a", 1)):
+        for begun in (False, True):
+            found = dict(_steered(PAY, kept, rule, begun=begun))
+            assert found == {"1.1": "running", "2.0": "done", "2.1": "invalid"}
+        found = dict(_steered(PAY, kept[::-1], rule))
+        assert sorted([found["1.1"], found["2.0"]]) == ["invalid", "running"]
