@@ -10,9 +10,8 @@ import pytest
 
 from perdure.approvals.decisions import parse_decision
 from perdure.errors import CallError, DecisionError
-
-from perdure.plan import Call, Failed, Rejected, Returned
 from perdure.models.requests import CallDelivery, RequestResult
+from perdure.plan import Call, Failed, Rejected, Returned
 from perdure.rules import Rule, RuleBook, at_most, count_at_most
 from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
 from perdure.runs.request_loop import (
@@ -103,38 +102,39 @@ class RandomRun:
             elif deed == "answer":
                 answered = True
                 loop.report(SolutionEnded(RequestResult(calls=calls)))
-            elif deed == "decide":
-                self._decide(loop, self.waiting.pop(self.chance.randrange(len(self.waiting))), self.ready)
-            elif deed == "begin":
-                call = self._taken(self.ready)
-                if not loop.may_begin(call):
-                    self.ready.append(call)
-                elif (refused := loop.begin(call)) is not None:
-                    loop.report(CallEnded(call, refused))
-                else:
-                    loop.plan.home(call).resume(call, "t")
-                    call.hold.queued = True
-                    self.queued.append(call)
-            elif deed == "schedule":
-                call = self._taken(self.queued)
-                if not loop.may_begin(call):
-                    self.queued.append(call)
-                elif (refused := loop.still_refused(call)) is not None:
-                    loop.report(CallEnded(call, refused))
-                else:
-                    loop.plan.home(call).resume(call, "t")
-                    call.hold.queued = False
-                    self._begin(call)
-                    self.running.append(call)
-            elif deed == "end":
-                call = self._taken(self.running)
-                fails = self.chance.random() < 0.3
-                self.history.append(("failed" if fails else "done", call))
-                value = Returned({"n": self.chance.randrange(2)})
-                loop.report(CallEnded(call, Failed(CallError("boom", "it broke")) if fails else value))
+            elif deed != "nothing":
+                self._act(loop, deed)
         raise AssertionError(
             f"Request {number} does not end: {[(c.id, c.state.status) for c in loop.plan.every_call()]}"
         )
+
+    def _act(self, loop: RequestLoop, deed: str) -> None:
+        """Decide about a call, begin, schedule or end one."""
+        if deed == "decide":
+            self._decide(loop, self.waiting.pop(self.chance.randrange(len(self.waiting))), self.ready)
+        elif deed == "end":
+            call = self._taken(self.running)
+            fails = self.chance.random() < 0.3
+            self.history.append(("failed" if fails else "done", call))
+            value = Returned({"n": self.chance.randrange(2)})
+            loop.report(CallEnded(call, Failed(CallError("boom", "it broke")) if fails else value))
+        else:
+            calls = self.ready if deed == "begin" else self.queued
+            call = self._taken(calls)
+            if not loop.may_begin(call):
+                calls.append(call)
+                return
+            refused = loop.begin(call) if deed == "begin" else loop.still_refused(call)
+            if refused is not None:
+                loop.report(CallEnded(call, refused))
+                return
+            loop.plan.home(call).resume(call, "t")
+            call.hold.queued = deed == "begin"
+            if deed == "begin":
+                self.queued.append(call)
+            else:
+                self._begin(call)
+                self.running.append(call)
 
     def _decisions(self, loop: RequestLoop) -> list[dict[str, Any]]:
         """Return calls that keep or drop some of the held calls."""
