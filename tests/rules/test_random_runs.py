@@ -275,7 +275,10 @@ def test_r23_1_a_held_call_that_is_written_anew_counts_once() -> None:
 
 
 def test_r23_1_a_held_call_that_is_kept_counts_beside_the_new_ones() -> None:
-    kept = [{"_tool": "keep", "calls": ["1.1"]}, {"_tool": "a", "p": 50, "_outputPath": "†state.more"}]
+    kept: list[dict[str, Any]] = [
+        {"_tool": "keep", "calls": ["1.1"]},
+        {"_tool": "a", "p": 50, "_outputPath": "†state.more"},
+    ]
     for rule in (at_most("a.p", 100), count_at_most("a", 1)):
         for begun in (False, True):
             found = dict(_steered(PAY, kept, rule, begun=begun))
