@@ -62,7 +62,7 @@ class ResponsesServer:
     @asynccontextmanager
     async def send(self, body: JsonObject) -> AsyncIterator[httpx2.Response]:
         """Send a Request; yield the response."""
-        async with self._client.responses.with_streaming_response.create(**body) as answered:
+        async with self._client.responses.with_streaming_response.create(extra_body=body) as answered:
             yield answered.http_response
 
 
@@ -86,7 +86,9 @@ class AnthropicServer:
             self._client = anthropic.AsyncAnthropic(**self._options)
             keep_secret(self._client.api_key or "", self._client.auth_token or "")
         try:
-            async with self._client.messages.with_streaming_response.create(**body) as answered:
+            # As above. A version of the client may lack a parameter that older models take.
+            sending = self._client.messages.with_streaming_response
+            async with sending.create(model=body["model"], max_tokens=1, messages=[], extra_body=body) as answered:
                 yield answered.http_response
         except anthropic.APIStatusError as error:
             raise status_error(error.response) from None

@@ -24,6 +24,8 @@ THINKING_BLOCKS: Final = "thinking_blocks"
 """Anthropic's thoughts, each with its signature."""
 REASONING_ITEMS: Final = "reasoning_items"
 """Encrypted reasoning of OpenAI's Responses."""
+MESSAGE_PHASE: Final = "message_phase"
+"""Whether OpenAI's Responses had an answer's text as a comment or as the end: `{"phase": "commentary"}`."""
 SIGNED: Final = frozenset({THINKING_BLOCKS, REASONING_ITEMS})
 """Thoughts that a server checks when they come back."""
 CONTENT_INDEX: Final = "content_index"
@@ -34,6 +36,7 @@ _OF_MESSAGE: Final = (
     "reasoning_details",
     THINKING_BLOCKS,
     REASONING_ITEMS,
+    MESSAGE_PHASE,
     "reasoning_opaque",
     "extra_content",
 )

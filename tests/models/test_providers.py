@@ -232,7 +232,7 @@ def test_pictures_and_documents_are_parts_of_the_provider() -> None:
     assert blocks[1] == {"type": "image", "source": source}
     assert (blocks[2]["type"], blocks[2]["title"]) == ("document", "a.pdf")
     items = write_request("openai-responses:gpt-5", "m", chat)["input"][0]["content"]
-    assert items[1] == {"type": "input_image", "image_url": "data:image/png;base64,QUJD"}
+    assert items[1] == {"type": "input_image", "detail": "auto", "image_url": "data:image/png;base64,QUJD"}
     assert items[2] == {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,QUJD"}
 
 

@@ -183,6 +183,18 @@ async def test_a_request_that_no_retry_mends_ends_the_run(provider: str, dev_ser
         await run(dev_server, agent(provider), model)
 
 
+@pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
+async def test_a_parameter_that_the_client_of_today_does_not_have_reaches_an_older_model(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    older = "anthropic:claude-sonnet-4-5"
+    made = agent("anthropic", models={"fast": older, "smart": older}, sampling={"temperature": 0.2})
+    model = ScriptedModel(SUM, dialect="tools")
+    view = await run(dev_server, made, model)
+    assert (view.status, model.requests[0].body["temperature"]) == ("completed", 0.2)
+    assert model.requests[0].body["max_tokens"] == 64_000
+
+
 @each_provider
 async def test_a_refusal_ends_the_run_as_refused(provider: str, dev_server: WorkflowEnvironment) -> None:
     model = ScriptedModel(lambda _: refusal("I cannot help with that."), dialect="tools")

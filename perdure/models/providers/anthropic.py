@@ -68,8 +68,8 @@ def write_body(model: str, chat: JsonObject, stable: int) -> JsonObject:
         body["tool_choice"] = {"type": "none"}
     if "thinking" in thoughts:
         body["thinking"] = thoughts["thinking"]
-    elif claude.sampled:
-        body |= {key: chat[key] for key in ("temperature", "top_p") if chat.get(key) is not None}
+    else:
+        body |= claude.sampling(chat)
     # Search results have citations, with which the server writes no JSON by a schema: the prompt has it too.
     form = {} if "web_search" in hosted_tools(chat) else _format(chat)
     config = form | ({"effort": thoughts["effort"]} if "effort" in thoughts else {})
@@ -203,7 +203,7 @@ class AnthropicEvents:
         content = block.get("content")
         pages = (f"{each.get('title') or ''} {each.get('url') or ''}".strip() for each in objects(content))
         whole = content if isinstance(content, dict) else {}
-        printed = (str(whole[key]) for key in ("stdout", "stderr", "error_code") if whole.get(key))
+        printed = (str(whole[key]) for key in ("stdout", "stderr", "content", "error_code") if whole.get(key))
         failed = "error_code" in whole or bool(whole.get("return_code"))
         result = "\n".join([*pages, *printed])
         return [chunk(hosted_piece(tool, _hosted_input(used.get("input")), result, failed=failed))]

@@ -49,9 +49,12 @@ def write_body(model: str, chat: JsonObject, stable: int, *, marked: bool) -> Js
         "stream": bool(chat.get("stream")),
         "messages": [{"role": turn.role, "content": content} for turn, content in turns],
     }
-    inference = {name: chat[key] for key, name in _SAMPLING.items() if chat.get(key) is not None}
-    if thoughts or (claude is not None and not claude.sampled):
-        inference = {key: value for key, value in inference.items() if key == "maxTokens"}
+    sampling = (
+        chat
+        if claude is None
+        else {**(claude.sampling(chat) if not thoughts else {}), "max_tokens": chat.get("max_tokens")}
+    )
+    inference = {name: sampling[key] for key, name in _SAMPLING.items() if sampling.get(key) is not None}
     if "thinking" in thoughts and claude is not None:
         inference.setdefault("maxTokens", claude.tokens(thoughts))
         effort = {"output_config": {"effort": thoughts["effort"]}} if "effort" in thoughts else {}

@@ -12,17 +12,9 @@ from perdure.models.providers.chat_messages import ChatTurn, objects
 from perdure.values.json import JsonObject
 
 _NAME: Final = re.compile(r"claude-[\w.-]+")
-_OLDEST: Final = re.compile(r"claude-(?:[123](?!\d)|instant|v\d|(?:opus|sonnet)-4(?:-0|-1|-20\d+)?(?:[@:-]|$))")
-"""Models of before Claude 4.5: an answer is short, or input and answer together must fit the window."""
-_HALF_NEW: Final = re.compile(r"claude-(?:opus|sonnet|haiku)-4-5")
-_BUDGETS: Final = re.compile(rf"{_OLDEST.pattern}|{_HALF_NEW.pattern}|claude-haiku-4")
-"""Models that think within a budget of tokens; later ones decide themselves, and only take an effort."""
-_SAMPLED: Final = re.compile(rf"{_BUDGETS.pattern}|claude-(?:opus|sonnet)-4-6")
-"""Models that take a temperature."""
-_NO_SCHEMAS: Final = re.compile(r"claude-(?:[123](?!\d)|instant|v\d|(?:opus|sonnet)-4(?:-0|-20\d+)?(?:[@:-]|$))")
-_NO_THOUGHTS: Final = re.compile(r"claude-(?:[12](?!\d)|instant|v\d|3-(?:5|opus|sonnet|haiku))")
-
-_NO_HOSTED: Final = re.compile(r"claude-(?:[12](?!\d)|instant|v\d|3-(?:opus|sonnet|haiku|5-sonnet))")
+_VERSION: Final = re.compile(r"claude-(?:instant-)?(?:[a-z]+-)?v?(\d{1,2})(?!\d)(?:[.-](\d{1,2})(?!\d))?")
+_NEWEST: Final = (99, 0)
+"""The version of a model whose name has none."""
 
 _TOKENS: Final = 4096
 _TOKENS_4_5: Final = 64_000
@@ -30,7 +22,6 @@ _TOKENS_LATER: Final = 128_000
 _ROOM: Final = 4096
 """Tokens of an answer beyond its thoughts."""
 _BUDGET: Final = {"minimal": 1024, "low": 2048, "medium": 10_000, "high": 16_384, "xhigh": 32_768, "max": 32_768}
-_EFFORT: Final = {"minimal": "low"}
 NO_THINKING: Final = ("none", "off")
 """Efforts that switch thinking off."""
 
@@ -43,40 +34,55 @@ class Claude:
     """`claude-…`, without the marks that a server puts around it."""
 
     @property
+    def version(self) -> tuple[int, int]:
+        """The major and the minor number in its name: `(4, 5)` of `claude-sonnet-4-5-20250929`."""
+        found = _VERSION.match(self.name)
+        return _NEWEST if found is None else (int(found[1]), int(found[2] or 0))
+
+    @property
     def strict_schemas(self) -> bool:
         """Whether its servers enforce schemas."""
-        return _NO_SCHEMAS.match(self.name) is None
+        return self.version >= (4, 1)
 
     @property
     def thinking(self) -> bool:
         """Whether it can think."""
-        return _NO_THOUGHTS.match(self.name) is None
+        return self.version >= (3, 7)
 
     @property
     def hosts_tools(self) -> bool:
         """Whether Anthropic runs tools for it."""
-        return _NO_HOSTED.match(self.name) is None
-
-    @property
-    def sampled(self) -> bool:
-        """Whether it takes a temperature."""
-        return _SAMPLED.match(self.name) is not None
+        return self.version >= (3, 7) or self.name.startswith("claude-3-5-haiku")
 
     @property
     def adaptive(self) -> bool:
-        """Whether it decides itself how long to think."""
-        return _BUDGETS.match(self.name) is None
+        """Whether it decides itself how long to think; earlier models think within a budget of tokens."""
+        return self.version >= (4, 6)
+
+    def sampling(self, chat: JsonObject) -> JsonObject:
+        """Return `temperature` and `top_p`, as far as the model takes them: from 4.7 on none, from 4.1 on one of them."""
+        given = {key: chat[key] for key in ("temperature", "top_p") if chat.get(key) is not None}
+        if self.version >= (4, 7):
+            return {}
+        return dict([*given.items()][:1]) if self.version >= (4, 1) else given
 
     def thoughts(self, effort: str | None, turns: Sequence[ChatTurn]) -> JsonObject:
-        """Return `thinking`, and `effort` where the model takes one; empty if the agent asks for no effort."""
-        if effort is None or effort in NO_THINKING or not self.thinking or not self._may_think(turns):
+        """Return `thinking`, and `effort` where the model takes one; empty if the model is to do as it does by itself."""
+        if effort in NO_THINKING:
+            return self._no_thoughts()
+        if effort is None or not self.thinking or not self._may_think(turns):
             return {}
-        if self.adaptive:
-            return {
-                "thinking": {"type": "adaptive", "display": "summarized"},
-                "effort": _EFFORT.get(effort, effort),
-            }
-        return {"thinking": {"type": "enabled", "budget_tokens": _BUDGET.get(effort, _BUDGET["medium"])}}
+        if not self.adaptive:
+            return {"thinking": {"type": "enabled", "budget_tokens": _BUDGET.get(effort, _BUDGET["medium"])}}
+        known = {"minimal": "low", **({"xhigh": "max"} if self.version < (4, 7) else {})}
+        return {"thinking": {"type": "adaptive", "display": "summarized"}, "effort": known.get(effort, effort)}
+
+    def _no_thoughts(self) -> JsonObject:
+        """Return what switches thinking off: from 5 on models think by themselves, and some of them always do."""
+        always = ("claude-fable", "claude-mythos", "claude-opus-5-5")
+        if self.version < (5, 0) or self.name.startswith(always):
+            return {}
+        return {"thinking": {"type": "between_tools" if self.name.startswith("claude-sonnet-5-5") else "disabled"}}
 
     def _may_think(self, turns: Sequence[ChatTurn]) -> bool:
         """Whether the server accepts thinking: one with a budget demands the thoughts before the last calls."""
@@ -86,7 +92,7 @@ class Claude:
     def tokens(self, thoughts: JsonObject) -> int:
         """Return how long an answer may be if the agent says nothing, with the thoughts."""
         most = _TOKENS_LATER
-        if _OLDEST.match(self.name):
+        if self.version < (4, 5):  # an answer is short, or input and answer together must fit the window
             most = _TOKENS
         elif not self.adaptive:
             most = _TOKENS_4_5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from perdure.models.provider_extras import REASONING_ITEMS
+from perdure.models.provider_extras import MESSAGE_PHASE, REASONING_ITEMS
 from perdure.models.providers.chat_messages import (
     CallPieces,
     FilePart,
@@ -82,7 +82,8 @@ def _answer(message: JsonObject, parts: list[Part]) -> Iterator[JsonObject]:
     thoughts = [(count(item.get("index")), _reasoning(item)) for item in objects(message.get(REASONING_ITEMS))]
     calls = [(place_of(call), _call(call)) for call in objects(message.get("tool_calls"))]
     text = text_of(parts)
-    yield from in_order(thoughts, [{"role": "assistant", "content": text}] if text else [], calls)
+    said = {"role": "assistant", "content": text, **part_of(message, MESSAGE_PHASE)}
+    yield from in_order(thoughts, [said] if text else [], calls)
 
 
 def _reasoning(item: JsonObject) -> JsonObject:
@@ -106,7 +107,7 @@ def _part(part: Part) -> JsonObject:
         return {"type": "input_audio", "input_audio": {"data": part.data, "format": part.media_type.rpartition("/")[2]}}
     address = part.address or f"data:{part.media_type};base64,{part.data}"
     if part.kind == "image":
-        return {"type": "input_image", "image_url": address}
+        return {"type": "input_image", "detail": "auto", "image_url": address}
     return {"type": "input_file", "filename": part.name or "document", **_file(part, address)}
 
 
@@ -186,8 +187,11 @@ class ResponsesEvents:
                 ]
         elif kind in ("web_search_call", "code_interpreter_call"):
             pieces.append(chunk(_hosted_call(item)))
-        elif kind == "message" and index not in self._begun:
-            pieces += [chunk(_delta_of(part)) for part in objects(item.get("content"))]
+        elif kind == "message":
+            if isinstance(phase := item.get("phase"), str):
+                pieces.append(chunk({MESSAGE_PHASE: {"phase": phase}}))
+            if index not in self._begun:
+                pieces += [chunk(_delta_of(part)) for part in objects(item.get("content"))]
         self._begun.add(index)
         return pieces
 
@@ -226,7 +230,8 @@ def _hosted_call(item: JsonObject) -> JsonObject:
         logs = (str(each.get("logs") or each.get("url") or "") for each in objects(item.get("outputs")))
         return hosted_piece("code_execution", str(item.get("code") or ""), "\n".join(logs), failed=failed)
     action = part_of(item, "action")
-    queries = action.get("queries") or [action.get("query") or action.get("url") or ""]
+    used = (str(action[key]) for key in ("query", "pattern", "url") if action.get(key))
+    queries = action.get("queries") or [" ".join(used)]
     sources = (str(each.get("url") or "") for each in objects(action.get("sources")))
     return hosted_piece("web_search", "\n".join(map(str, queries)), "\n".join(sources), failed=failed)
 
