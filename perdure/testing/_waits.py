@@ -19,6 +19,7 @@ from temporalio.api.history.v1 import ActivityTaskScheduledEventAttributes as Sc
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.testservice.v1 import UnlockTimeSkippingRequest
 from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.api.workflowservice.v1 import ListOpenWorkflowExecutionsRequest
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
@@ -61,6 +62,8 @@ _TASK_ENDED: Final = frozenset(
         EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
     }
 )
+_JUMP: Final = 0.5
+"""Real seconds that a jump of the server's time may take before the clock looks for a lock that nobody releases."""
 _MARGIN: Final = 0.1
 """Seconds before the server gives a task of a dead worker up, which are not skipped: the time is locked again before."""
 
@@ -109,10 +112,43 @@ class Clock:
     async def pass_time(self, until: datetime) -> None:
         """Let time pass: at once where the server skips, else as much of it as is worth a look."""
         left = (until - await self.now()).total_seconds()
-        if self._server.supports_time_skipping:
-            await self._server.sleep(max(left, 0.001))
-        else:
+        if not self.skips:
             await asyncio.sleep(min(max(left, 0.0), 0.05))
+            return
+        jump = asyncio.create_task(self._jump(max(left, 0.001), until))
+        try:
+            await asyncio.shield(jump)
+        finally:
+            # The server locks its time again only at the jump's end: the next wait has to find it locked.
+            await asyncio.wait({jump}, timeout=_JUMP)
+            jump.cancel()
+
+    async def _jump(self, seconds: float, until: datetime) -> None:
+        sleeping = asyncio.create_task(self._server.sleep(seconds))
+        try:
+            while not (await asyncio.wait({sleeping}, timeout=max(_JUMP, self._took)))[0]:
+                await self._release_left_lock(until)
+            await sleeping
+        finally:
+            sleeping.cancel()
+
+    async def _release_left_lock(self, until: datetime) -> None:
+        """Release one lock on the server's time if nothing on the server can still release it.
+
+        The time does not jump, so work of an execution holds a lock, or the server has lost one, e.g. that of a workflow task whose completion
+        failed in the server after it had started the next run of a continue-as-new.
+        """
+        first = await self._look_at_all()
+        await self.tick()
+        second = await self._look_at_all()
+        if not (first.busy or second.busy or second.lost) and first.open == second.open and await self.now() < until:
+            await self._client.service_client.test_service.unlock_time_skipping(UnlockTimeSkippingRequest())
+
+    async def _look_at_all(self) -> WaitingState:
+        """Look at each open execution of the server, whoever started it."""
+        request = ListOpenWorkflowExecutionsRequest(namespace=self._client.namespace)
+        listed = (await self._client.workflow_service.list_open_workflow_executions(request)).executions
+        return await self.look(each.execution.workflow_id for each in listed)
 
     async def pass_lost(self, look: WaitingState) -> None:
         """Let the time pass in which the server waits for dead workers, where nothing else goes on."""

@@ -19,6 +19,7 @@ from temporalio.api.command.v1 import Command, ScheduleActivityTaskCommandAttrib
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import CommandType, EventType
 from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.testservice.v1 import LockTimeSkippingRequest
 from temporalio.api.workflowservice.v1 import (
     DeleteWorkflowExecutionRequest,
     PollActivityTaskQueueRequest,
@@ -519,6 +520,17 @@ async def test_r19_3_events_entries_and_views_come_while_people_decide_and_time_
         assert topics[-1] == "lifecycle"
         other = await Perdure(local.client, task_queue=local.task_queue).start(talker)
         assert await local.perdure.get_run(other.id).result() == "paid 40", "one that the kit did not start"
+
+
+async def test_time_passes_although_the_server_has_lost_locks_on_it() -> None:
+    people = [approve("pay", after="1h", every=True)]
+    async with run_locally(payer, model=lambda _: PLAN, people=people) as local:
+        for _ in range(2):
+            await local.client.service_client.test_service.lock_time_skipping(LockTimeSkippingRequest())
+        begun = await local.now()
+        await local.run()
+        await local.skip("1 day")
+        assert (await local.now() - begun).total_seconds() >= 90_000
 
 
 async def test_r19_3_what_waits_below_a_run_is_found_without_lists() -> None:
