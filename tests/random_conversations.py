@@ -58,7 +58,7 @@ class Talk:
     different: list[str] = field(default_factory=list)
 
     async def speak(self, sender: str, count: int, *, commands: bool = True) -> None:
-        """One sender's messages, one after the other, each sent twice; one that finds the lane full is sent later."""
+        """One sender's messages, one after the other, each sent twice; one that finds the message_queue full is sent later."""
         for n in range(count):
             mode: Mode = self.random.choice(MODES)
             text = f"m{n} of {sender} {self.random.choice(['work', 'talk'])}"

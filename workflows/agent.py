@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 from perdure.workflows.approvals import LEFT, ApprovalWaits, RunApprovals
 from perdure.workflows.arguments import any_arguments, query_arguments, read_input, read_one
 from perdure.workflows.audit import AuditSender
-from perdure.workflows.calls import CallLoop
+from perdure.workflows.calls import CallRunner
 from perdure.workflows.children import ChildRuns
 from perdure.workflows.claim_check import ParentRun, payloads_query, whole
 from perdure.workflows.continue_as_new import ContinueAsNew, should_continue_as_new
@@ -123,7 +123,7 @@ class RunDriver:
         self.run = run
         self.clock = WorkClock(run.progress.worked)
         self.sender = sender
-        self.calls: CallLoop | None = None
+        self.calls: CallRunner | None = None
         """Calls of the current Request, or of the last one."""
         self.run_input = run_input
         self._approvals = approvals
@@ -270,7 +270,7 @@ class RunDriver:
         if goes_on and self.calls is not None:
             self.calls.go_on()
         else:
-            self.calls = CallLoop(run, self._waits, self.clock, self.sender, self._display.report, self._hooks)
+            self.calls = CallRunner(run, self._waits, self.clock, self.sender, self._display.report, self._hooks)
         self._display.report()
         result = await self.calls.run(answer)
         loop = self.calls.loop

@@ -215,7 +215,7 @@ class RefusedCallError(Exception):
         self.outcome = outcome
 
 
-class CallLoop:
+class CallRunner:
     """The calls of the Request whose plan `run` has just opened, and of Requests under which its plan goes on
     (`go_on`).
 
@@ -253,7 +253,7 @@ class CallLoop:
         self._budget_share = BudgetShare(
             run.limits.pool,
             usage=lambda: run.progress.usage,
-            rivals=lambda: rivals(self.loop.plan, run.limits.pool.takers) if self.loop.plan.closed else None,
+            rivals=lambda: rivals(self.loop.plan, run.limits.pool.holders) if self.loop.plan.closed else None,
             worked=lambda: clock.worked(workflow.time()),
         )
 

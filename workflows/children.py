@@ -114,7 +114,7 @@ class BudgetShare:
         return await share_future
 
     def settle(self, name: str, used: RunUsage | None) -> None:
-        """Settle a share at its taker's end: what is left goes to others. `None` when the usage is unknown."""
+        """Settle a share at its holder's end: what is left goes to others. `None` when the usage is unknown."""
         self._shares.settle(name, used)
         self.hand_out()
 

@@ -162,7 +162,7 @@ class LoopDriver:
             shares,
             usage=lambda: self.state.usage,
             # At most the iterations that run at once, and at most those that are left.
-            rivals=lambda: max(1, min(loop.lanes, loop.count - self.state.done) - len(shares.takers)),
+            rivals=lambda: max(1, min(loop.concurrency, loop.count - self.state.done) - len(shares.holders)),
         )
 
     async def run(self) -> LoopState:
@@ -172,7 +172,7 @@ class LoopDriver:
             loop.make_room()
         await self._record()
         while not self._over:
-            await (self._lanes() if loop.kind == "each" else self._until())
+            await (self._each() if loop.kind == "each" else self._until())
             if self._over:
                 break
             if len(loop.model_dump_json().encode()) <= loop.max_payload:
@@ -221,15 +221,15 @@ class LoopDriver:
         self._loop.budget = self._loop.budget.raised(raised)
         self._budget_share.raise_to(self._loop.budget)
 
-    async def _lanes(self) -> None:
-        lanes = [asyncio.create_task(self._lane()) for _ in range(self._loop.lanes)]
+    async def _each(self) -> None:
+        iterators = [asyncio.create_task(self._iterate_in_turn()) for _ in range(self._loop.concurrency)]
         try:
-            await asyncio.gather(*lanes)
+            await asyncio.gather(*iterators)
         except BaseException as error:
-            for lane in lanes:
-                lane.cancel()
+            for iterator in iterators:
+                iterator.cancel()
             if not isinstance(error, GeneratorExit):
-                await asyncio.gather(*lanes, return_exceptions=True)  # until it is known what they have used (R9.6)
+                await asyncio.gather(*iterators, return_exceptions=True)  # until it is known what they have used (R9.6)
             raise
 
     def _give_up(self, words: str) -> None:
@@ -248,7 +248,7 @@ class LoopDriver:
     def _over(self) -> bool:
         return self.state.satisfied or self.state.next >= self._loop.count
 
-    async def _lane(self) -> None:
+    async def _iterate_in_turn(self) -> None:
         """Run iterations in turn, while there are any and this execution's history is not too long.
 
         One always runs: the loop makes progress even where a new execution is too long at once (R8.7).
@@ -261,7 +261,7 @@ class LoopDriver:
                 return
 
     async def _until(self) -> None:
-        """Run iterations of an until-loop in turn, as `_lane` does."""
+        """Run iterations of an until-loop in turn, as `_iterate_in_turn` does."""
         while not self._over:
             index = self.state.next
             output = await self._iterate(index)

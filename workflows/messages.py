@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from temporalio import workflow
 
 from perdure.workflows.arguments import only
-from perdure.workflows.calls import CallLoop
+from perdure.workflows.calls import CallRunner
 
 with workflow.unsafe.imports_passed_through():
     from perdure.errors import DecisionError
@@ -38,7 +38,7 @@ class Mailbox:
         for sent in self._early:
             self.take(sent, None)
 
-    def take(self, sent: tuple[Json, ...], calls: CallLoop | None) -> None:
+    def take(self, sent: tuple[Json, ...], calls: CallRunner | None) -> None:
         """Accept `{"id", "text", "sender"?, "at"?}` (R10.5). It ends the running Request, which has these calls, unless
         that is the last: nothing would follow it.
         """

@@ -72,8 +72,8 @@ class SessionDriver:
         self._left = LeftBehind(lambda: workflow.patched(LEFT_CHILDREN_END))
 
     def _note_reset(self) -> None:
-        running = self.kept.lane.state.running
-        run_id = None if running is None else self.kept.lane.run_id(running.number)
+        running = self.kept.message_queue.state.running
+        run_id = None if running is None else self.kept.message_queue.run_id(running.number)
         self.kept.notes.was_reset(run_id, now())
         self.kept.lose_rule_record()
 
@@ -91,9 +91,9 @@ class SessionDriver:
         """Record a `RunWaits`: whether the active run, or a run below it, waits for a person."""
         self.arrived()
         if (found := read_one(RunWaits, waits)) is not None:
-            self.kept.lane.waits(found)
-            if (running := self.kept.lane.state.running) is not None:
-                self.report_status(self.kept.lane.run_id(running.number))
+            self.kept.message_queue.waits(found)
+            if (running := self.kept.message_queue.state.running) is not None:
+                self.report_status(self.kept.message_queue.run_id(running.number))
 
     def report_status(self, run_id: str) -> None:
         """Inform the addresses that were named for a run, where they do not know its status."""
@@ -108,7 +108,7 @@ class SessionDriver:
     def end(self, by: str) -> None:
         """Cancel the active run, and end the session. `by`: the name of who deletes it."""
         self._deleted_by = by
-        if (running := self.kept.lane.state.running) is not None:
+        if (running := self.kept.message_queue.state.running) is not None:
             running.ending = "the session is deleted"
         if self.child is not None:
             self.child.end()
@@ -145,7 +145,7 @@ class SessionDriver:
             if self.ended:
                 break
             seen = self._arrivals
-            step = kept.lane.next(workflow.time())
+            step = kept.message_queue.next(workflow.time())
             self._stepped |= not isinstance(step, QueueIdle)
             if isinstance(step, BeginRun):
                 await self._run(step.run)
@@ -207,7 +207,7 @@ class SessionDriver:
         """Continue as new, unless a run or a reply is under way: it would be lost."""
         if self._busy:
             return
-        if self.kept.lane.state.running is not None and self.kept.lane.state.running.begun:
+        if self.kept.message_queue.state.running is not None and self.kept.message_queue.state.running.begun:
             return
         carried = self.kept.carried()
         if len(carried.model_dump_json().encode()) <= MAX_PAYLOAD:
@@ -216,12 +216,12 @@ class SessionDriver:
     async def _run(self, running: ActiveRun) -> None:
         """Run one run, from its start to its records in the transcript."""
         kept = self.kept
-        run_id = kept.lane.run_id(running.number)
+        run_id = kept.message_queue.run_id(running.number)
         local = self.hooks.records_locally  # a marker behind a local activity may be missing in a replay
         await self.turns.take(
-            run_id, lambda: running.ending is None and kept.lane.state.running is running, local=local
+            run_id, lambda: running.ending is None and kept.message_queue.state.running is running, local=local
         )
-        if kept.lane.state.running is not running:  # all that it was to begin with was taken back
+        if kept.message_queue.state.running is not running:  # all that it was to begin with was taken back
             self.turns.leave()
             return
         if running.ending is not None:

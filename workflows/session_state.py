@@ -94,9 +94,9 @@ class SessionState:
         """State that its runs have written; `None` if they have written nothing."""
         self.sources: dict[str, list[str]] = {} if snapshot is None else snapshot.sources
         """Sources of the state and the conversation, by reference (R15.1)."""
-        lane = QueueState(born=f"{born}-") if snapshot is None else snapshot.lane
-        lane.known = self._by_sender(lane)
-        self.lane = MessageQueue(session_id, argument.rules, lane)
+        message_queue = QueueState(born=f"{born}-") if snapshot is None else snapshot.message_queue
+        message_queue.known = self._by_sender(message_queue)
+        self.message_queue = MessageQueue(session_id, argument.rules, message_queue)
         self.notes = SessionJournal(EventJournal(None if snapshot is None else snapshot.events))
         """Journal of the session's events."""
         self.to_deliver: list[ReplyDelivery] = [] if snapshot is None else snapshot.replies
@@ -108,31 +108,32 @@ class SessionState:
         if not self.notes.events.count:
             self.notes.began(self.agent, at)
 
-    def _by_sender(self, lane: QueueState) -> dict[str, KnownMessage]:
+    def _by_sender(self, message_queue: QueueState) -> dict[str, KnownMessage]:
         """Return the known messages by `message_key`: Perdure 0.1.0 kept them by their ids."""
         entries: list[MessageEntry | CommandEntry | Queued] = [
             each for each in self.transcript.entries if is_sent(each)
         ]
-        senders = {each.message_id: each.sender for each in [*entries, *lane.queue]}
+        senders = {each.message_id: each.sender for each in [*entries, *message_queue.queue]}
         return {
-            key if "\n" in key else message_key(senders.get(key, ""), key): known for key, known in lane.known.items()
+            key if "\n" in key else message_key(senders.get(key, ""), key): known
+            for key, known in message_queue.known.items()
         }
 
     def _read_agent(self) -> None:
         if not self._input.document:  # it has none yet
-            self.agent, self.models, self.lane.rules = "", {}, self._input.rules
+            self.agent, self.models, self.message_queue.rules = "", {}, self._input.rules
             self.priority = self._input.rules.priority
             self.caller_context: JsonObject | bool = {}
             return
         agent = parse_agent(self._input.document)
         self.agent = agent.name
         self.caller_context = agent.caller_context
-        self.lane.rules = self._input.rules.over(agent.config.session)
+        self.message_queue.rules = self._input.rules.over(agent.config.session)
         self.models = agent.config.models.model_dump(exclude_unset=True)
         """Models, as the agent's file names them."""
-        self.priority = self.lane.rules.priority or agent.config.priority
+        self.priority = self.message_queue.rules.priority or agent.config.priority
         """Priority of its runs; `None`: that of the session."""
-        self.transcript.limit = min(self.transcript.limit, self.lane.rules.context_tokens or CONTEXT_TOKENS)
+        self.transcript.limit = min(self.transcript.limit, self.message_queue.rules.context_tokens or CONTEXT_TOKENS)
 
     @property
     def key(self) -> str:
@@ -158,7 +159,7 @@ class SessionState:
     @property
     def shows_reasoning(self) -> bool:
         """Whether replies include the model's reasoning."""
-        return "reasoning" in (self.lane.rules.verbose or ())
+        return "reasoning" in (self.message_queue.rules.verbose or ())
 
     @property
     def agent_digest(self) -> str:
@@ -202,7 +203,7 @@ class SessionState:
     def carried(self) -> SessionInput:
         """Return the input of a new execution."""
         snapshot = SessionSnapshot(
-            lane=self.lane.state,
+            message_queue=self.message_queue.state,
             transcript=self.transcript.carried(),
             state=self.state,
             sources=self.sources,
@@ -223,7 +224,7 @@ class SessionState:
 
     def forgot(self, message: Message) -> bool:
         """Whether a message may have been accepted that only segments know (R10.1). Perdure 0.1.0 remembered ids alone."""
-        if message.key in self.lane.state.known:
+        if message.key in self.message_queue.state.known:
             return False
         return message.key in self.remembered or message.message_id in self.remembered
 
@@ -231,27 +232,27 @@ class SessionState:
         """Return the receipt of a message that a segment knows. Raise `MessageRefusedError` for another message of its
         id.
         """
-        self.lane.state.known[message.key] = KnownMessage.model_validate(known)
+        self.message_queue.state.known[message.key] = KnownMessage.model_validate(known)
         try:
-            receipt = self.lane.judge(message)
+            receipt = self.message_queue.judge(message)
         finally:
-            del self.lane.state.known[message.key]
+            del self.message_queue.state.known[message.key]
         assert receipt is not None
         return receipt
 
     def put_away(self, entries: Iterable[Entry]) -> None:
         """Add to entries that are archived the data to answer for them."""
         for entry in filter(is_sent, entries):
-            if (known := self.lane.state.known.get(entry.key)) is not None:
+            if (known := self.message_queue.state.known.get(entry.key)) is not None:
                 entry.known = known.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
     def gone(self, entries: Iterable[Entry]) -> None:
         """Drop entries that a segment holds now. A command that still waits for its turn stays known here."""
-        waiting = {queued.key for queued in self.lane.state.queue}
+        waiting = {queued.key for queued in self.message_queue.state.queue}
         for entry in filter(is_sent, entries):
             if entry.key in waiting:
                 continue
-            self.lane.state.known.pop(entry.key, None)
+            self.message_queue.state.known.pop(entry.key, None)
             self.remembered.add(entry.key)
 
     # Changes of the session.
@@ -277,8 +278,8 @@ class SessionState:
 
     def withdraw(self, withdrawal: MessageWithdrawal, at: str) -> None:
         """Record that a message was withdrawn; it stays in the transcript with that mark."""
-        key = self.lane.judge_withdrawal(withdrawal)
-        if self.lane.withdraw(key) is not None:
+        key = self.message_queue.judge_withdrawal(withdrawal)
+        if self.message_queue.withdraw(key) is not None:
             self.transcript.settle(key, reason := f"taken back by {withdrawal.sender!r}")
             self.notes.withdrawn([withdrawal.message_id], reason, at)
             self.transcript.append(
@@ -298,12 +299,12 @@ class SessionState:
         for message in running.messages:
             self.transcript.settle(message.key, why)
         self.notes.withdrawn([message.message_id for message in running.messages], why, at)
-        self.lane.ended()
+        self.message_queue.ended()
 
     def begun(self, running: ActiveRun, at: str) -> None:
         """Record that a run is started."""
-        self.lane.begun()
-        self.notes.run_began(running, self.lane.run_id(running.number), self.agent, at)
+        self.message_queue.begun()
+        self.notes.run_began(running, self.message_queue.run_id(running.number), self.agent, at)
 
     def ended(self, running: ActiveRun, result: RunResult, started: str, at: str) -> list[ReplyDelivery]:
         """Record a run's end: its messages, calls, reply and state. Messages without an answer begin the next run.
@@ -313,7 +314,7 @@ class SessionState:
         messages.
         """
         at = result.ended_at or at
-        run_id = self.lane.run_id(running.number)
+        run_id = self.message_queue.run_id(running.number)
         held = {
             message.key: heard.request
             for message in running.steered
@@ -343,10 +344,12 @@ class SessionState:
         self.transcript.append(ReplyEntry(at=at, run_id=run_id, text=reply, why=why, sent=sent))
         self.notes.run_ended(running, run_id, result, why, at)
         self.notes.replied(run_id, reply, why, at)
-        for message in self.lane.ended(held):
+        for message in self.message_queue.ended(held):
             assert message.number is not None
-            self.transcript.assign(message.key, self.lane.run_id(message.number))
-        return deliveries(result, reply, running, held, self.lane.rules.verbose or (), speaker=self._speaker(run_id))
+            self.transcript.assign(message.key, self.message_queue.run_id(message.number))
+        return deliveries(
+            result, reply, running, held, self.message_queue.rules.verbose or (), speaker=self._speaker(run_id)
+        )
 
     def _speaker(self, run_id: str) -> ReplyAuthor:
         return ReplyAuthor(run_id=run_id, session=self.key, tenant=self.tenant, agent=self.agent)
@@ -359,8 +362,8 @@ class SessionState:
 
     def status_of(self, run_id: str) -> tuple[str, str | None]:
         """Return the status of a run, `waiting` where it waits for a person, and why it has failed. One that has not begun is `running`."""
-        running = self.lane.state.running
-        if running is not None and self.lane.run_id(running.number) == run_id:
+        running = self.message_queue.state.running
+        if running is not None and self.message_queue.run_id(running.number) == run_id:
             return ("waiting" if running.is_asking else "running"), None
         for entry in reversed(self.transcript.entries):
             if isinstance(entry, RunEntry) and entry.run_id == run_id:
@@ -431,12 +434,12 @@ class SessionState:
 
     def details(self) -> str:
         """Return the session as Markdown, for the Web UI."""
-        running = self.lane.state.running
-        run_id = None if running is None else self.lane.run_id(running.number)
-        return details(self.key, self.agent, self.lane.state, run_id, self.transcript.entries)
+        running = self.message_queue.state.running
+        run_id = None if running is None else self.message_queue.run_id(running.number)
+        return details(self.key, self.agent, self.message_queue.state, run_id, self.transcript.entries)
 
     def view(self) -> SessionView:
-        state = self.lane.state
+        state = self.message_queue.state
         running = state.running is not None and state.running.begun
         asks = state.running is not None and state.running.is_asking
         waits = state.queue or state.running is not None
@@ -447,13 +450,13 @@ class SessionState:
             queue=[self._queued(each) for each in self._waiting()],
             entries=[entry.as_json() for entry in self.transcript.entries],
             archived_through=self.transcript.archived_through,
-            run_id=self.lane.run_id(state.running.number) if state.running is not None and running else None,
+            run_id=self.message_queue.run_id(state.running.number) if state.running is not None and running else None,
             waiting_runs=[] if state.running is None else state.running.waiting_below,
         )
 
     def _waiting(self) -> list[Queued]:
-        running = self.lane.state.running
-        return [*([] if running is None or running.begun else running.messages), *self.lane.state.queue]
+        running = self.message_queue.state.running
+        return [*([] if running is None or running.begun else running.messages), *self.message_queue.state.queue]
 
     def _queued(self, queued: Queued) -> QueuedView:
         return QueuedView(
@@ -461,13 +464,13 @@ class SessionState:
             sender=queued.sender,
             text=queued.text,
             mode=queued.mode,
-            run_id=None if queued.number is None else self.lane.run_id(queued.number),
-            accepted_at=self.lane.state.known[queued.key].at,
+            run_id=None if queued.number is None else self.message_queue.run_id(queued.number),
+            accepted_at=self.message_queue.state.known[queued.key].at,
         )
 
     def fate(self, what: str, sender: str = "") -> Fate:
         """Return the fate of a message, or of a run of this session."""
-        return fate(self.lane, self.transcript, what, sender)
+        return fate(self.message_queue, self.transcript, what, sender)
 
 
 W = TypeVar("W", bound=WireModel)

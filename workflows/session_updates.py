@@ -68,7 +68,7 @@ class SessionUpdates:
                 return kept.answer(message, known).as_json()
             self._session.check_open()
             self._judge(message)
-        if self._hooks.has_hooks() and not message.command and kept.lane.judge(message) is None:
+        if self._hooks.has_hooks() and not message.command and kept.message_queue.judge(message) is None:
             async with self._hooks.in_turn:
                 return await self._received(message)
         self._session.check_open()
@@ -81,7 +81,7 @@ class SessionUpdates:
         await self._hooks.begin_in_turn()
         text = message.text
         self._session.check_open()
-        if self._kept.lane.judge(message) is None:
+        if self._kept.message_queue.judge(message) is None:
             of = {"mode": message.mode, "rights": message.rights, "context": message.context}
             text = await self._hooks.received(message.message_id, message.sender, text, **of)
             says(message.model_copy(update={"text": text}))
@@ -94,7 +94,7 @@ class SessionUpdates:
         kept = self._kept
         if message.document is not None and kept.names_another_agent(message):
             kept.change_agent(message)
-        accepted = kept.lane.accept(message, workflow.time(), now(), text)
+        accepted = kept.message_queue.accept(message, workflow.time(), now(), text)
         if accepted.queued is not None:
             self._note(accepted, accepted.queued)
             if message.command:
@@ -103,7 +103,7 @@ class SessionUpdates:
 
     def _judge(self, message: Message) -> None:
         kept = self._kept
-        if kept.lane.judge(message) is not None:
+        if kept.message_queue.judge(message) is not None:
             return
         if (words := full(NEAR)) is not None:
             raise MessageRefusedError(f"{words}; it goes on as new when its run has ended: send it again then")
@@ -126,22 +126,22 @@ class SessionUpdates:
 
     def check_withdrawal(self, sent: Sequence[Json]) -> None:
         """Judge a `MessageWithdrawal`."""
-        self._kept.lane.judge_withdrawal(self._read(MessageWithdrawal, sent))
+        self._kept.message_queue.judge_withdrawal(self._read(MessageWithdrawal, sent))
 
     async def withdraw(self, sent: Sequence[Json]) -> JsonObject:
         """Withdraw a message, until a Request holds it (R10.7). The argument is a `MessageWithdrawal`."""
         self._session.arrived()
         kept, withdrawal = self._kept, self._read(MessageWithdrawal, sent)
-        key = kept.lane.judge_withdrawal(withdrawal)
-        number = kept.lane.steered_into(key)
+        key = kept.message_queue.judge_withdrawal(withdrawal)
+        number = kept.message_queue.steered_into(key)
         if number is not None:
             which = {"id": withdrawal.message_id, "sender": key.partition("\n")[0]}
             answered = await update_run(
-                RunUpdate(run_id=kept.lane.run_id(number), update=WITHDRAW_FROM_RUN, argument=which)
+                RunUpdate(run_id=kept.message_queue.run_id(number), update=WITHDRAW_FROM_RUN, argument=which)
             )
-            if answered.refused is not None and kept.lane.steered_into(key) == number:
+            if answered.refused is not None and kept.message_queue.steered_into(key) == number:
                 raise MessageRefusedError(answered.refused)
-        kept.lane.judge_withdrawal(withdrawal)  # it may have been taken meanwhile
+        kept.message_queue.judge_withdrawal(withdrawal)  # it may have been taken meanwhile
         kept.withdraw(withdrawal, now())
         self._session.arrived()
         self._session.show()
@@ -151,7 +151,7 @@ class SessionUpdates:
         """Judge a `SessionDecision`."""
         decision = self._read(SessionDecision, sent)
         check_right(decision.sender, decision.rights, "approve", "decide here")
-        self._kept.lane.decided_run(decision.run)
+        self._kept.message_queue.decided_run(decision.run)
 
     async def decide(self, sent: Sequence[Json]) -> JsonObject:
         """Decide with a `SessionDecision` of a sender with the right `approve`; return the run's answer, or its refusal
@@ -159,7 +159,7 @@ class SessionUpdates:
         """
         self._session.arrived()
         kept, session_decision = self._kept, self._read(SessionDecision, sent)
-        run_id = kept.lane.decided_run(session_decision.run)
+        run_id = kept.message_queue.decided_run(session_decision.run)
         decision = session_decision.signed
         answered = await update_run(RunUpdate(run_id=run_id, update=DECIDE, argument=decision))
         if answered.refused is not None:

@@ -62,7 +62,7 @@ def approvals(
     if as_json:
         print(dumps([one.as_json() for one in waiting]))
     else:
-        _print_rows([_whole_row(one) for one in waiting], [deciding(one.run_id, one.offer) for one in waiting])
+        _print_rows([_whole_row(one) for one in waiting], [deciding(one.run_id, one.request) for one in waiting])
     for why in silent:
         screen(stderr=True).print(why, soft_wrap=True, markup=False)
 
@@ -98,14 +98,14 @@ def _listed_row(one: Any) -> list[str]:
 
 
 def _whole_row(one: Any) -> list[str]:
-    offer = one.offer
-    asked = "\n".join([offer.sentence, *offer.ways, *offer.rules, *_no_undo(offer)])
-    return [asked, offer.sender, offer.agent, age(offer.requested_at), one.run_id, offer.call]
+    request = one.request
+    asked = "\n".join([request.sentence, *request.ways, *request.rules, *_no_undo(request)])
+    return [asked, request.sender, request.agent, age(request.requested_at), one.run_id, request.call]
 
 
-def _shown(offer: Any) -> JsonObject:
+def _shown(request: Any) -> JsonObject:
     """Return the parameters of a call, and the items of its loop."""
-    return offer.params if offer.items is None else {**offer.params, "_each": offer.items}
+    return request.params if request.items is None else {**request.params, "_each": request.items}
 
 
 @approvals_app.command()
@@ -222,7 +222,7 @@ def _decide(run_id: str, as_json: bool, **keys: Any) -> None:
 def _find(run_id: str, call: str) -> Any:
     waiting, _ = connected(lambda perdure: perdure.get_run(run_id).waiting_below())
     for one in waiting:
-        if one.offer.call == call:
+        if one.request.call == call:
             return one
     with one_line_errors():
         raise CommandError(f"nothing changed: {call!r} does not wait for a decision in {run_id!r}")
@@ -230,15 +230,15 @@ def _find(run_id: str, call: str) -> Any:
 
 def _edited(one: Any) -> tuple[Any, str]:
     """Return the parameters that somebody has edited, and the digest of what they were shown."""
-    before = dumps(one.offer.params if one.offer.calls is None else one.offer.calls, indent=2)
+    before = dumps(one.request.params if one.request.calls is None else one.request.calls, indent=2)
     with one_line_errors():
         after = click.edit(before + "\n", extension=".json")
         if after is None or after.strip() == before.strip():
             raise CommandError("nothing changed: the text was left as it was")
         wanted = loads(after, source="what you wrote")
-        if one.offer.calls is None and isinstance(wanted, dict):
-            wanted = changes(one.offer.params, wanted)
-        return wanted, one.offer.digest
+        if one.request.calls is None and isinstance(wanted, dict):
+            wanted = changes(one.request.params, wanted)
+        return wanted, one.request.digest
 
 
 def _walk(run_id: str | None, by: str) -> None:
@@ -256,24 +256,24 @@ def _walk(run_id: str | None, by: str) -> None:
             continue
         quiet = False
         console.print(_panel(one))
-        console.print(QUESTION_KEYS if one.offer.question else KEYS, style="bold", markup=False)
+        console.print(QUESTION_KEYS if one.request.question else KEYS, style="bold", markup=False)
         key = read_key()
         if key in ("q", "\x03", "\x04"):
             return
         if key == "s":
-            skipped.add((one.run_id, one.offer.call))
+            skipped.add((one.run_id, one.request.call))
             continue
         if (decision := _decision(key, one)) is not None:
             try:
-                _decide(one.run_id, False, call=one.offer.call, digest=one.offer.digest, by=by, **decision)
+                _decide(one.run_id, False, call=one.request.call, digest=one.request.digest, by=by, **decision)
             except SystemExit:
                 continue  # the line was printed; it may have been decided elsewhere, so look again
 
 
 def _decision(key: str, one: Any) -> JsonObject | None:
-    if key == "a" and one.offer.question:
+    if key == "a" and one.request.question:
         return {"decision": "answer", "answer": click.prompt("answer", default="", show_default=False)}
-    if one.offer.question and key != "j":
+    if one.request.question and key != "j":
         return None
     if key == "a":
         return {"decision": "approve"}
@@ -286,35 +286,35 @@ def _decision(key: str, one: Any) -> JsonObject | None:
             value, _ = _edited(one)
         except SystemExit:
             return None
-        return {"decision": "edit", "params" if one.offer.calls is None else "calls": value}
+        return {"decision": "edit", "params" if one.request.calls is None else "calls": value}
     return None
 
 
-def _person(offer: Any) -> list[RenderableType]:
+def _person(request: Any) -> list[RenderableType]:
     """Return who asks, their last message, and who was informed."""
-    of = [f"asked by {offer.sender}"] if offer.sender else []
-    of += [f"tenant {offer.tenant}"] if offer.tenant else []
-    of += [f"session {offer.session}"] if offer.session else []
-    lines = [", ".join(of), f"last message: {' '.join(offer.said.split())}" if offer.said else ""]
-    lines += [f"informed: {', '.join(each.words for each in offer.informed)}" if offer.informed else ""]
+    of = [f"asked by {request.sender}"] if request.sender else []
+    of += [f"tenant {request.tenant}"] if request.tenant else []
+    of += [f"session {request.session}"] if request.session else []
+    lines = [", ".join(of), f"last message: {' '.join(request.said.split())}" if request.said else ""]
+    lines += [f"informed: {', '.join(each.words for each in request.informed)}" if request.informed else ""]
     return [Text(harmless(line), style="dim") for line in lines if line]
 
 
 def _panel(one: Any) -> RenderableType:
-    offer = one.offer
-    shown = dumps(_shown(offer) if offer.calls is None else offer.calls, indent=2)
+    request = one.request
+    shown = dumps(_shown(request) if request.calls is None else request.calls, indent=2)
     body = Syntax(shown, "json", background_color="default")
     return Panel(
         Group(
-            Text(offer.sentence, style="bold"),
-            *_person(offer),
+            Text(request.sentence, style="bold"),
+            *_person(request),
             body,
-            *map(Text, [*offer.ways, *offer.rules, *_no_undo(offer)]),
+            *map(Text, [*request.ways, *request.rules, *_no_undo(request)]),
         ),
-        subtitle=f"{one.run_id}, call {offer.call}; waits for {age(offer.requested_at)}",
+        subtitle=f"{one.run_id}, call {request.call}; waits for {age(request.requested_at)}",
         subtitle_align="left",
     )
 
 
-def _no_undo(offer: WaitingView) -> list[str]:
-    return [f"cannot be undone: {', '.join(offer.no_undo)}"] if offer.no_undo else []
+def _no_undo(request: WaitingView) -> list[str]:
+    return [f"cannot be undone: {', '.join(request.no_undo)}"] if request.no_undo else []

@@ -91,7 +91,7 @@ class Chat:
             self.picture.run_id = view.run_id
             self._watch(view.run_id)
             for one in await self._session.waiting_below(view):
-                of = one.offer
+                of = one.request
                 self._add_pending(PendingApproval(one.run_id, of.call, of.tool, of.reason, of.question, of))
 
     async def listen(self) -> None:

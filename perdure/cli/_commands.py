@@ -57,13 +57,13 @@ async def next_pending(perdure: Perdure, run_id: str | None, skipped: set[tuple[
     """The oldest that waits, of this run or of all, but for those skipped."""
     if run_id is not None:
         found, _ = await perdure.get_run(run_id).waiting_below()
-        return next((one for one in found if (one.run_id, one.offer.call) not in skipped), None)
+        return next((one for one in found if (one.run_id, one.request.call) not in skipped), None)
     for listed in (await perdure.approvals()).waiting:
         if (listed.run_id, listed.entry.call) not in skipped:
             # The index is a moment late: what has been decided already is passed over.
             with contextlib.suppress(RunError):
-                for offer in await perdure.get_run(listed.run_id).waiting(listed.entry.call):
-                    return WaitingRequest(listed.run_id, offer)
+                for request in await perdure.get_run(listed.run_id).waiting(listed.entry.call):
+                    return WaitingRequest(listed.run_id, request)
     return None
 
 

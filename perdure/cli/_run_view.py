@@ -121,7 +121,7 @@ def _calls_table(calls: list[CallView], view: RunView, width: int) -> Renderable
     titles = ("call", "tool", "reads", "writes", "when", "status")
     gives, drops = ("reads", "writes", "tool"), ("reads", "when", "writes")
     shown = table(titles, rows, width - _INDENT, gives=gives, drops=drops)
-    with_client = {offer.call for offer in view.waiting if offer.client}
+    with_client = {request.call for request in view.waiting if request.client}
     notes = [line for call in calls for line in _lines(call, view.run_id, with_client)]
     return Padding(Group(shown, *notes), (0, 0, 1, _INDENT))
 

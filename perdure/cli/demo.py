@@ -83,18 +83,22 @@ async def _run(perdure: Perdure, folder: Path, ui_port: int, console: Console, *
     with LiveRun(console) as live:
         async for view in run.views():
             live.show(view)
-            for offer in view.waiting:
+            for request in view.waiting:
                 live.pause()
-                await _answer(run, offer, console, yes=yes)
+                await _answer(run, request, console, yes=yes)
                 live.go_on()
     console.print(run_table(view, console.width))
     return view
 
 
-async def _answer(run: Run, offer: WaitingView, console: Console, *, yes: bool) -> None:
+async def _answer(run: Run, request: WaitingView, console: Console, *, yes: bool) -> None:
     """Ask the person at the terminal about a dangerous call; the run waits meanwhile, and would for days."""
     console.print(
-        Panel(dumps(offer.params), title=f"{offer.call} {offer.tool} waits for you: {offer.reason}", style="yellow")
+        Panel(
+            dumps(request.params),
+            title=f"{request.call} {request.tool} waits for you: {request.reason}",
+            style="yellow",
+        )
     )
     key = "a" if yes else ""
     if not yes:
@@ -102,13 +106,13 @@ async def _answer(run: Run, offer: WaitingView, console: Console, *, yes: bool) 
     while key not in ("a", "r"):
         key = await next_key() or "q"
         if key in ("q", "\x04"):
-            raise CommandError(f"nobody decided about {offer.call}: the demo's run has ended", INTERRUPTED)
+            raise CommandError(f"nobody decided about {request.call}: the demo's run has ended", INTERRUPTED)
         if key not in ("a", "r"):
             console.print(f"{key!r} is neither: a lets it run, r does not, q leaves the demo", markup=False)
     if key == "a":
-        await run.approve(offer, by="the demo's user")
+        await run.approve(request, by="the demo's user")
     else:
-        await run.reject(offer, by="the demo's user")
+        await run.reject(request, by="the demo's user")
     console.print("approved\n" if key == "a" else "rejected\n")
 
 

@@ -137,7 +137,7 @@ async def waiting_in(client: Client, runs: Iterable[str]) -> tuple[list[WaitingR
     answers = await asyncio.gather(*map(ask, runs))
     found = [one for answer in answers if not isinstance(answer, RunError) for one in answer]
     problems = [each for each in answers if isinstance(each, RunError)]
-    return sorted(found, key=lambda one: one.offer.requested_at), problems
+    return sorted(found, key=lambda one: one.request.requested_at), problems
 
 
 async def list_below(client: Client, run_id: str, *, asked: bool) -> dict[str, str]:
@@ -163,18 +163,18 @@ async def _ask(client: Client, run_id: str, call: str | None) -> list[WaitingReq
     more = True
     try:
         while more:  # as many as fit into an answer
-            offers: list[WaitingView] = await answer_of(
+            requests: list[WaitingView] = await answer_of(
                 handle, WAITING_QUERY, call, len(found), result_type=list[WaitingView]
             )
-            found += [WaitingRequest(run_id, offer) for offer in offers]
-            more = bool(offers) and offers[-1].more > 0
+            found += [WaitingRequest(run_id, request) for request in requests]
+            more = bool(requests) and requests[-1].more > 0
     except WorkflowQueryFailedError as error:
         raise RunError(f"the approval requests of {run_id!r} cannot be read: {error}") from None
     except RPCError as error:
         if error.status == RPCStatusCode.NOT_FOUND:
             return []
         raise await unanswered(client, run_id, no_answer(error, run_id, ", which has something waiting")) from None
-    return [each for each in found if not each.offer.client]
+    return [each for each in found if not each.request.client]
 
 
 async def _memo(run: WorkflowExecution) -> WaitingMemo:

@@ -497,7 +497,7 @@ class Run(Generic[OutputT]):
         ```
         """
         with clear_errors(self._client, self.id):
-            return [one.offer for one in await approvals.requests_of_run(self._client, self.id, call)]
+            return [one.request for one in await approvals.requests_of_run(self._client, self.id, call)]
 
     async def may_wait(self, call: str) -> bool:
         """Whether the call still waits, as far as the server's index knows. The run is not queried, and it costs no
@@ -739,8 +739,8 @@ def _approval(kind: str, by: str, roles: Iterable[str], reason: str) -> JsonObje
     return named | ({"roles": list(roles)} if roles else {})
 
 
-def _shown(offer: WaitingView | WaitingEntry | Event) -> JsonObject:
+def _shown(request: WaitingView | WaitingEntry | Event) -> JsonObject:
     """The call, and the digest of exactly what was shown."""
-    if isinstance(offer, Event):
-        return {key: offer.data[key] for key in ("call", "digest") if key in offer.data}
-    return {"call": offer.call, "digest": offer.digest}
+    if isinstance(request, Event):
+        return {key: request.data[key] for key in ("call", "digest") if key in request.data}
+    return {"call": request.call, "digest": request.digest}

@@ -37,7 +37,7 @@ class RunTree:
     @property
     def waiting(self) -> list[tuple[str, WaitingView]]:
         """The requests of all runs that wait, each with the path of its run."""
-        return [(path, offer) for path, view in self.views for offer in view.waiting]
+        return [(path, request) for path, view in self.views for request in view.waiting]
 
     @property
     def rests(self) -> bool:
@@ -45,7 +45,7 @@ class RunTree:
         return self.view.status == "running" and self._rests("", self.view)
 
     def _rests(self, path: str, view: RunView) -> bool:
-        if any(offer.calls is not None for offer in view.waiting):  # a whole plan, of which nothing runs
+        if any(request.calls is not None for request in view.waiting):  # a whole plan, of which nothing runs
             return True
         if view.log and view.log[-1].status == "running":
             return False
@@ -99,8 +99,8 @@ class RunTreeReader:
 
         Raises `RunError` where one of the runs does not answer.
         """
-        paths = {joined(run.id, path) if path else run.id: path for path, offer in tree.waiting if not offer.client}
+        paths = {joined(run.id, path) if path else run.id: path for path, request in tree.waiting if not request.client}
         found, problems = await waiting_in(run.client, paths)
         if problems:
             raise problems[0]
-        return [(paths[one.run_id], one.offer) for one in found]
+        return [(paths[one.run_id], one.request) for one in found]

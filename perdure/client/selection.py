@@ -326,16 +326,16 @@ class WaitingRequest:
 
     ```python
     requests, _ = await run.waiting_below()
-    print([(request.run_id, request.offer.call) for request in requests])
+    print([(request.run_id, request.request.call) for request in requests])
     ```
     """
 
     run_id: str
     """The run itself, or one of its delegates'."""
-    offer: WaitingView
+    request: WaitingView
 
     def as_json(self) -> JsonObject:
-        return {"runId": self.run_id, **self.offer.as_json()}
+        return {"runId": self.run_id, **self.request.as_json()}
 
 
 @dataclass(frozen=True, slots=True)

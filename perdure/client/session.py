@@ -447,7 +447,7 @@ class Session:
 
         ```python
         for each in await session.waiting_below():
-            print(each.run_id, each.offer.sentence)
+            print(each.run_id, each.request.sentence)
         ```
         """
         seen: SessionView = await self._ask(SHOW, SessionView) if view is None else view

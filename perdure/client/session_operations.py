@@ -358,11 +358,11 @@ async def begin_fork(source: Address, at: str, target: Address) -> None:
         number for entry in carried.entries if (number := run_number(getattr(entry, "run_id", None) or "")) is not None
     ]
     # Its runs are numbered on from there: `R` names one run, whichever session it ran in.
-    lane = QueueState(born=f"{uuid.uuid4().hex[:6]}-", number=max(runs, default=0))
+    message_queue = QueueState(born=f"{uuid.uuid4().hex[:6]}-", number=max(runs, default=0))
     # Nobody can tell any more which of it others wrote.
     places = [Reference(CONVERSATION), *(Reference("state", (key,)) for key in state)]
     sources = {str(place): ["!tool:fork"] for place in places}
-    snapshot = SessionSnapshot(lane=lane, transcript=carried, state=state or None, sources=sources)
+    snapshot = SessionSnapshot(message_queue=message_queue, transcript=carried, state=state or None, sources=sources)
     begins = given.model_copy(update={"key": target.key, "snapshot": pack(snapshot, SESSION_FORM)})
     agent = str(given.document.get("name"))
     with found(source.client, target.key):

@@ -102,19 +102,19 @@ class ConversationFrames:
         self._caller = caller
         self._csrf = csrf
         self._parts = ConversationParts(site)
-        self._offered = ""
+        self._shown = ""
         self._unsure = False
         """Whether it could not be asked what waits."""
 
-    async def offers(self, view: SessionView) -> list[WaitingRequest]:
+    async def requests(self, view: SessionView) -> list[WaitingRequest]:
         """Return the approval requests of the active run; none if nobody answers for it, as when it has just ended."""
         try:
-            return await self._offers(view)
+            return await self._requests(view)
         except PerdureError:
             self._unsure = True
             return []
 
-    async def _offers(self, view: SessionView) -> list[WaitingRequest]:
+    async def _requests(self, view: SessionView) -> list[WaitingRequest]:
         return await self._session.waiting_below(view)
 
     async def frames(self, after: int, offered: str, cursor: str | None) -> AsyncGenerator[str, None]:
@@ -125,7 +125,7 @@ class ConversationFrames:
         """
         view = await self._session.show()
         await prepare_answers(answers_of(view))
-        self._offered = offered
+        self._shown = offered
         for part, name in await self._waiting():
             yield frame(part, event=name)
         for part in self._entries(view, after):
@@ -141,8 +141,8 @@ class ConversationFrames:
                 continue
             skipped = None
             goes_back = event.phase == "reset" and not event.run_id
-            changes_offers = event.topic == "approval" or (event.topic == "lifecycle" and (event.run_id or goes_back))
-            for part, name in [*self._parts.fold(event), *(await self._waiting() if changes_offers else ())]:
+            changes_requests = event.topic == "approval" or (event.topic == "lifecycle" and (event.run_id or goes_back))
+            for part, name in [*self._parts.fold(event), *(await self._waiting() if changes_requests else ())]:
                 yield frame(part, event=name, id=event.cursor)
             if event.topic in _ENTRIES:
                 view = await self._session.show()
@@ -166,14 +166,14 @@ class ConversationFrames:
     async def _waiting(self) -> list[tuple[str, str]]:
         """Return the approval requests, if they differ from those on the page: somebody may be typing in their forms."""
         try:
-            offers = await self._offers(await self._session.show())
+            requests = await self._requests(await self._session.show())
             self._unsure = False
         except PerdureError:  # nobody answers now
             self._unsure = True
             return []
-        if named(offers) == self._offered:
+        if named(requests) == self._shown:
             return []
-        self._offered = named(offers)
+        self._shown = named(requests)
         given = {
             "key": self._session.key,
             "csrf": self._csrf,
@@ -181,7 +181,7 @@ class ConversationFrames:
             "fields_of": fields_of,
             "typed": {},
         }
-        return [(self._site.part("offers.html", offers=offers, **given), "waiting")]
+        return [(self._site.part("waiting_requests.html", requests=requests, **given), "waiting")]
 
 
 def answers_of(view: SessionView) -> list[str]:
@@ -200,9 +200,9 @@ def last_entry(view: SessionView) -> int:
     return int(view.entries[-1].get("n", 0)) if view.entries else 0
 
 
-def named(offers: list[WaitingRequest]) -> str:
+def named(requests: list[WaitingRequest]) -> str:
     """Return a digest of the approval requests, which changes when they change."""
-    return digest([[each.run_id, each.offer.call, each.offer.digest] for each in offers])
+    return digest([[each.run_id, each.request.call, each.request.digest] for each in requests])
 
 
 RECEIPTS: Final[Mapping[Acceptance, str]] = {
@@ -271,7 +271,7 @@ class Conversations:
         session = self._session(caller, request)
         view = await session.show()
         talk = ConversationFrames(session, self._site, caller, self._site.csrf(request))
-        offers = await talk.offers(view)
+        requests = await talk.requests(view)
         await prepare_answers(answers_of(view))
         return self._site.page(
             request,
@@ -281,10 +281,10 @@ class Conversations:
                 "title": title_of(view) or session.key,
                 "view": view,
                 "last": last_entry(view),
-                "offers": offers,
+                "requests": requests,
                 "modes": MODE_WORDS,
                 "notice": self._site.notice_of(request),
-                "live": urlencode({"after": last_entry(view), "offered": named(offers)}),
+                "live": urlencode({"after": last_entry(view), "offered": named(requests)}),
                 "message_id": uuid.uuid4().hex,
                 "typed": {},
                 "problem": "",

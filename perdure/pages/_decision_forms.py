@@ -141,7 +141,7 @@ async def decide(run: Run, form: Mapping[str, str], *, caller: Caller | None) ->
 
 async def waiting_request(run: Run, call: str) -> WaitingRequest | None:
     """Return the approval request of a call in full; `None`: it does not wait."""
-    return next((WaitingRequest(run.id, offer) for offer in await run.waiting(call)), None)
+    return next((WaitingRequest(run.id, request) for request in await run.waiting(call)), None)
 
 
 async def _decision(run: Run, form: Mapping[str, str]) -> JsonObject:
@@ -163,28 +163,28 @@ async def _decision(run: Run, form: Mapping[str, str]) -> JsonObject:
     chosen = await waiting_request(run, form["call"])
     if chosen is None:
         return decision | {"decision": "approve"}  # the run itself says best what has become of it
-    if chosen.offer.calls is not None:
-        calls = loads(form.get("calls", dumps(chosen.offer.calls)), source="the calls")
+    if chosen.request.calls is not None:
+        calls = loads(form.get("calls", dumps(chosen.request.calls)), source="the calls")
         return decision | (
-            {"decision": "approve"} if calls == chosen.offer.calls else {"decision": "edit", "calls": calls}
+            {"decision": "approve"} if calls == chosen.request.calls else {"decision": "edit", "calls": calls}
         )
     params = read_fields(_all_fields(chosen), form)
-    changed = changes(chosen.offer.params, params)
+    changed = changes(chosen.request.params, params)
     return decision | ({"decision": "edit", "params": changed} if changed else {"decision": "approve"})
 
 
 def _all_fields(chosen: WaitingRequest) -> list[Field]:
     """The fields of a call's parameters, or of the form of the server that asks, with its defaults."""
-    offer = chosen.offer
-    if offer.form is None:
-        return make_fields(offer.parameters, offer.params)
-    properties = offer.form.get("properties", {})
-    return make_fields(offer.form, {name: each["default"] for name, each in properties.items() if "default" in each})
+    request = chosen.request
+    if request.form is None:
+        return make_fields(request.parameters, request.params)
+    properties = request.form.get("properties", {})
+    return make_fields(request.form, {name: each["default"] for name, each in properties.items() if "default" in each})
 
 
 def fields_of(chosen: WaitingRequest | None, typed: Mapping[str, str] | None) -> list[Field]:
     """The form's fields, with what was typed where it could not be taken."""
-    if chosen is None or chosen.offer.calls is not None:
+    if chosen is None or chosen.request.calls is not None:
         return []
     fields = _all_fields(chosen)
     if typed is None:

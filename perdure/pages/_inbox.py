@@ -108,7 +108,7 @@ class Inbox:
             found=found,
             chosen=chosen,
             asked=next(
-                (one for one in found.waiting if chosen and _key(one) == (chosen.run_id, chosen.offer.call)), None
+                (one for one in found.waiting if chosen and _key(one) == (chosen.run_id, chosen.request.call)), None
             ),
             last_message=await self._last_message(chosen) if chosen else None,
             everywhere=self._everywhere,
@@ -204,7 +204,7 @@ class Inbox:
             view = await self._perdure.get_run(chosen.run_id).view()
         except RunError as error:
             return f"<p>{escape(str(error))}</p>"
-        return request_drawing(view, chosen.offer.call)
+        return request_drawing(view, chosen.request.call)
 
 
 def _key(one: WaitingRow) -> tuple[str, str]:

@@ -246,8 +246,8 @@ class RunningLoop:
         return not self._over and (self.form.kind != "each" or self._next < len(self._items))
 
     def _may_open(self) -> bool:
-        lanes = self.form.parallel if self.form.kind == "each" else 1
-        return len(self.running) < lanes and self._more()
+        parallel = self.form.parallel if self.form.kind == "each" else 1
+        return len(self.running) < parallel and self._more()
 
     def _opens(self) -> bool:
         return self._may_open() and self._goes_on()

@@ -148,10 +148,10 @@ class _Player:
         if call.spec.loop is None:
             return _duration(call.spec.tool, self._durations)
         times, _, inside = rounds[call.index]
-        lanes = min(call.spec.loop.parallel if call.spec.loop.kind == "each" else 1, max(times, 1))
+        parallel = min(call.spec.loop.parallel if call.spec.loop.kind == "each" else 1, max(times, 1))
         # No sooner than its iterations in their slots, nor than all its calls beside as many others as may run.
         return max(
-            -(-times // lanes) * inside.makespan,
+            -(-times // parallel) * inside.makespan,
             times * inside.total / (plan.parallel or math.inf),
             times * _alone(inside),
         )

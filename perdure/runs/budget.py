@@ -1,12 +1,12 @@
 """Budgets: shares for delegates and iterations that run at once.
 
-Each taker reserves its share at its start and settles at its end, whatever the outcome. So all takers together never
-have more than what is left. What is left is divided by the number of takers that may run at once. While the model still
-writes its answer, that number is unknown: each taker begins with a part (`AT_FIRST`), and gets more later.
+Each holder reserves its share at its start and settles at its end, whatever the outcome. So all holders together never
+have more than what is left. What is left is divided by the number of holders that may run at once. While the model still
+writes its answer, that number is unknown: each holder begins with a part (`AT_FIRST`), and gets more later.
 
-No share is less than the estimated need of one taker. Where the budget is tight, some takers wait until others have
+No share is less than the estimated need of one holder. Where the budget is tight, some holders wait until others have
 settled, and the last find it spent. A run keeps its last Request free from its share (`last_of_share`). So it exceeds
-the share by less than one Request, and all takers together exceed the budget by less than one Request each.
+the share by less than one Request, and all holders together exceed the budget by less than one Request each.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _WORTH: Final = 1.1
 
 
 class ExpectedUsage(WireModel):
-    """The estimated usage of one taker, learnt on the way and carried over continue-as-new."""
+    """The estimated usage of one holder, learnt on the way and carried over continue-as-new."""
 
     tokens: int = 0
     cost: float = 0.0
-    """Dollars. Until a taker has ended, twice the largest Request so far; from then on, the largest taker."""
+    """Dollars. Until a holder has ended, twice the largest Request so far; from then on, the largest holder."""
     measured: bool = False
-    """Whether a taker has ended."""
+    """Whether a holder has ended."""
     lost_tokens: int = 0
     lost_cost: float = 0.0
-    """Estimated usage of takers that cannot report it any more: nobody answered for them."""
+    """Estimated usage of holders that cannot report it any more: nobody answered for them."""
     own_tokens: int = 0
     own_cost: float = 0.0
     """Dollars of the largest Request of the run itself."""
     one_tokens: int = 0
     one_cost: float = 0.0
-    """Dollars of a taker's Request, by the average of the last taker that reported."""
+    """Dollars of a holder's Request, by the average of the last holder that reported."""
 
     @property
     def known(self) -> bool:
-        """Whether any estimate has a basis: a Request of this run or of a loop's parent run, or a taker that has ended."""
+        """Whether any estimate has a basis: a Request of this run or of a loop's parent run, or a holder that has ended."""
         return self.measured or self.tokens > 0
 
     def note_request(self, usage: Usage, cost: float | None) -> None:
@@ -55,7 +55,7 @@ class ExpectedUsage(WireModel):
         if not self.measured:
             self.tokens, self.cost = 2 * self.own_tokens, 2 * self.own_cost
 
-    def note_taker(self, usage: RunUsage) -> None:
+    def note_usage(self, usage: RunUsage) -> None:
         before = self if self.measured else ExpectedUsage()
         self.tokens, self.cost = max(before.tokens, usage.tokens), max(before.cost, usage.cost or 0.0)
         self.measured = True
@@ -140,12 +140,12 @@ class BudgetPool:
 
     @property
     def limited(self) -> bool:
-        """Whether there is a limit to share out; without one every taker has no limit."""
+        """Whether there is a limit to share out; without one every holder has no limit."""
         return self.budget.tokens is not None or self.budget.cost is not None
 
     @property
-    def takers(self) -> frozenset[str]:
-        """The names of takers that have a share and have not settled."""
+    def holders(self) -> frozenset[str]:
+        """The names of holders that have a share and have not settled."""
         return frozenset(self._taken)
 
     def take(
@@ -153,9 +153,9 @@ class BudgetPool:
     ) -> Budget | Limit | None:
         """Return a share for `name`.
 
-        `usage` is the known usage of the budget, `worked` the seconds of work. `beside` counts the takers that may run
+        `usage` is the known usage of the budget, `worked` the seconds of work. `beside` counts the holders that may run
         at once and have no share yet, this one included. While an answer is `writing`, that number is unknown. Return a
-        `Limit` when nothing is left, and `None` when the taker must wait until another settles or the answer is
+        `Limit` when nothing is left, and `None` when the holder must wait until another settles or the answer is
         complete.
         """
         if (spent := self.budget.spent(usage)) is not None:
@@ -183,7 +183,7 @@ class BudgetPool:
         return share.budget(left.deadline)
 
     def level(self, usage: RunUsage, *, beside: int) -> dict[str, Budget]:
-        """Raise the shares of takers that began while the answer was written; return the new share of each that gets
+        """Raise the shares of holders that began while the answer was written; return the new share of each that gets
         more.
 
         `beside` counts the others: those that may run at once and have no share yet.
@@ -205,10 +205,10 @@ class BudgetPool:
         return raised
 
     def settle(self, name: str, used: RunUsage | None) -> None:
-        """Settle a taker that has ended with this usage; `None` when the usage is unknown."""
+        """Settle a holder that has ended with this usage; `None` when the usage is unknown."""
         share = self._taken.pop(name)
         if used is not None:
-            self.expected.note_taker(used)
+            self.expected.note_usage(used)
             return
         self.expected.lost_tokens += int(min(share.tokens, self.expected.tokens))
         self.expected.lost_cost += min(share.cost, self.expected.cost)
@@ -230,7 +230,7 @@ class BudgetPool:
         return free
 
 
-def rivals(plan: Plan, takers: frozenset[str]) -> int:
+def rivals(plan: Plan, holders: frozenset[str]) -> int:
     """Return the number of a plan's delegates that may run at once and have no share yet, without those that wait for
     another.
     """
@@ -250,5 +250,5 @@ def rivals(plan: Plan, takers: frozenset[str]) -> int:
             if reader not in behind:
                 behind.add(reader)
                 todo.append(reader)
-    inside = sum(rivals(each, takers) for each in plan.iterations() if not each.settled)
-    return inside + sum(plan.calls[index].id not in takers for index in delegates - behind)
+    inside = sum(rivals(each, holders) for each in plan.iterations() if not each.settled)
+    return inside + sum(plan.calls[index].id not in holders for index in delegates - behind)

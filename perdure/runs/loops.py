@@ -254,7 +254,7 @@ class LoopInput(WireModel):
         return len(self.items) if self.kind == "each" else self.max
 
     @property
-    def lanes(self) -> int:
+    def concurrency(self) -> int:
         """The number of iterations at a time: one where they count for a rule together."""
         if any(rule.has_record and rule.key not in self.unlent_rules for rule in self.rules):
             return 1

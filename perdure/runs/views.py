@@ -178,10 +178,10 @@ def waiting_views(
     With `only`, return that call's request, or that Request's plan, alone. `verdicts`: those of `plan_verdicts`, if they
     are known.
     """
-    offers = [offer for offer in run.approval_queue.waiting.values() if only is None or offer.id == only][skip:]
-    if offers and verdicts is None:
+    requests = [request for request in run.approval_queue.waiting.values() if only is None or request.id == only][skip:]
+    if requests and verdicts is None:
         verdicts = plan_verdicts(run)
-    return [request_view(offer, run, verdicts or ()) for offer in offers]
+    return [request_view(request, run, verdicts or ()) for request in requests]
 
 
 def masked_owner(owner: RunOwner) -> RunOwner:
@@ -190,13 +190,13 @@ def masked_owner(owner: RunOwner) -> RunOwner:
 
 
 def request_view(
-    offer: ApprovalRequest, run: RunState, verdicts: Sequence[tuple[Rule, RuleVerdict]] = ()
+    request: ApprovalRequest, run: RunState, verdicts: Sequence[tuple[Rule, RuleVerdict]] = ()
 ) -> WaitingView:
     """Return what a person sees of a request, and of whom it is for."""
-    view = waiting_view(offer, run.agent.name, run.approval_queue.guard, run.dry_plan)
-    view.rules = [] if offer.question else rule_lines(verdicts, run.rules, offer.call)
-    if run.records.effects.notes and not offer.question:
-        calls = offer.calls if offer.call is None else [offer.call]
+    view = waiting_view(request, run.agent.name, run.approval_queue.guard, run.dry_plan)
+    view.rules = [] if request.question else rule_lines(verdicts, run.rules, request.call)
+    if run.records.effects.notes and not request.question:
+        calls = request.calls if request.call is None else [request.call]
         view.no_undo = without_undo(each for call in calls for each in call.written())
     owner = run.identity.owner
     view.sender, view.tenant, view.session = owner.sender, owner.tenant, owner.session
@@ -205,28 +205,28 @@ def request_view(
     view.informed = [
         InformedRoute(route=each.route, at=notification.at, status=each.status)
         for notification in run.notifications
-        if notification.call == offer.id and notification.at >= offer.approval.requested_at
+        if notification.call == request.id and notification.at >= request.approval.requested_at
         for each in notification.routes
     ]
     return view
 
 
-def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Callable[[int], Plan]) -> WaitingView:
+def waiting_view(request: ApprovalRequest, agent: str, guard: Guard, dry_run: Callable[[int], Plan]) -> WaitingView:
     """Return what a person sees of a request. A plan also has its simulation, on an empty plan made by `dry_run`."""
     view = WaitingView(
-        call=offer.id,
+        call=request.id,
         agent=agent,
         tool="plan",
-        reason=offer.full_reason,
-        requested_at=offer.approval.requested_at,
-        digest=offer.digest,
-        question=offer.question,
-        runs=offer.runs,
-        ask="" if offer.question else tool_question(offer.call),
-        approvers=offer.approval.approvers,
-        missing=offer.missing,
+        reason=request.full_reason,
+        requested_at=request.approval.requested_at,
+        digest=request.digest,
+        question=request.question,
+        runs=request.runs,
+        ask="" if request.question else tool_question(request.call),
+        approvers=request.approval.approvers,
+        missing=request.missing,
     )
-    call = offer.call
+    call = request.call
     if call is not None:
         view.tool, view.description = call.spec.tool_name, call.spec.known_tool.description
         view.params, view.parameters, view.items = (
@@ -234,13 +234,13 @@ def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Call
             call.spec.known_tool.parameters,
             call.inputs.items,
         )
-        view.ways = [] if offer.question else ways(call)
-        view.client = offer.is_with_client
-        if offer.asked is not None:
-            view.server, view.form, view.url = offer.asked.server, offer.asked.form, offer.asked.url
+        view.ways = [] if request.question else ways(call)
+        view.client = request.is_with_client
+        if request.asked is not None:
+            view.server, view.form, view.url = request.asked.server, request.asked.form, request.asked.url
         return view
-    view.calls = offer.shown
-    dry = simulate(dry_run(offer.plan.request), [each.spec.raw for each in offer.calls], asks=guard.asks)
+    view.calls = request.shown
+    dry = simulate(dry_run(request.plan.request), [each.spec.raw for each in request.calls], asks=guard.asks)
     view.simulation = {
         "makespan": dry.makespan,
         "levels": [[step.call.id for step in steps] for steps in dry.levels().values()],
@@ -249,20 +249,20 @@ def waiting_view(offer: ApprovalRequest, agent: str, guard: Guard, dry_run: Call
     return view
 
 
-def waiting_entry(offer: ApprovalRequest) -> WaitingEntry:
+def waiting_entry(request: ApprovalRequest) -> WaitingEntry:
     """Return what a list shows of one waiting request."""
-    call = offer.call
+    call = request.call
     return WaitingEntry(
-        call=offer.id,
+        call=request.id,
         tool="plan" if call is None else call.spec.tool_name,
         params=None
         if call is None or len(preview(call.inputs.params, _SHOWN_IN_LISTS)) == _SHOWN_IN_LISTS
         else call.inputs.params,
-        reason=offer.full_reason[:_SHOWN_IN_LISTS],
-        requested_at=offer.approval.requested_at,
-        digest=offer.digest,
-        question=offer.question,
-        ask="" if offer.question else tool_question(call),
+        reason=request.full_reason[:_SHOWN_IN_LISTS],
+        requested_at=request.approval.requested_at,
+        digest=request.digest,
+        question=request.question,
+        ask="" if request.question else tool_question(call),
     )
 
 
@@ -418,7 +418,7 @@ class LiveView:
             self._reasons.clear()
             self.lacks = self.asks = True
         elif event.topic in ("approval", "lifecycle"):
-            waits = {offer.call for offer in self.view.waiting}
+            waits = {request.call for request in self.view.waiting}
             self.asks = self.asks or (event.data.get("call") in waits) is not (event.phase == "start")
             self.lacks = self.lacks or self.asks
         elif event.topic == "message":
@@ -499,7 +499,7 @@ def details(run: RunState, run_id: str = "") -> str:
             "",
         ]
         lines += ["| call | what | parameters | why | since |", "|---|---|---|---|---|"]
-        lines += [_waiting(offer) for offer in islice(waiting.values(), RECENT)]
+        lines += [_waiting(request) for request in islice(waiting.values(), RECENT)]
         if len(waiting) > RECENT:
             lines += ["", f"{len(waiting) - RECENT} more wait."]
     if calls := run.records.newest(run.plan):
@@ -529,13 +529,13 @@ def _row(call: Call) -> str:
     )
 
 
-def _waiting(offer: ApprovalRequest) -> str:
+def _waiting(request: ApprovalRequest) -> str:
     what, shown = (
         ("the whole plan", "")
-        if offer.call is None
-        else (offer.call.spec.tool_name, call_line(offer.call.inputs.params))
+        if request.call is None
+        else (request.call.spec.tool_name, call_line(request.call.inputs.params))
     )
-    cells = (offer.id, what, shown, offer.full_reason, offer.approval.requested_at[:19])
+    cells = (request.id, what, shown, request.full_reason, request.approval.requested_at[:19])
     return "| " + " | ".join(map(plain, cells)) + " |"
 
 

@@ -218,7 +218,7 @@ class CallView(WireModel):
     error: JsonObject | None = None
     """`{"code", "message"}` of one that did not end well."""
     approval: Approval | None = None
-    """What became of its offer, if it was ever offered to a person."""
+    """What became of its approval request, if it was ever shown to a person."""
     sources: dict[str, int] = Field(default_factory=dict)  # R15.1
     """By parameter where it comes from, but for what the model has written out: an index into the run's `sets`; as `""` its
     result's, where others wrote of it. Not part of `run --json`."""

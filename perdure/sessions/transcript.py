@@ -522,7 +522,7 @@ SESSION_FORM: Final = 1
 class SessionSnapshot(WireModel):
     """A snapshot of a session between two runs."""
 
-    lane: QueueState
+    message_queue: QueueState = Field(alias="lane")  # as 0.1.0 names it
     transcript: TranscriptSnapshot
     remembered: str = ""
     """Text of a `MessageFilter`: the messages whose entries are in segments."""

@@ -15,12 +15,12 @@ _NEWEST: Final = 10
 _MARKUP: Final = re.compile(r"[\\`*~\[<>|&]")
 
 
-def details(key: str, agent: str, lane: QueueState, running: str | None, entries: Sequence[Entry]) -> str:
+def details(key: str, agent: str, message_queue: QueueState, running: str | None, entries: Sequence[Entry]) -> str:
     """Return the session as Markdown. `running`: the id of the active run."""
     lines = [f"**{_cell(key)}**, answered by {_cell(agent)}", ""]
-    run = lane.running
+    run = message_queue.running
     if run is None:
-        lines.append("Nothing runs." if not lane.queue else "Messages are collected.")
+        lines.append("Nothing runs." if not message_queue.queue else "Messages are collected.")
     else:
         how = (
             f", being ended: {run.ending}"
@@ -30,9 +30,9 @@ def details(key: str, agent: str, lane: QueueState, running: str | None, entries
             else ", which waits for a worker to have room"
         )
         lines.append(f"Runs: {_cell(running or '')}{_cell(how)}")
-    if lane.queue:
+    if message_queue.queue:
         lines += ["", "| waits | sender | mode | message |", "|---|---|---|---|"]
-        lines += [_row((each.message_id, each.sender, each.mode, each.text)) for each in lane.queue]
+        lines += [_row((each.message_id, each.sender, each.mode, each.text)) for each in message_queue.queue]
     if entries:
         lines += ["", "| newest | who | what |", "|---|---|---|", *map(_entry, entries[-_NEWEST:])]
     return "\n".join(lines)
@@ -59,13 +59,13 @@ def _cell(text: str) -> str:
     return _MARKUP.sub(r"\\\g<0>", text).replace("\n", " ").replace("\r", " ")
 
 
-def fate(lane: MessageQueue, transcript: Transcript, what: str, sender: str = "") -> Fate:
+def fate(message_queue: MessageQueue, transcript: Transcript, what: str, sender: str = "") -> Fate:
     """Return the fate of a message, or of a run of this session. Raise `MessageRefusedError` as `MessageQueue.resolve`
     does.
     """
-    state, number = lane.state, lane.number_of(what)
+    state, number = message_queue.state, message_queue.number_of(what)
     if number is None:
-        key = lane.resolve(what, sender)
+        key = message_queue.resolve(what, sender)
         if key is None:
             return Fate()
         known = state.known[key]
@@ -79,9 +79,9 @@ def fate(lane: MessageQueue, transcript: Transcript, what: str, sender: str = ""
         if message is not None and message.why is not None:
             return Fate(known=True, state="ended", status="error", error=message.why)
     running = state.running
-    found = Fate(known=number <= state.number, run_id=lane.run_id(number))
+    found = Fate(known=number <= state.number, run_id=message_queue.run_id(number))
     if running is not None:
-        found.under_way = lane.run_id(running.number) if running.begun else None
+        found.under_way = message_queue.run_id(running.number) if running.begun else None
         if running.number == number:
             return found.model_copy(update={"state": "running" if running.begun else "queued"})
     if any(each.number == number for each in state.queue):

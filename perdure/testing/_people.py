@@ -52,7 +52,7 @@ class Person:
     every: bool = False
     decided: int = 0
 
-    def means(self, offer: WaitingView) -> bool:
+    def means(self, request: WaitingView) -> bool:
         """Whether this person decides about this approval request.
 
         ```python
@@ -60,18 +60,18 @@ class Person:
             print("approved")
         ```
         """
-        if offer.question != (self.kind == "answer") or (self.decided and not self.every):
+        if request.question != (self.kind == "answer") or (self.decided and not self.every):
             return False
-        return self.tool in (None, offer.tool)
+        return self.tool in (None, request.tool)
 
-    def decision(self, offer: WaitingView) -> JsonObject:
+    def decision(self, request: WaitingView) -> JsonObject:
         """Return the decision that this person sends, bound to exactly what was shown.
 
         ```python
         await run.decide(approve("order").decision((await run.waiting())[0]))
         ```
         """
-        return {"call": offer.call, "decision": self.kind, "digest": offer.digest, **self.more}
+        return {"call": request.call, "decision": self.kind, "digest": request.digest, **self.more}
 
     def __str__(self) -> str:
         return f"{self.kind}({'' if self.tool is None else repr(self.tool)})"

@@ -475,7 +475,7 @@ class LocalRun(Run[OutputT]):
         async def waiting(look: WaitingState) -> RunView | None:
             if self.id not in look.open:
                 raise AssertionError(f"{self.id} has ended, and {', '.join(calls) or 'nothing'} waited")
-            found = [offer.call for offer in await waiting_requests(self.client, self.id)]
+            found = [request.call for request in await waiting_requests(self.client, self.id)]
             return await self.view() if (found == list(calls) if calls else found) else None
 
         return await self._following.until(waiting)
@@ -851,10 +851,10 @@ class TestRuns:
 
     async def _stuck(self, look: WaitingState) -> str:
         waits = [
-            f"{offer.call} {offer.tool or 'the plan'} of {run_id} waits for a person ({offer.reason}), and nobody of `people` "
-            f"{'answers' if offer.question else 'decides'}"
+            f"{request.call} {request.tool or 'the plan'} of {run_id} waits for a person ({request.reason}), and nobody of `people` "
+            f"{'answers' if request.question else 'decides'}"
             for run_id in look.open
-            for offer in await waiting_requests(self.client, run_id)
+            for request in await waiting_requests(self.client, run_id)
         ]
         return "; ".join(waits) or f"nothing happens any more: {await self._running()}"
 

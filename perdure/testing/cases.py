@@ -449,7 +449,7 @@ class _Record:
             left = self._decisions.get(self._path(run_id), [])
             while left and "policy" in left[0]:
                 await change_policy(client, run_id, left.pop(0)["policy"])
-            waiting = {offer.call for offer in await waiting_requests(client, run_id)} if left else set()
+            waiting = {request.call for request in await waiting_requests(client, run_id)} if left else set()
             for decision in [each for each in left if each.get("call") in waiting]:
                 left.remove(decision)
                 try:

@@ -87,7 +87,7 @@ async def test_r7_8_pages_follow_each_other(dev_server: WorkflowEnvironment) -> 
         assert {handle.id for handle in handles} <= set(seen)
         assert len(seen) == len(set(seen))
         whole, silent = await waiting_below(it.client, handles[0].id)
-        assert ([one.offer.call for one in whole], silent) == (["0.0"], [])
+        assert ([one.request.call for one in whole], silent) == (["0.0"], [])
         assert await requests_of_run(it.client, handles[0].id, "9.9") == []
         with pytest.raises(RunError, match="there is no run 'nobody'"):
             await requests_of_run(it.client, "nobody")

@@ -40,14 +40,14 @@ def test_r18_6_what_cannot_be_divided_is_no_budget(sent: dict[str, Any]) -> None
     st.integers(0, 12),
 )
 def test_all_together_have_no_more_than_is_left(
-    budget: int, request: int, takers: list[tuple[int, bool]], at_once: int, early: int
+    budget: int, request: int, holders: list[tuple[int, bool]], at_once: int, early: int
 ) -> None:
     """Takers that use what they like of their share, some of which cannot tell it, and some of which begin `early`, while the
     answer is written; nobody waits for ever."""
     shares, usage = BudgetPool(Budget(tokens=budget)), RunUsage()
     shares.expected.note_request(Usage(prompt_tokens=request), None)
     running: dict[str, tuple[int, int, bool]] = {}
-    waiting = [(str(index), *taker) for index, taker in enumerate(takers)]
+    waiting = [(str(index), *holder) for index, holder in enumerate(holders)]
     for name, wants, tells in waiting[:early]:
         share = shares.take(name, usage, writing=True)
         if not isinstance(share, Budget):
@@ -80,7 +80,7 @@ def test_all_together_have_no_more_than_is_left(
             if tells:
                 usage.include(spent)
             shares.settle(name, spent if tells else None)
-    assert shares.takers == frozenset()
+    assert shares.holders == frozenset()
 
 
 def test_what_may_run_beside_shares_alike_and_what_is_left_over_comes_back() -> None:

@@ -1,4 +1,4 @@
-"""The lane of a session: what is accepted, in which order it is taken, and that nothing waits for nothing (R10.1 to R10.9)."""
+"""The message_queue of a session: what is accepted, in which order it is taken, and that nothing waits for nothing (R10.1 to R10.9)."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def ann(id: str) -> str:
     return message_key("ann", id)
 
 
-def lane(**rules: Any) -> MessageQueue:
+def message_queue(**rules: Any) -> MessageQueue:
     return MessageQueue(SESSION, SessionRules(**rules))
 
 
 def say(
-    lane: MessageQueue, text: str, now: float = 0.0, *, id: str | None = None, sender: str = "ann", **more: Any
+    message_queue: MessageQueue, text: str, now: float = 0.0, *, id: str | None = None, sender: str = "ann", **more: Any
 ) -> AcceptedMessage:
     rights = more.pop("rights", [])
     message = Message(
@@ -52,26 +52,26 @@ def say(
         text=text,
         **more,
     )
-    return lane.accept(message, now, f"t{now}")
+    return message_queue.accept(message, now, f"t{now}")
 
 
-def begin(lane: MessageQueue, now: float = 0.0) -> list[str]:
+def begin(message_queue: MessageQueue, now: float = 0.0) -> list[str]:
     """Start the run that is to begin; what it begins with."""
-    step = lane.next(now)
+    step = message_queue.next(now)
     assert isinstance(step, BeginRun), step
-    lane.begun()
+    message_queue.begun()
     return [each.text for each in step.run.messages]
 
 
 def test_r10_4_what_is_said_while_the_run_waits_for_a_person_follows_it_unless_somebody_says_otherwise() -> None:
-    def waits(lane: MessageQueue, count: int, now: bool, number: int = 1) -> None:
-        lane.waits(RunWaits(run_id=lane.run_id(number), count=count, waits=now))
+    def waits(message_queue: MessageQueue, count: int, now: bool, number: int = 1) -> None:
+        message_queue.waits(RunWaits(run_id=message_queue.run_id(number), count=count, waits=now))
 
-    asking = lane()
+    asking = message_queue()
     say(asking, "a")
     begin(asking)
     waits(asking, 1, True)
-    waits(asking, 7, False, number=9)  # no run of this lane
+    waits(asking, 7, False, number=9)  # no run of this message_queue
     receipt = say(asking, "b").receipt
     assert (receipt.done, receipt.position) == ("queued", 1)
     assert receipt.why == f"{asking.run_id(1)} waits for a person, so it follows it (mode steer does not)"
@@ -79,7 +79,7 @@ def test_r10_4_what_is_said_while_the_run_waits_for_a_person_follows_it_unless_s
     waits(asking, 3, False)
     waits(asking, 2, True)  # overtaken
     assert say(asking, "d").receipt.done == "steered"
-    ruled = lane(mode="steer")
+    ruled = message_queue(mode="steer")
     say(ruled, "a")
     begin(ruled)
     waits(ruled, 1, True)
@@ -87,7 +87,7 @@ def test_r10_4_what_is_said_while_the_run_waits_for_a_person_follows_it_unless_s
 
 
 def test_r10_4_a_run_waits_for_a_person_while_a_run_below_it_does() -> None:
-    asking = lane()
+    asking = message_queue()
     say(asking, "a")
     begin(asking)
     own = asking.run_id(1)
@@ -116,7 +116,7 @@ def test_r10_4_a_run_waits_for_a_person_while_a_run_below_it_does() -> None:
 
 
 def test_r10_4_a_reset_run_names_the_runs_below_it_that_it_still_has() -> None:
-    asking = lane()
+    asking = message_queue()
     say(asking, "a")
     begin(asking)
     own = asking.run_id(1)
@@ -134,7 +134,7 @@ def test_r10_4_a_reset_run_names_the_runs_below_it_that_it_still_has() -> None:
 
 
 def test_a_session_knows_of_a_bounded_number_of_runs_below_its_own() -> None:
-    asking = lane()
+    asking = message_queue()
     say(asking, "a")
     begin(asking)
     own = asking.run_id(1)
@@ -150,7 +150,7 @@ def test_a_session_knows_of_a_bounded_number_of_runs_below_its_own() -> None:
 
 
 def test_r10_9_a_decision_is_for_the_run_that_waits() -> None:
-    asking = lane()
+    asking = message_queue()
     say(asking, "a")
     begin(asking)
     own = asking.run_id(1)
@@ -186,7 +186,7 @@ def test_r10_2_a_session_is_named_by_tenant_and_key() -> None:
 
 
 def test_r10_1_the_receipt_and_the_same_again() -> None:
-    it = lane()
+    it = message_queue()
     first = say(it, "hi", 1.0, id="m1").receipt
     assert first.as_json() == {
         "runId": f"{SESSION}/1",
@@ -211,7 +211,7 @@ def test_r10_1_the_receipt_and_the_same_again() -> None:
 
 
 def test_r10_1_two_senders_messages_of_one_id_have_fates_and_withdrawals_of_their_own() -> None:
-    it, transcript = lane(), Transcript()
+    it, transcript = message_queue(), Transcript()
     say(it, "a")
     begin(it)
     say(it, "mine", id="m1", mode="followup")
@@ -243,14 +243,14 @@ def test_r10_1_two_senders_messages_of_one_id_have_fates_and_withdrawals_of_thei
     ],
 )
 def test_r10_1_what_is_no_message_is_refused(wrong: dict[str, Any], words: str) -> None:
-    it = lane()
+    it = message_queue()
     with pytest.raises(MessageRefusedError, match=words):
         say(it, wrong.pop("text", "hi"), **wrong)
     assert it.state == QueueState()
 
 
 def test_r10_4_followups_are_taken_one_by_one_in_their_order() -> None:
-    it = lane(mode="followup")
+    it = message_queue(mode="followup")
     receipts = [say(it, text).receipt for text in "abc"]
     assert [(r.done, r.position, r.run_id) for r in receipts] == [
         ("started", 0, f"{SESSION}/1"),
@@ -265,7 +265,7 @@ def test_r10_4_followups_are_taken_one_by_one_in_their_order() -> None:
 
 
 def test_r10_4_a_steer_goes_to_the_run_under_way() -> None:
-    it = lane()
+    it = message_queue()
     say(it, "a")
     joined = say(it, "b")
     assert (joined.receipt.done, joined.steer) == ("steered", False)  # the run has not begun: it begins with it
@@ -280,7 +280,7 @@ def test_r10_4_a_steer_goes_to_the_run_under_way() -> None:
 
 
 def test_r10_3_a_steer_that_no_request_held_begins_the_next_run_in_its_place() -> None:
-    it = lane()
+    it = message_queue()
     say(it, "a")
     begin(it)
     say(it, "b")
@@ -296,7 +296,7 @@ def test_r10_3_a_steer_that_no_request_held_begins_the_next_run_in_its_place() -
 
 
 def test_r10_4_collect_joins_what_arrives_within_the_quiet_time() -> None:
-    it = lane(mode="collect")
+    it = message_queue(mode="collect")
     receipts = [say(it, "a", 0.0).receipt, say(it, "b", 0.4).receipt]
     assert [(r.done, r.run_id) for r in receipts] == [("collected", f"{SESSION}/1")] * 2
     assert it.next(0.5) == WaitUntil(0.9)
@@ -317,14 +317,14 @@ def test_r10_4_collect_joins_what_arrives_within_the_quiet_time() -> None:
 
 
 def test_r10_4_collected_messages_that_fill_the_queue_begin() -> None:
-    it = lane(mode="collect", cap=2)
+    it = message_queue(mode="collect", cap=2)
     say(it, "a")
     say(it, "b")
     assert begin(it) == ["a", "b"]
 
 
 def test_r10_6_interrupt_ends_what_runs_and_keeps_its_place() -> None:
-    it = lane()
+    it = message_queue()
     say(it, "a")
     begin(it)
     say(it, "b", mode="followup")
@@ -345,14 +345,14 @@ def test_r10_6_interrupt_ends_what_runs_and_keeps_its_place() -> None:
 
 
 def test_r10_4_reject_does_not_wait() -> None:
-    it = lane()
+    it = message_queue()
     assert say(it, "a", mode="reject").receipt.done == "started"
     with pytest.raises(MessageRefusedError, match="a run is under way"):
         say(it, "b", mode="reject")
 
 
 def test_r10_8_one_more_than_may_wait_is_refused_at_once() -> None:
-    it = lane(cap=2)
+    it = message_queue(cap=2)
     say(it, "a")
     begin(it)
     say(it, "b", mode="followup")
@@ -366,7 +366,7 @@ def test_r10_8_one_more_than_may_wait_is_refused_at_once() -> None:
 
 
 def test_r10_9_a_steer_by_a_stranger_follows() -> None:
-    it = lane()
+    it = message_queue()
     say(it, "a", rights=["refunds"])
     begin(it)
     strange = say(it, "b", sender="eve")
@@ -382,7 +382,7 @@ def test_r10_9_a_steer_by_a_stranger_follows() -> None:
 
 
 def test_r19_1_a_steer_with_another_context_follows() -> None:
-    it = lane()
+    it = message_queue()
     say(it, "a", context={"customer": 1})
     begin(it)
     other = say(it, "b", sender="bob", context={"customer": 2})
@@ -407,7 +407,7 @@ def test_r19_1_a_steer_with_another_context_follows() -> None:
 
 
 def test_r19_1_collect_joins_messages_of_one_context() -> None:
-    it = lane(mode="collect")
+    it = message_queue(mode="collect")
     first, joined = say(it, "a", context={"a": 1, "b": 2}), say(it, "b", context={"b": 2, "a": 1})
     other = say(it, "c", context={"a": 2})
     assert first.receipt.run_id == joined.receipt.run_id != other.receipt.run_id
@@ -416,7 +416,7 @@ def test_r19_1_collect_joins_messages_of_one_context() -> None:
 
 
 def test_r19_1_another_context_is_another_message() -> None:
-    it = lane()
+    it = message_queue()
     say(it, "a", context={"customer": 1})
     assert it.judge(Message(message_id="a", sender="ann", text="a", context={"customer": 1})) is not None
     with pytest.raises(MessageRefusedError, match="another message"):
@@ -429,7 +429,7 @@ def test_r19_1_another_context_is_another_message() -> None:
     "text", ["> /stop", "he said: /stop", "`/stop`", "/stop now", "/STOP", '"/stop"', "/stop\n> /stop"]
 )
 def test_r10_9_a_command_counts_only_as_all_that_is_said(text: str) -> None:
-    it = lane()
+    it = message_queue()
     say(it, "a")
     begin(it)
     said = say(it, text, rights=ALL)
@@ -437,7 +437,7 @@ def test_r10_9_a_command_counts_only_as_all_that_is_said(text: str) -> None:
 
 
 def test_r10_9_commands_need_the_right_to_them() -> None:
-    it = lane()
+    it = message_queue()
     say(it, "a")
     begin(it)
     for command in ("/stop", "/new", "/reset"):
@@ -452,7 +452,7 @@ def test_r10_9_commands_need_the_right_to_them() -> None:
 
 
 def test_r10_10_a_new_branch_begins_in_its_turn() -> None:
-    it = lane()
+    it = message_queue()
     say(it, "a")
     begin(it)
     assert say(it, "/new", rights=ALL).receipt.done == "queued"
@@ -474,7 +474,7 @@ def take_back(it: MessageQueue, id: str, sender: str = "ann", rights: list[str] 
 
 
 def test_r10_7_a_message_can_be_taken_back_until_a_request_holds_it() -> None:
-    it = lane()
+    it = message_queue()
     say(it, "a")
     assert take_back(it, "a") is not None
     assert it.next(0) == QueueIdle()
@@ -528,7 +528,7 @@ several = st.builds(steered_run, st.integers(0, 30), st.integers(0, 30), st.inte
 @settings(max_examples=400)
 @given(st.lists(several, max_size=40), st.integers(1, 6))
 def test_r10_3_whatever_happens_nothing_is_lost_and_nothing_waits_for_nothing(lists: list[Any], cap: int) -> None:
-    it, now = lane(cap=cap), 0.0
+    it, now = message_queue(cap=cap), 0.0
     events = [event for events in lists for event in events]
     accepted: dict[str, Queued] = {}
     over: set[str] = set()

@@ -545,7 +545,7 @@ async def test_r19_3_what_waits_below_a_run_is_found_without_lists() -> None:
         await local.settle()
         await below.until_waiting("1.0")
         found, problems = await run.waiting_below()
-        assert [(each.run_id, each.offer.tool) for each in found] == [(below.id, "pay")]
+        assert [(each.run_id, each.request.tool) for each in found] == [(below.id, "pay")]
         assert problems == []
 
 

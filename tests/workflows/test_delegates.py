@@ -302,7 +302,7 @@ async def test_r7_a_delegates_approvals_are_listed_with_their_parent(
         await it.client.get_workflow_handle(found[0].run_id).signal("reject", {"call": "1.0", "reason": "no"})
         result = await handle.result()
         child = await it.view(f"{handle.id}/1.0")
-    assert [(one.run_id, one.offer.tool) for one in found] == [(f"{handle.id}/1.0", "remove")]
+    assert [(one.run_id, one.request.tool) for one in found] == [(f"{handle.id}/1.0", "remove")]
     assert result.status == "completed"
     assert child.calls[0].reason == "rejected: no"
 

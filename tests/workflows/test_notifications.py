@@ -156,7 +156,7 @@ async def test_the_inbox_has_the_routes_by_which_people_were_informed(run_locall
     refused = next(each for each in offer.informed if each.status == "refused")
     assert refused.words == f"{refused.route} (refused) at {refused.at[:16].replace('T', ' ')} UTC"
     console = Console(file=io.StringIO(), width=200)
-    console.print(_panel(SimpleNamespace(run_id=run.id, offer=offer)))
+    console.print(_panel(SimpleNamespace(run_id=run.id, request=offer)))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"informed: {', '.join(each.words for each in offer.informed)}" in shown
 

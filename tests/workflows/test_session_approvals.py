@@ -94,7 +94,7 @@ async def test_r10_4_a_session_knows_that_a_delegate_of_its_run_waits(
         for run in runs:
             await it.until_waiting(run, "0.0")
         await seen(session, "waiting", len(runs))
-        found = {one.run_id: (one.offer.call, one.offer.tool) for one in await session.waiting_below()}
+        found = {one.run_id: (one.request.call, one.request.tool) for one in await session.waiting_below()}
         assert found == dict.fromkeys(runs, ("0.0", "pay"))
         second = await session.send("what is the time?", sender="ann", rights=ALL)
         assert (second.done, second.position) == ("queued", 1)

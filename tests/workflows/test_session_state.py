@@ -97,7 +97,7 @@ def say(session: SessionState, step: JsonObject, now: float) -> Any:
     if session.forgot(message):
         return "only a segment knows it"
     try:
-        accepted = session.lane.accept(message, now, f"t{now}")
+        accepted = session.message_queue.accept(message, now, f"t{now}")
     except MessageRefusedError as error:
         return str(error)
     if accepted.queued is not None:
@@ -108,7 +108,7 @@ def say(session: SessionState, step: JsonObject, now: float) -> Any:
 def take_step(session: SessionState, step: JsonObject, now: float) -> Any:
     """Take the queue's next step; a run ends in the same step."""
     at = f"t{now}"
-    following = session.lane.next(now)
+    following = session.message_queue.next(now)
     if isinstance(following, RunCommand):
         session.carry_out(following.command, at)
         return following.command.text
@@ -181,7 +181,7 @@ def seen(session: SessionState, first: int) -> list[Any]:
         session.details(),
         [session.fate(id, sender) for id in ("m1", "m2") for sender in ("ann", "bob") if knows(session, id, sender)],
         session.notes.events.page(first).events,
-        session.lane.state.model_dump(),
+        session.message_queue.state.model_dump(),
         session.transcript.carried().model_dump(),
         session.transcript.tokens,
         session.transcript.limit,
@@ -193,7 +193,7 @@ def seen(session: SessionState, first: int) -> list[Any]:
 
 
 def knows(session: SessionState, id: str, sender: str) -> bool:
-    return session.lane.resolve(id, sender) is not None
+    return session.message_queue.resolve(id, sender) is not None
 
 
 @settings(max_examples=share(30))

@@ -60,7 +60,7 @@ class Tended:
 
     @workflow.init
     def __init__(self, carried: TranscriptSnapshot) -> None:
-        snapshot = SessionSnapshot(lane=QueueState(born="1-"), transcript=carried)
+        snapshot = SessionSnapshot(message_queue=QueueState(born="1-"), transcript=carried)
         given = SessionInput(key="tended", snapshot=pack(snapshot, SESSION_FORM))
         self._kept = Kept(given, workflow.info().workflow_id, "1", AT)
         self._kept.models = {"fast": "mini"}

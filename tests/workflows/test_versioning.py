@@ -205,10 +205,10 @@ async def test_a_loop_goes_on_with_the_current_version_between_two_iterations(de
             await make_current(old, name, build)
             if build == "1":
                 first = await offered_below(run, "/1.0/0")
-        await perdure.get_run(first.run_id).approve(first.offer)
+        await perdure.get_run(first.run_id).approve(first.request)
         for place in ("/1.0/1", "/1.0/2"):  # a server takes a moment to tell workers that another version is current
             later = await offered_below(run, place)
-            await perdure.get_run(later.run_id).approve(later.offer)
+            await perdure.get_run(later.run_id).approve(later.request)
         assert await run.result(timeout=HANG) == [{"ok": True}] * 3
         after, last = [await events(old, run_id) for run_id in (f"{run.id}/1.0", f"{run.id}/1.0/2")]
         started = after[0].workflow_execution_started_event_attributes

@@ -188,35 +188,35 @@ def _at(path: str, key: str) -> str:
     return f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
 
 
-def _answer(offer: WaitingView) -> JsonObject:
-    return {"type": "object", "properties": {"answer": offer.form or {}}, "required": ["answer"]}
+def _answer(request: WaitingView) -> JsonObject:
+    return {"type": "object", "properties": {"answer": request.form or {}}, "required": ["answer"]}
 
 
-def interrupt_of(offer: WaitingView, run: str, run_id: str, call: str) -> Interrupt:
+def interrupt_of(request: WaitingView, run: str, run_id: str, call: str) -> Interrupt:
     """`run`: the run that asks, as `interrupt_id` names it; `run_id`: its id; `call`: the call, as the client knows it."""
-    plan = offer.calls is not None
-    shown: JsonObject = {"calls": offer.calls} if plan else {"params": offer.params}
-    if offer.items is not None:
-        shown["items"] = offer.items
-    shown |= {name: value for name in ("sender", "session", "said") if (value := getattr(offer, name))}
-    shown |= {name: value for name in ("server", "url") if (value := getattr(offer, name))}
-    if offer.ways:
-        shown["ways"] = list(offer.ways)
-    about: JsonObject = {"tool": offer.tool, "call": offer.call, "runId": run_id, **shown}
-    about["requestedAt"] = offer.requested_at
+    plan = request.calls is not None
+    shown: JsonObject = {"calls": request.calls} if plan else {"params": request.params}
+    if request.items is not None:
+        shown["items"] = request.items
+    shown |= {name: value for name in ("sender", "session", "said") if (value := getattr(request, name))}
+    shown |= {name: value for name in ("server", "url") if (value := getattr(request, name))}
+    if request.ways:
+        shown["ways"] = list(request.ways)
+    about: JsonObject = {"tool": request.tool, "call": request.call, "runId": run_id, **shown}
+    about["requestedAt"] = request.requested_at
     return Interrupt(
-        id=interrupt_id(run, offer.call, offer.digest),
-        reason="input_required" if offer.question else "confirmation" if plan else "tool_call",
-        message=offer.sentence,
+        id=interrupt_id(run, request.call, request.digest),
+        reason="input_required" if request.question else "confirmation" if plan else "tool_call",
+        message=request.sentence,
         tool_call_id=None if plan else call,
-        response_schema=_answer(offer) if offer.question else _decision(offer),
+        response_schema=_answer(request) if request.question else _decision(request),
         metadata={"perdure": about},
     )
 
 
-def _decision(offer: WaitingView) -> JsonObject:
+def _decision(request: WaitingView) -> JsonObject:
     properties: JsonObject = {"approved": {"type": "boolean"}, "reason": {"type": "string"}}
-    if offer.calls is None:
+    if request.calls is None:
         properties["editedArgs"] = {"type": "object"}
     return {"type": "object", "properties": properties, "required": ["approved"]}
 
@@ -270,14 +270,14 @@ class AguiEvents(AnswerEvents[BaseEvent]):
 
     def interrupt(self, waiting: Sequence[tuple[str, WaitingView]]) -> Iterator[BaseEvent]:
         """The run waits for a person, or for the page's tools. `waiting`: each request with the path of the run that asks."""
-        for path, offer in waiting:
-            if offer.calls is None:
-                yield from self._announce(self._call_id(offer.call, path), offer.tool, offer.params)
+        for path, request in waiting:
+            if request.calls is None:
+                yield from self._announce(self._call_id(request.call, path), request.tool, request.params)
         yield from self._close()
         interrupts = [
-            interrupt_of(offer, below(self._run, path), below(self._run_id, path), self._call_id(offer.call, path))
-            for path, offer in waiting
-            if not offer.client
+            interrupt_of(request, below(self._run, path), below(self._run_id, path), self._call_id(request.call, path))
+            for path, request in waiting
+            if not request.client
         ]
         if interrupts:
             yield self._finished(outcome=RunFinishedInterruptOutcome(interrupts=interrupts))

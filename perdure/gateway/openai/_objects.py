@@ -24,7 +24,7 @@ from perdure.values.json import Json, JsonObject, dumps
 ResponseStatus: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 VIA: Final = "openai"
-"""The prefix by which a decision names its response: `openai/2/1.0` is of the offer `1.0`, in the run's second leg."""
+"""The prefix by which a decision names its response: `openai/2/1.0` is of the approval request `1.0`, in the run's second leg."""
 LIMITS: Final = {"token_budget": "max_output_tokens", "cost_budget": "max_output_tokens"}
 """Why a run came to an end that its answer is not the best of, in OpenAI's words; every other limit counts answers."""
 FAILED: Final = "invalid_prompt"
@@ -36,8 +36,8 @@ _DONE: Final = (None, "output", "answer", "task_complete")
 class RequiredAction:
     """An item at the end of a response that its client has to act on: a call to execute, or one to approve."""
 
-    offer: str
-    """The offer's id: a call's, or a Request's number for its whole plan; in a delegate's run behind that run's path, `1.0/2.0`."""
+    request_id: str
+    """The approval request's id: a call's, or a Request's number for its whole plan; in a delegate's run behind that run's path, `1.0/2.0`."""
     name: str
     arguments: JsonObject
     approval: bool
@@ -51,17 +51,17 @@ class RequiredAction:
     @property
     def run(self) -> str:
         """The path of the delegate's run that asks; empty: the run itself does."""
-        return self.offer.rpartition("/")[0]
+        return self.request_id.rpartition("/")[0]
 
     @property
     def call(self) -> str:
         """Return the call's id as a decision of that run names it."""
-        return self.offer.rpartition("/")[2]
+        return self.request_id.rpartition("/")[2]
 
     @property
     def request(self) -> int:
         """The number of the Request, of the run itself, for which it waits."""
-        number = self.offer.partition(".")[0]
+        number = self.request_id.partition(".")[0]
         return int(number) if number.isdecimal() else 0
 
 
@@ -90,7 +90,7 @@ class FoundRun:
     @property
     def pauses(self) -> bool:
         """Whether all there is to do is its client's."""
-        return any(self._shows(offer) for _, offer in self._tree.waiting) and self._tree.rests
+        return any(self._shows(request) for _, request in self._tree.waiting) and self._tree.rests
 
     def call(self, ask: RequiredAction) -> CallView | None:
         """Return the call that it is about, in the run that asks; of a whole plan none."""
@@ -111,25 +111,29 @@ class FoundRun:
 
     def actions(self, leg: int) -> list[RequiredAction]:
         """Return the items that the response ends with, in the order of their approval requests."""
-        actions = {offer: ask for each, ask in self._settled() if each == leg + 1 for offer in [ask.offer]}
+        actions = {
+            request_id: ask for each, ask in self._settled() if each == leg + 1 for request_id in [ask.request_id]
+        }
         if leg == self.leg and self.view.status == "running":
-            actions |= {ask.offer: ask for ask in self._waiting()}
+            actions |= {ask.request_id: ask for ask in self._waiting()}
         return sorted(
-            actions.values(), key=lambda ask: (ask.at, [int(n) for n in ask.offer.split(".") if n.isdecimal()])
+            actions.values(), key=lambda ask: (ask.at, [int(n) for n in ask.request_id.split(".") if n.isdecimal()])
         )
 
     def _waiting(self) -> Iterator[RequiredAction]:
-        for path, offer in self._tree.waiting:
-            if not self._shows(offer):
+        for path, request in self._tree.waiting:
+            if not self._shows(request):
                 continue
-            arguments = {"calls": offer.calls} if offer.calls is not None else self._own(offer.tool, offer.params)
-            approval = not (offer.question and offer.tool in self.record.names)
-            id = joined(path, offer.call)
-            yield RequiredAction(id, offer.tool, arguments, approval, offer.requested_at, True, offer.question)
+            arguments = (
+                {"calls": request.calls} if request.calls is not None else self._own(request.tool, request.params)
+            )
+            approval = not (request.question and request.tool in self.record.names)
+            id = joined(path, request.call)
+            yield RequiredAction(id, request.tool, arguments, approval, request.requested_at, True, request.question)
 
-    def _shows(self, offer: WaitingView) -> bool:
+    def _shows(self, request: WaitingView) -> bool:
         """Whether its client can see to it: a call that it carries out, or, where it may decide, what people are asked."""
-        return (offer.question and offer.tool in self.record.names) or self.record.approves
+        return (request.question and request.tool in self.record.names) or self.record.approves
 
     def _settled(self) -> Iterator[tuple[int, RequiredAction]]:
         for path, view in self._tree.views:
@@ -140,22 +144,26 @@ class FoundRun:
         for call in view.calls:
             if (via := _via(call)) is None or call.approval is None:
                 continue
-            leg, offer = via
-            if offer != call.id and "." not in offer:
-                plans.setdefault((leg, offer), []).append(call)
+            leg, request_id = via
+            if request_id != call.id and "." not in request_id:
+                plans.setdefault((leg, request_id), []).append(call)
                 continue
             approval = call.approval.decision != "answer" or call.tool not in self.record.names
             arguments = self._own(call.tool, call.params)
             yield (
                 leg,
-                RequiredAction(joined(path, offer), call.tool, arguments, approval, call.approval.requested_at, False),
+                RequiredAction(
+                    joined(path, request_id), call.tool, arguments, approval, call.approval.requested_at, False
+                ),
             )
-        for (leg, offer), calls in plans.items():
+        for (leg, request_id), calls in plans.items():
             assert calls[0].approval is not None
             arguments = {"calls": [{"_tool": call.tool, **call.params} for call in calls]}
             yield (
                 leg,
-                RequiredAction(joined(path, offer), "plan", arguments, True, calls[0].approval.requested_at, False),
+                RequiredAction(
+                    joined(path, request_id), "plan", arguments, True, calls[0].approval.requested_at, False
+                ),
             )
 
     def _own(self, tool: str, params: JsonObject) -> JsonObject:
@@ -181,9 +189,9 @@ def _decided(view: RunView) -> list[tuple[int, str]]:
     return [via for call in view.calls if (via := _via(call)) is not None]
 
 
-def via(id: ResponseId, offer: str) -> str:
+def via(id: ResponseId, request_id: str) -> str:
     """Return the `via` of a decision that arrives by this response."""
-    return f"{VIA}/{id.leg}/{offer}"
+    return f"{VIA}/{id.leg}/{request_id}"
 
 
 def answer_of(found: FoundRun) -> str:
@@ -229,7 +237,7 @@ def message_item(id: ResponseId, text: str, status: str = "completed") -> JsonOb
 def function_item(id: ResponseId, ask: RequiredAction) -> JsonObject:
     """Return a call that the client carries out, or the one that asks for an approval."""
     name, arguments = function_of(ask)
-    about = {"id": id.item("fc", ask.offer), "call_id": id.call(ask.offer), "name": name}
+    about = {"id": id.item("fc", ask.request_id), "call_id": id.call(ask.request_id), "name": name}
     return about | {"type": "function_call", "status": "completed", "arguments": arguments}
 
 
@@ -242,7 +250,7 @@ def function_of(ask: RequiredAction) -> tuple[str, str]:
 
 def approval_item(id: ResponseId, ask: RequiredAction, agent: str) -> JsonObject:
     """Return the item of an approval. It has the type of approvals of MCP's tools, because OpenAI has no other; its label is the agent's name."""
-    about = {"id": id.item("mcpr", ask.offer), "name": ask.name, "server_label": agent}
+    about = {"id": id.item("mcpr", ask.request_id), "name": ask.name, "server_label": agent}
     return about | {"type": "mcp_approval_request", "arguments": dumps(ask.arguments)}
 
 
@@ -362,7 +370,7 @@ def chat_usage(found: FoundRun, leg: int) -> JsonObject:
 
 def _call(id: ResponseId, ask: RequiredAction) -> JsonObject:
     name, arguments = function_of(ask)
-    return {"id": id.call(ask.offer), "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"id": id.call(ask.request_id), "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def about_completion(id: ResponseId, created: int, model: str, kind: str) -> JsonObject:

@@ -57,11 +57,11 @@ def decisions(
 ) -> tuple[list[tuple[str, JsonObject]], bool]:
     """The decisions, each with the path of the delegate's run that asks (empty: the run itself), and whether any is a person's own. Raises `HttpError` where a result is missing, or nothing waits for one."""
     asks = found.actions(id.leg)
-    calls = {id.call(ask.offer): ask for ask in asks if not ask.approval}
-    approvals = {id.item("mcpr", ask.offer): ask for ask in asks if ask.approval}
+    calls = {id.call(ask.request_id): ask for ask in asks if not ask.approval}
+    approvals = {id.item("mcpr", ask.request_id): ask for ask in asks if ask.approval}
     outputs, verdicts = dict(request.client_input.outputs), dict(request.client_input.verdicts)
     if found.record.approval_tool:
-        named = {id.call(ask.offer): item for item, ask in approvals.items()}
+        named = {id.call(ask.request_id): item for item, ask in approvals.items()}
         for call in [call for call in outputs if call in named]:
             verdicts[named[call]] = read_verdict(outputs.pop(call), question=approvals[named[call]].question)
     for call in calls:
@@ -563,7 +563,9 @@ class RunStarter:
             return None
         earlier = request.client_input.earlier[: found.record.length]
         waits = {
-            id.call(ask.offer) for ask in found.actions(found.leg) if found.record.approval_tool or not ask.approval
+            id.call(ask.request_id)
+            for ask in found.actions(found.leg)
+            if found.record.approval_tool or not ask.approval
         }
         fits = digest(earlier) == found.record.history and waits == set(request.client_input.outputs)
         goes_on = fits and request.changes.digest == found.record.changes

@@ -46,19 +46,19 @@ async def input_items(runs: Callable[[str], Run[object]], id: ResponseId, found:
     items: list[JsonObject] = []
     for ask in found.actions(id.leg - 1):
         before = ResponseId(id.key, id.run, id.leg - 1)
-        about: JsonObject = {"id": id.item("in", ask.offer)}
+        about: JsonObject = {"id": id.item("in", ask.request_id)}
         if ask.approval:
             call = found.call(ask)
             approval = None if call is None else call.approval
             rejected = approval is not None and approval.decision in ("reject", "dropped")
             reason = approval.reason if approval is not None else ""
-            about |= {"type": "mcp_approval_response", "approval_request_id": before.item("mcpr", ask.offer)}
+            about |= {"type": "mcp_approval_response", "approval_request_id": before.item("mcpr", ask.request_id)}
             items.append(about | {"approve": not rejected, "reason": reason or None})
             continue
         value: Json = loads(await runs(ask.run).value(ask.call))
         result = value.get("result") if isinstance(value, dict) else None
         text = result if isinstance(result, str) else dumps(result)
-        items.append(about | {"type": "function_call_output", "call_id": id.call(ask.offer), "output": text})
+        items.append(about | {"type": "function_call_output", "call_id": id.call(ask.request_id), "output": text})
     return items
 
 
