@@ -62,8 +62,11 @@ def mcp_adapter(gateway: Gateway) -> Adapter:
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
-        async with manager.run():
-            yield
+        try:
+            async with manager.run():
+                yield
+        except BaseExceptionGroup as group:  # its task group wraps what ended the application
+            raise group.exceptions[0] from None
 
     # A session is a name alone: there is nothing to end (DELETE), nor to say unasked, so a GET would hold a connection for nothing.
     return Adapter("mcp", [Route("/mcp", McpEndpoint(), methods=["POST"])], lifespan=lifespan)
