@@ -2,7 +2,7 @@
 
 Python cannot load a module anew in a process in which calls of it run. So each version of the code is a worker in a process of its own, with
 a version of Temporal's: runs are pinned to it. A change starts another one, and makes it current once tools and agents are loaded. The
-former one ends when no run of its version runs any more.
+next change ends each former worker of whose version no run runs any more, and the new one answers queries about its ended runs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from temporalio.api.deployment.v1 import WorkerDeploymentInfo
 from temporalio.api.enums.v1 import VersionDrainageStatus
 from temporalio.api.workflowservice.v1 import (
     DescribeWorkerDeploymentRequest,
@@ -44,9 +45,8 @@ from perdure.values.json import JsonObject
 DEPLOYMENT: Final = "perdure-dev"
 """Temporal's name of the deployment whose versions are the workers of `dev`."""
 MOST: Final = 5
-"""Former workers that are kept for their runs. The runs of the oldest go on with the newest code then."""
-LOOKS_EVERY: Final = 3.0
-"""Seconds between two looks whether runs of a former worker run still."""
+"""Former workers that are kept for their runs: the runs of the oldest go on with the newest code then. Also versions whose
+ended runs a new worker reads."""
 _AGAIN: Final = 0.1
 _PINNED: Final = "TemporalWorkflowVersioningBehavior = 'Pinned' AND ExecutionStatus = 'Running'"
 """Sessions are not among them: whichever version is current goes on with them."""
@@ -89,9 +89,7 @@ class _DevWorker:
     process: asyncio.subprocess.Process
     files: list[str]
     serves: list[str] = field(default_factory=list)
-    """Build ids: its own, and those whose runs it has taken over."""
-    idle: int = 0
-    """How often in a row no run of its was found."""
+    """Build ids: its own, and those whose runs it has taken over, the newest first."""
     drains: bool = False
     """Whether it was interrupted."""
 
@@ -174,29 +172,22 @@ class _Workers:
         return True
 
     async def _go_on(self, stopped: asyncio.Future[int]) -> None:
-        """Reload and look after the workers until interrupted, or until the current one ends by itself."""
+        """Reload until interrupted, or until the current worker ends by itself."""
         assert self._current is not None
-        tending = asyncio.ensure_future(self._tend())
-        try:
-            while not stopped.done():
-                gone = asyncio.ensure_future(self._current.process.wait())
-                changes = asyncio.ensure_future(self._changed())
-                try:
-                    await _first(stopped, gone, changes, tending)
-                    if tending.done():
-                        tending.result()
-                    if self._current.has_ended:
-                        print("the worker has ended by itself, and dev with it", file=sys.stderr, flush=True)
-                        return
-                    if changes.done():
-                        await self._reload_until(stopped, changes.result())
-                finally:
-                    for each in (gone, changes):
-                        each.cancel()
-                    await asyncio.gather(gone, changes, return_exceptions=True)
-        finally:
-            tending.cancel()
-            await asyncio.gather(tending, return_exceptions=True)
+        while not stopped.done():
+            gone = asyncio.ensure_future(self._current.process.wait())
+            changes = asyncio.ensure_future(self._changed())
+            try:
+                await _first(stopped, gone, changes)
+                if self._current.has_ended:
+                    print("the worker has ended by itself, and dev with it", file=sys.stderr, flush=True)
+                    return
+                if changes.done():
+                    await self._reload_until(stopped, changes.result())
+            finally:
+                for each in (gone, changes):
+                    each.cancel()
+                await asyncio.gather(gone, changes, return_exceptions=True)
 
     async def _reload_until(self, stopped: asyncio.Future[int], names: list[str]) -> None:
         """Reload, unless an interrupt comes first: a module may hang while it is imported."""
@@ -230,8 +221,9 @@ class _Workers:
         """Start a worker with the code of now, and make it current."""
         assert self._current is not None
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        adopts = self._former[0] if len(self._former) >= MOST else None
-        taken_over = [*self._orphans, *(adopts.serves if adopts else [])]
+        self._ending = [each for each in self._ending if not each.has_ended]
+        replaced, builds = await self._replaced()
+        taken_over = [*self._orphans, *builds]
         try:
             started = await self._start(checks_agents=True, adopted=taken_over)
         except _FaultError as error:
@@ -242,9 +234,10 @@ class _Workers:
         self._former.append(self._current)
         self._current = started
         self._orphans = [each for each in self._orphans if each not in taken_over]
-        if adopts is not None and adopts in self._former:  # it may have ended meanwhile
-            self._former.remove(adopts)
-            self._end(adopts)
+        for each in replaced:
+            self._former.remove(each)
+            self._ending.append(each)
+            each.interrupt()
         print(f"{listed} changed: runs that start now use it", file=sys.stderr, flush=True)
 
     async def _start(self, *, checks_agents: bool, adopted: Sequence[str]) -> _DevWorker:
@@ -313,34 +306,33 @@ class _Workers:
                     raise _FaultError("the worker has ended before it worked", worker.files) from None
                 await asyncio.sleep(_AGAIN)
 
-    async def _tend(self) -> None:
-        """End former workers whose runs have all ended."""
-        while True:
-            await asyncio.sleep(LOOKS_EVERY)
-            self._ending = [each for each in self._ending if not each.has_ended]
-            for each in list(self._former):
-                if each.has_ended:
-                    self._former.remove(each)
-                    self._orphans += each.serves
-                    continue
-                listed = ", ".join(f"'{DEPLOYMENT}:{build}'" for build in each.serves)
-                query = f"TemporalWorkerDeploymentVersion IN ({listed}) AND {_PINNED}"
-                try:
-                    count = (await self._client.count_workflows(query)).count
-                except RPCError as error:
-                    _log.debug("runs of a former version cannot be counted: %s", error)
-                    continue
-                each.idle = 0 if count else each.idle + 1
-                if each.idle > 1:  # the server's index is a moment late
-                    self._former.remove(each)
-                    self._end(each)
-
-    def _end(self, worker: _DevWorker) -> None:
-        self._ending.append(worker)
-        worker.interrupt()
+    async def _replaced(self) -> tuple[list[_DevWorker], list[str]]:
+        """Return the former workers that the next one replaces, and the versions of theirs that it adopts: those without a running
+        run, which people still look at, and the oldest if there are too many.
+        """
+        replaced = []
+        for each in reversed(self._former):
+            listed = ", ".join(f"'{DEPLOYMENT}:{build}'" for build in each.serves)
+            query = f"TemporalWorkerDeploymentVersion IN ({listed}) AND {_PINNED}"
+            try:
+                idle = not (await self._client.count_workflows(query)).count
+            except RPCError as error:
+                _log.debug("runs of a former version cannot be counted: %s", error)
+                continue
+            if idle and not each.has_ended:
+                replaced.append(each)
+        builds = list(dict.fromkeys(build for each in replaced for build in each.serves))[:MOST]
+        for each in [each for each in self._former if each.has_ended]:
+            self._former.remove(each)
+            self._orphans += each.serves
+        if not replaced and len(self._former) >= MOST:
+            replaced, builds = self._former[:1], self._former[0].serves
+        return replaced, builds
 
     async def _left_behind(self) -> list[str]:
-        """Return the versions of an earlier `dev` with the same database: their runs go on with the code of now."""
+        """Return the versions of an earlier `dev` with the same database: their runs go on with the code of now, and its newest ones
+        without running runs are read by it.
+        """
         if self._settings.dev_db is None or not self._own:
             return []
         wanted = DescribeWorkerDeploymentRequest(namespace=self._client.namespace, deployment_name=DEPLOYMENT)
@@ -349,8 +341,9 @@ class _Workers:
         except RPCError:
             return []
         drained = VersionDrainageStatus.VERSION_DRAINAGE_STATUS_DRAINED
-        summaries = found.worker_deployment_info.version_summaries
-        return [each.deployment_version.build_id for each in summaries if each.drainage_status != drained]
+        newest = sorted(found.worker_deployment_info.version_summaries, key=_created, reverse=True)
+        ended = [each for each in newest if each.drainage_status == drained]
+        return [each.deployment_version.build_id for each in newest if each not in ended[MOST:]]
 
     async def _changed(self) -> list[str]:
         """Wait until files of the code, or agents, are others than at the start of the current worker; their names."""
@@ -381,6 +374,10 @@ class _Workers:
                 stat = path.stat()
                 stamps[path] = (stat.st_mtime_ns, stat.st_size)
         return stamps
+
+
+def _created(version: WorkerDeploymentInfo.WorkerDeploymentVersionSummary) -> int:
+    return version.create_time.ToNanoseconds()
 
 
 async def _wakes(folders: list[Path]) -> AsyncIterator[None]:

@@ -138,7 +138,9 @@ async def test_a_run_goes_on_with_its_code_and_a_new_one_has_the_new_code(tmp_pa
         after = await begun(perdure)
         # The word is a later Request's: the run stays with its code to its end.
         assert [await ended(run) for run in (after, before)] == ["new", "old"]
-        await it.until("draining: takes nothing new")  # the former worker, whose runs have all ended
+        it.write("words.py", "WORD = 'newest'\n")
+        await it.until("draining: takes nothing new")  # the first worker, whose runs have all ended
+        assert (await before.view()).status == "completed"  # the newest one answers
 
 
 LEAVES_SLOWLY = """
@@ -159,11 +161,13 @@ async def test_an_interrupt_that_meets_a_worker_after_its_draining_is_no_failure
     (tmp_path / "mytools.py").write_text(TOOLS + LEAVES_SLOWLY, encoding="utf-8")
     async with dev(tmp_path, ends=False) as it:
         await it.until("started")
-        it.write("words.py", "WORD = 'new'\n")
-        await it.until("changed")
-        await it.until("leaves")  # the former worker: it has no run
+        for word in ("new", "newest"):
+            it.write("words.py", f"WORD = {word!r}\n")
+            await it.until("changed")
+        await it.until("leaves")  # the first worker: it has no run
         it.process.send_signal(signal.SIGINT)
-        await it.until("leaves")  # the current one
+        for _ in ("the former one", "the current one"):
+            await it.until("leaves")
         if interrupts == 1:
             it.write("go", "")
         else:
