@@ -86,6 +86,7 @@ with workflow.unsafe.imports_passed_through():
         MODEL_REFUSED,
         POLICY,
         RECALL_QUERY,
+        RECORD_ENDED,
         REFUSED,
         RUN_QUERY,
         UNDO_STOPPED,
@@ -287,8 +288,11 @@ class RunDriver:
 
     async def _choose(self) -> ModelChoice:
         situation = self.run.situation()
-        if self.run.fork is not None and (recorded := self.run.fork.answer(situation.number)) is not None:
-            return ModelChoice(recorded.model, f"recorded: {self.run.fork.title}")
+        if (fork := self.run.fork) is not None:
+            if (recorded := fork.answer(situation.number)) is not None:
+                return ModelChoice(recorded.model, f"recorded: {fork.title}")
+            if fork.record.end is not None:
+                raise self._failure(fork.over, RECORD_ENDED)
         try:
             return await choose(situation, local=not self.run.prepared.follows(ASKS_BY_ACTIVITY))
         except ActivityError as error:

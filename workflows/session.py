@@ -28,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
         ENTRIES_QUERY,
         HeldEntries,
     )
+    from perdure.sessions.export import CARRIED_QUERY
     from perdure.sessions.status_webhooks import (
         SET_STATUS_WEBHOOK,
         STATUS_WEBHOOKS,
@@ -252,6 +253,12 @@ class SessionWorkflow:
     def fork_input(self) -> SessionInput:
         """Return the input of a fork of this session, without its transcript (R10.20)."""
         return self._open.fork_input
+
+    @workflow.query(name=CARRIED_QUERY, description="The session's whole state between two runs, for an export")
+    @query_arguments
+    def carried(self) -> SessionInput:
+        """Return the input with which the session goes on elsewhere, while nothing is under way (R24.5)."""
+        return self._readable.carried()
 
     @workflow.query(name=DESCRIBE, description="The session's metadata, without its messages")
     @query_arguments

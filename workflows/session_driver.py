@@ -21,7 +21,7 @@ from perdure.workflows.session_transcript import TranscriptTasks
 
 with workflow.unsafe.imports_passed_through():
     from perdure.approvals.requests import RunWaits
-    from perdure.errors import MessageRefusedError
+    from perdure.errors import MessageRefusedError, RunError
     from perdure.runs.audit import AUDIT_PATCH, AuditBatch, entry
     from perdure.runs.claim_check import CHILD, GONE, HOOK, Payload
     from perdure.runs.routes import Delivered
@@ -198,6 +198,19 @@ class SessionDriver:
                 return
             self._go_on()
         await workflow.wait_condition(lambda: self._arrivals > seen)
+
+    def carried(self) -> SessionInput:
+        """Return the input with which the session goes on elsewhere. Raise `RunError` while anything is under way."""
+        running = self.kept.message_queue.state.running
+        if self.ended:
+            raise RunError(ENDED)
+        if running is not None:
+            raise RunError(f"the run {self.kept.message_queue.run_id(running.number)} is under way")
+        if self.kept.message_queue.state.queue or self.kept.to_deliver:
+            raise RunError(
+                "messages wait for a run" if self.kept.message_queue.state.queue else "a reply is being delivered"
+            )
+        return self.kept.carried()
 
     @property
     def _busy(self) -> bool:

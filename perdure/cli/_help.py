@@ -63,12 +63,12 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Operate": {
         "worker, serve": "Run a worker; run the HTTP gateway.",
-        "models, rollout": "Try the configured models; compare an agent's versions.",
+        "models, rollout, eval": "Try models; compare an agent's versions; score it.",
         "token, trigger": "Manage the gateway's tokens; check a webhooks file.",
         "audit, limits, erase": "Verify an audit log; show sums; remove a person's data.",
         "undo, promote": "Take back what a run has done; make an agent of its plan.",
         "fork, what-if": "Run again from a point; play runs under a change.",
-        "record, eval": "Write runs as cases; score an agent over cases.",
+        "record, export, import": "Write runs as cases or files; restore them elsewhere.",
         "replay, codec, codec-server": "Replay runs; list keys; decrypt for the UI.",
     },
 }

@@ -10,7 +10,6 @@ import shlex
 import sys
 import warnings
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -19,9 +18,10 @@ from perdure.agents.agent import Agent
 from perdure.cli._console import screen, table
 from perdure.cli._errors import FAILED, TIMEOUT, check_choice, one_line_errors
 from perdure.cli._execute import Context, Json, connected, context_option
+from perdure.cli._export_commands import Out, write_export
 from perdure.cli._help import CommandGroup, Commands
 from perdure.cli._options import configured
-from perdure.errors import RunNotFoundError, SettingsError
+from perdure.errors import RunNotFoundError
 from perdure.hosting.settings import Settings
 from perdure.runs.caller_context import read_context
 from perdure.sessions.wire import EVERYTHING, WAIT, Receipt, SessionView, WaitResult
@@ -260,35 +260,9 @@ def watch(session: Key, tenant: Tenant = "", as_json: Json = False) -> None:
 
 
 @session_app.command("export")
-def export(
-    session: Key,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write it there instead of printing it.")
-    ] = None,
-    tenant: Tenant = "",
-) -> None:
-    """Write a session down as JSON: its agent's name and all entries, archived ones too; fails if one cannot be read."""
-
-    async def ask(perdure: Perdure) -> JsonObject:
-        its = perdure.session(session, tenant=tenant)
-        view = await its.show()
-        said: JsonObject = {
-            "session": session,
-            "tenant": tenant,
-            "agent": view.agent,
-            "entries": await its.read_entries(),
-        }
-        return said
-
-    text = dumps(connected(ask))
-    if out is None:
-        print(text)
-        return
-    with one_line_errors():
-        try:
-            out.write_text(f"{text}\n", encoding="utf-8")
-        except OSError as error:
-            raise SettingsError(f"{out} cannot be written: {error.strerror}") from None
+def export(session: Key, out: Out = None, tenant: Tenant = "") -> None:
+    """Write a session down as JSON, with all entries, state and files: `perdure import` restores it in another namespace."""
+    write_export(connected(lambda perdure: perdure.session(session, tenant=tenant).export()), out)
 
 
 @session_app.command("list")

@@ -30,6 +30,7 @@ _MODULES: Final = {
     "_history_commands:histories_app": ("fork", "what-if", "replay"),
     "_evaluation_commands:evaluations_app": ("eval", "record"),
     "_audit_commands:audit_app": ("audit",),
+    "_export_commands:exports_app": ("export", "import"),
     "_procedure_commands:procedures_app": ("promote",),
     "_codec_commands:codec_app": ("codec",),
     "_erasure_commands:erasure_app": ("erase",),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 from temporalio.client import Client
 
-from perdure.client.histories import audit_run
+from perdure.client.histories import Audit, audit_run
 from perdure.client.run_operations import AgentHandle, describe, start_run
 from perdure.errors import RunError
 from perdure.models.requests import RequestResult
@@ -14,6 +16,8 @@ from perdure.runs.agent import parse_agent, with_model
 from perdure.runs.fork import FORK_FORM, ForkPoint, ForkRecord, RecordedAnswer, record_fork
 from perdure.runs.wire import RunInput
 from perdure.values.json import Json, JsonObject, pack
+
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 async def fork_run(
@@ -36,13 +40,32 @@ async def fork_run(
     """
     point = ForkPoint.parse(at)
     description = await describe(client.get_workflow_handle(run_id))
-    audit = await audit_run(client, run_id)
+    given = fork_input(run_id, await audit_run(client, run_id), point, edits or {}, results or {})
+    document, delegates = (given.agent, given.delegates) if agent is None else agent
+    update: dict[str, Any] = {} if input is None else {"input": input[0], "has_input": True}
+    update |= {"agent": document if model is None else with_model(document, model), "delegates": dict(delegates)}
+    return await start_fork(client, given.model_copy(update=update), id, task_queue or description.task_queue)
+
+
+def fork_input(
+    run_id: str,
+    audit: Audit,
+    point: ForkPoint | None,
+    edits: Mapping[str, JsonObject] = _NONE,
+    results: Mapping[str, Json] = _NONE,
+    *,
+    end: str | None = None,
+) -> RunInput:
+    """Return the input of a fork at this point, or behind the last answer. `end`: see `ForkRecord`. Raise `RunError` for a run that cannot be
+    forked there.
+    """
     if audit.input is None:
         raise RunError(f"{run_id} has not begun: there is nothing to fork")
     given = audit.input
     if given.lineage:
         above = run_id.rpartition("/")[0]
         raise RunError(f"{run_id} is the run of a delegate. Fork the run above: {above}")
+    point = point or ForkPoint(request=1 + sum(each.answer is not None for each in audit.exchanges))
     if late := [each for each in audit.messages if each.request is not None and each.request < point.request]:
         raise RunError(f"Request {late[0].request} of {run_id} took a message in. Fork at {late[0].request} or before")
     recorded = {each.number: each for each in _record_of(given).answers}  # a fork's own first Requests asked no model
@@ -52,26 +75,39 @@ async def fork_run(
         if each.answer is not None:
             number = each.request.number
             recorded[number] = RecordedAnswer(number=number, model=each.request.model, result=each.answer)
-    record = record_fork(run_id, point, recorded.values(), audit.calls, edits or {}, results or {})
-    document, delegates = (given.agent, given.delegates) if agent is None else agent
-    if model is not None:
-        document = with_model(document, model)
+    record = record_fork(run_id, point, recorded.values(), audit.calls, edits, results)
+    record.end = end
+    return RunInput(
+        agent=given.agent,
+        input=given.input,
+        has_input=given.has_input,
+        approval=given.approval,
+        prompt=given.prompt,
+        delegates=given.delegates,
+        whose=given.whose,
+        sources={place: found for place, found in given.sources.items() if place == "†input"},
+        fork=pack(record, FORK_FORM),
+    )
+
+
+async def start_fork(client: Client, given: RunInput, id: str | None, task_queue: str) -> AgentHandle:
+    """Start the run that `fork_input` has described."""
     return await start_run(
         client,
-        parse_agent(document),
-        document,
-        given.input if input is None else input[0],
-        has_input=given.has_input or input is not None,
+        parse_agent(given.agent),
+        given.agent,
+        given.input,
+        has_input=given.has_input,
         run_id=id,
-        task_queue=task_queue or description.task_queue,
+        task_queue=task_queue,
         approval=given.approval,
         prompt=given.prompt,
         sender=given.whose.sender or None,
         tenant=given.whose.tenant or None,
         context=given.whose.context,
-        delegates=delegates,
+        delegates=given.delegates,
         source=next(iter(given.sources.get("†input", [])), ""),
-        fork=pack(record, FORK_FORM),
+        fork=given.fork,
     )
 
 

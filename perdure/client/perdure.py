@@ -516,6 +516,55 @@ class Perdure:
         found = entry("erasure", at, f"erasure/{key}", data).model_copy(update={"tenant": tenant})
         await record_entries(self.client, self.task_queue, AuditBatch(entries=[found]))
 
+    async def import_session(
+        self, exported: JsonObject, *, key: str | None = None, tenant: str | None = None, task_queue: str | None = None
+    ) -> Session:
+        """Begin a session with all that `Session.export` has returned: transcript, state, agent, rules, known messages, and files.
+
+        `key`, `tenant`: whose it is here (default: those of the export). A message that is sent again is recognised. What its earlier runs
+        have kept beside the transcript stays where they ran. Raises `RunExistsError` where there is a session of this key, `RunError` for
+        what is no export, and `MediaError` where files cannot be stored.
+
+        ```python
+        session = await perdure.import_session(json.loads(Path("ann.json").read_text()))
+        print(await session.ask("And the pears?", sender="ann"))
+        ```
+        """
+        # R24.5
+        from perdure.client.exports import Exported, import_session  # the workflows themselves, which a replay needs
+
+        parsed, queue = Exported.parse(exported), task_queue or self.task_queue
+        whose = parsed.tenant if tenant is None else tenant
+        return self._session(
+            await import_session(self.client, parsed, key or parsed.session or "", whose, queue),
+            None,
+            SessionRules(),
+            queue,
+        )
+
+    async def import_run(
+        self, exported: JsonObject, *, id: str | None = None, task_queue: str | None = None
+    ) -> Run[Any]:
+        """Restore a run that `Run.export` has returned, as a run of this namespace to look at, to fork, to undo and to promote.
+
+        It answers each Request and each call from the record. It asks no model, runs no tool and waits for nobody. One that did
+        not complete fails where the record ends, with its reason. `id`: its id here (default: the same). Workers must have its tools. Raises
+        `RunExistsError` for an id of another run, and `RunError` for what is no export.
+
+        ```python
+        run = await perdure.import_run(json.loads(Path("order-17.json").read_text()))
+        print((await run.result()).output)
+        ```
+        """
+        # R24.5
+        from perdure.client.exports import Exported, import_run  # the workflows themselves, which a replay needs
+
+        parsed = Exported.parse(exported)
+        name = id or parsed.run or ""
+        with clear_errors(self.client, name):
+            handle = await import_run(self.client, parsed, name, task_queue or self.task_queue)
+        return self._run(handle.id)
+
     async def key_uses(self, query: str | None = None) -> list[KeyUse]:
         """Return the encryption keys that the histories of the namespace need, with the number of executions and the end of their retention.
 

@@ -409,6 +409,22 @@ class Run(Generic[OutputT]):
             )
         return Run(self._client, handle.id, agent)
 
+    async def export(self) -> JsonObject:
+        """Return this run as JSON, with its view, its record and its files: `Perdure.import_run` restores it in another namespace.
+
+        One that cannot be restored, because it is running or took messages in, has a `problem` that names the reason. No worker is needed.
+        Raises `RunError` if another version wrote the run's history.
+
+        ```python
+        Path("order-17.json").write_text(json.dumps(await run.export()))
+        ```
+        """
+        # R24.5
+        from perdure.client.exports import export_run  # the workflows themselves: a replay of the history needs them
+
+        with clear_errors(self._client, self.id):
+            return (await export_run(self._client, self.id)).as_json()
+
     async def promote(
         self, name: str, *, parameters: Mapping[str, str | Sequence[str]] | None = None, like: Sequence[str] = ()
     ) -> Procedure:

@@ -645,6 +645,22 @@ class Session:
             await self._ask(FATE, Fate, "")  # one that was deleted answers no more, though the server still has it
             return [entry.as_json() async for entry in oldest_first(SessionReader(self._client, self.id))]
 
+    async def export(self) -> JsonObject:
+        """Return the session as JSON, with all entries and files: `Perdure.import_session` restores it in another namespace.
+
+        A session in which a run, a reply or a message is under way has a `problem` in place of that, and only its entries. Raises
+        `RunError` if an entry cannot be read.
+
+        ```python
+        Path("ann.json").write_text(json.dumps(await session.export()))
+        ```
+        """
+        # R24.5
+        from perdure.client.exports import export_session  # the workflows themselves, which only a replay needs
+
+        await self._ask(FATE, Fate, "")
+        return (await export_session(self._address)).as_json()
+
     async def watch(self) -> AsyncGenerator[JsonObject, None]:
         """Yield the entries that the session has at hand, and each later one as it is written, until the session has
         ended.

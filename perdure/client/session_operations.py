@@ -309,40 +309,47 @@ async def _forget(client: Client, id: str) -> None:
 
 async def begin(session: Address, description: Description, rules: SessionRules, task_queue: str) -> None:
     """Start a session that has no agent yet. Raises `RunExistsError` where there is one of this key."""
+    given = SessionInput(key=session.key, tenant=session.tenant, rules=rules, metadata=description.metadata)
+    await start_session(session, given, task_queue)
+
+
+async def start_session(session: Address, given: SessionInput, task_queue: str, title: str = "") -> None:
+    """Start a session with this input. Search attributes that the namespace does not know are registered; it goes without those that it does not take.
+
+    `title`: its first message, for lists. Raises `RunExistsError` where there is one of this key.
+    """
     check_name(session.key, "the session's key")
     check_text(session.tenant)
+    agent = str(given.document.get("name") or "")
     searchable, registered = True, False
-    while True:
-        given = SessionInput(
-            key=session.key,
-            tenant=session.tenant,
-            rules=rules,
-            metadata=description.metadata,
-            searchable=searchable,
-        )
-        try:
-            with found(session.client, session.key):
+    with found(session.client, session.key):
+        while True:
+            try:
                 await session.client.start_workflow(
                     SESSION_WORKFLOW,
-                    given,
+                    given.model_copy(update={"searchable": searchable}),
                     id=session.id,
                     task_queue=task_queue,
                     id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                    memo={KEY_MEMO: session.key, **owned_memo(session.tenant)},
-                    priority=share(session.tenant, rules.priority),
-                    search_attributes=start_attributes("", None, session.tenant) if searchable else None,
-                    static_summary=f"session {session.key}"[:200],
+                    memo={
+                        KEY_MEMO: session.key,
+                        **({TITLE_MEMO: title} if title else {}),
+                        **owned_memo(session.tenant),
+                    },
+                    priority=share(session.tenant, given.rules.priority),
+                    search_attributes=start_attributes(agent, None, session.tenant) if searchable else None,
+                    static_summary=f"session {session.key}{f': {agent}' if agent else ''}"[:200],
                 )
-            return
-        except WorkflowAlreadyStartedError:
-            raise RunExistsError(f"there is a session {session.key!r} already") from None
-        except RPCError as error:
-            if not searchable or not names_attribute(error):
-                raise
-            searchable = not registered
-            if not registered:
-                await SearchAttributes().ensure(session.client)
-                registered = True
+                return
+            except WorkflowAlreadyStartedError:
+                raise RunExistsError(f"there is a session {session.key!r} already: name another key") from None
+            except RPCError as error:
+                if not searchable or not names_attribute(error):
+                    raise
+                searchable = not registered
+                if not registered:
+                    await SearchAttributes().ensure(session.client)
+                    registered = True
 
 
 async def begin_fork(source: Address, at: str, target: Address) -> None:
@@ -364,23 +371,5 @@ async def begin_fork(source: Address, at: str, target: Address) -> None:
     sources = {str(place): ["!tool:fork"] for place in places}
     snapshot = SessionSnapshot(message_queue=message_queue, transcript=carried, state=state or None, sources=sources)
     begins = given.model_copy(update={"key": target.key, "snapshot": pack(snapshot, SESSION_FORM)})
-    agent = str(given.document.get("name"))
-    with found(source.client, target.key):
-        try:
-            await source.client.start_workflow(
-                SESSION_WORKFLOW,
-                begins,
-                id=target.id,
-                task_queue=described.task_queue,
-                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                memo={
-                    KEY_MEMO: target.key,
-                    TITLE_MEMO: await described.memo_value(TITLE_MEMO, "", type_hint=str),
-                    **owned_memo(target.tenant),
-                },
-                priority=share(target.tenant, given.rules.priority),
-                search_attributes=start_attributes(agent, None, target.tenant) if given.searchable else None,
-                static_summary=f"session {target.key}: {agent}"[:200],
-            )
-        except WorkflowAlreadyStartedError:
-            raise RunExistsError(f"there is a session {target.key!r} already: give the fork another key") from None
+    title = await described.memo_value(TITLE_MEMO, "", type_hint=str)
+    await start_session(target, begins, described.task_queue, title)

@@ -129,7 +129,7 @@ def run_view(run: RunState, run_id: str) -> RunView:
         run_id=run_id,
         agent=run.agent.name,
         version=run.agent.version,
-        forked="" if run.fork is None else run.fork.title,
+        forked="" if run.fork is None or run.fork.record.end is not None else run.fork.title,
         owner=masked_owner(run.identity.owner),
         status="running" if run.output.stop_reason is None else "completed",
         output=run.output.value,

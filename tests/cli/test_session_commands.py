@@ -175,6 +175,8 @@ async def test_a_session_is_watched_and_exported(dev_server: WorkflowEnvironment
         await session.handle.execute_update(END, {"sender": "ann", "rights": ["*"]})
         _, problem = await asyncio.wait_for(watching.communicate(), HANG)
         nobody = await perdure("session", "export", "no-such-session")
+        restored = await perdure("import", str(tmp_path / "session.json"), "--as", f"{key}-2")
+        wrong = await perdure("import", str(tmp_path / "none.json"))
     found = json.loads(exported.out)
     assert (found["session"], found["agent"], found["tenant"]) == (key, "echo", "")
     kinds = ["message", "run", "reply"] * 2
@@ -183,6 +185,9 @@ async def test_a_session_is_watched_and_exported(dev_server: WorkflowEnvironment
     assert watching.returncode == 0, problem.decode()
     assert [json.loads(line) for line in lines] == found["entries"]
     assert nobody.code == 1
+    assert (restored.code, restored.out) == (0, f"{key}-2\n")
+    assert wrong.code != 0
+    assert (wrong.out, wrong.err.count("\n")) == ("", 1)
 
 
 async def test_a_session_of_another_tenant_is_named_where_it_can_be_found(

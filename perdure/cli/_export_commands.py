@@ -1,0 +1,78 @@
+"""`perdure export` and `perdure import`: runs and sessions as files (R24.5)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.agents.files import json_option
+from perdure.cli._errors import one_line_errors
+from perdure.cli._execute import Json, RunId, connected
+from perdure.cli._help import Commands
+from perdure.cli._options import configured
+from perdure.errors import SettingsError
+from perdure.hosting.settings import Settings
+from perdure.values.json import JsonObject, dumps
+
+if TYPE_CHECKING:
+    from perdure.client.perdure import Perdure
+
+exports_app = Commands()
+Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it there instead of printing it.")]
+
+
+@exports_app.command("export")
+def export(run_id: RunId, out: Out = None) -> None:
+    """Write a run down as JSON, with its record and files: `import` restores it in another namespace. For a session: `session export`."""
+    write_export(connected(lambda perdure: perdure.get_run(run_id).export()), out)
+
+
+@exports_app.command("import")
+@configured("task_queue")
+def import_(
+    settings: Settings,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file of export or session export.")],
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="The session's key, or the run's id; default: the same.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The session's tenant here; default: the same.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Restore a session, which goes on from there, or a run that has ended, to look at. No model is asked and no call runs again."""
+    with one_line_errors():
+        exported: Any = json_option(f"@{file}", "FILE")
+        is_run = isinstance(exported, dict) and "run" in exported
+        if is_run and tenant is not None:
+            raise SettingsError("--tenant is for sessions: a run keeps its tenant")
+
+    async def restore(perdure: Perdure) -> JsonObject:
+        if is_run:
+            return {"run": (await perdure.import_run(exported, id=name, task_queue=settings.task_queue)).id}
+        restored = await perdure.import_session(exported, key=name, tenant=tenant, task_queue=settings.task_queue)
+        return {"session": restored.key, "tenant": restored.tenant}
+
+    restored = connected(restore)
+    print(dumps(restored) if as_json else restored.get("run") or restored["session"])
+
+
+def write_export(exported: JsonObject, out: Path | None) -> None:
+    """Write an export to a file that its owner alone reads, or print it. Print to stderr why it cannot be restored."""
+    if (problem := exported.get("problem")) is not None:
+        print(f"perdure: it cannot be restored from this: {problem}", file=sys.stderr)
+    if gone := sum(data is None for data in (exported.get("files") or {}).values()):
+        print(f"perdure: {gone} of its files are not stored any more", file=sys.stderr)
+    if out is None:
+        print(dumps(exported))
+        return
+    with one_line_errors():
+        try:
+            with open(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+                file.write(f"{dumps(exported)}\n")
+        except OSError as error:
+            raise SettingsError(f"{out} cannot be written: {error.strerror}") from None

@@ -1,0 +1,243 @@
+"""Sessions and runs as files, and what is restored from them in another namespace (R24.5)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+from typing import Any, Final, Literal
+
+from pydantic import Field, ValidationError
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.agents.media import Media
+from perdure.client.forks import fork_input, start_fork
+from perdure.client.histories import audit_run
+from perdure.client.run_operations import AgentHandle, describe
+from perdure.client.session_operations import Address, first_line, found, start_session
+from perdure.errors import MediaError, ProtocolError, RunError, RunExistsError
+from perdure.plan import Returned
+from perdure.queries import SessionReader, answer_of
+from perdure.queries.media_store import MediaStore
+from perdure.runs.agent import parse_agent
+from perdure.runs.fork import FORK_FORM, ForkRecord
+from perdure.runs.wire import RunInput
+from perdure.sessions.export import CARRIED_QUERY, ExportedSegments, RestoredSession, SessionExport
+from perdure.sessions.recall import oldest_first
+from perdure.sessions.transcript import (
+    SEGMENT_ENTRIES_QUERY,
+    SEGMENT_FORM,
+    SEGMENT_INDEX_QUERY,
+    SEGMENT_WORKFLOW,
+    SESSION_FORM,
+    EntryList,
+    Segment,
+    SegmentSpan,
+    SessionSnapshot,
+)
+from perdure.sessions.wire import SHOW, SessionInput, SessionView
+from perdure.values.json import Json, JsonObject, WireModel, pack
+from perdure.values.media import media_within
+from perdure.values.problems import first_problem
+
+_FORM: Final = 1
+
+
+class Exported(WireModel):
+    """A session or a run as a file: what people read, and what restores it."""
+
+    form: Literal[1] = _FORM
+    session: str | None = None
+    """The session's key."""
+    run: str | None = None
+    """The run's id."""
+    tenant: str = ""
+    agent: str
+    entries: list[JsonObject] | None = None
+    """Of a session all entries, as `session show --json` prints them."""
+    view: JsonObject | None = None
+    """Of a run its view, as `show --json` prints it."""
+    files: dict[str, str | None] = Field(default_factory=dict)
+    """Files by digest, as base64; `null`: it is not stored any more."""
+    problem: str | None = None
+    """Why it cannot be restored from this file."""
+    restore_session: SessionExport | None = None
+    restore_run: RunInput | None = None
+
+    @classmethod
+    def parse(cls, written: Json) -> Exported:
+        """Return the parsed file. Raise `RunError` for one that restores nothing."""
+        try:
+            exported = cls.model_validate(written)
+        except ValidationError as error:
+            words = f"this is not an exported session or run: {first_problem(error)}"
+            raise RunError(words) from None
+        if exported.restore_session is not None and exported.restore_session.input.snapshot is None:
+            raise RunError("this is not an exported session or run: restoreSession.input has no snapshot")
+        if exported.restore_session is None and exported.restore_run is None:
+            name = exported.session or exported.run
+            raise RunError(f"{name} cannot be restored from this file: {exported.problem or 'it has entries alone'}")
+        return exported
+
+    def as_json(self) -> JsonObject:
+        """Return it as a file has it."""
+        plain = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return {"form": self.form, "tenant": self.tenant, "agent": self.agent, **plain}
+
+
+async def export_session(session: Address) -> Exported:
+    """Return a session with all entries and files. One in which something is under way cannot be restored from it.
+
+    Raise `RunError` if an entry cannot be read, `RunNotFoundError` without the session.
+    """
+    client, reader = session.client, SessionReader(session.client, session.id)
+    carried: SessionInput | None = None
+    problem: str | None = None
+    with found(client, session.key):
+        try:
+            carried = await answer_of(session.handle, CARRIED_QUERY, result_type=SessionInput)
+        except WorkflowQueryFailedError as error:
+            problem = f"{error}. Export it again"
+        entries = [entry.as_json() async for entry in oldest_first(reader)]
+        shown: SessionView = await answer_of(session.handle, SHOW, result_type=SessionView)
+        exported = Exported(
+            session=session.key, tenant=session.tenant, agent=shown.agent, entries=[*entries], problem=problem
+        )
+        state: list[Any] = []
+        if carried is not None:
+            assert carried.snapshot is not None
+            snapshot = carried.snapshot.read(SessionSnapshot, SESSION_FORM, f"the session {session.key!r}")
+            spans = [await _segments(client, span) for span in snapshot.transcript.spans]
+            exported.restore_session = SessionExport(id=session.id, input=carried, spans=spans)
+            state = [snapshot.state, carried.document, carried.delegates]
+        exported.files = await _load_files(client, session.tenant, [*entries, *state])
+    return exported
+
+
+async def _segments(client: Client, span: SegmentSpan) -> ExportedSegments:
+    segments = []
+    for number in range(1, span.segments + 1):
+        handle = client.get_workflow_handle(span.id(number))
+        entries: EntryList = await answer_of(handle, SEGMENT_ENTRIES_QUERY, result_type=EntryList)
+        index = await answer_of(handle, SEGMENT_INDEX_QUERY, result_type=str)
+        first, last = entries.entries[0].n, entries.entries[-1].n
+        packed = pack(entries, SEGMENT_FORM)
+        segments.append(Segment(number=number, first=first, last=last, entries=packed, index=index))
+    return ExportedSegments(name=span.name, segments=segments)
+
+
+async def import_session(client: Client, exported: Exported, key: str, tenant: str, task_queue: str) -> Address:
+    """Start the exported session under this key, with its segments and files. Repeated, it goes on where it was broken off.
+
+    Raise `RunExistsError` where there is a session of this key, `MediaError` where files cannot be stored.
+    """
+    if exported.restore_session is None:
+        raise RunError(f"this is the file of a run, {exported.run}: import it by import_run")
+    target = Address(client, key, tenant)
+    try:
+        restored = RestoredSession(exported.restore_session, key, tenant)
+        given, segments = restored.input, [*restored.segments()]
+    except ProtocolError as error:
+        raise RunError(f"this file cannot be restored: {error}") from None
+    if (document := given.document) != {}:
+        parse_agent(document)
+    with found(client, key):
+        await _check_absent(target)
+        await _save_files(client, tenant, exported.files)
+        for id, segment in segments:
+            with contextlib.suppress(WorkflowAlreadyStartedError):  # an attempt before this one has started it
+                await client.start_workflow(
+                    SEGMENT_WORKFLOW,
+                    segment,
+                    id=id,
+                    task_queue=task_queue,
+                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    static_summary=f"entries {segment.first:,} to {segment.last:,} of {restored.id}"[:200],
+                )
+    texts = (entry.get("text") for entry in exported.entries or () if entry.get("type") == "message")
+    await start_session(target, given, task_queue, first_line(str(next(texts, ""))))
+    return target
+
+
+async def _check_absent(target: Address) -> None:
+    try:
+        described = await target.handle.describe()
+    except RPCError as error:
+        if error.status != RPCStatusCode.NOT_FOUND:
+            raise
+        return
+    if described.status is WorkflowExecutionStatus.RUNNING:
+        raise RunExistsError(f"there is a session {target.key!r} already: name another key")
+
+
+async def export_run(client: Client, run_id: str) -> Exported:
+    """Return a run with its view, its record and its files. Only one that has ended can be restored from it; no worker is needed.
+
+    Raise `RunError` for a run whose history is another version's.
+    """
+    status = (await describe(client.get_workflow_handle(run_id))).status
+    audit = await audit_run(client, run_id)
+    if audit.input is None:
+        raise RunError(f"{run_id} has not begun: there is nothing to export")
+    whose = audit.input.whose
+    exported = Exported(run=run_id, tenant=whose.tenant, agent=str(audit.input.agent.get("name") or ""))
+    exported.view = None if audit.view is None else audit.view.as_json()
+    if status is WorkflowExecutionStatus.RUNNING:
+        exported.problem = "it is running. Export it again when it has ended"
+    else:
+        error = "" if audit.view is None else audit.view.error
+        end = "ended from outside" if status is None or audit.view is None else audit.view.status
+        try:
+            exported.restore_run = fork_input(run_id, audit, None, end=f"{end}: {error}" if error else end)
+        except RunError as error:
+            exported.problem = str(error)
+    outcomes = [call.state.outcome for call in audit.calls]
+    calls = [outcome.value for outcome in outcomes if isinstance(outcome, Returned)]
+    exported.files = await _load_files(client, whose.tenant, [audit.input.input, exported.view, calls])
+    return exported
+
+
+async def import_run(client: Client, exported: Exported, id: str, task_queue: str) -> AgentHandle:
+    """Start the run that restores the exported one: each Request and call is answered from the record, and nothing else runs.
+
+    Raise `RunExistsError` where there is a run of this id, `MediaError` where files cannot be stored.
+    """
+    if exported.restore_run is None:
+        raise RunError(f"this is the file of a session, {exported.session}: import it by import_session")
+    try:
+        record = (
+            None if exported.restore_run.fork is None else exported.restore_run.fork.read(ForkRecord, FORK_FORM, "it")
+        )
+    except ProtocolError as error:
+        raise RunError(f"this file cannot be restored: {error}") from None
+    if record is None or record.end is None:
+        raise RunError("this file cannot be restored: it has no record of the run's end")
+    await _save_files(client, exported.restore_run.whose.tenant, exported.files)
+    return await start_fork(client, exported.restore_run, id, task_queue)
+
+
+async def _load_files(client: Client, tenant: str, value: Json) -> dict[str, str | None]:
+    store = MediaStore(client.data_converter, tenant)
+    found: dict[str, str | None] = {}
+    for file in media_within(value):
+        if file.digest not in found:
+            data = await store.find(file.digest) if store.is_there else None
+            found[file.digest] = None if data is None else base64.b64encode(data).decode()
+    return found
+
+
+async def _save_files(client: Client, tenant: str, files: dict[str, str | None]) -> None:
+    store = MediaStore(client.data_converter, tenant)
+    for digest, text in files.items():
+        if text is None:
+            continue
+        try:
+            file = Media(data=base64.b64decode(text, validate=True))
+        except binascii.Error:
+            raise MediaError(f"the file {digest} is not base64") from None
+        if file.digest != digest:
+            raise MediaError(f"the file {digest} has other bytes")
+        await store.save([file])

@@ -1,0 +1,270 @@
+"""Sessions and runs are written down and restored in another namespace (R24.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from google.protobuf.duration_pb2 import Duration
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, RegisterNamespaceRequest
+from temporalio.client import Client
+from temporalio.service import RPCError
+from temporalio.testing import WorkflowEnvironment
+from temporalio.worker import Replayer
+
+from perdure import Media, Perdure, ToolError, tool
+from perdure.client.histories import executions
+from perdure.errors import MediaError, MessageRefusedError, RunError, RunExistsError
+from perdure.hosting.connection import data_converter
+from perdure.testing.scripted_model import ChatRequest
+from perdure.workflows.agent import AgentWorkflow
+from perdure.workflows.session import SessionWorkflow
+from tests.support import DONE, agent, harness
+from tests.timeouts import HANG
+from tests.workflows.test_session import ECHO, desk, echo, idles, users
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+CALLS: list[str] = []
+NAMESPACE = f"restored-{uuid.uuid4().hex[:8]}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def elsewhere(dev_server: WorkflowEnvironment) -> Client:
+    """A client of another namespace."""
+    service = dev_server.client.workflow_service
+    kept = Duration()
+    kept.FromTimedelta(timedelta(days=1))
+    await service.register_namespace(
+        RegisterNamespaceRequest(namespace=NAMESPACE, workflow_execution_retention_period=kept)
+    )
+    target = dev_server.client.service_client.config.target_host
+    client = await Client.connect(target, namespace=NAMESPACE, data_converter=data_converter())
+    async with asyncio.timeout(HANG):
+        while True:  # a server knows a new namespace a few seconds later
+            with contextlib.suppress(RPCError):
+                await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=NAMESPACE))
+                async for _ in client.list_workflows("WorkflowType = 'none'"):
+                    pass
+                return client
+            await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def there(client: Client, script: Any, tools: Any = ()) -> AsyncIterator[tuple[Perdure, Any]]:
+    """A worker in the other namespace, and Perdure there."""
+    async with harness(client, tools, script) as it:
+        yield Perdure(client, task_queue=it.task_queue), it
+
+
+@tool(safe=True)
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    CALLS.append("add")
+    return a + b
+
+
+@tool(dangerous=True)
+def pay(amount: int) -> str:
+    """Pay."""
+    CALLS.append("pay")
+    if amount > 5:
+        raise ToolError("too_much", f"{amount} is above 5")
+    return f"paid {amount}"
+
+
+def written(exported: Any) -> Any:
+    """Return it as a file gives it back."""
+    return json.loads(json.dumps(exported))
+
+
+async def test_a_session_goes_on_in_another_namespace(dev_server: WorkflowEnvironment, elsewhere: Client) -> None:
+    async with desk(dev_server, echo) as (session, _):
+        first = await session.send("one", sender="ann", id="1")
+        assert await session.reply(first, HANG)
+        await idles(session)
+        exported = written(await session.export())
+        before = await session.read_entries()
+    asked: list[ChatRequest] = []
+
+    def answer(request: ChatRequest) -> Any:
+        asked.append(request)
+        return echo(request)
+
+    async with there(elsewhere, answer) as (perdure, it):
+        restored = await perdure.import_session(exported)
+        assert (restored.key, restored.tenant) == (session.key, "acme")
+        assert await restored.read_entries() == before
+        assert await restored.send("one", sender="ann", id="1") == first  # the same message, which runs nothing
+        with pytest.raises(MessageRefusedError, match="another message"):
+            await restored.send("other", sender="ann", id="1")
+        assert (await restored.wait("1", HANG)).status == "ok"
+        assert not asked
+        assert await restored.ask("two", sender="ann", timeout=HANG)
+        assert users(asked[0]) == ["ann: one", "ann: two"] or "one" in "".join(users(asked[0]))
+        with pytest.raises(RunExistsError, match="name another key"):
+            await perdure.import_session(exported)
+        listed = [each async for each in perdure.list_sessions(tenant="acme")]
+        assert [(each.session, each.title, each.agent) for each in listed] == [(session.key, "one", "echo")]
+        async for history in executions(it.client, restored.id):
+            replayer = Replayer(workflows=[SessionWorkflow, AgentWorkflow], data_converter=data_converter())
+            await replayer.replay_workflow(history)
+
+
+async def test_a_session_under_another_key_has_its_archive_and_finds_its_messages(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    async with desk(dev_server, echo) as (session, it):
+        first = await session.send(f"the first {'x' * 40_000}", sender="ann", id="first")
+        await session.reply(first, HANG)
+        for number in range(10):
+            await session.reply(await session.send(f"{number} {'y' * 8_000}", sender="ann"), HANG)
+        await session.new(sender="ann")
+        for _ in range(11):
+            await session.reply(await session.send("short", sender="ann", mode="followup"), HANG)
+        await idles(session)
+        assert (await session.show()).archived_through
+        exported = written(await session.export())
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        copy = await perdure.import_session(exported, key=f"{session.key}-2", tenant="beta")
+        again = await copy.send(f"the first {'x' * 40_000}", sender="ann", id="first")
+        assert again.run_id is not None
+        assert first.run_id is not None
+        assert again.run_id.startswith(f"{copy.id}/")
+        assert again.accepted_at == first.accepted_at
+        assert await copy.reply("first", HANG) == await session.reply("first", HANG)
+        ours, theirs = await session.read_entries(), await copy.read_entries()
+        assert json.dumps(theirs) == json.dumps(ours).replace(session.id, copy.id)
+        await copy.delete(sender="ann", rights=["*"])
+        assert await session.read_entries() == ours  # its own archive stays
+
+
+async def test_a_session_has_its_state_and_files(
+    dev_server: WorkflowEnvironment, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path))
+    client = await Client.connect(dev_server.client.service_client.config.target_host, data_converter=data_converter())
+    file = Media(data=b"\x89PNG\r\n\x1a\n" + b"0" * 100, name="a.png")
+    keep = {"calls": [{"_tool": "add", "a": 1, "b": 2, "_outputPath": "†state.x"}], "output": "kept"}
+    document = {**ECHO, "context": [*ECHO["context"], {"type": "tool", "tool": "add"}]}
+    async with desk(dev_server, [keep, keep], document, [add], client=client) as (session, it):
+        await session.reply(await session.send("look", sender="ann", files=[file]), HANG)
+        await idles(session)
+        exported = written(await session.export())
+        assert [*exported["files"]] == [file.digest]
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        copy = await perdure.import_session(exported, tenant="beta")
+        value: Any = {"_media": file.digest, "type": file.type, "bytes": file.size, "name": file.name}
+        assert (await perdure.load_media(value, tenant="beta")).read() == file.read()
+        await copy.ask("again", sender="ann", timeout=HANG)
+        assert '"x": 3' in it.model.requests[-1].text or '"x":3' in it.model.requests[-1].text
+        exported["files"][file.digest] = "AAAA"
+        with pytest.raises(MediaError, match="has other bytes"):
+            await perdure.import_session(exported, key="other")
+
+
+async def test_a_busy_session_is_written_down_and_not_restored(dev_server: WorkflowEnvironment) -> None:
+    gate = asyncio.Event()
+
+    @tool(safe=True)
+    async def wait_for_it() -> str:
+        """Wait."""
+        await gate.wait()
+        return "here"
+
+    document = {**ECHO, "context": [*ECHO["context"], {"type": "tool", "tool": "wait_for_it"}]}
+    script = [{"calls": [{"_tool": "wait_for_it"}], "output": None}, {"calls": [], "output": "done"}]
+    async with desk(dev_server, script, document, [wait_for_it]) as (session, it):
+        receipt = await session.send("go", sender="ann")
+        exported = written(await session.export())
+        assert [entry["type"] for entry in exported["entries"]] == ["message"]
+        assert "is under way. Export it again" in exported["problem"]
+        with pytest.raises(RunError, match="is under way"):
+            await Perdure(it.client, task_queue=it.task_queue).import_session(exported)
+        gate.set()
+        assert await session.reply(receipt, HANG) == "done"
+
+
+async def test_a_run_is_restored_without_a_model_a_tool_or_a_person(
+    dev_server: WorkflowEnvironment, elsewhere: Client
+) -> None:
+    plan = [
+        {"_tool": "add", "a": 1, "b": 2, "_outputPath": "†state.x"},
+        {"_tool": "pay", "amount": "†state.x", "_outputPath": "†state.paid"},
+        {"_tool": "pay", "amount": 9},
+    ]
+    tools = agent("add", "pay")
+    async with harness(dev_server.client, [add, pay], [{"calls": plan, "output": None}, DONE]) as it:
+        handle = await it.start(tools)
+        run = Perdure(it.client).get_run(handle.id)
+        await it.until_waiting(handle.id, "1.1", "1.2")
+        waiting = written(await run.export())
+        assert "running" in waiting["problem"]
+        await run.approve("1.1", by="ann")
+        await run.approve("1.2", by="ann")
+        await run.result()
+        before = await it.view(handle.id)
+        exported = written(await run.export())
+    CALLS.clear()
+    async with there(elsewhere, [DONE], [add, pay]) as (perdure, other):
+        restored = await perdure.import_run(exported)
+        await restored.result()
+        view = await restored.view()
+        assert (view.run_id, view.status, view.output, view.state) == (
+            handle.id,
+            "completed",
+            before.output,
+            before.state,
+        )
+        assert [(call.id, call.status, call.result, call.error) for call in view.calls] == [
+            (call.id, call.status, call.result, call.error) for call in before.calls
+        ]
+        assert not CALLS
+        assert not other.model.requests
+        assert view.usage.tokens == 0
+        with pytest.raises(RunExistsError):
+            await perdure.import_run(exported)
+        fork = await restored.fork("2")
+        await fork.result()
+        assert not CALLS
+        assert len(other.model.requests) == 1
+        report = await perdure.what_if(ids=[handle.id], policy={"ask": "always"})
+        assert [each.run_id for each in report.runs] == [handle.id]
+        exported["restoreRun"].pop("fork")
+        with pytest.raises(RunError, match="no record"):
+            await perdure.import_run(exported, id="another")
+
+
+async def test_a_run_that_did_not_complete_ends_where_its_record_ends(dev_server: WorkflowEnvironment) -> None:
+    plan = [{"_tool": "add", "a": 1, "b": 2, "_outputPath": "†state.x"}, {"_tool": "pay", "amount": "†state.x"}]
+    async with harness(dev_server.client, [add, pay], [{"calls": plan, "output": None}, DONE, DONE]) as it:
+        handle = await it.start(agent("add", "pay"))
+        await it.until_waiting(handle.id, "1.1")
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        run = perdure.get_run(handle.id)
+        await run.cancel()
+        with pytest.raises(RunError):
+            await run.result()
+        CALLS.clear()
+        restored = await perdure.import_run(written(await run.export()), id=f"{handle.id}-again")
+        with pytest.raises(RunError, match="ends here: cancelled"):
+            await restored.result()
+        view = await restored.view()
+        assert [(call.id, call.status) for call in view.calls] == [("1.0", "done"), ("1.1", "failed")]
+        assert not CALLS
+        assert len(it.model.requests) == 1
+
+
+@pytest.mark.parametrize("wrong", [[], {}, {"form": 2, "agent": "x"}, {"form": 1, "agent": "x", "entries": []}])
+async def test_what_is_no_export_is_one_line(dev_server: WorkflowEnvironment, wrong: Any) -> None:
+    with pytest.raises(RunError) as error:
+        await Perdure(dev_server.client).import_session(wrong)
+    assert "\n" not in str(error.value)
