@@ -4,7 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-comma := ,
 DEV := $(VENV)/.dev
 # Whatever environment is active outside must not reach in.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
@@ -123,9 +122,16 @@ format: $(DEV) ## Format, and fix what can be fixed.
 	@$(BIN)/ruff format .
 
 bench: $(READY) ## Run the benchmarks and write their tables down; ARGS=latency runs one of them.
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench$(if $(findstring injection,$(ARGS)),$(comma)injection)]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@$(if $(or $(findstring gateway,$(ARGS)),$(if $(ARGS),,all)),$(MAKE) -s .venv-load/.ready)
-	@$(BIN)/python -m benchmarks $(ARGS)
+	@$(if $(findstring injection,$(ARGS)),$(MAKE) -s .venv-injection/.ready)
+	@$(if $(findstring injection,$(ARGS)),.venv-injection/bin,$(BIN))/python -m benchmarks $(ARGS)
+
+# An environment of its own: what AgentDojo needs does not go with our exact versions.
+.venv-injection/.ready: pyproject.toml
+	@$(PYTHON) -m venv .venv-injection
+	@.venv-injection/bin/python -m pip install -q --disable-pip-version-check -e '.[bench,injection]' agentdojo==0.1.35
+	@touch $@
 
 # An environment of its own: Locust brings a plugin of pytest's along.
 .venv-load/.ready: Makefile
@@ -153,7 +159,7 @@ constraints: $(READY) ## Write constraints.txt anew, from the ranges in pyprojec
 	@rm -rf .venv-constraints
 
 clean: ## Remove the environment and what tools left behind.
-	@rm -rf $(VENV) tests/clients/node_modules tests/clients/copilotkit/node_modules .venv-audit .venv-clients .venv-deploy .venv-docs .venv-load .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build site
+	@rm -rf $(VENV) tests/clients/node_modules tests/clients/copilotkit/node_modules .venv-audit .venv-clients .venv-deploy .venv-docs .venv-injection .venv-load .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 env: $(DEV) ## Only make the environment.

@@ -21,6 +21,7 @@ from benchmarks import (
     programs,
     prompts,
     public,
+    retail,
     scaling,
     start,
     steer,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[], str]] = {
     "latency": latency.table,
     "programs": programs.table,
     "public": public.table,
+    "retail": retail.table,
     "steer": engine.run(steer.steer),
     "overhead": engine.run(engine.overhead),
     "throughput": engine.run(engine.throughput),
@@ -60,7 +62,7 @@ def main() -> int:
     if sys.argv[1:2] == ["guard"]:
         return guard.main(sys.argv[2:])
     names = sys.argv[1:] or [
-        name for name in BENCHMARKS if name not in ("injection", "public")
+        name for name in BENCHMARKS if name not in ("injection", "public", "retail")
     ]  # which need an extra, and files, of their own
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:

@@ -86,8 +86,8 @@ class _Domain:
         return reward
 
 
-def table() -> str:
-    """Return the tasks of each domain, and in how many a run of each dialect leaves the right database."""
+def load_domains(*names: str) -> list[_Domain] | str:
+    """Return domains of the benchmark, or why they are left out."""
     checkout = os.environ.get(CHECKOUT)
     if not checkout:
         return f"τ²-bench is left out: {CHECKOUT} names no checkout"
@@ -95,10 +95,15 @@ def table() -> str:
     os.environ.setdefault("TAU2_DATA_DIR", str(Path(checkout) / "data"))
     try:
         importlib.import_module("loguru").logger.remove()
-        domains = [_Domain(name) for name in _DOMAINS]
+        return [_Domain(name) for name in names]
     except ImportError as error:
         raise SystemExit(f"{CHECKOUT}: {error}; install τ²-bench's dependencies beside") from None
-    return asyncio.run(_table(domains))
+
+
+def table() -> str:
+    """Return the tasks of each domain, and in how many a run of each dialect leaves the right database."""
+    domains = load_domains(*_DOMAINS)
+    return domains if isinstance(domains, str) else asyncio.run(_table(domains))
 
 
 async def _table(domains: list[_Domain]) -> str:
@@ -110,13 +115,14 @@ async def _table(domains: list[_Domain]) -> str:
                 right[dialect] += reward == 1.0
                 if reward != 1.0:
                     why.append(f"{task.id}, {dialect}: {words}")
-        calls = sum(len(_actions(task)) for task in domain.tasks)
+        calls = sum(len(gold_actions(task)) for task in domain.tasks)
         figures = " | ".join(f"{right[each]}" for each in _DIALECTS)
         lines.append(f"| {domain.name} | {len(domain.tasks)} | {calls:,} | {figures} | {'; '.join(why) or '–'} |")
     return "\n".join(lines)
 
 
-def _actions(task: Any) -> list[Any]:
+def gold_actions(task: Any) -> list[Any]:
+    """Return the calls of the agent by which a task is scored."""
     return [each for each in task.evaluation_criteria.actions or [] if each.requestor == "assistant"]
 
 
@@ -153,7 +159,7 @@ async def _play(domain: _Domain, dialect: _Dialect) -> list[tuple[Any, float, st
 def _plan(task: Any) -> JsonObject:
     """Return a task's gold actions as a plan."""
     calls: list[JsonObject] = []
-    for number, action in enumerate(_actions(task)):
+    for number, action in enumerate(gold_actions(task)):
         # The order of the actions is the database's, and no data says so.
         after = {"_after": [f"†state.r{number - 1}"]} if number else {}
         calls.append({"_tool": action.name, **action.arguments, "_outputPath": f"†state.r{number}", **after})

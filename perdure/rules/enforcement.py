@@ -116,7 +116,8 @@ class RuleBook:
         self._by_event: dict[str, list[Precedes | NeverAfter]] = {}
         for rule in rules:
             if isinstance(rule, Precedes):
-                self._by_event.setdefault(rule.first, []).append(rule)
+                for first in rule.firsts:
+                    self._by_event.setdefault(first, []).append(rule)
             elif isinstance(rule, NeverAfter):
                 self._by_event.setdefault(rule.after, []).append(rule)
         self._allowed: set[tuple[str, str]] = set()
@@ -171,7 +172,7 @@ class RuleBook:
     def obstacle(self, call: Call, checks: CheckBudget | None = None) -> Breach | None:
         """Return the breach because of which the call may not begin, or go on to its start."""
         if call.id in self._begun:  # its own amounts are in the record
-            found = [each for each in self.breaches(call, checks) if isinstance(each.rule, NeverAfter)]
+            found = [each for each in self.breaches(call, checks) if _may_have_come(each.rule, call)]
         else:
             found = self.breaches(call, checks)
         return next((each for each in found if (call.id, each.rule.key) not in self._allowed), None)
@@ -219,9 +220,7 @@ class RuleBook:
             return
         for name in names_of(call.spec.known_tool):
             for rule in self._by_event.get(name, ()):
-                if isinstance(rule, NeverAfter) and rule.event == event:
-                    self._note(rule, _TOTAL, 1)
-                elif isinstance(rule, Precedes) and event == "done":
+                if event == (rule.event if isinstance(rule, NeverAfter) else "done"):
                     key = same_key(call.inputs.params, [first for first, _ in rule.pairs])
                     if key is not None:
                         self._note(rule, key, 1)
@@ -279,10 +278,13 @@ class RuleBook:
             key = same_key(params, [then for _, then in rule.pairs])
             if key is not None and self.has(rule, key):
                 return None
-            return f"no call of {rule.first} is done{_for_same(rule, params)}"
+            return f"no call of {rule.first_words} is done{_for_same(rule, params)}"
         if isinstance(rule, NeverAfter):
             event = {"begun": "has begun", "done": "is done", "failed": "has failed"}[rule.event]
-            return f"a call of {rule.after} {event}" if self.has(rule) else None
+            key = same_key(params, [then for _, then in rule.pairs])
+            if self.has(rule) or (key is not None and self.has(rule, key)):  # without a value: the worst is assumed
+                return f"a call of {rule.after} {event}{_for_same(rule, params)}"
+            return None
         if isinstance(rule, AtMost | CountAtMost):
             amount = Fraction(1) if isinstance(rule, CountAtMost) else amount_of(rule.of, call.spec.known_tool, params)
             return amount if isinstance(amount, str) else over(rule, self.used(rule), amount)
@@ -367,7 +369,13 @@ def number(value: Fraction) -> str:
     return f"{int(value):,}" if value.denominator == 1 else f"{float(value):,.10g}"
 
 
-def _for_same(rule: Precedes, params: JsonObject) -> str:
+def _may_have_come(rule: Rule, call: Call) -> bool:
+    """Whether the rule may forbid a call since it has begun. What it began itself is no reason, and others cannot have."""
+    own = isinstance(rule, NeverAfter) and rule.event == "begun" and rule.after in names_of(call.spec.known_tool)
+    return isinstance(rule, NeverAfter) and not own
+
+
+def _for_same(rule: Precedes | NeverAfter, params: JsonObject) -> str:
     if not rule.pairs:
         return ""
     values = []

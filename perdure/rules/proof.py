@@ -376,14 +376,14 @@ class PlanJudge:
             doubtful = doubtful or equal is not False
         if (key is None or key[0] != "value") and self._book.record.entries.get(rule.key):
             doubtful = True
-        if any(waits.ended >> below & 1 for below in self._touching([rule.first])):
+        if any(waits.ended >> below & 1 for below in self._touching(rule.firsts)):
             doubtful = True
         if doubtful:
-            return _Finding("unknown", f"whether {rule.first} is done before {use.call.title} is only known then")
+            return _Finding("unknown", f"whether {rule.first_words} is done before {use.call.title} is only known then")
         if self._is_plain(use) and not self._begins(use.home, same | possible):
             return _PROVEN  # on every path one of them is done, although no single one always is
         path = [_step(self._plan.calls[each], "fails, or has not ended") for each in _bits(same | possible)]
-        words = f"{use.call.title} can begin although no call of {rule.first} is done"
+        words = f"{use.call.title} can begin although no call of {rule.first_words} is done"
         if rule.pairs:
             words += f" for the same {' and '.join(then for _, then in rule.pairs)}"
         return _Finding("violated", words, [*path[:6], _step(use.call, "begins")])
@@ -391,30 +391,36 @@ class PlanJudge:
     def _firsts(self, rule: Precedes) -> _Firsts:
         """Return the calls of a rule's `first`, by what tells whether their values are equal."""
         known = self._first_calls.setdefault(rule.key, _Firsts())
-        uses = self._uses.get(rule.first, [])
-        for first in uses[known.count :]:
-            state = self._plan.calls[first.home].state
-            if state.ended and state.status != "done":
-                continue
-            if first.place is not None:
-                known.inner.setdefault(first.home, []).append(first)
-                known.in_loops |= 1 << first.home
-            else:
-                known.add(self._key(first, [name for name, _ in rule.pairs]), 1 << first.home)
-        known.count = len(uses)
+        for tool in rule.firsts:
+            uses = self._uses.get(tool, [])
+            for first in uses[known.counts.get(tool, 0) :]:
+                state = self._plan.calls[first.home].state
+                if state.ended and state.status != "done":
+                    continue
+                if first.place is not None:
+                    known.inner.setdefault(first.home, []).append(first)
+                    known.in_loops |= 1 << first.home
+                else:
+                    known.add(self._key(first, [name for name, _ in rule.pairs]), 1 << first.home)
+            known.counts[tool] = len(uses)
         return known
 
     def _never(self, rule: NeverAfter, use: _Use) -> _Finding:
-        if self._book.has(rule):
-            return _Finding("violated", f"a call of {rule.after} {_PAST[rule.event]}", [_step(use.call, "begins")])
+        words, key = f"a call of {rule.after} {_PAST[rule.event]}", self._key(use, [then for _, then in rule.pairs])
+        if self._book.has(rule) or (key is not None and key[0] == "value" and self._book.has(rule, key[1])):
+            return _Finding("violated", words, [_step(use.call, "begins")])
+        if key == _MISSING:
+            return _PROVEN  # no call has the same value
         unknown: _Finding | None = None
+        if (key is None or key[0] != "value") and self._book.record.entries.get(rule.key):
+            unknown = _Finding("unknown", f"{words}, with a value that is only compared at the call")
         for after in self._uses.get(rule.after, ()):
-            if not self._may_begin(after):
+            if not self._may_begin(after) or (equal := self._same(rule, after, use)) is False:
                 continue
             found = self._after(rule, use, after)
-            if found.status == "violated":
+            if found.status == "violated" and equal:
                 return found
-            unknown = unknown or (found if found.status == "unknown" else None)
+            unknown = unknown or (_Finding("unknown", found.words) if found.status != "proven" else None)
         if unknown is None:
             for below in self._touching([rule.after]):
                 if below != use.home and not self._known(below).ended >> use.home & 1:
@@ -495,7 +501,7 @@ class PlanJudge:
 
     # Equal values.
 
-    def _same(self, rule: Precedes, first: _Use, then: _Use) -> bool | None:
+    def _same(self, rule: Precedes | NeverAfter, first: _Use, then: _Use) -> bool | None:
         """Whether the values of `same` are equal in both; `None`: that is not known."""
         keys = self._key(first, [name for name, _ in rule.pairs]), self._key(then, [name for _, name in rule.pairs])
         if _MISSING in keys:
@@ -558,8 +564,8 @@ class PlanJudge:
 class _Firsts:
     """The calls of a rule's `first` in a plan, as bits, by what tells whether their values are equal."""
 
-    count: int = 0
-    """Uses that were added."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """By tool, the uses that were added."""
     values: dict[tuple[str, str] | None, int] = field(default_factory=dict)
     inner: dict[int, list[_Use]] = field(default_factory=dict)
     """Those in loops, by the loop."""

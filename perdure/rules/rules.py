@@ -133,15 +133,41 @@ class BaseRule(BaseModel):
         return None if self.when is None else Schema(self.when)
 
 
-class Precedes(BaseRule):
-    """A call of `first` must be done before a call of `then` begins."""
+class OrderRule(BaseRule):
+    """A rule about the order of two calls."""
+
+    same: str | dict[str, str] | None = None
+    """The parameter with the same value in both calls; an object names it by the earlier call's parameter: the later's."""
+    per: RuleSpan = "run"
+
+    @cached_property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The parameters with equal values, the earlier call's and the later one's."""
+        if self.same is None:
+            return []
+        return [(self.same, self.same)] if isinstance(self.same, str) else list(self.same.items())
+
+    @property
+    def _same_words(self) -> str:
+        return "" if self.same is None else f", same={self.same!r}".replace("'", '"')
+
+
+class Precedes(OrderRule):
+    """A call of `first`, or of one of several tools, must be done before a call of `then` begins."""
 
     rule: Literal["precedes"] = "precedes"
-    first: ToolName
+    first: ToolName | Annotated[tuple[ToolName, ...], Field(min_length=1, max_length=50)]
     then: ToolName
-    same: str | dict[str, str] | None = None
-    """The parameter with the same value in both calls; an object names it by `first`'s parameter: `then`'s."""
-    per: RuleSpan = "run"
+
+    @cached_property
+    def firsts(self) -> tuple[str, ...]:
+        """The tools of which one must be done."""
+        return (self.first,) if isinstance(self.first, str) else self.first
+
+    @property
+    def first_words(self) -> str:
+        """The tools of which one must be done, in words."""
+        return " or ".join(self.firsts)
 
     @cached_property
     def subject(self) -> str:
@@ -149,29 +175,21 @@ class Precedes(BaseRule):
 
     @property
     def tools(self) -> tuple[str, ...]:
-        return self.first, self.then
+        return *self.firsts, self.then
 
     @cached_property
     def words(self) -> str:
-        same = "" if self.same is None else f", same={self.same!r}".replace("'", '"')
-        return f"precedes({self.first}, {self.then}{same})"
-
-    @cached_property
-    def pairs(self) -> list[tuple[str, str]]:
-        """The parameters with equal values, `first`'s and `then`'s."""
-        if self.same is None:
-            return []
-        return [(self.same, self.same)] if isinstance(self.same, str) else list(self.same.items())
+        firsts = self.first if isinstance(self.first, str) else f"[{', '.join(self.first)}]"
+        return f"precedes({firsts}, {self.then}{self._same_words})"
 
 
-class NeverAfter(BaseRule):
+class NeverAfter(OrderRule):
     """No call of `call` may begin after `event` has happened with a call of `after`."""
 
     rule: Literal["never_after"] = "never_after"
     call: ToolName
     after: ToolName
     event: CallEvent = "begun"
-    per: RuleSpan = "run"
 
     @cached_property
     def subject(self) -> str:
@@ -184,7 +202,7 @@ class NeverAfter(BaseRule):
     @cached_property
     def words(self) -> str:
         event = "" if self.event == "begun" else f" {self.event}"
-        return f"never_after({self.call}, {self.after}{event})"
+        return f"never_after({self.call}, {self.after}{event}{self._same_words})"
 
 
 class AtMost(BaseRule):
@@ -397,10 +415,12 @@ def by_tool(rules: Iterable[Rule]) -> Mapping[str, list[Rule]]:
 # The Python form.
 
 
-def precedes(first: str, then: str, *, same: str | dict[str, str] | None = None, **more: object) -> Precedes:
+def precedes(
+    first: str | Sequence[str], then: str, *, same: str | dict[str, str] | None = None, **more: object
+) -> Precedes:
     """Return the rule that a call of `first` is done before a call of `then` begins.
 
-    `same`: a parameter that has the same value in both calls; `{"id": "customer"}` where `first` has it as `id`.
+    `first`: a tool, or several of which one is enough. `same`: a parameter that has the same value in both calls; `{"id": "customer"}` where `first` has it as `id`.
     `more`: `per`, `when`, `otherwise` and `why`, as in every rule.
 
     ```python
@@ -410,14 +430,19 @@ def precedes(first: str, then: str, *, same: str | dict[str, str] | None = None,
     return Precedes.model_validate({"first": first, "then": then, "same": same, **more})
 
 
-def never_after(call: str, after: str, *, event: CallEvent = "begun", **more: object) -> NeverAfter:
+def never_after(
+    call: str, after: str, *, event: CallEvent = "begun", same: str | dict[str, str] | None = None, **more: object
+) -> NeverAfter:
     """Return the rule that no call of `call` begins after a call of `after` has begun, was done, or failed.
 
+    `same`: a parameter that has the same value in both calls; `{"id": "base"}` where `after` has it as `id`.
+    `more`: `per`, `when`, `otherwise` and `why`, as in every rule.
+
     ```python
-    never_after("delete", "backup", event="failed")
+    never_after("delete", "backup", event="failed", same="base")
     ```
     """
-    return NeverAfter.model_validate({"call": call, "after": after, "event": event, **more})
+    return NeverAfter.model_validate({"call": call, "after": after, "event": event, "same": same, **more})
 
 
 def at_most(of: str, sum: float, *, per: str = "run", **more: object) -> AtMost:

@@ -80,19 +80,19 @@ class Outcomes:
 def breaks(rule: Rule, call: Call, history: list[tuple[str, Call]]) -> bool:
     """Whether a call that begins after this history breaks the rule, in the plainest words."""
     params = call.inputs.params
-    if isinstance(rule, Precedes):
-        pairs = rule.pairs
-        return not any(
-            event == "done"
-            and other.spec.tool_name == rule.first
+    if isinstance(rule, Precedes | NeverAfter):
+        wanted = rule.event if isinstance(rule, NeverAfter) else "done"
+        tools = [rule.after] if isinstance(rule, NeverAfter) else rule.firsts
+        found = any(
+            event == wanted
+            and other.spec.tool_name in tools
             and all(
                 one in other.inputs.params and two in params and other.inputs.params[one] == params[two]
-                for one, two in pairs
+                for one, two in rule.pairs
             )
             for event, other in history
         )
-    if isinstance(rule, NeverAfter):
-        return any(event == rule.event and other.spec.tool_name == rule.after for event, other in history)
+        return found if isinstance(rule, NeverAfter) else not found
     if isinstance(rule, OnlyFrom):
         return False
     begun = [other for event, other in history if event == "begun" and other.spec.tool_name == rule.subject] + [call]
@@ -160,6 +160,8 @@ def random_rules(chance: random.Random) -> list[Rule]:
         NeverAfter(call=two, after=chance.choice([one, two]), event=chance.choice(["begun", "done", "failed"])),
         AtMost(of=f"{one}.p", sum=chance.randint(0, 5)),
         CountAtMost(of=two, count=chance.randint(0, 3)),
+        Precedes(first=("a", "c"), then="b", same=chance.choice([None, "p"])),
+        NeverAfter(call=one, after=chance.choice([one, two]), event=chance.choice(["begun", "done"]), same="p"),
     ]
 
 

@@ -228,3 +228,25 @@ def test_ends_of_calls_change_the_verdicts() -> None:
     check.state.started = "now"
     book.note_ended(check)
     assert [each.status for each in judge_plan(plan, book)] == ["proven"]
+
+
+def test_r23_1_a_tool_that_never_comes_twice_may_come_once() -> None:
+    for rule in (never_after("mail", "mail"), never_after("mail", "mail", same="to")):
+        book = RuleBook([rule])
+        calls = [ready({"_tool": "mail", "to": to}) for to in ("ann", "ann", "bob")]
+        for number, call in enumerate(calls):
+            call.id = f"1.{number}"
+        assert book.begin(calls[0]) is None
+        assert book.obstacle(calls[0]) is None, "what it began itself is no reason"
+        assert book.begin(calls[1]) is not None
+        assert (book.begin(calls[2]) is None) is (rule.same == "to")
+
+
+def test_r23_1_what_a_lost_run_has_done_forbids_every_value() -> None:
+    book = RuleBook([never_after("delete", "backup", event="failed", same="base")])
+    assert begin(book, "1.0", {"_tool": "backup", "base": "x"}, ends="failed") is None
+    assert breach(book, {"_tool": "delete", "base": "y"}) is None
+    assert breach(book, {"_tool": "delete", "base": "x"}) == 'a call of backup has failed for base="x"'
+    book.take_back(None)
+    assert breach(book, {"_tool": "delete", "base": "y"}) is not None
+    assert breach(book, {"_tool": "delete"}) is not None

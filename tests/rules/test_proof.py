@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from perdure.rules import RuleBook, judge_plan
+from perdure.rules import Rule, RuleBook, judge_plan, never_after, precedes
 from tests.rules.outcomes import Outcomes, new_plan, seeds
 
 
@@ -38,3 +39,30 @@ def test_r23_1_the_judge_agrees_over_10_000_seeds(part: int) -> None:
     given = compare(1000 + 500 * part, 500)
     assert given["proven"] > 0
     assert given["violated"] > 0
+
+
+def verdict(calls: list[dict[str, Any]], rule: Rule) -> str:
+    """Return the status of the verdict on one rule over these calls."""
+    return judge_plan(new_plan(calls), RuleBook([rule]))[0].status
+
+
+def test_r23_1_one_of_several_tools_before_another_is_enough() -> None:
+    rule = precedes(["a", "c"], "b")
+    assert rule.words == "precedes([a, c], b)"
+    one: dict[str, Any] = {"_tool": "a", "_outputPath": "†state.r0"}
+    for tool in "ac":
+        assert verdict([one | {"_tool": tool}, {"_tool": "b", "_after": ["1.0"]}], rule) == "proven"
+    assert verdict([one, {"_tool": "b"}], rule) == "violated"
+    either = [one, one | {"_tool": "c", "_outputPath": "†state.r1"}, {"_tool": "b", "r": "†state.r0 || †state.r1"}]
+    assert verdict(either, rule) == "proven"
+
+
+def test_r23_1_never_after_with_the_same_value_lets_other_values_pass() -> None:
+    rule = never_after("b", "a", event="done", same={"id": "p"})
+    assert rule.words == 'never_after(b, a done, same={"id": "p"})'
+    first: dict[str, Any] = {"_tool": "a", "id": 7, "_outputPath": "†state.r0"}
+    then: dict[str, Any] = {"_tool": "b", "_after": ["1.0"]}
+    assert verdict([first, then | {"p": 8}], rule) == "proven"
+    assert verdict([first, then | {"p": 7}], rule) == "violated"
+    assert verdict([first, then | {"p": "†state.v"}], rule) == "unknown"
+    assert verdict([first, then], rule) == "proven"

@@ -13,7 +13,7 @@ from perdure.errors import CallError, DecisionError
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.plan import Call, Failed, Rejected, Returned
 from perdure.rules import Rule, RuleBook, at_most, count_at_most
-from perdure.runs.agent import Context, ModelChoice, Models, parse_agent
+from perdure.runs.agent import AgentSpec, Context, ModelChoice, Models, parse_agent
 from perdure.runs.request_loop import (
     CallEnded,
     CallsArrived,
@@ -29,21 +29,26 @@ from perdure.runs.wire import PreparedWorker
 from tests.rules.outcomes import STATE, TOOLS, breaks, random_calls, random_rules
 
 
+def asking(tools: dict[str, Any]) -> AgentSpec:
+    """Return an agent that asks people about these tools."""
+    return parse_agent(
+        {
+            "name": "a",
+            "context": [{"type": "state", "state": STATE}],
+            "config": {"approval": {"ask": "never", "tools": tools}},
+        }
+    )
+
+
 class RandomRun:
     """A run whose model, tools and people do what chance says. It notes what begins and how it ends."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.rules = random_rules(self.chance)
+        self.rules = self.chance.sample(random_rules(self.chance), 5)
         self.history: list[tuple[str, Call]] = []
         asked: Any = self.chance.choice([{}, {"b": "always"}, {"a": "always", "b": "always"}])
-        self.agent = parse_agent(
-            {
-                "name": "a",
-                "context": [{"type": "state", "state": STATE}],
-                "config": {"approval": {"ask": "never", "tools": asked}},
-            }
-        )
+        self.agent = asking(asked)
         self.run = self._new_run()
         self.began = self.steered = 0
         self.waiting: list[StartCall] = []
@@ -226,7 +231,7 @@ def _steered(
     `begun`: the first call has begun for the rules, and is not scheduled yet.
     """
     one = RandomRun(0)
-    one.rules = [rule]
+    one.rules, one.agent = [rule], asking({})
     one.run = run = one._new_run()
     run.situation()
     run.begin_request(ModelChoice("m", "test"))
