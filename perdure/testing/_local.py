@@ -338,13 +338,13 @@ def _check_routes(functions: list[Callable[..., Any]]) -> None:
 
 def _client(client: Client, faults: list[Kill]) -> Client:
     """Time passes by the clock, and not by a wait for a result."""
-    quick = [_QuickTasks()] if faults else []
+    quick = [QuickTasks()] if faults else []
     return Client(
         client.service_client, namespace=client.namespace, data_converter=client.data_converter, interceptors=quick
     )
 
 
-class _QuickTasks(Interceptor):
+class QuickTasks(Interceptor):
     """A workflow task that a worker took along when it died is given to another one after two seconds, not after ten."""
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:

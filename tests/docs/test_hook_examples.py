@@ -24,6 +24,7 @@ from examples.hooks.budget import at_the_end, within_budget
 from examples.hooks.redaction import without
 from perdure.hooks import AfterToolCall, AgentEnd, BeforeToolCall, Refused
 from perdure.values.json import Json
+from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -65,7 +66,7 @@ def postgres() -> Iterator[str]:
             yield f"postgresql://perdure@/postgres?host={folder}"
         finally:
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=HANG)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -92,7 +92,7 @@ async def dev(folder: Path, *words: str, code: int = 0, ends: bool = True) -> As
         process = await asyncio.create_subprocess_exec(
             *await ForkedCli.command(),
             *("dev", "--gateway-port", "0", "--port", str(port), "--ui-port", str(free_port())),
-            *("--tools", "mytools", "--grace", "5", *words),
+            *("--tools", "mytools", "--grace", "60", *words),
             cwd=folder,
             env={**clean, "OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": "none"},
             stderr=asyncio.subprocess.PIPE,

@@ -22,7 +22,6 @@ from tests.support import CHROMIUM, DONE, ROOT, Harness, agent, harness, perdure
 from tests.timeouts import HANG
 from tests.workflows.test_approvals import TOOLS, asking, plan
 
-UI_PORT = free_port()
 expect.set_options(timeout=HANG * 1000)  # five seconds are too few for a slow machine
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -41,15 +40,17 @@ def deploy(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def server() -> AsyncIterator[WorkflowEnvironment]:
-    """A namespace of its own: what other tests leave waiting is not listed here. With the Web UI."""
-    async with embedded_server(ui_port=UI_PORT) as started:
+    """A namespace of its own: what other tests leave waiting is not listed here."""
+    async with embedded_server(ui=False) as started:
         yield started
 
 
-@pytest.fixture(scope="module")
-def web_ui() -> str:
-    """The address of Temporal's own page."""
-    return f"http://localhost:{UI_PORT}"
+@asynccontextmanager
+async def with_web_ui() -> AsyncIterator[tuple[WorkflowEnvironment, str]]:
+    """Another server, and the address of Temporal's own page."""
+    port = free_port()
+    async with embedded_server(ui_port=port) as started:
+        yield started, f"http://localhost:{port}"
 
 
 @asynccontextmanager
@@ -217,9 +218,9 @@ async def test_who_may_decide(server: WorkflowEnvironment, browser: Browser) -> 
 
 
 @pytest.mark.soak  # Temporal's own page takes four CPU seconds to load
-async def test_the_web_ui_approves_by_clicking(server: WorkflowEnvironment, browser: Browser, web_ui: str) -> None:
+async def test_the_web_ui_approves_by_clicking(browser: Browser) -> None:
     """In Temporal's own page: the signal's dialog, and the JSON that a person types there."""
-    async with waiting(server, plan("/web-ui"), asking(), "1.0") as (it, run_id):
+    async with with_web_ui() as (server, web_ui), waiting(server, plan("/web-ui"), asking(), "1.0") as (it, run_id):
         page = await browser.new_page(viewport={"width": 1400, "height": 1000})
         execution = (await it.client.get_workflow_handle(run_id).describe()).run_id
         await page.goto(f"{web_ui}/namespaces/default/workflows/{run_id}/{execution}/user-metadata")

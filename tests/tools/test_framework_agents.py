@@ -19,6 +19,7 @@ from perdure import Agent, agent_tool
 from perdure.errors import ToolDefinitionError
 from perdure.testing import run_locally
 from tests.agents import foreign
+from tests.timeouts import HANG
 
 asynchronous = pytest.mark.asyncio(loop_scope="session")
 
@@ -155,7 +156,7 @@ async def test_r21_2_a_cancelled_run_cancels_the_agent(dev_server: WorkflowEnvir
     desk = Agent("desk", tools=[agent_tool(sky, heartbeat=1)], output=str)
     async with run_locally(desk, model=plan("sky"), server=dev_server) as local:
         run = await local.start({"request": "?"})
-        await asyncio.wait_for(began.wait(), 30)
+        await asyncio.wait_for(began.wait(), HANG)
         await run.cancel()
         assert (await run.wait()).status == "cancelled"
-        await asyncio.wait_for(ended.wait(), 30)
+        await asyncio.wait_for(ended.wait(), HANG)

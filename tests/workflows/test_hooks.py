@@ -180,7 +180,7 @@ async def test_a_hook_that_does_not_do_its_work_refuses_what_it_guards(
         return event.changed(params={"text": 5}) if fault == "no fit" else "nonsense"
 
     function: Any = hangs if fault == "hangs" else guard
-    hooked = hook("before_tool_call", timeout=0.3)(function)
+    hooked = hook("before_tool_call", timeout=0.3 if fault.startswith("hangs") else HANG)(function)
     async with harness(time_skipping.client, [send, hooked], plan()) as it:
         view = await it.run(agent("send"))
         asked = await activities(it, view.run_id)
