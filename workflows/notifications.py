@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -46,6 +46,7 @@ with workflow.unsafe.imports_passed_through():
         approval_text,
         budget_text,
         decide_command,
+        delivery_id,
         end_digest,
         end_text,
         fits_id,
@@ -130,9 +131,11 @@ class NotificationSender:
         self._starting: set[asyncio.Task[None]] = set()
         self._sending: set[asyncio.Task[None]] = set()
 
-    def send(self, wanted: NotificationInput, queue: str) -> None:
-        """Send a notification by workers of this queue. Nothing waits for it."""
-        self._start(self._send(wanted, queue))
+    def send(self, wanted: NotificationInput, queue: str, after_reset: str = "") -> None:
+        """Send a notification by workers of this queue. Nothing waits for it. `after_reset`: the key under which a run that was reset
+        sends it, where the run has sent it before.
+        """
+        self._start(self._send(wanted, queue, after_reset))
 
     def send_while(self, is_wanted: Callable[[], bool], make: Callable[[], NotificationInput], queue: str) -> None:
         """Send a notification when there is room, if it is wanted then: many requests may begin to wait at once."""
@@ -205,11 +208,8 @@ class NotificationSender:
                 if not ends:
                     raise
 
-    def _start(self, sending: Awaitable[None]) -> asyncio.Task[None]:
-        async def run() -> None:
-            await sending
-
-        self._starting.add(task := asyncio.create_task(run()))
+    def _start(self, sending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self._starting.add(task := asyncio.create_task(sending))
         task.add_done_callback(self._starting.discard)
         task.add_done_callback(self._sending.discard)
         return task
@@ -220,7 +220,8 @@ class NotificationSender:
             self._starting.discard(task)
             self._sending.add(task)
 
-    async def _send(self, wanted: NotificationInput, queue: str) -> None:
+    async def _send(self, wanted: NotificationInput, queue: str, after_reset: str = "") -> None:
+        """Send a notification, to each of its routes by a workflow of its own: a route that hangs delays no outcome of another."""
         known = wanted.notification
         view = NotificationView(
             key=known.key,
@@ -231,40 +232,55 @@ class NotificationSender:
         )
         self._views.append(view)
         del self._views[:-MAX_NOTIFICATIONS]
-        self._note(view, view.routes)
-        if not fits_id(known.key):
+        for outcome in view.routes:
+            self._note(view, outcome)
+        first, *others = wanted.deliveries()
+        beside = [self._start(self._deliver(view, id, each, queue, after_reset)) for id, each in others]
+        await self._deliver(view, *first, queue, after_reset)
+        if beside:
+            await workflow.wait(beside)
+
+    async def _deliver(
+        self, view: NotificationView, id: str, wanted: NotificationInput, queue: str, after_reset: str
+    ) -> None:
+        """Have a workflow of this id deliver a notification to its one route, and note the outcome."""
+        (target,) = _targets(wanted)
+        if not fits_id(id):
             why = f"its key would have more than {MAX_ID:,} bytes: give the run a shorter id"
-            self._end(view, "refused", why)
+            self._note(view, RouteOutcome(route=target.route, status="refused", why=why))
             return
         try:
             handle = await workflow.start_child_workflow(
                 NOTIFICATION_WORKFLOW,
                 wanted,
-                id=known.key,
+                id=id,
                 result_type=NotificationResult,
                 task_queue=queue or None,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 parent_close_policy=ParentClosePolicy.ABANDON,
                 cancellation_type=ChildWorkflowCancellationType.ABANDON,
-                static_summary=line(f"{known.kind} → {', '.join(each.route for each in view.routes)}"),
+                static_summary=line(f"{wanted.notification.kind} → {target.route}"),
                 search_attributes=whose(),
             )
-        except WorkflowAlreadyStartedError:
-            return  # the run was reset: it is sent already, and its own workflow knows what became of it
+        except (
+            WorkflowAlreadyStartedError
+        ):  # the run was reset; that workflow knows what became of the notification of before
+            if after_reset:
+                key = delivery_id(after_reset, target.route, alone=id == wanted.notification.key)
+                again = wanted.notification.model_copy(update={"key": key})
+                await self._send(wanted.model_copy(update={"notification": again}), queue)
+            return
         self._started()
         try:
-            self._note(view, (await handle).routes)
+            (outcome,) = (await handle).routes
+            self._note(view, outcome)
         except ChildWorkflowError as error:
-            self._end(view, "unknown", str(error.cause or error))
+            self._note(view, RouteOutcome(route=target.route, status="unknown", why=str(error.cause or error)))
 
-    def _end(self, view: NotificationView, status: Any, why: str) -> None:
-        self._note(view, [RouteOutcome(route=each.route, status=status, why=why) for each in view.routes])
-
-    def _note(self, view: NotificationView, routes: list[RouteOutcome]) -> None:
-        view.routes = routes
+    def _note(self, view: NotificationView, outcome: RouteOutcome) -> None:
+        view.routes = [outcome if each.route == outcome.route else each for each in view.routes]
         if self._journal is not None:
-            for outcome in routes:
-                self._journal.notified(view, outcome)
+            self._journal.notified(view, outcome)
 
 
 class RunNotifications:
@@ -460,13 +476,18 @@ def _send_ending(
 ) -> None:
     """Send the end of a run to its routes, once to each, and to its callback. `output`: the run's whole output."""
     failed = rules.run_failed if ending.kind == "run_failed" else []
+    digest = end_digest(ending.status, ending.error, output)
+
+    def inform(kind: NotificationKind, routes: list[str]) -> None:
+        of_kind = ending.model_copy(update={"kind": kind, "key": notification_key(ending.run_id, kind)})
+        again = notification_key(ending.run_id, kind, about="end", digest=digest, asked_at=ending.at)
+        sender.send(NotificationInput(notification=of_kind, routes=routes), queue, after_reset=again)
+
     if failed:
-        sender.send(NotificationInput(notification=ending, routes=failed), queue)
+        inform("run_failed", failed)
     if ended := [route for route in rules.run_ended if route not in failed]:
-        of_any = {"kind": "run_ended", "key": notification_key(ending.run_id, "run_ended")}
-        sender.send(NotificationInput(notification=ending.model_copy(update=of_any), routes=ended), queue)
+        inform("run_ended", ended)
     if callback:
-        digest = end_digest(ending.status, ending.error, output)
         key = notification_key(ending.run_id, "callback", about="end", digest=digest)
         reported = {"kind": "run_ended", "key": key}
         sender.send(NotificationInput(notification=ending.model_copy(update=reported), callback=callback), queue)

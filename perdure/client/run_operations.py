@@ -42,7 +42,7 @@ from perdure.hooks.events import RunOwner
 from perdure.plan import ENDED
 from perdure.queries import SearchAttributes, answer_of, execution_before
 from perdure.runs.agent import AgentSpec, check_run_id
-from perdure.runs.notifications import NotificationResult, NotificationView, check_callback
+from perdure.runs.notifications import NotificationResult, NotificationView, check_callback, delivery_id
 from perdure.runs.schedules import with_time
 from perdure.runs.views import summary
 from perdure.runs.wire import (
@@ -277,12 +277,14 @@ async def fetch_run(client: Client, run_id: str) -> RunView:
 
 async def _note_outcomes(client: Client, views: list[NotificationView]) -> None:
     """Note the outcomes of notifications that were under way when the run, or an execution of it, ended."""
-    left = [view for view in views if any(each.status == "sending" for each in view.routes)]
-    for view in left[-_ASKED_AFTER:]:
-        handle = client.get_workflow_handle(view.key, result_type=NotificationResult)
+    left = [(view, each) for view in views for each in view.routes if each.status == "sending"]
+    for view, outcome in left[-_ASKED_AFTER:]:
+        id = delivery_id(view.key, outcome.route, alone=len(view.routes) == 1)
+        handle = client.get_workflow_handle(id, result_type=NotificationResult)
         try:
             if (await handle.describe()).status == WorkflowExecutionStatus.COMPLETED:
-                view.routes = (await handle.result()).routes
+                (ended,) = (await handle.result()).routes
+                view.routes = [ended if each is outcome else each for each in view.routes]
         except (RPCError, ValidationError):
             continue  # the server has forgotten it, or it was not sent yet
 

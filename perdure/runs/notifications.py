@@ -207,6 +207,16 @@ class NotificationInput(WireModel):
     push: StatusPush | None = Field(default=None, exclude_if=operator.not_)
     """Form of the body, where it is not that of a webhook."""
 
+    def deliveries(self) -> list[tuple[str, NotificationInput]]:
+        """Return the workflows that deliver it, by id: one for each route, or for the callback."""
+        known = self.notification.key
+        if self.callback or len(self.routes) == 1:
+            return [(known, self)]
+        return [
+            (delivery_id(known, route, alone=False), self.model_copy(update={"routes": [route]}))
+            for route in self.routes
+        ]
+
 
 class NotificationDelivery(WireModel):
     """A notification on its way to one route, or to the address of a callback."""
@@ -250,11 +260,6 @@ class NotificationView(WireModel):
     call: str | None = None
     routes: list[RouteOutcome]
 
-    def changed(self, routes: list[RouteOutcome]) -> NotificationView:
-        """Return the view with these outcomes."""
-        view: NotificationView = self.model_copy(update={"routes": routes})
-        return view
-
 
 class NotificationResult(WireModel):
     """The output of the workflow of one notification."""
@@ -273,6 +278,11 @@ def notification_key(
         digest = hashlib.sha256(f"{digest} {asked_at}".encode()).hexdigest()
     what = f"/{about}:{digest[:12]}" if about else ""
     return f"{run_id}{what}/{kind}/{number}"
+
+
+def delivery_id(key: str, route: str, *, alone: bool) -> str:
+    """Return the id of the workflow that delivers a notification to a route. `alone`: the notification has no other."""
+    return key if alone else f"{key}/{route}"
 
 
 def end_digest(status: str | None, error: str | None, output: Json) -> str:

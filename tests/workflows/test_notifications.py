@@ -199,6 +199,43 @@ async def test_a_route_that_hangs_does_not_hold_up_the_end_of_a_run(run_locally:
     assert outcomes(view.notifications) == [("run_ended", "ops", "sending")]
 
 
+async def test_the_outcome_of_a_route_does_not_wait_for_another_that_hangs(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    pager, hangs = Pager(), asyncio.Event()
+
+    @notification_route("deaf")
+    async def deaf(_: Notification) -> None:
+        await hangs.wait()
+
+    found = registry([refund])
+    for route in (*notification_routes_of(pager.route), *notification_routes_of(deaf)):
+        found.notification_routes.add(route)
+    notify = {"approval_requested": ["deaf", "ops"], "run_ended": ["ops", "deaf"]}
+    async with harness(dev_server.client, [], [ASKED, DONE], registry=found) as it, asyncio.timeout(HANG):
+        handle = await it.start(agent("refund", config={"notify": notify}))
+        run = Run(it.client, handle.id)
+        async for view in run.views():
+            if ("approval_requested", "ops", "delivered") in outcomes(view.notifications):
+                break
+        (request,) = await run.waiting()
+        await run.approve("1.0")
+        await handle.result()
+        while True:
+            view = await it.view(handle.id)
+            if ("run_ended", "ops", "delivered") in outcomes(view.notifications):
+                break
+            await asyncio.sleep(0.1)
+        hangs.set()
+    assert [(each.route, each.status) for each in request.informed] == [("deaf", "sending"), ("ops", "delivered")]
+    assert outcomes(view.notifications) == [
+        ("approval_requested", "deaf", "sending"),
+        ("approval_requested", "ops", "delivered"),
+        ("run_ended", "ops", "delivered"),
+        ("run_ended", "deaf", "sending"),
+    ]
+
+
 async def test_the_end_of_a_run_informs_each_route_once(run_locally: Callable[..., Any]) -> None:
     pager = Pager()
     agent = shop(run_failed=["ops"], run_ended=["ops", "boss"])
@@ -559,13 +596,13 @@ async def test_a_run_that_is_reset_asks_again_and_informs_again_and_one_that_goe
     found = registry([refund])
     for route in notification_routes_of(pager.route):
         found.notification_routes.add(route)
-    config = {"notify": {"approval_requested": ["ops"], "run_ended": ["boss"]}}
+    config = {"notify": {"approval_requested": ["ops"], "run_ended": ["boss", "ops"]}}
     async with harness(dev_server.client, [], [ASKED, DONE, DONE], registry=found) as it:
         handle = await it.start(agent("refund", config=config))
         await until_asked(it, handle.id, "1.0")
         await Run(it.client, handle.id).approve("1.0")
         await asyncio.wait_for(handle.result(), HANG)
-        first = sorted(pager.tried)
+        first = len(pager.tried)
         await reset(dev_server, handle, await task_before_decision(handle))
         await until_asked(it, handle.id, "1.0")
         await Run(it.client, handle.id).approve("1.0")
@@ -574,13 +611,13 @@ async def test_a_run_that_is_reset_asks_again_and_informs_again_and_one_that_goe
         view = await it.view(handle.id)
         replayed = await replay_history(await again.fetch_history(), data_converter(), handle.id)
     assert replayed.problem is None
-    assert len(set(pager.tried)) == len(pager.tried) == len(first) + 1
-    assert [kind for kind, _ in pager.kinds] == ["approval_requested", "run_ended", "approval_requested"]
-    assert outcomes(view.notifications) == [
-        ("approval_requested", "ops", "delivered"),
-        ("approval_requested", "ops", "delivered"),
-        ("run_ended", "boss", "delivered"),
-    ]
+    assert len(pager.tried) == 2 * first == 6
+    assert len(set(pager.tried)) == 5, "both routes had one key before the reset"
+    ends = [("run_ended", "boss"), ("run_ended", "ops")]
+    assert sorted(pager.kinds) == sorted([("approval_requested", "ops"), *ends] * 2)
+    assert sorted(outcomes(view.notifications)) == sorted(
+        (*each, "delivered") for each in [("approval_requested", "ops"), *ends] * 2
+    )
     pager.tried.clear()
     safe = {"approval": {"ask": "never"}, "notify": {"budget_nearly_used": ["ops"], "budget_share": 0.001}}
     steps = [{"calls": [{"_tool": "refund", "euros": n, "to": "x"}], "output": None} for n in range(8)]
