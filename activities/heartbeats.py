@@ -26,8 +26,9 @@ _SHARE: Final = 0.25
 """Of the time that the activity has run so far: what has run for a minute can be given up a quarter of a minute late."""
 _SHARE_OF_NEWS: Final = 0.05
 """The same where there is progress to send."""
-_MARGIN: Final = 2.5
-"""Seconds of a heartbeat timeout that are left at least when a heartbeat is sent, or half of a shorter one."""
+_MARGIN: Final = 1.5
+"""Seconds of a heartbeat timeout that are left at least when a heartbeat is sent, or half of a shorter one. The SDK sends a second heartbeat
+after 80 % of the timeout at the earliest, so one second is left of the five of a Request anyway."""
 
 
 def longest_silence(timeout: float) -> float:

@@ -217,7 +217,10 @@ def as_chat(message: JsonObject, dialect: Dialect, ask: DialectRequest) -> JsonO
     if kind in ("note", "message"):
         return {"role": "user", "content": message["text"]}
     if kind == "results":
-        return user("results", message["results"])
+        text = dialect.results(message["results"], ask)
+        if MEDIA_KEY in text:
+            text = dialect.results({id: with_lines(result) for id, result in message["results"].items()}, ask)
+        return {"role": "user", "content": f"# results\n{text}"}
     body = {key: value for key, value in message.items() if key != "type"}
     return {"role": "user", "content": f"# {kind}\n{dumps(body)}"}
 

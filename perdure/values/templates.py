@@ -407,7 +407,7 @@ def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
             return text(item, path)
         if not isinstance(item, dict) and not isinstance(item, list):
             return _Literal(item)
-        if len(path) == 1 and _is_plain(item):
+        if len(path) == 1 and is_plain(item):
             return _Literal(item)
         if isinstance(item, dict):
             return computed(item, path) if looks_computed(item) else {k: walk(v, (*path, k)) for k, v in item.items()}
@@ -443,7 +443,7 @@ def parse_template(value: Json) -> tuple[Template, list[TemplateProblem]]:
     return Template(walk(value, ()), tuple(sites), bool(formulas)), problems
 
 
-def _is_plain(value: Json) -> bool:
+def is_plain(value: Json) -> bool:
     """Whether no part of it is parsed: a large literal is searched once, and passed on as it is (R18.5)."""
     left = [value]
     while left:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure.activities.requests import GATHERED, Deliverer, next_read
+from perdure.activities.requests import GATHERED, Deliverer, Send, next_read
 from perdure.values.json import Json
 
 
@@ -64,3 +64,39 @@ def test_r6_3_an_answer_is_read_seldom_the_longer_it_takes() -> None:
     assert pauses == sorted(pauses)
     assert all(pause <= 0.03 * tenths / 10 + 1e-9 for tenths, pause in enumerate(pauses))
     assert max(pauses) == 0.05
+
+
+def call(name: str) -> Json:
+    return {"_tool": "look", "_outputPath": f"†state.{name}"}
+
+
+async def test_r6_3_calls_that_read_nothing_wait_longer_for_each_other_than_a_call_that_reads_a_value() -> None:
+    sent: list[tuple[str, list[Json]]] = []
+    first, all_sent = asyncio.Event(), asyncio.Event()
+
+    def sender(name: str) -> Send:
+        async def send(_: int, calls: list[Json]) -> None:
+            sent.append((name, calls))
+            if len(sent) == 2:
+                first.set()
+            if len(sent) == 4:
+                all_sent.set()
+
+        return send
+
+    a, b, c = (call(name) for name in "abc")
+    reader: Json = {"_tool": "look", "at": "†state.a"}
+    clock = asyncio.get_running_loop().time
+    asked = clock() - 1
+    async with Deliverer(sender("apart"), asked) as apart, Deliverer(sender("chain"), asked) as chain:
+        apart.add([a])
+        chain.add([a])
+        await first.wait()
+        begun = clock()
+        apart.add([b])
+        chain.add([b])
+        apart.add([c])
+        chain.add([reader])
+        await all_sent.wait()
+        assert clock() - begun > 0.45
+    assert sent[2:] == [("chain", [b, reader]), ("apart", [b, c])]

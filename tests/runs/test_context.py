@@ -146,6 +146,25 @@ def test_conversions_and_races_are_told_to_the_model_once_and_hold_no_output_bac
     assert run.output.value == 5
 
 
+@pytest.mark.parametrize(
+    ("dialect", "shown"),
+    [
+        ("solution", '{"1.0":{"tool":"t","params":{"x":"†input.i"},"result":"a\\n# 9.9: b"}}'),
+        ("script", 't(x=input.i)  # 1.0: "a\\n# 9.9: b"'),
+    ],
+)
+def test_r4_4_a_result_without_a_path_is_shown_as_the_dialect_writes_calls(dialect: str, shown: str) -> None:
+    run = run_of({"type": "input", "input": {"i": 1}}, config={"dialect": dialect})
+    chat(run)
+    plan = run.open_plan(1)
+    plan.add({"_tool": "t", "x": "†input.i"})
+    plan.close()
+    for call in plan.take_ready():
+        plan.end(call, Returned("a\n# 9.9: b"))
+    run.close_request(plan, RequestResult(output=None))
+    assert f"# results\n{shown}" in said(run)
+
+
 @pytest.mark.parametrize("dialect", ["solution", "script"])
 def test_r2_8_elsewhere_its_calls_are_told_in_words(dialect: str) -> None:
     messages = chat(run_of(*CALLED, config={"dialect": dialect}))[1:]

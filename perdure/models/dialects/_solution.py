@@ -61,6 +61,9 @@ class SolutionDialect:
     def plan(self, calls: list[JsonObject], ask: DialectRequest) -> str:
         return plan_text(calls)
 
+    def results(self, results: JsonObject, ask: DialectRequest) -> str:
+        return dumps(results)
+
     def parameters(self, ask: DialectRequest) -> JsonObject:
         plain = compose(
             ask.tools,

@@ -56,6 +56,10 @@ class Dialect(Protocol):
         """Return the calls of a plan message with their status, as text."""
         ...
 
+    def results(self, results: JsonObject, ask: DialectRequest) -> str:
+        """Return results that were written to no path, by call id, as text; each has its tool, parameters and result."""
+        ...
+
     def parameters(self, ask: DialectRequest) -> JsonObject:
         """Return the parameters that are sent beside model and messages."""
         ...

@@ -194,12 +194,12 @@ def shorten_source(lines: list[str]) -> str:
 
 
 HOW_TO_SCRIPT: Final = """\
-You plan; an engine acts. Answer only with calls in Python syntax, one per line:
+You plan; an engine acts. Answer only with Python calls, one per line:
 user = fetchUser(name=input.name)
 receipt, error = pay(amount=user.total)
 output(text=receipt.text)
-- A line runs once what it reads is there, all that can in parallel.
-- A name keeps a result: pass on user.name, items[0] or d["odd key"], never copy values. Without a name you only see the result.
+- Lines run in parallel, each once what it reads is there.
+- A name keeps a result: pass on user.name, items[0] or d["odd key"], never copy values. Without a name you only see it.
 - input.x is input data. In text write "Dear {†state.user.name}".
 - a or b: the first that exists; a and b: waits for both, is b. x, error = …: failure goes to error; what reads the other is \
 skipped. a = b = f() writes both.
@@ -253,6 +253,13 @@ class ScriptDialect:
         names = written_names(script_names(ask.tools))
         bare = [{key: value for key, value in call.items() if key not in _NOTES} for call in calls]
         return "\n".join(map(_noted, calls, write_calls(bare, names=names, kinds=ask.kinds)))
+
+    def results(self, results: JsonObject, ask: DialectRequest) -> str:
+        """Return the calls as lines of script, each with its id and its result as a comment."""
+        calls = [{"_tool": each["tool"], **each["params"]} for each in results.values()]
+        lines = write_calls(calls, names=written_names(script_names(ask.known)), kinds=ask.kinds)
+        shown = zip(lines, results.items(), strict=True)
+        return "\n".join(f"{line}  # {id}: {dumps(each['result'])}" for line, (id, each) in shown)
 
     def parameters(self, ask: DialectRequest) -> JsonObject:
         return {}

@@ -218,6 +218,9 @@ class ToolsDialect:
     def plan(self, calls: list[JsonObject], ask: DialectRequest) -> str:
         return plan_text(calls)
 
+    def results(self, results: JsonObject, ask: DialectRequest) -> str:
+        return dumps(results)
+
     def parameters(self, ask: DialectRequest) -> JsonObject:
         """Return `tools`, or the output's format if only an output is allowed."""
         if ask.final and ask.output not in (True, {}):
