@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from perdure.cli._console import harmless
@@ -62,6 +63,15 @@ def one_line_errors() -> Iterator[None]:
         # Whoever read the output has gone; without this the interpreter complains once more while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(FAILED) from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that an option names. One that cannot be written ends the command, with one line."""
+    with one_line_errors():
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise CommandError(f"{path} cannot be written: {error.strerror}", USAGE) from None
 
 
 def _leave(message: str, code: int, lines: Sequence[str] = ()) -> None:

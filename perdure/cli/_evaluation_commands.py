@@ -17,7 +17,7 @@ from rich.text import Text
 
 from perdure.agents.agent import Agent
 from perdure.cli._console import screen, table
-from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors
+from perdure.cli._errors import FAILED, USAGE, CommandError, check_choice, one_line_errors, write_text
 from perdure.cli._execute import Json, connected
 from perdure.cli._help import Commands
 from perdure.cli._list_commands import Agent as OfAgent
@@ -118,7 +118,7 @@ def evaluate(
         return
     compared = None if earlier is None else compare(earlier, result)
     if out is not None:
-        _write(out, dumps(result.as_json()) + "\n")
+        write_text(out, dumps(result.as_json()) + "\n")
     if as_json:
         print(dumps(result.as_json() | ({} if compared is None else {"comparison": compared.as_json()})))
     else:
@@ -147,14 +147,6 @@ def _read_baseline(path: Path) -> EvaluationResult:
         return EvaluationResult.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, ValidationError):
         raise SettingsError(f"--baseline: {path} is not a result that 'perdure eval --out' wrote") from None
-
-
-def _write(path: Path, text: str) -> None:
-    with one_line_errors():
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise SettingsError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def print_evaluation(console: Console, result: EvaluationResult) -> None:
@@ -278,13 +270,13 @@ def record(
             if out is None:
                 print(cases.case_text(case))
             else:
-                _write(out, cases.case_text(case) + "\n")
+                write_text(out, cases.case_text(case) + "\n")
             return
         to.mkdir(parents=True, exist_ok=True)
         count = 0
         async for name in each(perdure):
             path = to / f"{_NOT_OF_FILES.sub('-', name)}.json"
-            _write(path, cases.case_text(cases.with_evaluators(await cases.record(perdure.get_run(name)))) + "\n")
+            write_text(path, cases.case_text(cases.with_evaluators(await cases.record(perdure.get_run(name)))) + "\n")
             count += 1
         print(f"{count:,} cases in {to}")
 

@@ -11,7 +11,7 @@ from perdure.agents.agent import Agent
 from perdure.agents.files import json_option
 from perdure.approvals.policy import parse_policy
 from perdure.cli._console import screen
-from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
+from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors, write_text
 from perdure.cli._execute import Json, RunId, connected, execute
 from perdure.cli._help import Commands
 from perdure.cli._list_commands import Query, Since, Tenant, check_since
@@ -113,6 +113,9 @@ def what_if(
         typer.Option("--agent-file", metavar="AGENT", help="Another agent: a file, a name, or MODULE:NAME."),
     ] = None,
     model: Annotated[str | None, typer.Option(metavar="NAME", help="Another model, for all Requests.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write a page with drawings there.")
+    ] = None,
     show_all: Annotated[bool, typer.Option("--all", help="Name the runs that do not differ, too.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -160,6 +163,12 @@ def what_if(
         print(dumps(report.as_json()))
     else:
         print_what_if(screen(), report, show_all=show_all)
+    if html is not None:
+        from perdure.pages._what_if import what_if_page  # the templates: no other use of this command needs them
+
+        options = {"--policy": policy, "--rules": rules, "--agent-file": agent_file, "--model": model}
+        changes = {name: text for name, text in options.items() if text is not None}
+        write_text(html, what_if_page(report, changes))
     raise SystemExit(0 if report.played or not report.runs else FAILED)
 
 

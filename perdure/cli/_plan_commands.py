@@ -13,7 +13,7 @@ from rich.text import Text
 
 from perdure.agents.files import Planned, json_option
 from perdure.cli._console import screen, table
-from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors
+from perdure.cli._errors import FAILED, USAGE, CommandError, one_line_errors, write_text
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.equipment import registry_of
@@ -166,10 +166,7 @@ def print_drawing(drawing: Drawing, svg: Path | None) -> None:
     if svg is None:
         print(to_mermaid(drawing))
         return
-    try:
-        svg.write_text(to_svg(drawing, most=_WIDE) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"{svg} cannot be written: {error.strerror}", USAGE) from None
+    write_text(svg, to_svg(drawing, most=_WIDE) + "\n")
     calls = sum(node.status != "path" for node in drawing.nodes)
     print(f"{svg}: {_count(calls, 'call')}, {_count(len(drawing.edges), 'edge')}", file=sys.stderr)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from perdure.cli._console import screen, table
-from perdure.cli._errors import USAGE, CommandError, one_line_errors
+from perdure.cli._errors import USAGE, CommandError, one_line_errors, write_text
 from perdure.cli._execute import Json, execute
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
@@ -228,8 +228,4 @@ def schema(
     if out is None:
         print(text)
         return
-    with one_line_errors():
-        try:
-            out.write_text(text + "\n", encoding="utf-8")
-        except OSError as error:
-            raise CommandError(f"{out} cannot be written: {error.strerror}", USAGE) from None
+    write_text(out, text + "\n")

@@ -8,9 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from perdure.errors import clip
-from perdure.runs.notifications import duration_words
 from perdure.runs.what_if import CallNote, RunReport, WhatIfReport
-from perdure.values.json import JsonObject
 
 _LINES = 20
 """Lines of differences of one run that are printed; `--json` has all."""
@@ -31,7 +29,7 @@ def print_what_if(console: Console, report: WhatIfReport, *, show_all: bool = Fa
                 console.print(Text(f"  and {len(lines) - _LINES:,} lines more: --json", "dim"))
         elif show_all:
             console.print(Text.assemble((run.run_id, "bold"), " is the same"), soft_wrap=True)
-    for line in total_lines(report.totals()):
+    for line in report.total_lines():
         console.print(Text(line), soft_wrap=True)
 
 
@@ -59,27 +57,3 @@ def run_lines(run: RunReport) -> Iterator[tuple[str, str]]:
 
 def _title(note: CallNote) -> str:
     return f"{note.call} {note.tool}" if note.tool else f"the plan of Request {note.call}"
-
-
-def total_lines(totals: JsonObject) -> Iterator[str]:
-    """Yield the sums in words."""
-    left_out = f", {totals['notPlayed']:,} of which could not be played" if totals["notPlayed"] else ""
-    yield f"runs: {totals['runs']:,}{left_out}, {totals['differ']:,} of which differ"
-    yield (
-        f"approvals: {totals['approvalsAdded']:,} added, {totals['approvalsRemoved']:,} removed;"
-        f" calls: {totals['refused']:,} refused now, {totals['allowed']:,} no more"
-    )
-    yield f"plans: {totals['plansDiffer']:,} differ; outputs: {totals['outputsDiffer']:,} differ"
-    cost = (
-        ""
-        if totals["cost"] is None or totals["costAfter"] is None
-        else f"; ${totals['cost']:.4f} -> ${totals['costAfter']:.4f}"
-    )
-    yield f"tokens: {totals['tokens']:,} -> {totals['tokensAfter']:,}{cost}"
-    yield f"waiting for people: {_seconds(totals['waited'])} -> {_seconds(totals['waitedAfter'])}"
-    if totals["unknownRuns"]:
-        yield f"unknown: {totals['unknownCalls']:,} calls in {totals['unknownRuns']:,} runs; tokens and cost are those of what is known"
-
-
-def _seconds(seconds: float) -> str:
-    return duration_words(seconds) if seconds >= 60 else f"{seconds:.1f} s"

@@ -199,4 +199,4 @@ def request_drawing(view: RunView, call: str) -> str:
     nodes = [node for node in whole.nodes if node.id.split(".")[0] == number]
     ids = {node.id for node in nodes}
     edges = [edge for edge in whole.edges if edge[0] in ids and edge[1] in ids]
-    return to_svg(Drawing(nodes, edges), lit=call)
+    return to_svg(Drawing(nodes, edges), lit=[call])

@@ -25,7 +25,7 @@ from perdure.gateway.streams import NO_PAUSE, EventStream, frame, with_pauses
 from perdure.pages._decision_forms import Find
 from perdure.pages._markdown import prepare_answers
 from perdure.pages._site import Site, path
-from perdure.runs.diagrams import COLOURS, draw_run, to_svg
+from perdure.runs.diagrams import COLOURS, DRAWN, draw_run, to_svg
 from perdure.runs.differences import differences, plan_graph
 from perdure.runs.views import run_ways
 from perdure.runs.wire import RunView
@@ -102,8 +102,6 @@ def _seconds(time: str) -> float:
 
 SIZE: Final = 50
 """Runs on a page of the list."""
-DRAWN: Final = 300
-"""Calls of a run that are drawn; more are a table alone."""
 PAUSE: Final = 0.5
 """Seconds between two looks at a whole run, for a page that is open."""
 _SEARCH: Final = ("agent", "status", "sender", "since", "version", "schedule")

@@ -40,6 +40,8 @@ COLOURS: Final = {
 """Fill and line by status. Words in a line's colour have a contrast of 4.5 : 1 at least on its fill."""
 
 
+DRAWN: Final = 300
+"""Calls of a run that pages draw; a run with more is a table alone."""
 OTHERS: Final = "#c62828"
 """Line colour of untrusted values."""
 
@@ -674,8 +676,8 @@ def _around(start: Point, end: Point, below: float) -> list[Point]:
     return [start, (right, start[1]), (right, below), (left, below), (left, end[1]), end]
 
 
-def to_svg(drawing: Drawing, *, lit: str | None = None, most: float = math.inf) -> str:
-    """Return an SVG document, coloured by status. The call `lit` has a thick border; tooltips name all that edges
+def to_svg(drawing: Drawing, *, lit: Collection[str] = (), most: float = math.inf) -> str:
+    """Return an SVG document, coloured by status. The calls `lit` have a thick border; tooltips name all that edges
     carry.
 
     A drawing wider than `most` pixels leads from top to bottom, if that makes it narrower.
@@ -691,12 +693,12 @@ def to_svg(drawing: Drawing, *, lit: str | None = None, most: float = math.inf) 
         '<path d="M0,0 L8,4 L0,8 z" fill="#555"/></marker><marker id="others" viewBox="0 0 8 8" refX="8" refY="4" '
         f'markerWidth="5" markerHeight="5" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{OTHERS}"/></marker></defs>',
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="white"/>',
-        *_parts(drawing, drawn, None if lit is None else shared_id(lit)),
+        *_parts(drawing, drawn, {shared_id(call) for call in lit}),
     ]
     return "\n".join([*parts, "</svg>"])
 
 
-def _parts(drawing: Drawing, drawn: SvgDrawing, lit: str | None) -> Iterator[str]:
+def _parts(drawing: Drawing, drawn: SvgDrawing, lit: Collection[str]) -> Iterator[str]:
     """Yield the lines, their labels, and the boxes with their contents."""
     yield from map(_line, drawn.lines)
     for line in drawn.lines:
@@ -706,7 +708,7 @@ def _parts(drawing: Drawing, drawn: SvgDrawing, lit: str | None) -> Iterator[str
             yield f'<text class="flows" x="{x + 6:.0f}" y="{y:.0f}" font-size="12" fill="#444">{escape(line.named)}</text>'
     for node, (x, y, wide), high, body in zip(drawing.nodes, drawn.boxes, drawn.heights, drawn.inner, strict=True):
         fill, colour = COLOURS[node.status]
-        border = f'{colour}" stroke-width="4' if node.id == lit else colour
+        border = f'{colour}" stroke-width="4' if node.id in lit else colour
         path = node.status == "path"
         words = f'<text x="10" y="{31 if path else 21}" fill="#222">{escape(_title(node))}</text>'
         words += "" if path else f'<text x="10" y="41" font-size="13" fill="{colour}">{node.status}</text>'

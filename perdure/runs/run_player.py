@@ -92,6 +92,8 @@ class PlayedRun:
 
     graph: JsonObject = field(default_factory=lambda: {"calls": [], "edges": []})
     """`plan_graph` of its calls."""
+    view: RunView | None = None
+    """The run at its end; calls without a result are `unknown` in it."""
     asked: dict[str, AskedCall] = field(default_factory=dict)
     refused: dict[str, RefusedCall] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
@@ -543,10 +545,9 @@ class _RunPlayer:
     def _result(self) -> PlayedRun:
         run, played = self._run, self.played
         view = run_view(run, self._run_id)
-        played.graph = plan_graph(view)
-        for call in played.graph["calls"]:
-            if call["id"] in played.unknown:
-                call |= {"status": UNKNOWN, "reason": _NEVER_MADE}
+        unknown = {"status": UNKNOWN, "reason": _NEVER_MADE}
+        view.calls = [call.model_copy(update=unknown) if call.id in played.unknown else call for call in view.calls]
+        played.view, played.graph = view, plan_graph(view)
         played.output = view.output
         played.requests, played.tokens, played.cost = view.requests, view.usage.tokens, view.usage.cost
         return played

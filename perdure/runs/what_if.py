@@ -7,7 +7,7 @@ A change of the policy alone asks no model, and costs some milliseconds a run. N
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,9 @@ from perdure.models.requests import RequestResult
 from perdure.models.usage import Price
 from perdure.rules import parse_rules
 from perdure.runs.agent import Context, parse_agent, with_model
+from perdure.runs.diagrams import Drawing, draw_run
 from perdure.runs.differences import differences, plan_graph
+from perdure.runs.notifications import duration_words
 from perdure.runs.run_player import (
     UNKNOWN,
     AskedCall,
@@ -170,6 +172,9 @@ class RunReport(WireModel):
     waited_after: float = 0.0
     """The same, without the requests that are removed; nobody knows how long added ones would have waited."""
 
+    drawings: list[Drawing] = Field(default_factory=list, exclude=True, repr=False)
+    """Of a run that differs, the drawings of its calls as they were, and as they would be."""
+
     @property
     def differs(self) -> bool:
         """Whether anything differs, or is unknown."""
@@ -231,6 +236,24 @@ class WhatIfReport(WireModel):
             "waited": round(sum(run.waited for run in runs), 3),
             "waitedAfter": round(sum(run.waited_after for run in runs), 3),
         }
+
+    def total_lines(self) -> Iterator[str]:
+        """Yield the sums in words, each line with a title: `runs: 2, 1 of which differ`."""
+        totals = self.totals()
+        left_out = f", {totals['notPlayed']:,} of which could not be played" if totals["notPlayed"] else ""
+        yield f"runs: {totals['runs']:,}{left_out}, {totals['differ']:,} of which differ"
+        yield (
+            f"approvals: {totals['approvalsAdded']:,} added, {totals['approvalsRemoved']:,} removed;"
+            f" calls: {totals['refused']:,} refused now, {totals['allowed']:,} no more"
+        )
+        yield f"plans: {totals['plansDiffer']:,} differ; outputs: {totals['outputsDiffer']:,} differ"
+        costs = totals["cost"], totals["costAfter"]
+        cost = "" if None in costs else f"; ${costs[0]:.4f} -> ${costs[1]:.4f}"
+        yield f"tokens: {totals['tokens']:,} -> {totals['tokensAfter']:,}{cost}"
+        yield f"waiting for people: {_seconds(totals['waited'])} -> {_seconds(totals['waitedAfter'])}"
+        if totals["unknownRuns"]:
+            where = f"{totals['unknownCalls']:,} calls in {totals['unknownRuns']:,} runs"
+            yield f"unknown: {where}; tokens and cost are those of what is known"
 
     def as_json(self) -> JsonObject:
         return {"totals": self.totals(), "runs": [run.as_json() for run in self.runs]}
@@ -308,6 +331,8 @@ def _compare(report: RunReport, before: PlayedRun, after: PlayedRun) -> None:
     report.tokens, report.tokens_after = before.tokens, after.tokens
     report.cost, report.cost_after = before.cost, after.cost
     report.waited = sum(before.waited.values())
+    if report.differs:
+        report.drawings = [draw_run(played.view) for played in (before, after) if played.view is not None]
     report.waited_after = sum(seconds for id, seconds in before.waited.items() if id in after.asked or id in gone)
 
 
@@ -336,3 +361,7 @@ def _asked(each: AskedCall) -> CallNote:
 
 def _refused(each: RefusedCall) -> CallNote:
     return CallNote(call=each.id, tool=each.tool, reason=each.reason)
+
+
+def _seconds(seconds: float) -> str:
+    return duration_words(seconds) if seconds >= 60 else f"{seconds:.1f} s"

@@ -148,8 +148,8 @@ def test_a_loop_is_a_box_with_its_body_inside_and_a_condition_an_edge_with_its_t
         for n, (left, top, wide) in enumerate(drawn.boxes)
         if n != 1
     )
-    ElementTree.fromstring(to_svg(drawing, lit="1.1[7].1"))
-    assert 'stroke-width="4"' in to_svg(drawing, lit="1.1[7].1")
+    ElementTree.fromstring(to_svg(drawing, lit=["1.1[7].1"]))
+    assert 'stroke-width="4"' in to_svg(drawing, lit=["1.1[7].1"])
 
 
 def test_a_run_draws_what_a_loop_made_once() -> None:

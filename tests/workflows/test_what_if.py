@@ -155,12 +155,22 @@ async def test_r22_2_the_command_prints_a_table_and_json(dev_server: WorkflowEnv
         policy.write_text('{"ask": "unsafe"}')
         printed = await perdure("what-if", run.id, "--policy", f"@{policy}", env=env)
         as_json = await perdure("what-if", run.id, "--policy", f"@{policy}", "--json", env=env)
+        page = tmp_path / "what-if.html"
+        shown = await perdure("what-if", run.id, "--policy", f"@{policy}", "--html", str(page), env=env)
+        nowhere = await perdure("what-if", run.id, "--policy", f"@{policy}", "--html", str(tmp_path / "no" / "page"), env=env)
         report = await Perdure(it.client).what_if(Selection(agent="nobody-has-this"), policy={"ask": "always"})
         wrong = await perdure("what-if", run.id, "--policy", '{"aks": "never"}', env=env)
         missing = await perdure("what-if", "no-such-run", "--policy", '{"ask": "never"}', env=env)
     assert printed.code == 0
     assert "asks about 1.1 refund: refund is not declared safe" in printed.out
     assert "runs: 1, 1 of which differ" in printed.out
+    assert shown.out == printed.out
+    written = page.read_text()
+    assert written.count("<svg") == 2
+    assert written.count('stroke-width="4"') == 2 * 2  # the calls that are asked about, in both drawings
+    assert "refund is not declared safe" in written
+    assert (nowhere.code, nowhere.err.count("\n")) == (2, 1)
+    assert "cannot be written" in nowhere.err
     found = json.loads(as_json.out)
     assert found["totals"]["approvalsAdded"] == 2
     assert found["runs"][0]["runId"] == run.id
