@@ -157,7 +157,9 @@ async def test_r22_2_the_command_prints_a_table_and_json(dev_server: WorkflowEnv
         as_json = await perdure("what-if", run.id, "--policy", f"@{policy}", "--json", env=env)
         page = tmp_path / "what-if.html"
         shown = await perdure("what-if", run.id, "--policy", f"@{policy}", "--html", str(page), env=env)
-        nowhere = await perdure("what-if", run.id, "--policy", f"@{policy}", "--html", str(tmp_path / "no" / "page"), env=env)
+        nowhere = await perdure(
+            "what-if", run.id, "--policy", f"@{policy}", "--html", str(tmp_path / "no" / "page"), env=env
+        )
         report = await Perdure(it.client).what_if(Selection(agent="nobody-has-this"), policy={"ask": "always"})
         wrong = await perdure("what-if", run.id, "--policy", '{"aks": "never"}', env=env)
         missing = await perdure("what-if", "no-such-run", "--policy", '{"ask": "never"}', env=env)
