@@ -33,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
         EVALUATED_RUN_WORKFLOW,
         EVALUATION_WORKFLOW,
         LONGEST_REASON,
+        NOT_SCORED,
         PROGRESS_QUERY,
         SCORE_ACTIVITY,
         SCORES_FORM,
@@ -197,7 +198,7 @@ class EvaluationWorkflow:
         except ChildWorkflowError as error:
             if is_cancelled_exception(error):
                 raise
-            score = RunScore(status="not scored", error=clip(str(error.cause or error), LONGEST_REASON))
+            score = RunScore(status=NOT_SCORED, error=clip(str(error.cause or error), LONGEST_REASON))
         finally:
             del self._running[index]
             places.release()
@@ -216,7 +217,7 @@ class EvaluatedRunWorkflow:
         if wanted.start is not None:
             await self._run_agent(wanted)
         elif wanted.quota is not None and (refused := await self._reserve(wanted)):
-            return RunScore(run_id=wanted.score.run_id, status="not scored", error=refused)
+            return RunScore(run_id=wanted.score.run_id, status=NOT_SCORED, error=refused)
         try:
             score: RunScore = await workflow.execute_activity(
                 SCORE_ACTIVITY,
@@ -231,7 +232,7 @@ class EvaluatedRunWorkflow:
             if is_cancelled_exception(error):
                 raise
             why = clip(message_of(error), LONGEST_REASON)
-            score = RunScore(run_id=wanted.score.run_id, status="not scored", error=why)
+            score = RunScore(run_id=wanted.score.run_id, status=NOT_SCORED, error=why)
         self._list(wanted, score)
         return score
 
@@ -278,5 +279,5 @@ class EvaluatedRunWorkflow:
             for name, value in values.items()
             if name in wanted.attributes and value != ""
         ]
-        if found and score.status != "not scored":
+        if found and score.status != NOT_SCORED:
             workflow.upsert_search_attributes(found)

@@ -16,6 +16,7 @@ from perdure.cli._console import harmless, screen
 from perdure.cli._errors import check_choice, one_line_errors
 from perdure.cli._execute import connected
 from perdure.cli._help import Commands
+from perdure.runs.evaluation import score_words
 from perdure.runs.event_adapter import EventAdapter
 from perdure.runs.events import TOPICS, Event, parse_cursor
 from perdure.values.json import JsonObject, dumps, shorten
@@ -139,6 +140,9 @@ class EventWords(EventAdapter[str, None]):
 
     def on_reply(self, event: Event) -> Iterator[str]:
         yield str(event.data["text"]) if event.data.get("text") else f"no reply{_because(event.data)}"
+
+    def on_score(self, event: Event) -> Iterator[str]:
+        yield score_words(event.data)
 
     def on_hook(self, event: Event) -> Iterator[str]:
         data, call = event.data, f" {event.data['call']}" if event.data.get("call") else ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from perdure.agents.agent import Agent
 from perdure.agents.files import example_input, json_option
@@ -29,6 +30,11 @@ from perdure.runs.views import run_ways
 from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject, dumps
 from perdure.values.references import MISSING
+
+if TYPE_CHECKING:
+    from perdure.client.run import Run
+    from perdure.runs.evaluation import RunScore
+    from perdure.runs.undo import Effect
 
 runs_app = Commands()
 
@@ -165,8 +171,18 @@ def show(
         print(dumps(view.result().as_json()))
     elif svg is None and not draw:
         print_run(screen(), view)
-        if view.status != "running" and (effects := connected(lambda perdure: perdure.get_run(run_id).undone())):
+        if view.status == "running":
+            return
+        effects, score = connected(lambda perdure: _afterwards(perdure.get_run(run_id)))
+        if effects:
             print_effects(screen(), effects)
+        if score is not None:
+            screen().print(Text(f"score: {score}"), soft_wrap=True)
+
+
+async def _afterwards(run: Run) -> tuple[Sequence[Effect], RunScore | None]:
+    """Return what has come after the run's end: the effects that were undone, and its score."""
+    return await run.undone(), await run.score()
 
 
 @runs_app.command()

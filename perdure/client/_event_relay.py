@@ -20,6 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._pending_activities import failure_words, silent, unserved
 from perdure.client._run_lists import STATUS
+from perdure.client.evaluations import scored_event
 from perdure.client.run_operations import not_shown
 from perdure.errors import CursorError, NoWorkerError, ProtocolError, RunError
 from perdure.queries import TIMEOUT, answer_of, execution_before
@@ -398,15 +399,25 @@ class EventRelay:
         self._sources: dict[str, EventSource] = {}
 
     async def run(
-        self, run_id: str, from_: str | None, topics: frozenset[Topic], *, patient: bool = False
+        self,
+        run_id: str,
+        from_: str | None,
+        topics: frozenset[Topic],
+        *,
+        patient: bool = False,
+        awaits_score: bool = False,
     ) -> AsyncGenerator[Event, None]:
-        """A run's, until it has ended. Raises what keeps its first events from being read; `patient`: but for that no worker answers yet."""
+        """A run's, until it has ended. Raises what keeps its first events from being read; `patient`: but for that no worker answers yet.
+
+        The score of the run, if it is there, follows its end. `awaits_score`: wait for it.
+        """
         cursor = place(from_, session=False)
         with self._watching(run_id, bell := asyncio.Event(), topics) as source:
             await _begun(source, bell, patient=patient)
             resets = source.stream.resets
             if cursor is not None:
-                _check_place(from_, cursor.after(resets).events, source, cursor.reset)
+                behind = cursor.after(resets).events - source.stream.ended  # the score may have been read
+                _check_place(from_, behind, source, cursor.reset)
             feed = RunEventReader(run_id, cursor or Cursor(source.stream.next, reset=last_reset(resets)))
             while True:
                 bell.clear()
@@ -414,9 +425,16 @@ class EventRelay:
                     if is_wanted(event, topics):
                         yield await _whole(event, source)
                 if feed.ended:
-                    return
+                    break
                 if feed.cursor.events >= source.stream.next and not source.stream.ended:
                     await bell.wait()
+            end = source.stream.since(feed.cursor.events)
+            if "score" not in topics or feed.cursor.events > end.count:
+                return
+            if (score := await scored_event(self.client, run_id, wait=awaits_score)) is not None:
+                following = end.model_copy(update={"events": [score], "next": end.next + 1, "count": end.count + 1})
+                for event in feed.take(following):
+                    yield event
 
     async def session(self, id: str, from_: str | None, topics: frozenset[Topic]) -> AsyncGenerator[Event, None]:
         """A session's, and its runs', until the session has ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,6 +46,7 @@ from perdure.runs.evaluation import (
     RunScores,
     scored_id,
 )
+from perdure.runs.events import JournalEntry
 from perdure.runs.views import summary
 from perdure.runs.wire import SCORE_ATTRIBUTE, VERSION_ATTRIBUTE
 from perdure.values.json import Json
@@ -231,12 +233,29 @@ async def walk_scores(client: Client, selection: Selection, limit: int) -> Async
 
 async def fetch_score(client: Client, run_id: str) -> RunScore | None:
     """Return the score of a run, once it is there; `None`: it is not scored."""
+    return (await _find_score(client, run_id))[0]
+
+
+async def scored_event(client: Client, run_id: str, *, wait: bool) -> JournalEntry | None:
+    """Return the event of a run's score; `None`: it is not scored. `wait`: wait for the run's end, and for its score."""
+    if wait:
+        with contextlib.suppress(WorkflowFailureError):  # a run that has failed is scored, too
+            await client.get_workflow_handle(run_id).result()
+    score, at = await _find_score(client, run_id, wait=wait)
+    return None if score is None else score.event(at.isoformat(timespec="milliseconds"))
+
+
+async def _find_score(client: Client, run_id: str, *, wait: bool = False) -> tuple[RunScore | None, datetime]:
+    """Return a run's score, and when it was made."""
     handle: WorkflowHandle[Any, RunScore] = client.get_workflow_handle(scored_id(run_id), result_type=RunScore)
     try:
-        if (await handle.describe()).status != WorkflowExecutionStatus.COMPLETED:
-            return None
-        return await handle.result()
+        with contextlib.suppress(WorkflowFailureError):  # somebody has ended it
+            if wait:
+                await handle.result()
+        described = await handle.describe()
+        scored = described.status == WorkflowExecutionStatus.COMPLETED
+        return await handle.result() if scored else None, described.close_time or described.start_time
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
-            return None
+            return None, datetime.now(UTC)
         raise

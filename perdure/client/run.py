@@ -61,7 +61,7 @@ async def watch_run(client: Client, run_id: str) -> AsyncGenerator[RunView, None
     changed, clock = asyncio.Event(), asyncio.get_running_loop().time
 
     async def follow() -> None:
-        async with aclosing(relay_of(client).run(run_id, None, wanted(None), patient=True)) as events:
+        async with aclosing(relay_of(client).run(run_id, None, wanted(None) - {"score"}, patient=True)) as events:
             async for event in events:
                 picture.apply(event)
                 changed.set()
@@ -252,12 +252,13 @@ class Run(Generic[OutputT]):
         self, from_: str | None = None, topics: Iterable[str] | None = None
     ) -> AsyncGenerator[Event, None]:
         """Yield the run's events, from its beginning to its end; also after its end. Delegates have streams of their
-        own: the `tool` events name the run to follow.
+        own: the `tool` events name the run to follow. The `score` of a run that its agent's `config.evaluate` scores
+        follows the end, if it is there.
 
         `from_`: the `cursor` of the last event that was read, by any reader. The events after it come once and in
         order. By default the stream starts at the beginning; with `"now"` it starts with new events. `topics`: only
-        these. Without `assistant` and `reasoning` the run does not learn that somebody watches. A slow reader delays
-        nobody. A reader that has missed events that are no longer kept gets one `lifecycle` `snapshot`. Raises
+        these. With `score` named, the stream waits for the score. Without `assistant` and `reasoning` the run does not
+        learn that somebody watches. A slow reader delays nobody. A reader that has missed events that are no longer kept gets one `lifecycle` `snapshot`. Raises
         `CursorError`, `ProtocolError` for an invalid topic, and `NoWorkerError` if no worker answers at the beginning.
         A worker that is lost later is waited for.
 
@@ -268,9 +269,13 @@ class Run(Generic[OutputT]):
         """
         # R10.14, R10.15
         with clear_errors(self._client, self.id):
-            kinds, _ = wanted(topics), place(from_, session=False)
+            names = None if topics is None else [*topics]
+            kinds, _ = wanted(names), place(from_, session=False)
             await run_operations.describe(self.handle)
-            async with aclosing(relay_of(self._client).run(self.id, from_, kinds)) as events:
+            relayed = relay_of(self._client).run(
+                self.id, from_, kinds, awaits_score=names is not None and "score" in names
+            )
+            async with aclosing(relayed) as events:
                 async for event in events:
                     yield event
 

@@ -27,6 +27,7 @@ from perdure.pages._markdown import prepare_answers
 from perdure.pages._site import Site, path
 from perdure.runs.diagrams import COLOURS, DRAWN, draw_run, to_svg
 from perdure.runs.differences import differences, plan_graph
+from perdure.runs.evaluation import RunScore
 from perdure.runs.views import run_ways
 from perdure.runs.wire import RunView
 from perdure.values.json import JsonObject
@@ -191,7 +192,7 @@ class RunPages:
             may_stop=caller.may("stop"),
             may_fork=forkable_by(origin, caller),
             may_undo=caller.may(UNDO),
-            **shown(view, origin, await self._talk(run, origin)),
+            **shown(view, origin, await self._talk(run, origin), await _score(run, view)),
         )
 
     async def _talk(self, run: Run, origin: RunOrigin) -> RunMessages | None:
@@ -307,7 +308,7 @@ class RunPages:
     async def _body(self, run: Run, origin: RunOrigin, talk: RunMessages | None) -> str:
         view = await run.view()
         await _prepare(view)
-        return self._site.part("run_body.html", id=run.id, **shown(view, origin, talk))
+        return self._site.part("run_body.html", id=run.id, **shown(view, origin, talk, await _score(run, view)))
 
     def _id(self, request: Request) -> str:
         id = str(request.path_params["id"])
@@ -321,12 +322,16 @@ async def _prepare(view: RunView) -> None:
         await prepare_answers([view.output])
 
 
+async def _score(run: Run, view: RunView) -> RunScore | None:
+    return None if view.status == "running" else await run.score()
+
+
 def _drawing(view: RunView) -> str:
     """Return the plan's drawing; nothing for a run without calls, or with too many."""
     return Markup(to_svg(draw_run(view))) if 0 < len(view.calls) <= DRAWN else ""
 
 
-def shown(view: RunView, origin: RunOrigin, talk: RunMessages | None) -> dict[str, Any]:
+def shown(view: RunView, origin: RunOrigin, talk: RunMessages | None, score: RunScore | None = None) -> dict[str, Any]:
     """Return the values that the run's template shows."""
     drawn = 0 < len(view.calls) <= DRAWN
     ways: dict[str, list[str]] = {}
@@ -337,6 +342,7 @@ def shown(view: RunView, origin: RunOrigin, talk: RunMessages | None) -> dict[st
         "view": view,
         "origin": origin,
         "talk": talk,
+        "score": score,
         "drawing": _drawing(view),
         "bars": Markup(timeline(view)) if drawn else "",
         "ways": ways,

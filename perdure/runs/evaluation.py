@@ -16,10 +16,20 @@ from pydantic import Field, ValidationError
 
 from perdure.errors import SettingsError
 from perdure.runs.agent import Evaluate, parse_agent
+from perdure.runs.events import JournalEntry, clipped
 from perdure.runs.ledger import ReservedAmount
 from perdure.runs.wire import RunInput
 from perdure.values.json import Json, JsonObject, Packed, WireModel, dumps, pack, shorten
-from perdure.values.limits import MAX_EVALUATED, MAX_EVALUATION, MAX_ID, MAX_SENT, MAX_STORED, Seconds, bytes_text
+from perdure.values.limits import (
+    MAX_EVALUATED,
+    MAX_EVALUATION,
+    MAX_EVENT_DATA,
+    MAX_ID,
+    MAX_SENT,
+    MAX_STORED,
+    Seconds,
+    bytes_text,
+)
 from perdure.values.problems import first_problem
 
 EVALUATION_WORKFLOW: Final = "Evaluation"
@@ -31,6 +41,8 @@ SCORES_FORM: Final = 1
 """Form of packed `RunScores`."""
 BAD_EVALUATORS: Final = "BadEvaluators"
 """Type of the failure of an evaluation whose evaluators the worker does not have."""
+NOT_SCORED: Final = "not scored"
+"""The status of a score that could not be made."""
 Z: Final = 1.96
 """Standard deviations of a confidence interval of 95 %."""
 _ABOUT: Final = 2_000
@@ -135,7 +147,7 @@ class RunScore(WireModel):
     """The repetition, from 0."""
     run_id: str = ""
     status: str = "failed"
-    """The status of the run, or `not scored`."""
+    """The status of the run, or `NOT_SCORED`."""
     error: str = ""
     """Why the run failed, or why it was not scored."""
     output: str = ""
@@ -167,6 +179,34 @@ class RunScore(WireModel):
         if self.assertions:
             return sum(self.assertions.values()) / len(self.assertions)
         return float(self.status == "completed")
+
+    def event(self, at: str) -> JournalEntry:
+        """Return the event of the score. `at`: when the run was scored, ISO 8601, UTC."""
+        data: JsonObject = {"reason": self.error}
+        if self.status != NOT_SCORED:
+            kept = {"assertions", "scores", "labels", "reasons", "problems"}
+            results = {name: value for name, value in self.model_dump(include=kept).items() if value}
+            data = {"share": self.share, "passed": self.passed, **results}
+        return JournalEntry(topic="score", phase="end", at=at, data=clipped(data, MAX_EVENT_DATA)[0])
+
+    def __str__(self) -> str:
+        return score_words(self.event("").data)
+
+
+def score_words(data: JsonObject) -> str:
+    """Return the score of a run in a line, from the data of its event."""
+    if "share" not in data:
+        return f"not scored: {data.get('reason')}"
+    held, reasons = data.get("assertions") or {}, data.get("reasons") or {}
+    parts = [f"{sum(map(bool, held.values()))} of {len(held)} conditions hold"] if held else []
+    parts += [f"{name} does not hold{_because(reasons.get(name))}" for name, holds in held.items() if not holds]
+    parts += [f"{name} {value}" for kind in ("scores", "labels") for name, value in (data.get(kind) or {}).items()]
+    parts += [f"failed: {problem}" for problem in data.get("problems") or ()]
+    return "; ".join(parts) or "no results"
+
+
+def _because(reason: Json) -> str:
+    return f" ({reason})" if reason else ""
 
 
 class RunScores(WireModel):

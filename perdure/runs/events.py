@@ -28,6 +28,7 @@ Topic: TypeAlias = Literal[
     "reply",
     "hook",
     "notification",
+    "score",
 ]
 
 
@@ -272,6 +273,22 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "status": "`delivered`, `refused` or `unknown`",
                 "reason?": "why it was refused, or why nobody knows",
             },
+        ),
+    },
+    "score": {
+        "end": Phase(
+            "a run that has ended is scored by its agent's `config.evaluate`; it follows the run's end",
+            {
+                "share": "the share of conditions that hold, from 0 to 1",
+                "passed": "whether the run completed, and all of them hold",
+                "assertions?": "by evaluator whether its condition holds",
+                "scores?": "by evaluator the number that it returned",
+                "labels?": "by evaluator the text that it returned",
+                "reasons?": "by evaluator why",
+                "problems?": "evaluators that failed, each with its error",
+                "reason?": "why the run is not scored; then there is no more than this",
+            },
+            noted=False,
         ),
     },
     "compaction": {

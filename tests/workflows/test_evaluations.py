@@ -250,14 +250,61 @@ async def test_r22_4_finished_runs_are_scored_beside_their_result_and_so_many_a_
     assert sorted(listed) == sorted(scored_id(run.id) for run in runs[:2])
 
 
+LET_GO = asyncio.Event()
+
+
+@dataclass
+class Held(Evaluator[Any, Any, Any]):
+    """An evaluator that the test holds."""
+
+    async def evaluate(self, ctx: EvaluatorContext[Any, Any, Any]) -> dict[str, Any]:
+        await LET_GO.wait()
+        return {"says_paid": "paid" in str(ctx.output), "euros": 2}
+
+
+async def test_r22_4_the_score_is_an_event_behind_the_runs_end(dev_server: WorkflowEnvironment) -> None:
+    """Only a reader that names the topic waits for it. It comes once, also for readers that go on from a cursor."""
+    watched = Agent("clerk", tools=[look, refund], evaluate={"evaluators": ["Held"]}, approval={"ask": "never"})
+    env = {"TEMPORAL_ADDRESS": dev_server.client.service_client.config.target_host}
+    async with harness(dev_server.client, [], model, registry=with_evaluators(Held)) as it, asyncio.timeout(HANG):
+        run = await api(it).start(watched, {"order": "17"}, tenant=uuid.uuid4().hex)
+        unscored = await api(it).start(CLERK, {"order": "17"}, approval={"ask": "never"})
+        waiting = asyncio.create_task(collect(run, topics=["score"]))
+        before = await collect(run)
+        assert (before[-1].topic, before[-1].phase) == ("lifecycle", "end")
+        assert not waiting.done()
+        LET_GO.set()
+        (event,) = await waiting
+        assert await collect(run) == [*before, event]
+        assert await collect(run, before[-1].cursor) == [event]
+        assert await collect(run, event.cursor) == []
+        assert await collect(unscored, topics=["score"]) == []
+        shown = await perdure("show", run.id, env=env)
+        listed = await perdure("events", run.id, "--topics", "score", env=env)
+    assert event.data == {
+        "share": 1.0,
+        "passed": True,
+        "assertions": {"says_paid": True},
+        "scores": {"euros": 2.0},
+    }
+    assert "score: 1 of 1 conditions hold; euros 2.0" in shown.out
+    assert json.loads(listed.out)["data"] == event.data
+
+
+async def collect(run: Any, from_: str | None = None, topics: list[str] | None = None) -> list[Any]:
+    return [event async for event in run.events(from_, topics)]
+
+
 async def test_r22_4_a_score_that_cannot_be_made_does_not_hold_up_the_run(dev_server: WorkflowEnvironment) -> None:
     watched = Agent("clerk", tools=[look, refund], evaluate={"evaluators": ["Nobody"]}, models={"fast": "lazy"})
     async with harness(dev_server.client, [look, refund], model) as it:
         run = await api(it).start(watched, "x")
         assert await run.result() == "no"
         score = await scored(it, run.id)
+        events = await collect(run, topics=["score"])
     assert score.status == "not scored"
     assert "'Nobody'" in score.error
+    assert [event.data for event in events] == [{"reason": score.error}]
 
 
 async def test_the_commands_record_evaluate_and_compare(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
