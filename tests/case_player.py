@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from openai import AsyncOpenAI
 from temporalio.client import Client
 
 from perdure import ToolContext, ToolError, branch, tool
@@ -73,8 +74,13 @@ async def play(
     cached_workflows: int = 1000,
     dialect: str = "solution",
     model_name: str | None = None,
+    server: AsyncOpenAI | None = None,
+    **worker: Any,
 ) -> Played:
-    """Run the case to its end, or until `timeout` seconds have passed, its Solutions written in the dialect."""
+    """Run the case to its end, or until `timeout` seconds have passed, its Solutions written in the dialect.
+
+    `server`: a server of others that has the turns; then the caller reads the prompts there.
+    """
     canned = Canned(case.get("tools", {}))
     config = {**case["agent"].get("config", {}), "dialect": dialect}
     if model_name is not None:
@@ -82,7 +88,13 @@ async def play(
     agent = case["agent"] | {"config": config}
     model = ScriptedModel(case["turns"], strict=False)  # `compare` tells what it complains of
     async with run_locally(
-        agent, model=model, tools=[canned.tool()], server=client, cached_workflows=cached_workflows, sandboxed=True
+        agent,
+        model=server or model,
+        tools=[canned.tool()],
+        server=client,
+        cached_workflows=cached_workflows,
+        sandboxed=True,
+        **worker,
     ) as local:
         run = await local.start(case.get("input", MISSING), id=f"{case['name']}-{uuid.uuid4().hex[:8]}")
         deciding = asyncio.create_task(_decide(run.handle, case.get("decisions", [])))
@@ -91,7 +103,8 @@ async def play(
         deciding.cancel()
         await asyncio.gather(deciding, return_exceptions=True)
         view = await run.view()
-    return Played(view, canned, [request.shown for request in model.requests], model.complaints)
+    complaints = model.complaints if server is None else []
+    return Played(view, canned, [request.shown for request in model.requests], complaints)
 
 
 async def _decide(handle: AgentHandle, decisions: list[Any]) -> None:

@@ -1,6 +1,6 @@
 // A model server that others wrote, in the form of every provider: `node aimock.mjs TURNS`, until its input ends.
 // TURNS is JSON: `[{"response": {…}, "options": {…}}]`, one for each request. The first line that it prints is its address;
-// at its end it prints the paths that were asked.
+// at its end it prints of each request the path, the status and the texts of its messages and its tools.
 
 import { LLMock } from "@copilotkit/aimock";
 
@@ -12,5 +12,7 @@ await mock.start();
 console.log(mock.url);
 process.stdin.resume();
 await new Promise((ended) => process.stdin.on("end", ended));
-console.log(JSON.stringify(mock.getRequests().map(({ path, response }) => [path, response.status])));
+const texts = ({ content }) => (typeof content === "string" ? content : (content ?? []).map(({ text }) => text ?? "").join("\n"));
+const shown = (body) => [...(body?.messages ?? []).map(texts), JSON.stringify(body?.tools ?? [])].join("\n");
+console.log(JSON.stringify(mock.getRequests().map(({ path, response, body }) => [path, response.status, shown(body)])));
 await mock.stop();

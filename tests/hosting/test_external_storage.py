@@ -19,11 +19,14 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import Agent, Image, Perdure, tool
+from perdure.client.what_if import what_if
 from perdure.errors import SettingsError
 from perdure.hosting._storage import FileStorage, external_storage
 from perdure.hosting.connection import data_converter
+from perdure.hosting.model_client import ModelClient
 from perdure.hosting.settings import Settings
+from perdure.runs.what_if import Change
 from perdure.runs.wire import AGENT_WORKFLOW, DECIDE, REFUSED
 from perdure.values.limits import MAX_PAYLOAD
 from tests.cli.test_commands import one_line, write
@@ -35,6 +38,21 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 REFERENCE = b"json/external-storage-reference"
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
+
+
+@tool
+def draw(name: str) -> Image:
+    """Draw a chart."""
+    return Image(data=PNG, name=name)
+
+
+@tool
+def weigh(picture: Image) -> str:
+    """Weigh a picture."""
+    return f"{len(picture.read())} bytes"
 
 
 @tool
@@ -235,6 +253,37 @@ async def test_r6_9_values_in_s3(dev_server: WorkflowEnvironment, s3: Any) -> No
         view = await it.run(agent("make", "measure"))
     assert view.state["length"] == 5_000_000
     assert max(item["Size"] for item in s3.list_objects_v2(Bucket="values")["Contents"]) > 5_000_000
+
+
+async def test_r20_3_files_in_s3_through_a_fork_a_what_if_and_an_erasure(
+    dev_server: WorkflowEnvironment, s3: Any
+) -> None:
+    drawn = {"_tool": "draw", "name": "a.png", "_outputPath": "†state.chart"}
+    size = {"_tool": "weigh", "picture": "†state.chart", "_outputPath": "†state.size"}
+    answers = [{"calls": [drawn], "output": None}, {"calls": [size], "output": None}, {"output": "†state.size"}]
+    drawer = Agent("drawer", instructions="Draw.", tools=[draw, weigh])
+    tenant = f"t{uuid.uuid4().hex[:8]}"
+
+    def files() -> list[str]:
+        keys = [each["Key"] for each in s3.list_objects_v2(Bucket="values").get("Contents", [])]
+        return [key for key in keys if key.startswith("files/")]
+
+    async with harness(await connect(dev_server), [draw, weigh], [*answers, *answers[1:], *answers]) as it:
+        perdure = Perdure(it.client, task_queue=it.task_queue)
+        run = await perdure.start(drawer, {"photo": Image(data=PNG, name="p.png")}, tenant=tenant, sender="ann")
+        assert await run.result(HANG) == f"{len(PNG)} bytes"
+        fork = await run.fork("2")
+        assert await fork.result(HANG) == f"{len(PNG)} bytes"
+        assert (await fork.view()).calls[0].recorded
+        change = Change(agent=drawer.document(), model="gpt-4o")
+        report = await what_if(it.client, change, ids=[run.id], models=ModelClient(it.model.client()))
+        assert [each.problem for each in report.runs] == [None]
+        assert len(files()) == 1  # the input and the chart have the same bytes
+        async with asyncio.timeout(HANG):  # the list of runs comes later than their ends
+            while (await perdure.erase(tenant=tenant, sender="ann", dry_run=True)).runs != sorted([run.id, fork.id]):
+                await asyncio.sleep(0.1)
+        erased = await perdure.erase(tenant=tenant, sender="ann")
+    assert (erased.files, erased.remaining, files()) == (1, [], [])
 
 
 async def test_a_place_of_another_kind_is_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
