@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from typing import Any
 
 import pytest
@@ -351,6 +352,51 @@ async def test_what_changes_is_behind_the_last_mark(
     assert view.status == "completed"
     assert cache.shares[0] == 0
     assert min(cache.shares[1:]) > 0.6
+
+
+class AutomaticCache:
+    """A server's cache that needs no marks: it reads what a prompt has in common with the beginning of an earlier one."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+        self.shares: list[float] = []
+
+    def __call__(self, request: ChatRequest) -> dict[str, Any]:
+        """Return the counts for a request, and keep its prompt: tools and schema stand before all messages."""
+        body = request.body
+        messages = (
+            body.get("messages") or body.get("input") or [body.get("systemInstruction"), *body.get("contents", ())]
+        )
+        beside = [body.get(key) for key in ("tools", "response_format", "text", "generationConfig")]
+        whole = json.dumps([*beside, *messages])
+        found = max((len(os.path.commonprefix([whole, each])) for each in self.kept), default=0)  # noqa: RUF071 - characters
+        self.kept.append(whole)
+        self.shares.append(found / len(whole))
+        cached = found // TOKEN
+        return {"prompt_tokens": -(-len(whole) // TOKEN), "prompt_tokens_details": {"cached_tokens": cached}}
+
+
+AUTOMATIC = {"openai": "gpt-4.1", "openai-responses": MODELS["openai-responses"], "google": MODELS["google"]}
+
+
+@pytest.mark.parametrize(("provider", "dialect"), combined(AUTOMATIC, DIALECTS))
+async def test_r20_4_a_cache_without_marks_finds_the_stable_prefix(
+    provider: str, dialect: str, dev_server: WorkflowEnvironment
+) -> None:
+    cache = AutomaticCache()
+
+    def turn(request: ChatRequest) -> Turn:
+        call = {**CALL, "_outputPath": f"†state.n{request.number}"}
+        return Turn({"calls": [call]} if request.number < 5 else {"output": "done"}, usage=cache(request))
+
+    made = agent("google", dialect=dialect, models={"fast": AUTOMATIC[provider], "smart": AUTOMATIC[provider]})
+    made["context"][0]["text"] = "You add numbers for a living. " * 200
+    view = await run(dev_server, made, ScriptedModel(turn, dialect=dialect))
+    print("shares of the prompt from the cache:", [f"{share:.2f}" for share in cache.shares])
+    assert view.status == "completed"
+    assert cache.shares[0] == 0
+    assert min(cache.shares[1:]) > 0.8
+    assert view.usage.cached_tokens > 0.6 * view.usage.prompt_tokens
 
 
 CASES = {case["name"]: case for case in load_cases()}
