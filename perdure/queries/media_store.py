@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable
-from typing import Final, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import DataConverter
 
 from perdure.agents.media import Media, fill_media
 from perdure.errors import MediaError
-from perdure.values.limits import MAX_MEDIA, MAX_MEDIA_OF_CALL, bytes_text
+from perdure.values.limits import MAX_FILES_OF_CALL, MAX_MEDIA, MAX_MEDIA_OF_CALL, bytes_text
 from perdure.values.media import MediaValue
 
 NO_STORAGE: Final = "files need storage: set PERDURE_STORAGE (a folder, or s3://bucket) for clients and workers"
 
+_T = TypeVar("_T")
 _AT_ONCE: Final = 8
-"""Files that are loaded at once."""
+"""Files that are stored, or loaded, at once."""
 
 
 @runtime_checkable
@@ -72,21 +73,21 @@ class MediaStore:
         return self._storage is not None
 
     async def save(self, files: Iterable[Media]) -> None:
-        """Store the bytes of files that have them. Raises `MediaError` without storage, and for too many bytes."""
+        """Store the bytes of files that have them. Raises `MediaError` without storage, and for too many files or bytes."""
         new = {file.digest: file.read() for file in files if file.is_loaded}
         _check_sum(map(len, new.values()))
         if new and self._storage is None:
             raise MediaError(NO_STORAGE)
-        await asyncio.gather(*(self._put(digest, data) for digest, data in new.items()))
+        for some in _in_turns(new):
+            await asyncio.gather(*(self._put(digest, data) for digest, data in some))
 
     async def load(self, files: Iterable[Media]) -> None:
-        """Load the bytes of files that lack them. Raises `MediaError` for a file that is not stored."""
+        """Load the bytes of files that lack them. Raises `MediaError` for a file that is not stored, and for too many."""
         missing = [file for file in files if not file.is_loaded]
         _check_sum({file.digest: file.size for file in missing}.values())
         wanted = {file.digest: file.value for file in missing}
         found: dict[str, bytes] = {}
-        for first in range(0, len(wanted), _AT_ONCE):
-            some = list(wanted.items())[first : first + _AT_ONCE]
+        for some in _in_turns(wanted):
             loaded = await asyncio.gather(*(self.get(value) for _, value in some))
             found.update(zip((digest for digest, _ in some), loaded, strict=True))
         for file in missing:
@@ -131,13 +132,22 @@ class MediaStore:
         return hashlib.sha256(f"{len(self._tenant)}:{self._tenant}{digest}".encode()).hexdigest()
 
 
+def _in_turns(files: Mapping[str, _T]) -> Iterator[list[tuple[str, _T]]]:
+    """Yield the files of each turn."""
+    items = list(files.items())
+    for first in range(0, len(items), _AT_ONCE):
+        yield items[first : first + _AT_ONCE]
+
+
 def _digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def _check_sum(sizes: Iterable[int]) -> None:
-    """Raise `InputError` for files that are too large, or too large together."""
+    """Raise `MediaError` for files that are too many, too large, or too large together."""
     sizes = list(sizes)
+    if len(sizes) > MAX_FILES_OF_CALL:
+        raise MediaError(f"there are {len(sizes):,} files, and {MAX_FILES_OF_CALL:,} are the most")
     if (largest := max(sizes, default=0)) > MAX_MEDIA:
         raise MediaError(f"a file has {bytes_text(largest)}, and {MAX_MEDIA:,} is the most")
     if (size := sum(sizes)) > MAX_MEDIA_OF_CALL:

@@ -39,6 +39,8 @@ MAX_MEDIA: Final = 20_000_000
 """Bytes of one file: providers take requests of 20 to 50 MB, in which a file has a third more as base64."""
 MAX_MEDIA_OF_CALL: Final = 50_000_000
 """Bytes of all files that one call reads or returns, or one input has: a worker holds them at once."""
+MAX_FILES_OF_CALL: Final = 200
+"""Files that one call reads or returns, or one input has: each is a request to the storage."""
 MAX_MEDIA_SHOWN: Final = 14_000_000
 """Bytes of all files in one Request, the newest: as base64 they and the text fit into Gemini's 20 MB, the least of any
 provider."""

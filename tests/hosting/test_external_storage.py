@@ -20,6 +20,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Image, Perdure, tool
+from perdure.client.erasure import ErasureReport
 from perdure.client.what_if import what_if
 from perdure.errors import SettingsError
 from perdure.hosting._storage import FileStorage, external_storage
@@ -255,6 +256,16 @@ async def test_r6_9_values_in_s3(dev_server: WorkflowEnvironment, s3: Any) -> No
     assert max(item["Size"] for item in s3.list_objects_v2(Bucket="values")["Contents"]) > 5_000_000
 
 
+async def erase_all(perdure: Perdure, tenant: str, runs: list[str]) -> ErasureReport:
+    """Erase the sender's runs once the server lists them all: its list comes later than their ends."""
+    async with asyncio.timeout(HANG):
+        while True:
+            planned = await perdure.erase(tenant=tenant, sender="ann", dry_run=True)
+            if planned.runs == sorted(runs):
+                return await perdure.erase(tenant=tenant, sender="ann")
+            await asyncio.sleep(0.1)
+
+
 async def test_r20_3_files_in_s3_through_a_fork_a_what_if_and_an_erasure(
     dev_server: WorkflowEnvironment, s3: Any
 ) -> None:
@@ -279,10 +290,7 @@ async def test_r20_3_files_in_s3_through_a_fork_a_what_if_and_an_erasure(
         report = await what_if(it.client, change, ids=[run.id], models=ModelClient(it.model.client()))
         assert [each.problem for each in report.runs] == [None]
         assert len(files()) == 1  # the input and the chart have the same bytes
-        async with asyncio.timeout(HANG):  # the list of runs comes later than their ends
-            while (await perdure.erase(tenant=tenant, sender="ann", dry_run=True)).runs != sorted([run.id, fork.id]):
-                await asyncio.sleep(0.1)
-        erased = await perdure.erase(tenant=tenant, sender="ann")
+        erased = await erase_all(perdure, tenant, [run.id, fork.id])
     assert (erased.files, erased.remaining, files()) == (1, [], [])
 
 
