@@ -19,6 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.run import RunState
     from perdure.runs.standing_approvals import (
         FIND_STANDING_ACTIVITY,
+        STANDING_SHARED,
         USE_STANDING_ACTIVITY,
         FindStandingInput,
         StandingAnswer,
@@ -40,8 +41,6 @@ with workflow.unsafe.imports_passed_through():
 _WITHIN: Final = timedelta(seconds=60)
 """Time for the ledger's answer: after that a person is asked."""
 _ATTEMPT: Final = timedelta(seconds=15)
-_SHARED: Final = 5.0
-"""Seconds for which calls of a run share the ledger's answer."""
 
 
 class StandingApprovals:
@@ -123,8 +122,8 @@ class StandingApprovals:
     async def _use(self, name: str) -> StandingAnswer:
         """Count the run under an approval. Calls that ask at about the same time share the answer."""
         async with self._one_by_one:
-            since, known = self._granted.get(name, (-_SHARED, StandingAnswer()))
-            if workflow.time() - since < _SHARED:
+            since, known = self._granted.get(name, (-STANDING_SHARED, StandingAnswer()))
+            if workflow.time() - since < STANDING_SHARED:
                 return known
             claimed = self._run.standing
             run_id = workflow.info().workflow_id if claimed is None else claimed.run

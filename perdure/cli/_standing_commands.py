@@ -14,7 +14,7 @@ from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.local_user import local_user
 from perdure.hosting.settings import Settings
-from perdure.runs.standing_approvals import StandingApproval
+from perdure.runs.standing_approvals import STANDING_SHARED, StandingApproval
 from perdure.values.json import dumps, shorten
 
 _HELP = "Standing approvals: what a person has approved of a procedure's coming runs."
@@ -100,9 +100,13 @@ def revoke(
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """Let a standing approval hold no more. Calls that begin from now on wait for a person, also in runs that use it."""
+    """Let a standing approval hold no more. Calls wait for a person from then on, also in runs that use it."""
     revoked = connected(lambda perdure: perdure.revoke_standing_approval(name, by=by or local_user(), tenant=tenant))
-    print(dumps(revoked.as_json()) if as_json else f"{revoked.name}: revoked after {revoked.used:,} runs")
+    print(
+        dumps(revoked.as_json())
+        if as_json
+        else f"{revoked.name}: revoked after {revoked.used:,} runs. Calls that begin in the next {STANDING_SHARED:g} seconds may still use it"
+    )
 
 
 def _row(each: StandingApproval) -> tuple[str, ...]:

@@ -838,7 +838,8 @@ class Perdure:
             return await list_standing_approvals(self.client, tenant)
 
     async def revoke_standing_approval(self, name: str, *, by: str = "", tenant: str = "") -> StandingApproval:
-        """Let a standing approval hold no more, and return it. Calls that begin from now on wait for a person, also in runs that use it.
+        """Let a standing approval hold no more, and return it. Calls wait for a person from then on, also in runs that use it; for
+        five seconds a run may go on with an answer that it has.
 
         Raises `DecisionRefusedError` where there is none of this name.
 

@@ -21,10 +21,11 @@ from perdure.pages._runs import RunPages
 from perdure.pages._schedules import SchedulesPage
 from perdure.pages._sign_in import signing_in
 from perdure.pages._site import STATIC, Site
+from perdure.pages._standing import StandingPage
 
 
 def pages(gateway: Gateway) -> Adapter:
-    """Conversations, runs, schedules, the inbox and costs, each of whoever has signed in."""
+    """Conversations, runs, schedules, the inbox, standing approvals and costs, each of whoever has signed in."""
     site = _site(gateway)
 
     async def find(caller: Caller, run_id: str) -> Run:
@@ -42,6 +43,7 @@ def pages(gateway: Gateway) -> Adapter:
         *Conversations(gateway, site, find).routes(),
         *RunPages(gateway, site, find).routes(),
         *Inbox(gateway.perdure, site, find, streamed=streamed).routes("/inbox"),
+        *StandingPage(gateway, site).routes(),
         *SchedulesPage(gateway, site).routes(),
         *CostsPage(gateway, site).routes(),
         *FilePages(gateway, site).routes(),

@@ -33,6 +33,7 @@ FORMS = (
     "/undo/r",
     "/fork/r",
     "/inbox/decide",
+    "/standing",
     "/schedules",
     "/tenant",
     "/sign-out",
