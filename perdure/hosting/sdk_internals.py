@@ -18,6 +18,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import Lock, local
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from temporalio.workflow import Info
 from perdure.hosting import _health as health
 from perdure.hosting.codec import is_lasting, unreadable
 from perdure.hosting.worker_group import carried_out
+from perdure.queries.media_store import NamedStorage
 from perdure.tools.temporal import ACTIVITY_DEFINITION, WORKFLOW_DEFINITION
 
 _log: Final = logging.getLogger("perdure.run")
@@ -52,8 +54,12 @@ def workflow_name(cls: Any) -> str | None:
     return name
 
 
+@dataclass(frozen=True)
 class Converter(DataConverter):
     """The SDK's, but nothing that a payload claims about its place fails what it is read for."""
+
+    files: NamedStorage | None = None
+    """The storage of files where there is no external storage, which large values would use too."""
 
     async def _decode_reference_payload_sequence(self, payloads: Sequence[Payload]) -> list[Payload]:
         read = super()._decode_reference_payload_sequence

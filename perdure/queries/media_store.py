@@ -65,7 +65,8 @@ class MediaStore:
         self._tenant = tenant
         self._codec = converter.payload_codec
         drivers = converter.external_storage.drivers if converter.external_storage is not None else ()
-        self._storage = next((driver for driver in drivers if isinstance(driver, NamedStorage)), None)
+        places = (*drivers, getattr(converter, "files", None))
+        self._storage = next((each for each in places if isinstance(each, NamedStorage)), None)
 
     @property
     def is_there(self) -> bool:

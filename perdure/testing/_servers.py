@@ -23,11 +23,26 @@ Server: TypeAlias = "Literal['time-skipping', 'dev'] | str | Client | WorkflowEn
 """One started anew, the address of one, a client of one, or an environment of Temporal's own."""
 
 
+class FilesInMemory:
+    """The storage of one test's files."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+
+    async def put_named(self, name: str, data: bytes) -> None:
+        """Store the bytes under a name."""
+        self._files.setdefault(name, data)
+
+    async def get_named(self, name: str) -> bytes | None:
+        """Return the bytes; `None`: there are none of this name."""
+        return self._files.get(name)
+
+
 async def serve(
     stack: AsyncExitStack, server: Server, data_converter: DataConverter | None = None
 ) -> WorkflowEnvironment:
     """The server, for as long as the stack; nothing is read of the environment, but for what the converter was made of."""
-    converter = data_converter or Converter(payload_converter_class=PayloadConverter)
+    converter = data_converter or Converter(payload_converter_class=PayloadConverter, files=FilesInMemory())
     if isinstance(server, WorkflowEnvironment):
         return server
     if isinstance(server, Client):
