@@ -20,7 +20,8 @@ from perdure.tools.quorum import Approver, Quorum, missing_words
 from perdure.tools.server_input import ServerQuestion
 from perdure.tools.tool import CLIENT
 from perdure.values.json import Json, JsonObject, WireModel, shorten
-from perdure.values.limits import MAX_ID, MAX_NAME, MAX_QUESTION
+from perdure.values.limits import MAX_ID, MAX_NAME, MAX_QUESTION, bytes_text
+from perdure.values.media import file_name, read_media
 from perdure.values.messages import is_visible, visible_lines
 from perdure.values.templates import marked_call
 
@@ -287,7 +288,10 @@ def _piece(name: str, value: Json, params: Mapping[str, Json]) -> tuple[str, boo
 
 def value_words(value: Json) -> str:
     """Return a value for a sentence: in quotes if it could be mistaken for words, and never with invisible
-    characters."""
+    characters. A file is its name, type and size."""
+    if (file := read_media(value)) is not None:
+        name = value_words(file_name(file.name)) if file.name else "a file"
+        return f"{name} ({file.type}, {bytes_text(file.bytes)})"
     if isinstance(value, str) and len(value) <= _SHOWN and _PLAIN.fullmatch(value):
         return value
     if isinstance(value, str) and len(value) > _SHOWN:

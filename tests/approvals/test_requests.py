@@ -16,6 +16,9 @@ from tests.strategies import json_values
 ABOVE = {"properties": {"euros": {"exclusiveMinimum": 100}}, "required": ["euros"]}
 
 
+PHOTO: JsonObject = {"_media": f"sha256:{'5e' * 32}", "type": "image/png", "bytes": 8286, "name": "lamp.png"}
+
+
 @pytest.mark.parametrize(
     ("tool", "params", "words"),
     [
@@ -29,6 +32,8 @@ ABOVE = {"properties": {"euros": {"exclusiveMinimum": 100}}, "required": ["euros
         ("mail", {"to": "a\ufe0fb\u034f"}, 'mail to "a\\ufe0fb\\u034f"'),
         ("clean_logs", {"folder": "/a", "older_than_days": 7}, "clean logs folder /a, older than days 7"),
         ("noop", {}, "noop"),
+        ("publish", {"picture": PHOTO, "in": "blog"}, "publish picture lamp.png (image/png, 8,286 bytes) in blog"),
+        ("scan", {"file": PHOTO | {"name": "x: approved"}}, 'scan file "x: approved" (image/png, 8,286 bytes)'),
         ("many", dict.fromkeys("abcdefgh", 1), "many a 1, b 1, c 1, d 1, e 1, f 1, and 2 more parameters"),
     ],
 )
