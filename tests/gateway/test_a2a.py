@@ -182,6 +182,9 @@ async def test_the_card_names_the_agent_and_its_address(dev_server: WorkflowEnvi
         assert card["capabilities"]["streaming"] is True
         assert "bearer" in card["securitySchemes"]
         assert card["url"] == f"{it.served.address}/a2a/shopper"  # as clients of version 0.3 read it
+        newer = await it.http[0].get(str(answer.url), headers={"A2A-Version": "1.0"})
+        assert newer.json()["securitySchemes"] == {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}
+        assert not {"url", "preferredTransport", "protocolVersion", "security"} & set(newer.json())
         none = await it.http[0].get(f"{it.served.address}/a2a/none/.well-known/agent-card.json")
         unknown = await it.served.http.get("/a2a/shopper/.well-known/agent-card.json")
         assert (none.status_code, unknown.status_code) == (404, 401)
@@ -464,3 +467,13 @@ async def test_clients_of_the_version_before_are_answered(dev_server: WorkflowEn
         done = (await call("message/send", message=reply))["result"]
         assert (done["status"]["state"], done["artifacts"][0]["parts"][0]["text"]) == ("completed", "paid 5")
         assert (await call("tasks/get", id="none"))["error"]["code"] == -32001
+        del message["messageId"]
+        words = "Invalid params: is missing at $.params.message.messageId"
+        assert (await call("message/send", message=message))["error"] == {"code": -32602, "message": words}
+        bodies: list[dict[str, Any]] = [
+            {"jsonrpc": "2.0", "id": {}, "method": "message/send", "params": {}},
+            {"jsonrpc": "1.0", "id": 1, "method": "message/send", "params": {}},
+            {"jsonrpc": "2.0", "id": 1, "method": 5},
+        ]
+        answers = [(await it.http[0].post(address, json=body)).json() for body in bodies]
+        assert [each["error"]["code"] for each in answers] == [-32600, -32600, -32600]

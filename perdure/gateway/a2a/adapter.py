@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -18,15 +19,17 @@ from perdure.gateway.adapter import Adapter, Gateway
 from perdure.gateway.bounds import read_value
 from perdure.gateway.callers import READ, caller_of
 from perdure.gateway.streams import EventStream, frame
+from perdure.values.json import JsonObject
+from perdure.values.problems import problems_of
 
 if TYPE_CHECKING:
     from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 
 
+_INVALID_PARAMS: Final = -32602
+"""JSON-RPC's code for parameters that do not fit the method."""
 _CONTENT_TYPE: Final = -32005
 """A2A's code for a kind of content that is not supported."""
-_CARD_OF_0_3: Final = ("url", "preferredTransport", "protocolVersion")
-"""Keys of a card that only version 0.3 has."""
 
 
 def a2a_adapter(gateway: Gateway) -> Adapter:
@@ -50,9 +53,13 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
         if "json" not in (kind := request.headers.get("content-type", "json")):
             words = f"the request's Content-Type is {clip(kind, 60)!r}; it must be application/json"
             return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": _CONTENT_TYPE, "message": words}})
+        library = dispatcher()
         with suppress(JsonError):  # which the protocol has an answer of its own for
-            await read_value(request)
-        response: Response = await dispatcher().handle_requests(request)
+            sent = await read_value(request)
+            if isinstance(sent, dict) and (words := _problem_of_0_3(sent)):
+                error = {"code": _INVALID_PARAMS, "message": f"Invalid params: {words}"}
+                return JSONResponse({"jsonrpc": "2.0", "id": sent.get("id"), "error": error})
+        response: Response = await library.handle_requests(request)
         if not isinstance(response, StreamingResponse):
             return response
         # The library's own stream knows no bounds, and does not end with the gateway.
@@ -60,6 +67,7 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
 
     async def card(request: Request) -> Response:
         from a2a.server.request_handlers.response_helpers import agent_card_to_dict
+        from google.protobuf.json_format import MessageToDict
 
         from perdure.gateway.a2a._objects import card_of
 
@@ -75,16 +83,33 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
             with_files=gateway.perdure.stores_media,
             with_push=bool(gateway.settings.callback_hosts),
         )
-        form = agent_card_to_dict(made)
-        if request.headers.get("a2a-version", "").startswith("1"):  # other clients may read version 0.3 alone
-            form = {key: value for key, value in form.items() if key not in _CARD_OF_0_3}
-        return JSONResponse(form)
+        newer = request.headers.get("a2a-version", "").startswith("1")  # other clients may read version 0.3 alone
+        return JSONResponse(MessageToDict(made) if newer else agent_card_to_dict(made))
 
     routes = [
         Route("/a2a/{agent}", call, methods=["POST"]),
         Route("/a2a/{agent}/.well-known/agent-card.json", card, methods=["GET"]),
     ]
     return Adapter("a2a", routes)
+
+
+def _problem_of_0_3(sent: JsonObject) -> str:
+    """Return the problem of a request of version 0.3 whose parameters alone are wrong; else an empty text.
+
+    The library calls such a request invalid as a whole (-32600), in several lines.
+    """
+    from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
+
+    model = JSONRPC03Adapter.METHOD_TO_MODEL.get(str(sent.get("method")))
+    if model is None:
+        return ""
+    try:
+        model.model_validate(sent)
+    except ValidationError as error:
+        found = [each for each in problems_of(error, sent) if "id" in sent or each.place != ("id",)]
+        if found and all(each.place[:1] == ("params",) for each in found):
+            return f"{found[0].words} at {found[0].path}"
+    return ""
 
 
 async def _frames(events: AsyncIterable[Any]) -> AsyncGenerator[str, None]:
