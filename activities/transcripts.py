@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from temporalio import activity
-from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -19,7 +18,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.model_texts import ask_for_text
 from perdure.activities.queries import ask_other, client, fetch, own_run
 from perdure.errors import RunError, ToolError
-from perdure.queries import TIMEOUT, SessionReader, answer_of, execution_before
+from perdure.queries import TIMEOUT, SessionReader, answer_of, execution_before, storing_client
 from perdure.runs.agent import Models
 from perdure.runs.recall import ABOVE, is_of_run
 from perdure.runs.wire import AGENT_WORKFLOW, CONTEXT_TOO_LONG, RECALL_QUERY
@@ -55,8 +54,6 @@ from perdure.values.limits import MAX_DELEGATES_DEEP
 _ROOMS: Final = (320_000, 80_000, 20_000)
 """Characters of the text to summarise: 80,000 tokens, and less for a model that accepts less."""
 _TRIES: Final = 2
-_STORED: Final = 4_000
-"""Bytes from which on a segment goes to external storage; its summary, which the Web UI shows, is shorter."""
 _HOW: Final = """\
 You keep the memory of an assistant. Below is the beginning of its conversation: what people said, what it called, what that gave and what it \
 answered. Write what it has to know to go on, in the conversation's own language: what people want and what was decided, what was done and \
@@ -203,7 +200,7 @@ async def archive(wanted: ArchiveInput) -> Archived:
         index = index.joined(Index(await ask_other(wanted.span.id(below), SEGMENT_INDEX_QUERY, str)))
     segment.index = index.text
     try:
-        await _storing_client().start_workflow(
+        await storing_client(client()).start_workflow(
             SEGMENT_WORKFLOW,
             segment,
             id=name,
@@ -218,18 +215,6 @@ async def archive(wanted: ArchiveInput) -> Archived:
             raise ApplicationError(words, type="Archive", non_retryable=True) from None
         return Archived(last=there[-1].n)
     return Archived(last=segment.last)
-
-
-def _storing_client() -> Client:
-    """Return the worker's client, with external storage for values from `_STORED` bytes on if it has any: a segment is kept for long and
-    seldom read."""
-    config = client().config()
-    converter = config["data_converter"]
-    if (storage := converter.external_storage) is None:
-        return client()
-    least = min(storage.payload_size_threshold, _STORED)
-    config["data_converter"] = replace(converter, external_storage=replace(storage, payload_size_threshold=least))
-    return Client(**config)
 
 
 @activity.defn(name=FIND_ACTIVITY)

@@ -19,8 +19,10 @@ from typing import Any, Literal
 import pytest
 import pytest_asyncio
 import uvicorn
+from google.protobuf.duration_pb2 import Duration
 from openai import AsyncOpenAI
 from starlette.applications import Starlette
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client, WorkflowFailureError, WorkflowQueryFailedError
 from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
@@ -186,6 +188,22 @@ async def harness(
         tools = options.pop("registry", registry(functions))
         async with build_worker(client, tools, task_queue=task_queue, model=asking, functions=named, **options):
             yield Harness(client, model, task_queue)
+
+
+async def new_namespace(client: Client) -> str:
+    """Register a namespace, for a test that looks at all workflows, and return its name once the server knows it."""
+    name, kept = f"test-{uuid.uuid4().hex[:8]}", Duration(seconds=86_400)
+    await client.workflow_service.register_namespace(
+        RegisterNamespaceRequest(namespace=name, workflow_execution_retention_period=kept)
+    )
+    there = await Client.connect(client.service_client.config.target_host, namespace=name)
+    async with asyncio.timeout(HANG):
+        while True:
+            with contextlib.suppress(RPCError):
+                async for _ in there.list_workflows("WorkflowType = 'none'"):
+                    pass
+                return name
+            await asyncio.sleep(0.1)
 
 
 @asynccontextmanager

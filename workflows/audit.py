@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
         AuditState,
     )
     from perdure.runs.run import RunState
+    from perdure.runs.wire import REWRITE
     from perdure.values.json import Json, Sent
     from perdure.values.limits import MAX_AUDITED_AT_ONCE, MAX_PAYLOAD
 
@@ -43,6 +44,7 @@ class AuditWorkflow:
     def __init__(self, *arguments: Json) -> None:
         self._refusal: Exception | None = None
         self._log = AuditLog()
+        self._rewrites = False
         try:
             self._log = AuditLog(read_input(AuditState, arguments))
         except Exception as error:  # `run` raises it: a signal may be handled before
@@ -83,7 +85,15 @@ class AuditWorkflow:
 
     def _is_due(self) -> bool:
         """Whether to continue as new. While the sink is away, more may be pending than a new execution can begin with."""
-        return should_continue_as_new() and len(self._log.carried().model_dump_json().encode()) <= MAX_PAYLOAD
+        return (self._rewrites or should_continue_as_new()) and len(
+            self._log.carried().model_dump_json().encode()
+        ) <= MAX_PAYLOAD
+
+    @workflow.signal(name=REWRITE, description="Continue as new, so that all values are encrypted by the newest key")
+    @any_arguments
+    def rewrite(self, _: Sent[None]) -> None:
+        """Continue as new."""
+        self._rewrites = True
 
     @workflow.signal(name=RECORD, description="The engine's own: append entries to the audit log")
     @any_arguments

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from temporalio import workflow
 from temporalio.workflow import ContinueAsNewVersioningBehavior
@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.snapshot import SNAPSHOT_FORM, Attempts, carried, snapshot
     from perdure.runs.wire import RunInput
     from perdure.sessions.wire import SessionInput
-    from perdure.values.json import pack
+    from perdure.values.json import UnreadArgument, pack
 
 
 def should_continue_as_new(*, keeps: bool = False) -> bool:
@@ -28,7 +28,17 @@ def go_on_anew(argument: RunInput | LoopInput | SessionInput, *, keeps: bool = F
     """Continue as new with the current version, or with its own. A server without versions rejects the option for that."""
     changed = _is_upgraded(keeps)
     behavior = ContinueAsNewVersioningBehavior.AUTO_UPGRADE if changed else None
-    workflow.continue_as_new(argument, initial_versioning_behavior=behavior)
+    memo = _read_memo() if isinstance(argument, SessionInput) else None
+    workflow.continue_as_new(argument, memo=memo, initial_versioning_behavior=behavior)
+
+
+def _read_memo() -> dict[str, Any] | None:
+    """Return the memo, which is then encoded by the codec's newest key; `None`: a value cannot be read, and it is carried on as it is (R24.9)."""
+    try:
+        memo = dict(workflow.memo())
+    except Exception:  # a converter may raise anything
+        return None
+    return None if any(isinstance(value, UnreadArgument) for value in memo.values()) else memo
 
 
 def _is_upgraded(keeps: bool) -> bool:

@@ -34,6 +34,7 @@ with workflow.unsafe.imports_passed_through():
         StandingUse,
         parse_standing_approval,
     )
+    from perdure.runs.wire import REWRITE
     from perdure.values.json import Json, Sent
 
 
@@ -47,6 +48,7 @@ class LedgerWorkflow:
         self._tenant, self._ledger, self._standing = "", Ledger(), StandingBook()
         self._changes: list[AuditEntry] = []
         """Grants and revocations that the audit log does not have yet."""
+        self._rewrites = False
         try:
             argument = read_input(LedgerInput, arguments)
             self._tenant, self._ledger = argument.tenant, Ledger(argument.accounts)
@@ -59,13 +61,23 @@ class LedgerWorkflow:
         """Grant reservations until this execution's history is long, and continue as new."""
         if self._refusal is not None:
             raise self._refusal
-        while not should_continue_as_new():
-            await workflow.wait_condition(lambda: bool(self._changes) or should_continue_as_new())
+        while not self._is_due():
+            await workflow.wait_condition(lambda: bool(self._changes) or self._is_due())
             await self._audit()
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(
             LedgerInput(tenant=self._tenant, accounts=self._ledger.accounts, standing=self._standing.records)
         )
+
+    def _is_due(self) -> bool:
+        """Whether to continue as new."""
+        return self._rewrites or should_continue_as_new()
+
+    @workflow.signal(name=REWRITE, description="Continue as new, so that all values are encrypted by the newest key")
+    @any_arguments
+    def rewrite(self, _: Sent[None]) -> None:
+        """Continue as new."""
+        self._rewrites = True
 
     @workflow.update(name=RESERVE, description="The engine's own: reserve amounts under a key, all or none")
     @any_arguments

@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from perdure.cli._console import screen, table
+from perdure.cli._errors import FAILED
 from perdure.cli._execute import Json, connected
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
 from perdure.values.json import dumps
 
-codec_app = Commands(no_args_is_help=True, help="The keys of encrypted values: which are still needed.")
+codec_app = Commands(no_args_is_help=True, help="The keys of encrypted values: those that are needed, and a new one.")
 
 
 @codec_app.callback()
@@ -30,7 +31,7 @@ def status(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the keys that the histories of this namespace need, and until when. It reads each history, but no value."""
+    """List the keys that histories and stored files need, and until when. It reads each history and each stored value, and decodes none."""
     uses = connected(lambda perdure: perdure.key_uses(query))
     here = [*(settings.codec_keys or {})]
     if as_json:
@@ -43,8 +44,27 @@ def status(
         place = "not encrypted" if not name else "missing here" if name not in here else ""
         place = place or ("encrypts" if name == here[0] else "decrypts" if use else "can be taken out")
         until = "" if use is None or use.until is None else use.until.isoformat(timespec="minutes")
-        rows.append((name or "none", place, f"{use.open if use else 0:,}", f"{use.closed if use else 0:,}", until))
+        numbers = (use.open, use.closed, use.files) if use else (0, 0, 0)
+        rows.append((name or "none", place, *(f"{number:,}" for number in numbers), until))
     if not rows:
         out.print("no workflows, and no keys")
         return
-    out.print(table(("key", "here", "open", "ended", "needed until"), rows, out.width, right=("open", "ended")))
+    titles = ("key", "here", "open", "ended", "files", "needed until")
+    out.print(table(titles, rows, out.width, right=("open", "ended", "files")))
+
+
+@codec_app.command("rewrite")
+def rewrite(as_json: Json = False) -> None:
+    """Have idle sessions, ledgers and audit logs go on under the newest key, and encode stored files anew. Repeat it while anything remains."""
+    report = connected(lambda perdure: perdure.rewrite_keys())
+    if as_json:
+        print(dumps(report.as_json()))
+    else:
+        out = screen()
+        out.print(f"{report.workflows:,} workflows and {report.files:,} files are under {report.key}", markup=False)
+        for id in report.remaining:
+            out.print(
+                f"not yet: {id}: something is under way in it, or no worker answers", markup=False, soft_wrap=True
+            )
+    if report.remaining:
+        raise SystemExit(FAILED)

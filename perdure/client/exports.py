@@ -20,7 +20,7 @@ from perdure.client.run_operations import AgentHandle, describe
 from perdure.client.session_operations import Address, first_line, found, start_session
 from perdure.errors import MediaError, ProtocolError, RunError, RunExistsError
 from perdure.plan import Returned
-from perdure.queries import SessionReader, answer_of
+from perdure.queries import SessionReader, answer_of, read_segment, storing_client
 from perdure.queries.media_store import MediaStore
 from perdure.runs.agent import parse_agent
 from perdure.runs.fork import FORK_FORM, ForkRecord
@@ -28,18 +28,13 @@ from perdure.runs.wire import RunInput
 from perdure.sessions.export import CARRIED_QUERY, ExportedSegments, RestoredSession, SessionExport
 from perdure.sessions.recall import oldest_first
 from perdure.sessions.transcript import (
-    SEGMENT_ENTRIES_QUERY,
-    SEGMENT_FORM,
-    SEGMENT_INDEX_QUERY,
     SEGMENT_WORKFLOW,
     SESSION_FORM,
-    EntryList,
-    Segment,
     SegmentSpan,
     SessionSnapshot,
 )
 from perdure.sessions.wire import SHOW, SessionInput, SessionView
-from perdure.values.json import Json, JsonObject, WireModel, pack
+from perdure.values.json import Json, JsonObject, WireModel
 from perdure.values.media import media_within
 from perdure.values.problems import first_problem
 
@@ -118,15 +113,10 @@ async def export_session(session: Address) -> Exported:
 
 
 async def _segments(client: Client, span: SegmentSpan) -> ExportedSegments:
-    segments = []
-    for number in range(1, span.segments + 1):
-        handle = client.get_workflow_handle(span.id(number))
-        entries: EntryList = await answer_of(handle, SEGMENT_ENTRIES_QUERY, result_type=EntryList)
-        index = await answer_of(handle, SEGMENT_INDEX_QUERY, result_type=str)
-        first, last = entries.entries[0].n, entries.entries[-1].n
-        packed = pack(entries, SEGMENT_FORM)
-        segments.append(Segment(number=number, first=first, last=last, entries=packed, index=index))
-    return ExportedSegments(name=span.name, segments=segments)
+    numbers = range(1, span.segments + 1)
+    return ExportedSegments(
+        name=span.name, segments=[await read_segment(client, span.id(number), number) for number in numbers]
+    )
 
 
 async def import_session(client: Client, exported: Exported, key: str, tenant: str, task_queue: str) -> Address:
@@ -149,7 +139,7 @@ async def import_session(client: Client, exported: Exported, key: str, tenant: s
         await _save_files(client, tenant, exported.files)
         for id, segment in segments:
             with contextlib.suppress(WorkflowAlreadyStartedError):  # an attempt before this one has started it
-                await client.start_workflow(
+                await storing_client(client).start_workflow(
                     SEGMENT_WORKFLOW,
                     segment,
                     id=id,

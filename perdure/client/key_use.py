@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from temporalio.api.common.v1 import Payload
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.client import WorkflowExecution as Execution
+from temporalio.common import RawValue, WorkflowIDConflictPolicy
+from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._run_lists import AT_ONCE
-from perdure.client.erasure import payloads_of
+from perdure.client.erasure import gone_is_well, payloads_of
+from perdure.errors import RunError
+from perdure.hosting.codec import is_lasting
+from perdure.queries import read_segment, storing_client
+from perdure.queries.media_store import encode_again, walk_files
+from perdure.runs.audit import AUDIT_WORKFLOW
+from perdure.runs.ledger import LEDGER_WORKFLOW
+from perdure.runs.wire import REWRITE
+from perdure.sessions.transcript import SEGMENT_WORKFLOW
+from perdure.sessions.wire import SESSION_WORKFLOW
 from perdure.values.json import JsonObject
 
-__all__ = ["KeyUse", "key_uses"]
+__all__ = ["KeyRewrite", "KeyUse", "key_uses", "rewrite_keys"]
 
+_LASTING: Final = ", ".join(
+    f"'{name}'" for name in (SESSION_WORKFLOW, SEGMENT_WORKFLOW, LEDGER_WORKFLOW, AUDIT_WORKFLOW)
+)
+_GOES_ON_WITHIN: Final = 30.0
+"""Seconds for all sessions that nothing is under way in to go on: each waits a second for a next message."""
+_PAUSE: Final = 0.1
 _KEY_ID: Final = "encryption-key-id"
 """Where a payload names its key: in the form of Temporal's own samples."""
 
@@ -40,6 +58,8 @@ class KeyUse:
     """Executions that have ended."""
     until: datetime | None = None
     """When the retention of the last of the ended ones is over."""
+    files: int = 0
+    """Files in external storage, of all namespaces that store there."""
 
     def as_json(self) -> JsonObject:
         """Return it as `perdure codec status --json` prints it.
@@ -51,11 +71,46 @@ class KeyUse:
         ```
         """
         until = None if self.until is None else self.until.isoformat(timespec="seconds")
-        return {"key": self.key, "open": self.open, "closed": self.closed, "until": until}
+        return {"key": self.key, "open": self.open, "closed": self.closed, "until": until, "files": self.files}
+
+
+@dataclass
+class KeyRewrite:
+    """The workflows and files that were written anew under the codec's newest key.
+
+    ```python
+    report = await perdure.rewrite_keys()
+    print(report.key, report.workflows, report.files, report.remaining)
+    ```
+    """
+
+    key: str
+    """The newest key."""
+    workflows: int = 0
+    """Workflows that have gone on with values under it: sessions, their segments, ledgers and audit logs."""
+    files: int = 0
+    remaining: list[str] = field(default_factory=list)
+    """Ids of sessions, ledgers and audit logs that have not gone on yet: a run is under way, or no worker answers. And files whose key is not here."""
+
+    def as_json(self) -> JsonObject:
+        """Return it as `perdure codec rewrite --json` prints it.
+
+        ```python
+        from perdure.client.key_use import KeyRewrite
+
+        print(KeyRewrite("2026-11", workflows=3).as_json())
+        ```
+        """
+        return {
+            "key": self.key,
+            "workflows": self.workflows,
+            "files": self.files,
+            "remaining": [*self.remaining],
+        }
 
 
 async def key_uses(client: Client, query: str | None = None) -> list[KeyUse]:
-    """Return the use of each key, by key; `query` narrows the executions down."""
+    """Return the use of each key, by key; `query` narrows the executions down. Without it stored files count too."""
     described = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
     kept = timedelta(seconds=described.config.workflow_execution_retention_ttl.seconds)
     found: dict[str, KeyUse] = {}
@@ -75,7 +130,79 @@ async def key_uses(client: Client, query: str | None = None) -> list[KeyUse]:
     async with asyncio.TaskGroup() as group:
         async for each in client.list_workflows(query):
             group.create_task(read(each))
+    if query is None:
+        async for _, payload in walk_files(client.data_converter):
+            found.setdefault(key := _key_of(payload), KeyUse(key)).files += 1
     return [found[key] for key in sorted(found)]
+
+
+async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRewrite:
+    """Have all that runs for ever go on with values under the newest key, and encode files anew. Raises `RunError` without a codec."""
+    codec = client.data_converter.payload_codec
+    if codec is None:
+        raise RunError("there is no codec, so no key: set PERDURE_CODEC")
+    [probe] = await codec.encode([Payload(metadata={"encoding": b"json/plain"}, data=b"0")])
+    report = KeyRewrite(_key_of(probe))
+    if not report.key:
+        raise RunError(f"the codec does not name its key: its payloads have no {_KEY_ID}")
+    asked: list[Execution] = []
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def rewrite(each: Execution) -> None:
+        async with limit:
+            if not await _keys_of(client, each) - {report.key, ""}:  # some values of Temporal's own are never encrypted
+                return
+            with gone_is_well():
+                if each.workflow_type == SEGMENT_WORKFLOW:
+                    report.workflows += await _begin_again(client, each)
+                else:
+                    await client.get_workflow_handle(each.id).signal(REWRITE)
+                    asked.append(each)
+
+    async with asyncio.TaskGroup() as group:
+        async for each in client.list_workflows(f"ExecutionStatus = 'Running' AND WorkflowType IN ({_LASTING})"):
+            group.create_task(rewrite(each))
+    async for name, payload in walk_files(client.data_converter):
+        if _key_of(payload) == report.key:
+            continue
+        if await encode_again(client.data_converter, name, payload):
+            report.files += 1
+        else:
+            report.remaining.append(f"file {name}")
+    ends = asyncio.get_running_loop().time() + within
+    left = asked
+    while left:
+        states = [await _goes_on(client, each) for each in left]
+        report.workflows += states.count(True)
+        left = [each for each, state in zip(left, states, strict=True) if state is None]
+        if asyncio.get_running_loop().time() > ends:
+            break
+        await asyncio.sleep(_PAUSE)
+    report.remaining += [each.id for each in left]
+    report.remaining.sort()
+    return report
+
+
+async def _begin_again(client: Client, each: Execution) -> bool:
+    """Put an execution with the same entries in the place of a segment's."""
+    segment = await read_segment(client, each.id, int(each.id.rpartition("-")[2]))
+    await storing_client(client).start_workflow(
+        SEGMENT_WORKFLOW,
+        segment,
+        id=each.id,
+        task_queue=each.task_queue,
+        id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
+        static_summary=f"entries {segment.first:,} to {segment.last:,}",
+    )
+    return True
+
+
+async def _goes_on(client: Client, before: Execution) -> bool | None:
+    """Whether a workflow has gone on as new; `None`: not yet; false: it has ended."""
+    now = await client.get_workflow_handle(before.id).describe()
+    if now.run_id != before.run_id:
+        return True
+    return None if now.status is WorkflowExecutionStatus.RUNNING else False
 
 
 async def _keys_of(client: Client, each: Execution) -> set[str]:
@@ -86,5 +213,28 @@ async def _keys_of(client: Client, each: Execution) -> set[str]:
         if error.status != RPCStatusCode.NOT_FOUND:
             raise
         return set()
-    values = [payload for event in history.events for payload in payloads_of(event) if payload.data]
-    return {payload.metadata.get(_KEY_ID, b"").decode(errors="replace") for payload in values}
+    encoded = replace(client.data_converter, payload_codec=None)
+    found: set[str | None] = set()
+    for payload in (one for event in history.events for one in payloads_of(event)):
+        if payload.external_payloads:
+            found.add(await _key_of_stored(encoded, payload))
+        elif payload.data:
+            found.add(_key_of(payload))
+    return {key for key in found if key is not None}
+
+
+async def _key_of_stored(encoded: DataConverter, reference: Payload) -> str | None:
+    """Return the key of a value in external storage; `None`: it is not there any more."""
+    if encoded.external_storage is None:
+        raise RunError("values are in external storage, and they need keys too: set PERDURE_STORAGE")
+    try:
+        [stored] = await encoded.decode([reference], [RawValue])
+    except Exception as error:  # that of the storage, whichever it is
+        if not is_lasting(error):
+            raise
+        return None
+    return _key_of(stored.payload)
+
+
+def _key_of(payload: Payload) -> str:
+    return payload.metadata.get(_KEY_ID, b"").decode(errors="replace")

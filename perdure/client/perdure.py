@@ -25,7 +25,7 @@ from perdure.client.approvals import PAGE
 from perdure.client.erasure import Eraser, ErasureReport
 from perdure.client.errors import clear_errors
 from perdure.client.evaluations import Evaluation, start_evaluation, walk_scores
-from perdure.client.key_use import KeyUse, key_uses
+from perdure.client.key_use import KeyRewrite, KeyUse, key_uses, rewrite_keys
 from perdure.client.run import Run
 from perdure.client.schedules import ListedSchedule, Schedule, walk_schedules
 from perdure.client.selection import ListedRun, ListedSession, RunPage, Selection, SessionPage, WaitingPage
@@ -566,9 +566,10 @@ class Perdure:
         return self._run(handle.id)
 
     async def key_uses(self, query: str | None = None) -> list[KeyUse]:
-        """Return the encryption keys that the histories of the namespace need, with the number of executions and the end of their retention.
+        """Return the encryption keys that the histories of the namespace and stored files need, with the number of executions and the end of their retention.
 
-        `query`: only these workflows, in the language of Temporal's lists (default: all). It reads each history, and decodes no value.
+        `query`: only these workflows, in the language of Temporal's lists (default: all, and files). It reads each history and each stored value,
+        and decodes none. Raises `RunError` where values are stored in a storage that is not set here.
 
         ```python
         print([use.key for use in await perdure.key_uses() if use.open])
@@ -577,6 +578,20 @@ class Perdure:
         # R24.9
         with clear_errors(self.client):
             return await key_uses(self.client, query)
+
+    async def rewrite_keys(self) -> KeyRewrite:
+        """Have sessions, their segments, ledgers and audit logs go on with values under the codec's newest key, and encode stored files anew.
+
+        A session in which a run is under way goes on when it idles. Histories of before need their keys until their retention is over.
+        Raises `RunError` where there is no codec, or one that names no key.
+
+        ```python
+        print((await perdure.rewrite_keys()).remaining)
+        ```
+        """
+        # R24.9
+        with clear_errors(self.client):
+            return await rewrite_keys(self.client)
 
     async def compare_versions(
         self, agent: str, *, since: str | None = None, tenant: str | None = None, limit: int = 1000

@@ -49,6 +49,7 @@ class _PerOperation(S3StorageDriverClient):
 
 _AT_ONCE: Final = 1000
 """Objects that S3 removes in one request, at most."""
+_FILES: Final = "files/sha256/"
 
 
 def _segment(text: str) -> str:
@@ -66,24 +67,33 @@ class _OwnBucket(S3StorageDriver):
 
     async def put_named(self, name: str, data: bytes) -> None:
         """Write a file of `perdure.queries.media_store`."""
-        key = f"files/sha256/{name}"
+        key = f"{_FILES}{name}"
         if not await self._files.object_exists(bucket=self._own, key=key):
             await self._files.put_object(bucket=self._own, key=key, data=data)
 
     async def get_named(self, name: str) -> bytes | None:
         """Return such a file's bytes; `None` if it is not there."""
-        key = f"files/sha256/{name}"
+        key = f"{_FILES}{name}"
         if not await self._files.object_exists(bucket=self._own, key=key):
             return None
         return await self._files.get_object(bucket=self._own, key=key)
 
     async def delete_named(self, name: str) -> bool:
         """Remove such a file; whether it was there."""
-        key = f"files/sha256/{name}"
+        key = f"{_FILES}{name}"
         if not await self._files.object_exists(bucket=self._own, key=key):
             return False
         await self._files.delete_objects(self._own, [key])
         return True
+
+    async def list_named(self) -> list[str]:
+        """Return the names of all files."""
+        return [key.removeprefix(_FILES) for key in await self._files.list_objects(self._own, _FILES)]
+
+    async def replace_named(self, name: str, data: bytes) -> None:
+        """Write other bytes under a name; nothing where there is none of it."""
+        if await self._files.object_exists(bucket=self._own, key=f"{_FILES}{name}"):
+            await self._files.put_object(bucket=self._own, key=f"{_FILES}{name}", data=data)
 
     async def erase_owned(self, namespace: str, workflow_id: str, *, dry_run: bool = False) -> int:
         """Remove a workflow's values. See `perdure.queries.media_store.ErasableStorage`. A value belongs to one workflow here, by its key."""

@@ -124,6 +124,16 @@ class FileStorage(StorageDriver):
         """Return such a file's bytes; `None` if it is not there. Raises `OSError` while the folder cannot be read."""
         return await asyncio.to_thread(self._get, self._folder / "files" / name[:2] / name)
 
+    async def list_named(self) -> list[str]:
+        """Return the names of all files."""
+        return await asyncio.to_thread(lambda: sorted(path.name for path in (self._folder / "files").glob("??/*")))
+
+    async def replace_named(self, name: str, data: bytes) -> None:
+        """Write other bytes under a name; nothing where there is none of it."""
+        path = self._folder / "files" / name[:2] / name
+        if path.exists():
+            await asyncio.to_thread(self._write_whole, path, data)
+
     def _get(self, path: Path) -> bytes | None:
         try:
             return path.read_bytes()
@@ -139,16 +149,20 @@ class FileStorage(StorageDriver):
         self._put(self._path(name), data)
         return StorageDriverClaim({"sha256": name})
 
-    @staticmethod
-    def _put(target: Path, data: bytes) -> None:
+    @classmethod
+    def _put(cls, target: Path, data: bytes) -> None:
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
-            handle, draft = tempfile.mkstemp(dir=target.parent)
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, target)
+            cls._write_whole(target, data)
+
+    @staticmethod
+    def _write_whole(target: Path, data: bytes) -> None:
+        handle, draft = tempfile.mkstemp(dir=target.parent.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, target)
 
     def _read(self, name: str) -> Payload:
         # The name comes from a history, which others may write: it must not lead anywhere else.

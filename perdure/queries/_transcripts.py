@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -18,13 +19,40 @@ from perdure.sessions.recall import newest_first, oldest_first
 from perdure.sessions.transcript import (
     SEGMENT_ENTRIES_QUERY,
     SEGMENT_FIND_QUERY,
+    SEGMENT_FORM,
+    SEGMENT_INDEX_QUERY,
     EntryList,
+    Segment,
     SegmentSpan,
     is_sent,
     segments_to_query,
 )
 from perdure.sessions.wire import Fate, several_senders
-from perdure.values.json import Json, ValuePage
+from perdure.values.json import Json, ValuePage, pack
+
+_STORED: Final = 4_000
+"""Bytes from which on a segment goes to external storage; its summary, which the Web UI shows, is shorter."""
+
+
+def storing_client(client: Client) -> Client:
+    """Return the client that starts segments, with external storage for values from `_STORED` bytes on if it has any: a segment is kept for long and
+    seldom read."""
+    config = client.config()
+    converter = config["data_converter"]
+    if (storage := converter.external_storage) is None:
+        return client
+    least = min(storage.payload_size_threshold, _STORED)
+    config["data_converter"] = replace(converter, external_storage=replace(storage, payload_size_threshold=least))
+    return Client(**config)
+
+
+async def read_segment(client: Client, id: str, number: int) -> Segment:
+    """Return a segment as the input of its workflow. Raise what `answer_of` raises."""
+    handle = client.get_workflow_handle(id)
+    entries: EntryList = await answer_of(handle, SEGMENT_ENTRIES_QUERY, result_type=EntryList)
+    index = await answer_of(handle, SEGMENT_INDEX_QUERY, result_type=str)
+    first, last = entries.entries[0].n, entries.entries[-1].n
+    return Segment(number=number, first=first, last=last, entries=pack(entries, SEGMENT_FORM), index=index)
 
 
 class SessionReader:

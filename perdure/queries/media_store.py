@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from temporalio.api.common.v1 import Payload
@@ -18,6 +18,7 @@ from perdure.values.media import MediaValue
 NO_STORAGE: Final = "files need storage: set PERDURE_STORAGE (a folder, or s3://bucket) for clients and workers"
 
 _T = TypeVar("_T")
+_PLAIN: Final = {"encoding": b"binary/plain"}
 _AT_ONCE: Final = 8
 """Files that are stored, or loaded, at once."""
 
@@ -43,6 +44,14 @@ class ErasableStorage(Protocol):
         """Remove the bytes of this name; whether they were there."""
         ...
 
+    async def list_named(self) -> list[str]:
+        """Return the names of all files, of every tenant."""
+        ...
+
+    async def replace_named(self, name: str, data: bytes) -> None:
+        """Write other bytes under a name; nothing where there is none of it any more."""
+        ...
+
     async def erase_owned(self, namespace: str, workflow_id: str, *, dry_run: bool = False) -> int:
         """Remove the values of a workflow that no other workflow has; return their number. With `dry_run` only count them."""
         ...
@@ -52,6 +61,28 @@ def erasable(converter: DataConverter) -> ErasableStorage | None:
     """Return the storage of a converter, if values can be removed from it."""
     drivers = converter.external_storage.drivers if converter.external_storage is not None else ()
     return next((driver for driver in drivers if isinstance(driver, ErasableStorage)), None)
+
+
+async def walk_files(converter: DataConverter) -> AsyncGenerator[tuple[str, Payload], None]:
+    """Yield all stored files, of every tenant, by their names, as the codec has encoded them."""
+    if (storage := erasable(converter)) is None or not isinstance(storage, NamedStorage):
+        return
+    for name in await storage.list_named():
+        if (stored := await storage.get_named(name)) is not None:
+            yield name, Payload.FromString(stored)
+
+
+async def encode_again(converter: DataConverter, name: str, payload: Payload) -> bool:
+    """Store a file of `walk_files` anew, under the codec's newest key; whether the codec could decode it."""
+    storage, codec = erasable(converter), converter.payload_codec
+    assert storage is not None
+    assert codec is not None
+    [decoded] = await codec.decode([payload])
+    if dict(decoded.metadata) != _PLAIN:
+        return False
+    [encoded] = await codec.encode([decoded])
+    await storage.replace_named(name, encoded.SerializeToString())
+    return True
 
 
 class MediaStore:
@@ -121,7 +152,7 @@ class MediaStore:
 
     async def _put(self, digest: str, data: bytes) -> None:
         assert self._storage is not None
-        payload = Payload(metadata={"encoding": b"binary/plain"}, data=data)
+        payload = Payload(metadata=_PLAIN, data=data)
         if self._codec is not None:
             payload = (await self._codec.encode([payload]))[0]
         await self._storage.put_named(self._name(digest), payload.SerializeToString())

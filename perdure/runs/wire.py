@@ -98,6 +98,8 @@ USAGE_MEMO: Final = "usage"
 WAITING_NAMED: Final = 10
 """What waits in a run and is named in its memo; the search attribute counts all."""
 
+REWRITE: Final = "rewrite"
+"""Signal of what runs for ever: it continues as new, so that its values are encrypted by the codec's newest key (R24.9)."""
 REFUSED: Final = "Refused"
 """Type of the failure of a run whose agent, tools or input cannot be used; nothing was executed."""
 MODEL_FAILED: Final = "ModelFailed"

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from google.protobuf.duration_pb2 import Duration
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, RegisterNamespaceRequest
 from temporalio.client import Client
-from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Replayer
 
@@ -27,35 +21,21 @@ from perdure.hosting.connection import data_converter
 from perdure.testing.scripted_model import ChatRequest
 from perdure.workflows.agent import AgentWorkflow
 from perdure.workflows.session import SessionWorkflow
-from tests.support import DONE, agent, harness
+from tests.support import DONE, agent, harness, new_namespace
 from tests.timeouts import HANG
 from tests.workflows.test_session import ECHO, desk, echo, idles, users
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CALLS: list[str] = []
-NAMESPACE = f"restored-{uuid.uuid4().hex[:8]}"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def elsewhere(dev_server: WorkflowEnvironment) -> Client:
     """A client of another namespace."""
-    service = dev_server.client.workflow_service
-    kept = Duration()
-    kept.FromTimedelta(timedelta(days=1))
-    await service.register_namespace(
-        RegisterNamespaceRequest(namespace=NAMESPACE, workflow_execution_retention_period=kept)
-    )
     target = dev_server.client.service_client.config.target_host
-    client = await Client.connect(target, namespace=NAMESPACE, data_converter=data_converter())
-    async with asyncio.timeout(HANG):
-        while True:  # a server knows a new namespace a few seconds later
-            with contextlib.suppress(RPCError):
-                await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=NAMESPACE))
-                async for _ in client.list_workflows("WorkflowType = 'none'"):
-                    pass
-                return client
-            await asyncio.sleep(0.1)
+    name = await new_namespace(dev_server.client)
+    return await Client.connect(target, namespace=name, data_converter=data_converter())
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from temporalio.common import RawValue
 from temporalio.converter import PayloadCodec
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import tool
+from perdure import Media, Perdure, tool
 from perdure.activities.registry import load_tools
 from perdure.activities.secrets import masked
 from perdure.client.approvals import list_waiting
@@ -34,9 +34,12 @@ from perdure.encryption import ENCODING, PLACE, AesGcm
 from perdure.errors import SettingsError
 from perdure.hosting.codec import payload_codec
 from perdure.hosting.connection import data_converter
+from perdure.queries.media_store import MediaStore, encode_again, walk_files
+from perdure.runs.ledger import LEDGER_WORKFLOW, ledger_id
 from perdure.runs.wire import DECIDE
-from tests.support import DONE, Harness, agent, harness, perdure
+from tests.support import DONE, Harness, agent, harness, new_namespace, perdure
 from tests.timeouts import HANG
+from tests.workflows.test_session import desk, idles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -336,3 +339,76 @@ async def test_r24_9_the_command_lists_the_keys_that_histories_need(
     assert "encrypts" in rows["new"]
     assert "decrypts" in rows["old"]
     assert "can be taken out" in rows["unused"]
+
+
+async def test_r24_9_sessions_segments_ledgers_and_files_go_on_under_the_newest_key(
+    dev_server: WorkflowEnvironment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.encryption:aes_gcm")
+    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path))
+    monkeypatch.setenv("PERDURE_STORAGE_THRESHOLD", "2000")
+    address = dev_server.client.service_client.config.target_host
+    file = Media(data=b"\x89PNG\r\n\x1a\n" + b"0" * 100, name="a.png")
+
+    def speak(_: Any) -> Any:
+        return {"calls": [], "output": "yes"}
+
+    monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(OLD))
+    namespace = await new_namespace(dev_server.client)
+    old = await Client.connect(address, namespace=namespace, data_converter=data_converter())
+    async with desk(dev_server, speak, client=old) as (session, it):
+        queue, tenant = it.task_queue, f"tenant-{session.key}"
+        await session.reply(await session.send("x" * 40_000, sender="ann", id="first", files=[file]), HANG)
+        for _ in range(10):
+            await session.reply(await session.send("y" * 8_000, sender="ann"), HANG)
+        await session.new(sender="ann")
+        for _ in range(11):
+            await session.reply(await session.send("z", sender="ann", mode="followup"), HANG)
+        await idles(session)
+        entries = await session.read_entries()
+        assert (await session.show()).archived_through
+        await it.client.start_workflow(LEDGER_WORKFLOW, {"tenant": tenant}, id=ledger_id(tenant), task_queue=queue)
+    monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW | OLD))
+    client = await Client.connect(address, namespace=namespace, data_converter=data_converter())
+    api = Perdure(client, task_queue=queue)
+    query = f"TaskQueue = '{queue}' AND ExecutionStatus = 'Running'"
+
+    async def until(condition: Callable[[dict[str, int]], bool]) -> None:
+        """Return once the index, which is a moment late, has these uses of keys by open executions."""
+        async with asyncio.timeout(HANG):
+            while True:
+                if condition({each.key: each.open for each in await api.key_uses(query)}):
+                    return
+                await asyncio.sleep(0.1)
+
+    async with harness(client, [], speak, task_queue=queue):
+        await until(lambda uses: uses.get("old", 0) >= 3)
+        mine = [each async for each in client.list_workflows(query)]
+        report = await api.rewrite_keys()
+        assert (report.key, report.files) == ("new", 1)
+        assert not {each.id for each in mine} & {*report.remaining}
+        await until(lambda uses: {key for key in uses if key} == {"new"})
+        assert (await api.rewrite_keys()).files == 0
+    # What goes on needs the old key no more.
+    monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW))
+    later = await Client.connect(address, namespace=namespace, data_converter=data_converter())
+    async with harness(later, [], speak, task_queue=queue):
+        again = Perdure(later, task_queue=queue)
+        restored = again.session(session.key, tenant="acme")
+        assert await restored.read_entries() == entries
+        value: Any = {"_media": file.digest, "type": file.type, "bytes": file.size, "name": file.name}
+        assert (await again.load_media(value, tenant="acme")).read() == file.read()
+        assert await restored.ask("again", sender="ann", timeout=HANG) == "yes"
+
+
+async def test_r24_9_a_file_whose_key_is_gone_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PERDURE_CODEC", "perdure.encryption:aes_gcm")
+    monkeypatch.setenv("PERDURE_STORAGE", str(tmp_path))
+    monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(OLD))
+    await MediaStore(data_converter()).save([Media(data=b"a,b", name="a.csv")])
+    before = [stored async for stored in walk_files(data_converter())]
+    monkeypatch.setenv("PERDURE_CODEC_KEYS", json.dumps(NEW))
+    converter = data_converter()
+    found = [await encode_again(converter, name, payload) async for name, payload in walk_files(converter)]
+    assert found == [False]
+    assert [stored async for stored in walk_files(converter)] == before
