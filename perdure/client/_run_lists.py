@@ -106,10 +106,20 @@ def names_attribute(error: RPCError) -> bool:
 async def walk_runs(client: Client, selection: Selection, limit: int | None = None) -> AsyncGenerator[ListedRun, None]:
     """Runs over all pages, at most `limit`. Raises `RunError`."""
     try:
-        async for run in client.list_workflows(selection.text(), limit=limit):
+        async for run in _selected(client, selection, limit):
             yield await _row(run)
     except RPCError as error:
         raise _refusal(client, error) from None
+
+
+async def _selected(client: Client, selection: Selection, limit: int | None = None) -> AsyncIterator[WorkflowExecution]:
+    left = limit
+    async for run in client.list_workflows(selection.text()):
+        if left == 0:
+            return
+        if selection.takes(run.parent_id):
+            yield run
+            left = None if left is None else left - 1
 
 
 async def list_runs(client: Client, selection: Selection, *, size: int, page: str | None = None) -> RunPage:
@@ -184,6 +194,8 @@ async def _session(found: WorkflowExecution) -> ListedSession:
 async def count_runs(client: Client, selection: Selection) -> int:
     """Return the number of runs. Raises `RunError`."""
     try:
+        if selection.outermost:
+            return sum([1 async for _ in _selected(client, selection)])
         return (await client.count_workflows(selection.text())).count
     except RPCError as error:
         raise _refusal(client, error) from None
@@ -264,7 +276,7 @@ async def act_on_all(run_ids: Sequence[str], act: Callable[[str], Awaitable[None
 
 
 async def _running(client: Client, selection: Selection) -> AsyncIterator[WorkflowExecution]:
-    async for run in client.list_workflows(selection.text()):
+    async for run in _selected(client, selection):
         # A query of the user's own may reach beyond what it is joined with.
         if run.status == WorkflowExecutionStatus.RUNNING and run.workflow_type == AGENT_WORKFLOW:
             yield run

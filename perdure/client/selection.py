@@ -23,7 +23,7 @@ from perdure.runs.wire import (
     WAITING_ATTRIBUTE,
     RunStatus,
 )
-from perdure.sessions.wire import digest
+from perdure.sessions.wire import SESSION_PREFIX, digest
 from perdure.values.json import Json, JsonObject, shorten
 
 STATUSES: Final = {
@@ -67,7 +67,7 @@ class Selection:
     query: str | None = None
     """More, in the language of Temporal's lists."""
     outermost: bool = False
-    """No run of a delegate."""
+    """No run of a delegate, nor of an evaluation."""
     schedule: str | None = None
     """The name of the schedule that started them; of the `tenant`'s, if one is named."""
     version: str | None = None
@@ -77,6 +77,13 @@ class Selection:
     def empty(self) -> bool:
         """Whether it selects all runs."""
         return self == Selection(outermost=self.outermost)
+
+    def takes(self, parent_id: str | None) -> bool:
+        """Whether a run that the query finds is selected. `parent_id`: the workflow that started it.
+
+        The query cannot name the difference of a session from a run of that session, which starts delegates.
+        """
+        return not (self.outermost and "/" in (parent_id or ""))
 
     def text(self, now: datetime | None = None, *, workflow_type: str = AGENT_WORKFLOW) -> str:
         """Return the query for Temporal's visibility. Raises `RunError` for an invalid status or time.
@@ -108,7 +115,7 @@ class Selection:
         if self.waiting:
             parts.append(f"{WAITING_ATTRIBUTE} > 0")
         if self.outermost:
-            parts.append("ParentWorkflowId IS NULL")
+            parts.append(f"(ParentWorkflowId IS NULL OR ParentWorkflowId STARTS_WITH '{SESSION_PREFIX}')")
         if self.schedule is not None:
             parts.append(f"{SCHEDULE_ATTRIBUTE} = {quoted(schedule_id(self.schedule, self.tenant or ''))}")
         if self.query is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -52,6 +54,34 @@ def load_evaluators(
         raise SettingsError(f"evaluators: {clip(' '.join(str(error).split()), 500)}") from None
 
 
+@dataclasses.dataclass(repr=False)
+class _OffLoop(Evaluator[Any, Any, Any]):
+    """An evaluator whose own code runs in a thread, so that the worker goes on while it computes or waits."""
+
+    inner: Evaluator[Any, Any, Any]
+
+    def evaluate(self, ctx: EvaluatorContext[Any, Any, Any]) -> Any:
+        return self.inner.evaluate(ctx)
+
+    async def evaluate_async(self, ctx: EvaluatorContext[Any, Any, Any]) -> Any:
+        if type(self.inner).evaluate_async is not Evaluator.evaluate_async:
+            return await self.inner.evaluate_async(ctx)
+        output = await asyncio.to_thread(self.inner.evaluate, ctx)
+        return await output if inspect.isawaitable(output) else output
+
+    def get_default_evaluation_name(self) -> str:
+        return self.inner.get_default_evaluation_name()
+
+    def get_evaluator_version(self) -> str | None:
+        return self.inner.get_evaluator_version()
+
+    def as_spec(self) -> Any:
+        return self.inner.as_spec()
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+
 def span_tree(view: RunView) -> SpanTree:
     """Return the run as a tree of spans, with the names of OpenTelemetry's conventions for agents.
 
@@ -95,7 +125,7 @@ async def score_run(
 ) -> RunScore:
     """Return the score of a run. `case`: the case that it belongs to. `seconds`: the time that it took.
 
-    An evaluator that raises is a problem of the score, never an error of this function.
+    An evaluator that raises is a problem of the score, never an error of this function. `evaluate` without `async` runs in a thread.
 
     ```python
     score = await score_run(await run.view(), None, [MaxCost(0.05)])
@@ -106,7 +136,7 @@ async def score_run(
         inputs=None if case is None else case.inputs,
         expected_output=None if case is None else case.expected_output,
         metadata=None if case is None else case.metadata,
-        evaluators=[*evaluators],
+        evaluators=[_OffLoop(each) for each in evaluators],
     )
     usage = view.usage
     metrics = {"requests": view.requests, "tokens": usage.tokens} | ({} if usage.cost is None else {"cost": usage.cost})

@@ -8,6 +8,7 @@ import pytest
 
 from perdure.client.selection import Selection, read_since
 from perdure.errors import RunError
+from perdure.sessions.wire import session_id
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 ALL = "WorkflowType = 'Agent' AND ExecutionStatus != 'ContinuedAsNew'"
@@ -26,12 +27,22 @@ ALL = "WorkflowType = 'Agent' AND ExecutionStatus != 'ContinuedAsNew'"
         (Selection(since="2h"), " AND StartTime >= '2026-11-21T10:00:00+00:00'"),
         (Selection(sender="a", tenant="b"), " AND PerdureSender = 'a' AND PerdureTenant = 'b'"),
         (Selection(reason="deadline", waiting=True), " AND PerdureStopReason = 'deadline' AND PerdureWaiting > 0"),
-        (Selection(query="A OR B", outermost=True), " AND ParentWorkflowId IS NULL AND (A OR B)"),
+        (
+            Selection(query="A OR B", outermost=True),
+            " AND (ParentWorkflowId IS NULL OR ParentWorkflowId STARTS_WITH 'session-') AND (A OR B)",
+        ),
         (Selection("x" * 300), f" AND PerdureAgent = '{'x' * 200}'"),
     ],
 )
 def test_a_selection_is_a_query(selection: Selection, query: str) -> None:
     assert selection.text(NOW) == ALL + query
+
+
+def test_a_run_of_a_session_is_outermost_and_one_that_a_run_starts_is_not() -> None:
+    session = session_id("", "talk")
+    starters = [None, session, f"{session}/1", f"{session}/1/1.0", "order-17/1.0"]
+    assert [Selection(outermost=True).takes(each) for each in starters] == [True, True, False, False, False]
+    assert all(Selection().takes(each) for each in starters)
 
 
 @pytest.mark.parametrize(

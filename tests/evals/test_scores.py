@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +27,7 @@ from perdure.models.usage import RunUsage
 from perdure.plan import Approval
 from perdure.runs.evaluation import EvaluationCase
 from perdure.runs.wire import CallView, RunView
+from tests.timeouts import HANG
 
 
 def call(id: str, tool: str, status: str = "done", at: str = "2026-01-01T00:00:00+00:00", **more: Any) -> CallView:
@@ -133,6 +136,23 @@ async def test_an_evaluator_that_raises_is_a_problem_of_the_score() -> None:
         ["Broken: ConnectionError: the judge of run is away"],
     )
     assert not score.passed
+
+
+@dataclass
+class Waits(Evaluator[Any, Any, Any]):
+    """An evaluator without `async` that waits for something."""
+
+    def evaluate(self, ctx: EvaluatorContext[Any, Any, Any]) -> bool:
+        return FREED.wait(HANG) and run_of(ctx) is VIEW
+
+
+FREED = threading.Event()
+
+
+async def test_an_evaluator_that_waits_does_not_hold_up_the_worker() -> None:
+    scoring = asyncio.create_task(score_run(VIEW, None, [Waits(), Polite()]))
+    asyncio.get_running_loop().call_later(0.01, FREED.set)
+    assert (await scoring).assertions == {"Waits": True, "kind": True}
 
 
 def test_names_and_arguments_are_checked() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from pathlib import Path
@@ -14,8 +15,9 @@ from perdure import Agent, Perdure, Selection, tool
 from perdure.client.approvals import decide
 from perdure.client.what_if import what_if
 from perdure.hosting.model_client import ModelClient
-from perdure.runs.what_if import Change, RunReport
+from perdure.runs.what_if import Change, RunReport, WhatIfReport
 from tests.support import DONE, agent, harness, perdure
+from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -142,6 +144,21 @@ async def test_r22_2_a_delegate_a_loop_and_an_approval_in_a_loop(dev_server: Wor
     assert [each.tool for each in report.approvals_added] == ["refund"] * 3
     assert report.unknown_from is None
     assert ruled.refused
+
+
+async def test_r22_2_runs_of_sessions_are_selected_as_others_are(dev_server: WorkflowEnvironment) -> None:
+    name = f"what-if-{uuid.uuid4().hex[:6]}"
+    async with harness(dev_server.client, [look, refund, note], [{"calls": PLAN, "output": None}, DONE]) as it:
+        client = Perdure(it.client, task_queue=it.task_queue)
+        talk = client.session(name, agent=Agent.of(agent("look", "refund", "note", **NEVER) | {"name": name}))
+        await talk.ask("Refund order 17.", sender="ann")
+        selected, report = Selection(agent=name, outermost=True), WhatIfReport()
+        async with asyncio.timeout(HANG):
+            while not report.runs:  # lists follow a moment later
+                report = await client.what_if(selected, policy={"ask": "unsafe"})
+        counted = await client.count_runs(selected)
+    assert [run.run_id.rpartition("/")[0] for run in report.runs] == [talk.id]
+    assert (counted, report.added) == (1, 2)
 
 
 async def test_r22_2_the_command_prints_a_table_and_json(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
