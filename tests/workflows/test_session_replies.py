@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from temporalio.api.testservice.v1 import LockTimeSkippingRequest, UnlockTimeSkippingRequest
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent, Perdure, Reply, hook, refuse, tool
@@ -175,6 +176,27 @@ async def test_a_worker_that_is_shut_down_costs_no_reply(dev_server: WorkflowEnv
         bounds = (each.schedule_to_close_timeout, each.schedule_to_start_timeout)
         assert [bound.ToSeconds() for bound in bounds] == [0, 0]
         assert each.retry_policy.maximum_attempts == 6
+
+
+async def test_r24_2_a_reply_waits_for_a_worker_for_as_long_as_there_is_none(time_skipping: WorkflowEnvironment) -> None:
+    first, second = Channel(), Channel()
+    first.hold = asyncio.Event()
+    test_service = time_skipping.client.service_client.test_service
+    # This server would keep a task for the worker that remembers the session.
+    async with chat(time_skipping, first, grace=0.1, cached_workflows=0) as (session, it):
+        receipt = await session.send("hello", sender="ann", route="chat")
+        await first.until_tried(1)
+    began = await time_skipping.get_current_time()
+    passing, locks = asyncio.create_task(time_skipping.sleep(600)), 0
+    while not (await asyncio.wait({passing}, timeout=0.5))[0]:  # what nobody takes locks the server's time
+        await test_service.unlock_time_skipping(UnlockTimeSkippingRequest())
+        locks += 1
+    for _ in range(locks):
+        await test_service.lock_time_skipping(LockTimeSkippingRequest())
+    assert (await time_skipping.get_current_time() - began).total_seconds() >= 600
+    async with harness(it.client, [], [], task_queue=it.task_queue, registry=having(second)):
+        (kept,) = await until_settled(session, 1)
+    assert (kept["status"], list(second.taken)) == ("delivered", [f"{receipt.run_id}/1"])
 
 
 async def test_of_what_fails_for_good_nobody_knows_whether_it_has_arrived(time_skipping: WorkflowEnvironment) -> None:
