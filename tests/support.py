@@ -10,11 +10,11 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pytest
 import pytest_asyncio
@@ -29,6 +29,7 @@ from temporalio.testing import WorkflowEnvironment
 
 from perdure.activities.registry import Registry
 from perdure.client.run_operations import AgentHandle, fetch_run, start_run
+from perdure.errors import NoWorkerError
 from perdure.hooks.decorator import hook_functions
 from perdure.hosting import logs
 from perdure.hosting.server import embedded_server
@@ -44,6 +45,7 @@ from tests.timeouts import HANG
 ROOT = Path(__file__).parents[1]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DONE: dict[str, Any] = {"calls": [], "output": {"ok": True}}
+T = TypeVar("T")
 
 
 def agent(*tools: str | dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -126,7 +128,15 @@ class Harness:
                 await asyncio.sleep(0.02)
 
     async def view(self, run_id: str) -> RunView:
-        return await fetch_run(self.client, run_id)
+        return await answered(lambda: fetch_run(self.client, run_id))
+
+
+async def answered(question: Callable[[], Awaitable[T]]) -> T:
+    """Return the answer of a worker that is there: a busy machine may take longer than a query waits."""
+    async with asyncio.timeout(HANG):
+        while True:
+            with contextlib.suppress(NoWorkerError):
+                return await question()
 
 
 def impatient(events: int, size: int = 4_194_304) -> Callable[..., AsyncIterator[WorkflowEnvironment]]:

@@ -127,6 +127,19 @@ def test_no_import_reaches_into_the_private_module_of_another_package() -> None:
     assert wrong == []
 
 
+def test_no_client_of_a_test_gives_up_after_five_seconds() -> None:
+    """HTTPX's default: too few for a busy machine."""
+    found = [
+        f"{path.relative_to(ROOT)}:{call.lineno}"
+        for path in (ROOT / "tests").rglob("*.py")
+        if path.parent.name != "clients"  # some are programs of their own
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) in ("httpx2.AsyncClient", "httpx2.Client")
+        if not {"timeout", None} & {keyword.arg for keyword in call.keywords}
+    ]
+    assert found == []
+
+
 NAMED_TYPE = re.compile(r"`([A-Z][a-z]+[A-Za-z]*)(?:\.[A-Za-z_.]+)?`")
 
 

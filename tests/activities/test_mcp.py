@@ -800,7 +800,7 @@ async def test_an_answer_over_http_has_its_bounds(head: str) -> None:
     allowed = mcp_connection.ServerAllowance(lambda: None)
     async with (
         served,
-        httpx2.AsyncClient(transport=mcp_connection.BoundedTransport(allowed)) as http,
+        httpx2.AsyncClient(transport=mcp_connection.BoundedTransport(allowed), timeout=HANG) as http,
         asyncio.timeout(HANG),
     ):
         with pytest.raises(

@@ -30,7 +30,7 @@ def hidden(page: str) -> dict[str, str]:
 
 
 async def signed_in(address: str, token: str) -> httpx2.AsyncClient:
-    browser = httpx2.AsyncClient(base_url=address, follow_redirects=True)
+    browser = httpx2.AsyncClient(base_url=address, follow_redirects=True, timeout=HANG)
     page = await browser.post("/sign-in", data={"token": token, "back": "/inbox/"})
     assert page.status_code == 200
     assert str(page.url) == f"{address}/inbox/"

@@ -25,6 +25,7 @@ from perdure.pages.adapter import pages, sign_in
 from perdure.testing.scripted_model import ChatRequest, Turn, refusal
 from tests.gateway.openai_support import SHOPPER, WEATHER, door, says
 from tests.gateway.support import gateway
+from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TOOLS: Any = [WEATHER]
@@ -378,7 +379,7 @@ async def test_what_a_client_carries_out_is_no_question_to_people(
         assert "perdure a" not in shown
         async with (
             gateway(dev_server.client, [sign_in, pages], task_queue=it.it.task_queue, **it.given) as site,
-            httpx2.AsyncClient(base_url=site.address, headers={"Origin": site.address}) as browser,
+            httpx2.AsyncClient(base_url=site.address, headers={"Origin": site.address}, timeout=HANG) as browser,
         ):
             await browser.post("/sign-in", data={"token": it.tokens[0]})
             page = await browser.get(f"/runs/{quote(str(view.run_id), safe='')}")

@@ -140,7 +140,10 @@ async def test_no_token_is_in_any_log(dev_server: WorkflowEnvironment, tmp_path:
     (token,) = write_tokens(tmp_path / "tokens.json", ("acme", "ann", ["*"]))
     wrong = "perdure_00000000_" + "w" * 43
     words = ["--agents", str(folder), "--tokens", "tokens.json", "--log-level", "debug", "--log-payloads"]
-    async with program(dev_server, tmp_path, *words) as it, httpx2.AsyncClient(base_url=it.address) as http:
+    async with (
+        program(dev_server, tmp_path, *words) as it,
+        httpx2.AsyncClient(base_url=it.address, timeout=HANG) as http,
+    ):
         for headers in (bearer(token), bearer(wrong), {"Authorization": f"Basic {token}"}, {"X-Api-Key": token}):
             await http.get("/v1/agents", headers=headers)
             await http.get("/v1/runs/none", headers=headers)

@@ -67,7 +67,10 @@ async def test_whoever_knows_the_token_reads_and_writes(monkeypatch: pytest.Monk
     gone = await sealed("y" * 400_000)
     for file in set(files(tmp_path)) - kept:
         file.unlink()
-    async with serving(CodecServer(data_converter(), TOKEN, UI).app) as address, httpx2.AsyncClient() as asking:
+    async with (
+        serving(CodecServer(data_converter(), TOKEN, UI).app) as address,
+        httpx2.AsyncClient(timeout=HANG) as asking,
+    ):
         for path in ("/decode", "/default/decode", "/download"):
             answer = await asking.post(address + path, json=written(small, PLAIN, large, gone), headers=BEARER)
             first, second, third, fourth = read(answer)
@@ -80,7 +83,10 @@ async def test_whoever_knows_the_token_reads_and_writes(monkeypatch: pytest.Monk
 
 async def test_nobody_else_does() -> None:
     body = written(await sealed("a word"))
-    async with serving(CodecServer(data_converter(), TOKEN, UI).app) as address, httpx2.AsyncClient() as asking:
+    async with (
+        serving(CodecServer(data_converter(), TOKEN, UI).app) as address,
+        httpx2.AsyncClient(timeout=HANG) as asking,
+    ):
 
         async def status(**options: Any) -> int:
             answer = await asking.post(f"{address}/decode", **{"json": body, **options})
@@ -119,13 +125,16 @@ async def test_nobody_else_does() -> None:
 
 async def test_a_browser_signs_in_and_guessing_ends_soon() -> None:
     body = written(await sealed("a word"))
-    async with serving(CodecServer(data_converter(), TOKEN, UI).app) as address, httpx2.AsyncClient() as browser:
+    async with (
+        serving(CodecServer(data_converter(), TOKEN, UI).app) as address,
+        httpx2.AsyncClient(timeout=HANG) as browser,
+    ):
         assert (await browser.post(f"{address}/sign-in", data={"token": "no"})).status_code == 401
         signed = await browser.post(f"{address}/sign-in", data={"token": TOKEN})
         cookie = signed.headers["set-cookie"].lower()
         assert (signed.status_code, "httponly" in cookie, "samesite=strict" in cookie) == (303, True, True)
         assert TOKEN not in cookie
-        async with httpx2.AsyncClient() as stranger:
+        async with httpx2.AsyncClient(timeout=HANG) as stranger:
             guesses = [
                 (await stranger.post(f"{address}/sign-in", data={"token": str(guess)})).status_code
                 for guess in range(FREE_GUESSES + 3)

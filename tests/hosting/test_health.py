@@ -42,7 +42,7 @@ async def test_a_worker_is_ready_while_it_polls(dev_server: WorkflowEnvironment)
     port = free_port()
     worker = build_worker(dev_server.client, registry([]), task_queue=uuid.uuid4().hex)
     health = Health(dev_server.client, worker)
-    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http, health.served(port):
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=HANG) as http, health.served(port):
 
         async def ask(path: str, method: str = "GET") -> tuple[int, str]:
             answer = await http.request(method, path)
@@ -116,7 +116,7 @@ async def test_dev_serves_health_and_metrics_as_a_worker_does(tmp_path: Path) ->
     )
     try:
         assert process.stderr is not None
-        async with asyncio.timeout(HANG), httpx2.AsyncClient() as http:
+        async with asyncio.timeout(HANG), httpx2.AsyncClient(timeout=HANG) as http:
             while b"connected: polls" not in (line := await process.stderr.readline()):
                 assert line, "it ended"
             assert (await http.get(f"http://127.0.0.1:{health}/readyz")).text == "ready\n"

@@ -114,7 +114,7 @@ async def running(images: Images, environment: dict[str, str], agents: Path, *wo
 
 
 async def answers(address: str) -> None:
-    async with asyncio.timeout(HANG), httpx2.AsyncClient() as client:
+    async with asyncio.timeout(HANG), httpx2.AsyncClient(timeout=HANG) as client:
         while True:
             try:
                 if (await client.get(address)).status_code == 200:

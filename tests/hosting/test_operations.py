@@ -176,7 +176,7 @@ async def test_an_inbox_page_that_stands_open_asks_no_run(dev_server: WorkflowEn
     async with harness(dev_server.client, [remove], []) as it:
         handle = await it.start(removing(*paths))
         await until_listed(dev_server.client, {handle.id})
-        async with serving(inbox_app(Perdure(client), Guards(None))) as url, httpx2.AsyncClient() as http:
+        async with serving(inbox_app(Perdure(client), Guards(None))) as url, httpx2.AsyncClient(timeout=HANG) as http:
             page = {"run": handle.id, "call": unlisted}
             assert "data-gone" not in (await http.get(f"{url}/list", params=page)).text
             await decide(dev_server.client, handle.id, {"call": unlisted, "decision": "reject"})

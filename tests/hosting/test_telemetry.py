@@ -133,7 +133,7 @@ async def test_one_trace_per_run_with_a_span_for_each_request_and_call(
         options = ("--log-format", "json", "--log-level", "debug", "--health-port", str(health))
         async with worker_process(tmp_path, queue, "--metrics", f"127.0.0.1:{port}", *options, env=env) as log:
             ran = await perdure("run", path, "--json", "--task-queue", queue, env=env)
-            async with httpx2.AsyncClient() as http:
+            async with httpx2.AsyncClient(timeout=HANG) as http:
                 text = (await http.get(f"http://127.0.0.1:{port}/metrics")).text
                 ready = await http.get(f"http://127.0.0.1:{health}/readyz")
     assert (ready.status_code, ready.text) == (200, "ready\n")

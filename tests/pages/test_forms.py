@@ -79,7 +79,7 @@ async def test_every_form_comes_from_a_page_that_this_browser_was_shown(
         routes = [*pages(at.gateway).routes, *sign_in(at.gateway).routes]
         posted = {getattr(route, "path", "") for route in routes if "POST" in (getattr(route, "methods", None) or ())}
         assert {path.replace("{key:path}", "k").replace("{id:path}", "r") for path in posted} == {*FORMS, "/sign-in"}
-        async with httpx2.AsyncClient(base_url=at.address, headers=bearer(ann)) as other:
+        async with httpx2.AsyncClient(base_url=at.address, headers=bearer(ann), timeout=HANG) as other:
             foreign = csrf_of((await other.get("/conversations")).text)
         await at.http.get("/conversations", headers=bearer(ann))
         for path in FORMS:

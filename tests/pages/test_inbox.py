@@ -193,10 +193,10 @@ async def test_who_may_decide(server: WorkflowEnvironment, browser: Browser) -> 
     assert (refused.code, "require a token" in one_line(refused.err)) == (2, True)
     async with waiting(server, plan("/guarded"), asking(), "1.0") as (it, run_id):
         form = {"run": run_id, "call": "1.0", "action": "approve"}
-        async with inbox(server) as address, httpx2.AsyncClient() as http:
+        async with inbox(server) as address, httpx2.AsyncClient(timeout=HANG) as http:
             forged = await http.post(f"{address}/decide", data=form | {"csrf": "0" * 64})
             rebound = await http.get(address, headers={"Host": "evil.example"})
-        async with inbox(server, "--token", "s3cret") as address, httpx2.AsyncClient() as http:
+        async with inbox(server, "--token", "s3cret") as address, httpx2.AsyncClient(timeout=HANG) as http:
             pages = [await http.get(f"{address}{path}") for path in ("/", "/list", "/events")]
             strange = await http.post(f"{address}/decide", data=form)
             bearer = await http.get(address, headers={"Authorization": "Bearer s3cret"})

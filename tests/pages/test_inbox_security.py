@@ -50,7 +50,7 @@ async def pages(
     """A browser on the inbox, without a browser."""
     guards = Guards(token) if clock is None else Guards(token, clock)
     transport = httpx2.ASGITransport(app=inbox_app(Perdure(server.client), guards))
-    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=HANG) as http:
         yield http
 
 

@@ -27,6 +27,7 @@ from perdure.hosting.oidc import OidcConfig
 from perdure.hosting.settings import changed, load
 from perdure.pages.adapter import pages, sign_in
 from tests.gateway.support import Served, gateway, write_tokens
+from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -142,7 +143,7 @@ async def test_a_sign_in_ends_and_its_cookie_is_nobody_elses(dev_server: Workflo
         guards._clock = clock
         assert (await it.http.get("/inbox/")).status_code == 200
         cookie = it.http.cookies["perdure_signed_in"]
-        async with httpx2.AsyncClient(base_url=it.address) as other:
+        async with httpx2.AsyncClient(base_url=it.address, timeout=HANG) as other:
             for sent, status in ((cookie, 200), (cookie[:-1] + ("0" if cookie[-1] != "0" else "1"), 401)):
                 found = await other.get("/inbox/", headers={"Cookie": f"perdure_signed_in={sent}"})
                 assert found.status_code == status
@@ -184,7 +185,7 @@ async def test_a_foreign_signature_lets_nobody_in(dev_server: WorkflowEnvironmen
 async def test_a_callback_counts_once_in_the_browser_that_began(dev_server: WorkflowEnvironment) -> None:
     async with provided(dev_server.client) as (it, provider):
         query = await begin(it, provider)
-        async with httpx2.AsyncClient(base_url=it.address) as other:
+        async with httpx2.AsyncClient(base_url=it.address, timeout=HANG) as other:
             stolen = await other.get("/sign-in/callback", params={"code": "c", "state": query["state"]})
         assert stolen.status_code == 400
         assert "began in another browser" in stolen.text

@@ -178,7 +178,9 @@ async def test_a_worker_that_is_shut_down_costs_no_reply(dev_server: WorkflowEnv
         assert each.retry_policy.maximum_attempts == 6
 
 
-async def test_r24_2_a_reply_waits_for_a_worker_for_as_long_as_there_is_none(time_skipping: WorkflowEnvironment) -> None:
+async def test_r24_2_a_reply_waits_for_a_worker_for_as_long_as_there_is_none(
+    time_skipping: WorkflowEnvironment,
+) -> None:
     first, second = Channel(), Channel()
     first.hold = asyncio.Event()
     test_service = time_skipping.client.service_client.test_service

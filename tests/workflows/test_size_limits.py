@@ -23,7 +23,7 @@ from perdure.runs.wire import AGENT_WORKFLOW, RUN_QUERY, WAITING_QUERY, RunInput
 from perdure.testing.scripted_model import ChatRequest
 from perdure.values.json import Packed, loads
 from tests.soak import share
-from tests.support import DONE, Harness, agent, harness, impatient
+from tests.support import DONE, Harness, agent, answered, harness, impatient
 from tests.timeouts import HANG
 from tests.workflows.test_delegates import parts, save
 
@@ -209,8 +209,8 @@ async def test_r18_3_an_output_that_wires_two_large_values(dev_server: WorkflowE
     async with harness(dev_server.client, [make], [DONE]) as it:
         handle = await ended(it, document)
         view = await it.view(handle.id)
-        whole: Any = loads(await read_value(it.client, handle.id, "output"))
-        call: Any = loads(await read_value(it.client, handle.id, "0.1"))
+        whole: Any = loads(await answered(lambda: read_value(it.client, handle.id, "output")))
+        call: Any = loads(await answered(lambda: read_value(it.client, handle.id, "0.1")))
         assert await troubles(it.client, handle) == []
     assert view.status == "completed"
     assert [len(text) < 1_000_000 for text in view.output["both"]] == [True, True]
@@ -299,7 +299,7 @@ async def test_r18_3_three_hundred_large_calls_wait_for_a_person(dev_server: Wor
                     break
                 await asyncio.sleep(0.1)  # a run can only be looked at
         view: RunView = await handle.query(RUN_QUERY, result_type=RunView)
-        whole: Any = loads(await read_value(it.client, handle.id, "1.8"))
+        whole: Any = loads(await answered(lambda: read_value(it.client, handle.id, "1.8")))
         await handle.terminate()
     assert {one.cut for one in waiting} == {True}
     assert len(view.waiting) == 300
@@ -330,7 +330,7 @@ async def test_r18_4_a_loop_keeps_the_results_that_there_is_room_for(
     async with harness(dev_server.client, [make], script, agents=save(tmp_path, MAKER)) as it:
         handle = await ended(it, agent({"name": "all", "_delegate": "maker"}))
         view = await it.view(handle.id)
-        every: Any = loads(await read_value(it.client, handle.id, "†state.all"))
+        every: Any = loads(await answered(lambda: read_value(it.client, handle.id, "†state.all")))
         assert await troubles(it.client, handle) == []
     kept = [each for each in every if isinstance(each, str)]
     assert (view.status, len(every), len(kept)) == ("completed", 8, 5)

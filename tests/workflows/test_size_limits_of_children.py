@@ -18,7 +18,7 @@ from perdure.runs.wire import RunInput
 from perdure.values.json import Json, loads
 from perdure.values.limits import INLINE_INPUT
 from perdure.values.sizes import Sizes
-from tests.support import DONE, agent, harness
+from tests.support import DONE, agent, answered, harness
 from tests.timeouts import HANG
 from tests.workflows.test_delegates import parts, save
 from tests.workflows.test_size_limits import ended, make, risky, troubles
@@ -64,8 +64,8 @@ async def test_r6_9_a_delegates_output_that_was_cut_is_an_error_of_its_call(
     async with harness(dev_server.client, [make], script, agents=save(tmp_path, TWO_TEXTS)) as it:
         handle = await ended(it, agent(HAVE | {"_delegate": "two"}))
         view = await it.view(handle.id)
-        whole: Any = loads(await read_value(it.client, f"{handle.id}/1.0", "output"))
-        kept: Any = loads(await read_value(it.client, handle.id, "†state.whole"))
+        whole: Any = loads(await answered(lambda: read_value(it.client, f"{handle.id}/1.0", "output")))
+        kept: Any = loads(await answered(lambda: read_value(it.client, handle.id, "†state.whole")))
         assert await troubles(it.client, handle) == []
     assert [call.status for call in view.calls] == ["failed", "done"]
     error = view.calls[0].error or {}
@@ -178,7 +178,7 @@ async def test_r18_2_what_many_delegates_read_goes_by_reference(
         handle = await ended(it, agent("make", *tools))
         view = await it.view(handle.id)
         events = (await handle.fetch_history()).events
-        given: Any = loads(await read_value(it.client, handle.id, "†state.given"))
+        given: Any = loads(await answered(lambda: read_value(it.client, handle.id, "†state.given")))
         assert await troubles(it.client, handle) == []
     assert view.status == "completed"
     assert len(given) == 1_500_000

@@ -16,7 +16,7 @@ from perdure.client.run_operations import AgentHandle, read_value
 from perdure.testing.scripted_model import ChatRequest, Turn
 from perdure.values.json import loads
 from perdure.values.limits import MAX_PAYLOAD
-from tests.support import DONE, agent, harness, impatient
+from tests.support import DONE, agent, answered, harness, impatient
 from tests.timeouts import HANG
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -53,7 +53,7 @@ async def test_r6_8_a_long_run_continues_as_new_with_nothing_lost(impatient_serv
         handle = await it.start(agent("echo", config=config))
         result = await handle.result()
         view = await it.view(handle.id)
-        earliest: Any = loads(await read_value(it.client, handle.id, "1.9"))
+        earliest: Any = loads(await answered(lambda: read_value(it.client, handle.id, "1.9")))
         first = await it.client.get_workflow_handle(handle.id, run_id=handle.first_execution_run_id).fetch_history()
         last = await it.client.get_workflow_handle(handle.id).fetch_history()
     assert first.events[-1].HasField("workflow_execution_continued_as_new_event_attributes")
