@@ -254,3 +254,31 @@ def test_r20_1_the_phase_of_a_text_goes_back_with_its_calls() -> None:
     assert extras.message == {"message_phase": {"phase": "commentary"}}
     body = write_request("openai-responses:gpt-5", "gpt-5", {"messages": CALLED})
     assert {"role": "assistant", "content": "I add.", "phase": "commentary"} in body["input"]
+
+
+GEMINI: Final = (
+    *("gemini-2.0-flash", "gemini-2.5-flash", "gemini-2.5-pro", "gemini-2.5-flash-image", "gemini-3-pro-preview"),
+    *("gemini-3.1-pro-preview", "gemini-3.7-flash", "gemini-4-argon", "gemini-flash-latest", "gemma-3-27b-it"),
+)
+
+
+@pytest.mark.parametrize("effort", ["none", "minimal", "low", "medium", "high", "xhigh", "max"])
+def test_r20_1_the_thinking_of_gemini_models_is_what_others_have_verified(effort: str) -> None:
+    profiles = pytest.importorskip("pydantic_ai.profiles.google")
+    for name in GEMINI:
+        profile = profiles.google_model_profile(name)
+        assert capabilities_of(f"google:{name}").thinking == profile["supports_thinking"], name
+        config = write_request(f"google:{name}", name, {**CHAT, "reasoning_effort": effort}).get("generationConfig", {})
+        sent = config.get("thinkingConfig")
+        assert (sent is not None) == profile["supports_thinking"], name
+        if sent is None:
+            continue
+        assert ("thinkingLevel" in sent) == profile["google_supports_thinking_level"], name
+        if "thinkingLevel" in sent:
+            known = profile.get("google_thinking_levels", profiles.GOOGLE_THINKING_LEVELS)
+            assert sent["thinkingLevel"] in known or (effort, name) == (
+                "medium",
+                "gemini-3-pro-preview",
+            )  # not served now
+        else:
+            assert sent["thinkingBudget"] > 0 or not profile["thinking_always_enabled"], name

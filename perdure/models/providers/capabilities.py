@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Final, Literal, get_args
 
 from perdure.models.model_names import Provider, parse_model
+from perdure.models.providers import google
 from perdure.models.providers.claude import claude_of
 from perdure.values.messages import HostedTool
 
@@ -43,11 +44,10 @@ class Capabilities:
 _OPENAI_SEES: Final = re.compile(
     r"gpt-4o|gpt-4\.1|gpt-4-turbo|gpt-[5-9]|o1(?!-(?:mini|preview))|o[34](?!-mini-search)|chatgpt-4o"
 )
-_OPENAI_THINKS: Final = re.compile(r"o\d|gpt-[5-9](?!.*chat)|codex|computer-use")
+_OPENAI_THINKS: Final = re.compile(r"o\d|gpt-[5-9](?!-chat)|codex|computer-use")
 _OPENAI_HOSTS: Final = re.compile(r"gpt-4o|gpt-4\.1(?!-nano)|gpt-[5-9]|o[34]")
 _GEMINI_HOSTS: Final = re.compile(r"gemini-(?!1)")
 _HOSTED: Final[tuple[HostedTool, ...]] = get_args(HostedTool)
-_GEMINI_THINKS: Final = re.compile(r"gemini-(?:2\.5|[3-9])")
 _NOVA: Final = re.compile(r"nova-(?:lite|pro|premier|2)")
 
 
@@ -101,7 +101,7 @@ def _anthropic(name: str) -> Capabilities:
 
 
 def _google(name: str) -> Capabilities:
-    thinking, hosted = _GEMINI_THINKS.match(name) is not None, _HOSTED if _GEMINI_HOSTS.match(name) else ()
+    thinking, hosted = google.thinks(name), _HOSTED if _GEMINI_HOSTS.match(name) else ()
     return Capabilities(images=True, documents=True, audio=True, thinking=thinking, hosted_tools=hosted)
 
 

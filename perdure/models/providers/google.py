@@ -29,15 +29,25 @@ from perdure.values.json import Json, JsonObject, dumps, loads
 _UNSIGNED: Final = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
 """The signature that Google's documentation gives for a call of another model: `skip_thought_signature_validator`."""
 _HOSTED: Final = {"web_search": "googleSearch", "code_execution": "codeExecution"}
-_LEVELS: Final = re.compile(r"gemini-(?:[3-9]|\d\d)")
-"""Models that take a level of thinking; earlier ones take a budget of tokens."""
+_OLD: Final = re.compile(r"gemini-[12]\.|gemini-pro$|gemma")
+"""Models of before Gemini 3: they take a budget of tokens for thinking, later ones a level."""
+_NO_THOUGHTS: Final = re.compile(r"gemini-(?:1|2\.0|2\.5-flash-image|pro$)|gemma")
 _BUDGET: Final = {"none": 0, "off": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
+_LEAST_OF_PRO: Final = 128
+"""Tokens. A Pro model before Gemini 3 always thinks."""
+_LEVEL: Final = {"none": "LOW", "off": "LOW", "minimal": "LOW", "low": "LOW", "medium": "MEDIUM"}
+"""Effort → level; of any other the highest one. Some models do not take the least, `MINIMAL`."""
+
+
+def thinks(model: str) -> bool:
+    """Return whether a model thinks before it answers."""
+    return _NO_THOUGHTS.match(model) is None
 
 
 def write_body(model: str, chat: JsonObject) -> JsonObject:
     """Return the body of a Request to `generateContent`, beside `model` and `stream`, which belong into its address."""
     conversation = read_conversation(chat["messages"])
-    signs = _LEVELS.search(model) is not None
+    signs = _OLD.match(model) is None
     body: JsonObject = {
         "model": model,
         "stream": bool(chat.get("stream")),
@@ -62,21 +72,22 @@ _SAMPLING: Final = {"temperature": "temperature", "top_p": "topP", "max_tokens":
 def _config(model: str, chat: JsonObject) -> JsonObject:
     config: JsonObject = {name: chat[key] for key, name in _SAMPLING.items() if chat.get(key) is not None}
     # Models before Gemini 3 do not write JSON by a schema where they use hosted tools: the prompt has it too.
-    enforced = not hosted_tools(chat) or _LEVELS.search(model) is not None
+    enforced = not hosted_tools(chat) or _OLD.match(model) is None
     if enforced and (form := part_of(chat, "response_format")):
         config["responseMimeType"] = "application/json"
         if schema := part_of(form, "json_schema"):
             config["responseJsonSchema"] = schema["schema"]
-    if (effort := chat.get("reasoning_effort")) is not None:
+    if (effort := chat.get("reasoning_effort")) is not None and thinks(model):
         config["thinkingConfig"] = _thinking(model, str(effort))
     return config
 
 
 def _thinking(model: str, effort: str) -> JsonObject:
     shown = {"includeThoughts": effort not in ("none", "off")}
-    if _LEVELS.search(model):
-        return {**shown, "thinkingLevel": "LOW" if effort in ("none", "off", "minimal") else effort.upper()}
-    return {**shown, "thinkingBudget": _BUDGET.get(effort, _BUDGET["medium"])}
+    if _OLD.match(model) is None:
+        return {**shown, "thinkingLevel": _LEVEL.get(effort, "HIGH")}
+    budget = _BUDGET.get(effort, _BUDGET["high"])
+    return {**shown, "thinkingBudget": max(budget, _LEAST_OF_PRO) if "pro" in model else budget}
 
 
 def _content(turn: ChatTurn, *, signs: bool) -> JsonObject:
