@@ -149,7 +149,7 @@ def show(name: Name, tenant: Tenant = "", as_json: Json = False) -> None:
         *([f"for {view.sender or 'nobody named'}"] if view.sender or view.tenant else []),
         *([f"tenant {view.tenant}"] if view.tenant else []),
         f"started {view.started}, skipped {view.skipped} because one still worked, missed {view.missed}",
-        *(f"next  {time.isoformat(timespec='seconds')}" for time in view.next[:_NEXT]),
+        *(f"next  {time.isoformat(timespec='seconds')}" for time in view.next[:_NEXT] if not view.paused),
         *(f"ran   {run.scheduled_at.isoformat(timespec='seconds')}  {run.run_id}" for run in view.runs[:_NEXT]),
         *(f"works {run_id}" for run_id in view.running),
     ]

@@ -67,6 +67,8 @@ _NAMES: Final[dict[ScheduleOverlapPolicy, Overlap]] = {
 }
 _PAUSED: Final = "paused"
 _RESUMED: Final = "resumed"
+_WHY_PAUSED: Final = f"{_PAUSED}: "
+"""The beginning of the note that gives the reason of a pause."""
 _ZONE: Final = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 _NO_ZONES: Final = ("local", "localtime", "factory", "posix", "posixrules", "right")
 """What a server takes for a time zone beside IANA's names: the server's own, and other forms of its files."""
@@ -345,10 +347,12 @@ class Schedule:
         """
         with _clear(self._client):
             found = await self._described()
-            await self._handle.pause(note=note or _own_note(found) or _PAUSED)
+            why = f"{_WHY_PAUSED}{note}" if note else found.schedule.state.note
+            await self._handle.pause(note=_PAUSED if why in (None, "", _RESUMED) else why)
 
     async def resume(self, note: str = "") -> None:
-        """Resume the schedule. Runs that were missed meanwhile are not started; see `backfill`.
+        """Resume the schedule. Runs that were missed meanwhile are not started; see `backfill`. `note`: by default the one of
+        its creation stays; the reason of the pause goes.
 
         ```python
         await perdure.schedule("nightly").resume()
@@ -356,7 +360,9 @@ class Schedule:
         """
         with _clear(self._client):
             found = await self._described()
-            await self._handle.unpause(note=note or _own_note(found) or _RESUMED)
+            before = found.schedule.state.note or ""
+            own = "" if before.startswith(_WHY_PAUSED) else _note_of(before)
+            await self._handle.unpause(note=note or own or _RESUMED)
 
     async def trigger(self, *, overlap: Overlap | None = None) -> None:
         """Start a run now, also of a paused schedule. `overlap`: in place of the schedule's own; with `skip` a run that works prevents it.
@@ -489,7 +495,7 @@ def _listed(id: str, agent: str, spec: ScheduleSpec, state: Any, info: Any) -> d
         "every": next((each.every.total_seconds() for each in spec.intervals), None),
         "timezone": timezone,
         "paused": state.paused,
-        "note": state.note or "",
+        "note": _note_of(state.note),
         "next": [time.astimezone(zone) for time in info.next_action_times],
         "runs": [
             ScheduledRun(each.action.workflow_id, each.scheduled_at.astimezone(zone), each.started_at.astimezone(zone))
@@ -498,9 +504,9 @@ def _listed(id: str, agent: str, spec: ScheduleSpec, state: Any, info: Any) -> d
     }
 
 
-def _own_note(found: ScheduleDescription) -> str:
-    note = found.schedule.state.note or ""
-    return "" if note in (_PAUSED, _RESUMED) else note
+def _note_of(note: str | None) -> str:
+    """Return the words that somebody has given: Temporal takes no empty note."""
+    return "" if note in (_PAUSED, _RESUMED) else (note or "").removeprefix(_WHY_PAUSED)
 
 
 def _policy(overlap: str) -> ScheduleOverlapPolicy:

@@ -154,6 +154,12 @@ async def test_r19_6_a_schedule_fires_by_itself_until_it_is_paused(
         paused = await schedule.show()
         assert (paused.paused, paused.note) == (True, "beats")
         assert (await api.get_run(view.runs[0].run_id).wait(HANG)).status == "completed"
+        await schedule.pause("the shop is closed")
+        assert (await schedule.show()).note == "the shop is closed"
+        await schedule.resume()
+        assert (await schedule.show()).note == "", "the reason of the pause goes"
+        await schedule.pause()
+        assert (await schedule.show()).note == ""
         await schedule.delete()
         with pytest.raises(RunNotFoundError, match="there is no schedule"):
             await schedule.show()
@@ -348,6 +354,7 @@ async def test_the_commands(dev_server: WorkflowEnvironment, tmp_path: Path) -> 
         assert (await run("pause", name, "--note", "closed")).out == f"{name}: paused\n"
         shown = await run("show", name)
         assert "paused: closed" in shown.out
+        assert "next " not in shown.out
         assert '{"team":"b"}' in shown.out
         assert json.loads((await run("resume", name, "--json")).out) == {"schedule": name, "resumed": True}
         assert (await run("trigger", name)).out == f"{name}: triggered\n"
