@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +36,6 @@ from perdure.runs.evaluation import (
     EVALUATION_WORKFLOW,
     PROGRESS_QUERY,
     SCORES_FORM,
-    Decide,
     EvaluationInput,
     EvaluationPlan,
     EvaluationProgress,
@@ -162,33 +161,26 @@ async def start_evaluation(
     dataset: CaseSet | str | Path | Dataset[Any, Any, Any],
     *,
     task_queue: str,
-    models: Sequence[str] = (),
-    evaluators: Sequence[Json] = (),
-    repeat: int = 1,
-    parallel: int = 8,
-    timeout: float = 3600.0,
-    decide: Decide = "reject",
+    evaluators: Iterable[Json] = (),
+    models: Iterable[str] = (),
     tenant: str | None = None,
     id: str | None = None,
+    **how: Any,  # the other parameters of `Perdure.evaluate`, which the plan checks
 ) -> Evaluation:
     """Start an evaluation, or return the one of this id. Raises `SettingsError` for a dataset that cannot be evaluated."""
     cases = dataset if isinstance(dataset, CaseSet) else read_dataset(dataset)
     name = id or f"eval-{new_run_id(agent.parsed)}"
     check_run_id(name)
-    wanted = dict[str, Any](
-        id=name,
-        name=cases.name,
-        agent=agent.document(),
-        delegates=agent.delegates(),
-        models=[*models] or [""],
-        cases=cases.cases,
-        evaluators=[*cases.evaluators, *evaluators],
-        repeat=repeat,
-        parallel=parallel,
-        timeout=timeout,
-        decide=decide,
-        tenant=tenant or "",
-    )
+    wanted = how | {
+        "id": name,
+        "name": cases.name,
+        "agent": agent.document(),
+        "delegates": agent.delegates(),
+        "models": [*models] or [""],
+        "cases": cases.cases,
+        "evaluators": [*cases.evaluators, *evaluators],
+        "tenant": tenant or "",
+    }
     try:
         plan = EvaluationPlan(**wanted)
     except ValidationError as error:

@@ -15,7 +15,10 @@ from perdure import Agent, Perdure, Selection, tool
 from perdure.client.approvals import decide
 from perdure.client.what_if import what_if
 from perdure.hosting.model_client import ModelClient
+from perdure.pages._what_if import what_if_page
 from perdure.runs.what_if import Change, RunReport, WhatIfReport
+from perdure.testing.cases import case_text, record, with_evaluators
+from perdure.values.json import dumps
 from tests.support import DONE, agent, harness, perdure
 from tests.timeouts import HANG
 
@@ -159,6 +162,32 @@ async def test_r22_2_runs_of_sessions_are_selected_as_others_are(dev_server: Wor
         counted = await client.count_runs(selected)
     assert [run.run_id.rpartition("/")[0] for run in report.runs] == [talk.id]
     assert (counted, report.added) == (1, 2)
+
+
+SECRET = "sk-hidden-0123456789"
+
+
+@tool(safe=True)
+def leak() -> str:
+    """Return what a server has said."""
+    return f"the server said {SECRET}"
+
+
+async def test_r22_5_a_masked_value_is_in_nothing_that_is_exported(dev_server: WorkflowEnvironment) -> None:
+    plan = [{"_tool": "leak", "_outputPath": "†state.said"}, {"_tool": "note", "text": "†state.said"}]
+    turns = [{"calls": plan, "output": None}, {"calls": [], "output": "†state.said"}]
+    async with harness(dev_server.client, [leak, note], turns) as it:
+        document = Agent.of(agent("leak", "note", **NEVER))
+        client = Perdure(it.client, task_queue=it.task_queue)
+        run = await client.start(document, context={"api_key": SECRET}, sender="ann")
+        await run.wait()
+        report = await client.what_if(ids=[run.id], policy={"ask": "always"})
+        case = case_text(with_evaluators(await record(run)))
+    page, text = what_if_page(report, {}), dumps(report.as_json())
+    assert (report.added, page.count("<svg")) == (2, 2)
+    for exported in (page, text, case):
+        assert "the server said" in exported
+        assert SECRET not in exported
 
 
 async def test_r22_2_the_command_prints_a_table_and_json(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
