@@ -43,11 +43,11 @@ test-clients: $(DEV) clients ## Run the clients that others wrote against the ga
 	@$(BIN)/python -m pytest -q -n 2 -m clients --timeout 600 tests/clients $(ARGS)
 
 # Environments of their own: nothing of them comes along with anything, and not all go with the newest `openai`.
-clients: .venv-clients/.openai3 .venv-clients/.openai2 .venv-clients/.node .venv-clients/.copilotkit
+clients: .venv-clients/.openai3 .venv-clients/.openai2 .venv-clients/.google .venv-clients/.node .venv-clients/.copilotkit
 
-.venv-clients/.openai%: tests/clients/openai%.txt
-	@$(PYTHON) -m venv .venv-clients/openai$*
-	@if .venv-clients/openai$*/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $<; then touch $@; \
+.venv-clients/.openai2 .venv-clients/.openai3 .venv-clients/.google: .venv-clients/.%: tests/clients/%.txt
+	@$(PYTHON) -m venv .venv-clients/$*
+	@if .venv-clients/$*/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $<; then touch $@; \
 	  else echo "the clients of $< are skipped: their registry does not answer" >&2; fi
 
 .venv-clients/.node: tests/clients/package.json tests/clients/package-lock.json

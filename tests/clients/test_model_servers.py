@@ -18,11 +18,13 @@ from perdure import tool
 from perdure.activities.endpoints import Endpoints
 from perdure.activities.model_servers import connect
 from perdure.models.model_names import PROVIDERS, parse_model
+from perdure.models.providers.registry import write_request
 from perdure.runs.wire import RunView
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import write_answer
 from tests.case_player import Case, compare, play
-from tests.clients.test_clients import installed
+from tests.clients.test_clients import CLIENTS, installed
+from tests.models.test_published_types import BODIES
 from tests.soak import combined
 from tests.support import perdure
 from tests.test_conformance import load_cases
@@ -268,6 +270,26 @@ async def test_models_check_finds_that_a_model_writes_plans(provider: str, diale
     assert command.code == 0, command.err
     (row,) = json.loads(command.out)["rows"]
     assert (row["passed"], row["of"], row["dialect"]) == (1, 1, dialect)
+
+
+async def test_googles_own_types_accept_each_body() -> None:
+    # The other providers' types are in the development environment: see tests/models/test_published_types.py.
+    installed("google")
+    bodies = [
+        write_request(f"google:{name}", name, {**chat, "reasoning_effort": effort})
+        for name in ("gemini-2.5-pro", "gemini-3-pro-preview")
+        for effort in ("none", "max")
+        for chat in BODIES.values()
+    ]
+    python = CLIENTS / "google" / "bin" / "python"
+    process = await asyncio.create_subprocess_exec(
+        *(str(python), str(HERE / "google_types.py")),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate(json.dumps(bodies).encode())
+    assert (process.returncode, len(out.splitlines())) == (0, len(bodies)), err.decode()[-2000:]
 
 
 CASES: Final = {case["name"]: case for case in load_cases()}
