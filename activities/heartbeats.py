@@ -26,9 +26,10 @@ _SHARE: Final = 0.25
 """Of the time that the activity has run so far: what has run for a minute can be given up a quarter of a minute late."""
 _SHARE_OF_NEWS: Final = 0.05
 """The same where there is progress to send."""
-_MARGIN: Final = 1.5
-"""Seconds of a heartbeat timeout that are left at least when a heartbeat is sent, or half of a shorter one. The SDK sends a second heartbeat
-after 80 % of the timeout at the earliest, so one second is left of the five of a Request anyway."""
+_MARGIN: Final = 2.5
+"""Seconds of a heartbeat timeout that are left at least when a heartbeat is sent, or half of a shorter one."""
+_EARLY: Final = SHORTEST / 4
+"""Seconds by which a heartbeat goes with a look before it is due: half a second cost an activity that ends in between an Action."""
 
 
 def longest_silence(timeout: float) -> float:
@@ -111,7 +112,7 @@ class Heartbeat:
                 async with asyncio.timeout_at(min(seen + next_heartbeat(seen - begun, self._timeout), due)):
                     await self._news.wait()
             seen = clock()
-            beats = self._news.is_set() or seen + SHORTEST / 2 > self._due()
+            beats = self._news.is_set() or seen + _EARLY > self._due()
             if beats:
                 self._beat()
             if not beats or self.on_look is not None:
