@@ -50,10 +50,20 @@ def main() -> None:
         """Note a text, with the defaults of every option."""
         return await note(text, context)
 
+    @tool(retries=5, heartbeat=1, timeout=60)
+    async def release(text: str, context: ToolContext) -> str:
+        """Take a reservation back, once for each key."""
+        return await note(f"released {text}", context)
+
+    @tool(undo=release, undo_params={"text": "†result"}, heartbeat=1, timeout=60)
+    async def reserve(text: str, context: ToolContext) -> str:
+        """Reserve something."""
+        return await note(text, context)
+
     async def work() -> None:
         client = await Client.connect(address, data_converter=data_converter())
         asking = AsyncOpenAI(base_url=model, api_key="scripted", max_retries=0)
-        async with build_worker(client, registry([note, plain]), task_queue=queue, model=asking):
+        async with build_worker(client, registry([note, plain, reserve, release]), task_queue=queue, model=asking):
             await asyncio.Event().wait()
 
     asyncio.run(work())

@@ -24,6 +24,7 @@ from perdure.testing.scripted_model import ChatRequest
 from perdure.workflows.agent import AgentWorkflow
 from tests.gateway.test_api import served, until
 from tests.support import DONE, Harness, agent, harness, perdure
+from tests.workflows.test_durability import CALLS, site
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -362,6 +363,31 @@ async def test_workers_that_die_at_any_point_undo_each_effect_once(dev_server: W
         view = await undo.wait()
         assert view.status == "completed", view.error
     assert sorted(done.values()) == ["o-fig", "o-pear"]
+
+
+async def test_a_worker_that_is_killed_in_the_middle_of_an_undo_undoes_each_effect_once_and_in_order(
+    dev_server: WorkflowEnvironment, tmp_path: Path
+) -> None:
+    calls = [{**each, "_tool": "reserve"} for each in CALLS]
+    async with site(dev_server, [{"calls": calls, "output": {"ok": True}}], tmp_path) as it:
+        handle = await it.start_run("reserve")
+        await handle.result()
+        it.bell.rings.clear()
+        it.bell.quiet = True
+        undo = await Perdure(it.client).get_run(handle.id).undo()
+        await it.bell.wait_for(1)  # the effect of 1.2 is taken back, and nobody has heard of it
+        await it.kill()
+        assert it.bell.rings == ["0.0 1"], "what 1.2 depends on waits"
+        it.bell.answer()
+        await it.start_worker()
+        view = await undo.wait()
+        standing = [(each.call, each.status) for each in await Perdure(it.client).get_run(handle.id).effects()]
+    assert view.status == "completed", view.error
+    assert standing == [("1.0", "undone"), ("1.1", "undone"), ("1.2", "undone")]
+    assert [view.calls[0].attempts > 1, it.bell.rings[0], it.bell.rings[-1][:3] != "0.0"] == [True, "0.0 1", True]
+    undone = [each for each in (tmp_path / "effects.log").read_text().split() if ":undo:" in each]
+    assert sorted(each.partition(":undo:")[0].rpartition("/")[2] for each in undone) == ["1.0", "1.1", "1.2"]
+    assert "/1.2:undo:" in undone[0]
 
 
 async def test_no_call_of_another_run_is_undone_by_a_models_wish(dev_server: WorkflowEnvironment) -> None:

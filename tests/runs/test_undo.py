@@ -1,0 +1,132 @@
+"""The order of an undo, over random plans (R23.4): reverse data flow, each effect once, and nothing whose dependents stay."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.errors import CallError
+from perdure.plan import Call, Failed, Outcome, Plan, Returned
+from perdure.runs.undo import EffectLog, RunEffects, UndoBase, plan_undo
+from perdure.runs.wire import RunInput
+from perdure.tools.tool import Tool, parse_tool
+from perdure.values.sizes import Sizes
+from perdure.values.state import State, Write
+from tests.rules.outcomes import STATE, random_calls
+
+UNDO = parse_tool({"name": "undo", "properties": {"what": {}}, "_activity": "undo"}, activities=["undo"])
+TOOLS = {
+    name: parse_tool(
+        {
+            "name": name,
+            "additionalProperties": True,
+            "_activity": name,
+            "_undo": {"tool": "undo", "params": {"what": "†result.n"}},
+        },
+        activities=[name],
+    )
+    for name in ("a", "b", "c")
+}
+_TOKENS = 1_000
+"""Results are numbers from here on, each of one call: who has one in its parameters depends on that call."""
+
+
+@dataclass
+class Played:
+    """A plan that was played to its end by chance."""
+
+    plan: Plan
+    log: list[tuple[str, Call]] = field(default_factory=list)
+    first: list[str] = field(default_factory=list)
+    """The calls that were ready at the start."""
+    tokens: dict[int, str] = field(default_factory=dict)
+    """By result its call."""
+
+    def place(self, what: str, id: str) -> int | None:
+        return next((at for at, (event, call) in enumerate(self.log) if (event, call.id) == (what, id)), None)
+
+
+def play(calls: list[dict[str, Any]], tools: dict[str, Tool], chance: random.Random, request: int) -> Played:
+    """Play a plan: calls begin, end and fail in any order."""
+    plan = Plan(request, tools=tools, state=State([Write(path=(), value=STATE)]))
+    for raw in calls:
+        plan.add(raw)
+    plan.close()
+    played, running, ready = Played(plan), list[Call](), [*plan.take_ready("t")]
+    played.first = [call.id for call in ready]
+    while running or ready:
+        if ready and (not running or chance.random() < 0.5):
+            running.append(call := ready.pop(chance.randrange(len(ready))))
+            played.log.append(("begun", call))
+            continue
+        call = running.pop(chance.randrange(len(running)))
+        token = _TOKENS + len(played.tokens)
+        outcome: Outcome = Returned({"n": token})
+        if chance.random() < 0.2:
+            outcome = Failed(CallError("boom", "it broke"))
+        else:
+            played.tokens[token] = call.id
+        played.log.append(("failed" if isinstance(outcome, Failed) else "done", call))
+        plan.home(call).end(call, outcome, "t")
+        ready += plan.take_ready("t")
+    return played
+
+
+def numbers_in(value: Any) -> Iterator[int]:
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from numbers_in(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from numbers_in(each)
+    elif isinstance(value, int):
+        yield value
+
+
+@given(st.integers(0, 2**32))
+def test_r23_4_an_undo_follows_the_reverse_data_flow_and_stops_where_one_fails(seed: int) -> None:
+    chance = random.Random(seed)
+    ran = play(random_calls(chance), TOOLS, chance, 1)
+    log = EffectLog(TOOLS.values(), [UNDO], Sizes())
+    log.add(ran.plan)
+    chunk = log.chunk(0, None)
+    found = RunEffects("run", UndoBase.of(RunInput(agent={"name": "a"}), [UNDO], None), chunk.effects, chunk.order)
+    done = {call.id for event, call in ran.log if event == "done"}
+    assert {each.call for each in found.effects} == done
+    undo, run_input = plan_undo(found)
+    assert sorted(each.call for each in undo.undoes) == sorted(done)
+    if run_input is None:
+        assert not done
+        return
+    context: Any = run_input.agent["context"]
+    data, written = context[-2]["data"], context[-1]["plan"]
+    entries = [
+        entry | ({"what": data[entry["what"].split(".")[1]]["what"]} if "what" in entry else {}) for entry in written
+    ]
+    back = play(entries, {"undo": UNDO}, chance, 0)
+    takes_back = {
+        call.id: ran.tokens[call.inputs.params["what"]] for _, call in back.log if "what" in call.inputs.params
+    }
+    begun = [takes_back[call.id] for event, call in back.log if event == "begun" and call.id in takes_back]
+    assert len(begun) == len({*begun}), "each effect is undone once"
+    by_effect = {effect: id for id, effect in takes_back.items()}
+    for event, call in ran.log:
+        if event != "done":
+            continue
+        for token in numbers_in(call.inputs.params):
+            writer = ran.tokens.get(token)
+            if writer is None or writer not in by_effect:
+                continue
+            reader = by_effect.get(call.id)
+            assert reader is not None, f"{writer} is undone although the undo of {call.id} never began"
+            ended, began = back.place("done", reader), back.place("begun", by_effect[writer])
+            assert ended is not None, f"{writer} is undone although that of {call.id} failed"
+            assert began is not None
+            assert ended < began, f"{writer} is undone before {call.id}"
+    if not ran.plan.named_edges() and not any(call.spec.loop for call in ran.plan.calls):
+        assert sorted(takes_back[id] for id in back.first) == sorted(done), "what is independent is undone at once"
