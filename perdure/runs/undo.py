@@ -17,6 +17,7 @@ from pydantic import Field
 from perdure.errors import RunError
 from perdure.plan import INTERRUPTED, LOST, OWN_TOOLS, Call, Failed, Plan, Returned
 from perdure.rules import RuleRecord
+from perdure.rules.rules import digest_of
 from perdure.runs.limits import StopReason
 from perdure.runs.wire import CallView, RunInput
 from perdure.tools.engine import UNDO_BELOW
@@ -77,6 +78,11 @@ class Effect(WireModel):
     sources: dict[str, list[str]] = Field(default_factory=dict, exclude_if=operator.not_)
     """By parameter of the undo tool where its value comes from; not shown."""
 
+    @property
+    def key(self) -> str:
+        """The name of the effect in records of undo runs. After a reset another call may have the same id."""
+        return f"{self.call}:{digest_of([self.undo, self.params])}"
+
 
 class EffectChunk(WireModel):
     """A part of a run's effects, as the run returns them."""
@@ -89,7 +95,7 @@ class EffectChunk(WireModel):
     """Whether the run went on from another execution, which has the effects before these."""
     base: UndoBase | None = None
     undone: dict[str, tuple[str, str]] | None = None
-    """Of an undo run: by call id of the other run the status of the undo, and why it failed."""
+    """Of an undo run: by the effect's key the status of the undo, and why it failed."""
 
 
 class UndoBase(WireModel):
@@ -148,6 +154,8 @@ class UndoRecord(WireModel):
     run_id: str
     calls: dict[str, str] = Field(default_factory=dict)
     """By id of its own call the call that it takes back."""
+    keys: dict[str, str] = Field(default_factory=dict)
+    """By id of its own call the key of the effect that it takes back."""
     below: list[str] = Field(default_factory=list)
     """The runs of delegates that it may undo."""
     by: str = ""
@@ -358,7 +366,7 @@ class RunEffects:
     def take_in(self, undone: Mapping[str, tuple[str, str]], *, goes_on: bool) -> None:
         """Note what an undo run has done."""
         for number, effect in enumerate(self.effects):
-            status, why = undone.get(effect.call, ("", ""))
+            status, why = undone.get(effect.key, ("", ""))
             if effect.status == "undone" or not status:
                 continue
             if status == "done":
@@ -384,12 +392,12 @@ def undo_id(run_id: str, number: int) -> str:
 
 
 def undone_calls(record: UndoRecord, views: Iterable[CallView]) -> dict[str, tuple[str, str]]:
-    """Return by call of the other run how far its undo has come, and why it failed."""
+    """Return by effect of the other run how far its undo has come, and why it failed."""
     found = {}
     for view in views:
-        if (call := record.calls.get(view.id)) is not None:
+        if (key := record.keys.get(view.id)) is not None:
             why = view.reason or (f"{view.error.get('code')}: {view.error.get('message')}" if view.error else "")
-            found[call] = (view.status, f"its undo {view.status}" + (f": {why}" if why else ""))
+            found[key] = (view.status, f"its undo {view.status}" + (f": {why}" if why else ""))
     return found
 
 
@@ -474,7 +482,7 @@ def plan_undo(
                     entries.append(call | ({"_after": after} if after else {}))
                     made.append(f"0.{len(entries) - 1}")
                     if not effect.runs:
-                        record.calls[made[-1]] = effect.call
+                        record.calls[made[-1]], record.keys[made[-1]] = effect.call, effect.key
                 after = made
         elif effect is None and len(after) > 1 and len(firsts[node]) > 1:
             entries.append({"_tool": "_let", "value": None, "_after": after})

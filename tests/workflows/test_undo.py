@@ -23,8 +23,9 @@ from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
 from perdure.workflows.agent import AgentWorkflow
 from tests.gateway.test_api import served, until
-from tests.support import DONE, Harness, agent, harness, perdure
+from tests.support import DONE, Harness, agent, harness, impatient, perdure
 from tests.workflows.test_durability import CALLS, site
+from tests.workflows.test_resets import reset, task_before_decision, until_asked
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -255,6 +256,75 @@ async def test_each_item_of_a_loop_is_undone_and_a_sequential_one_backwards(dev_
         assert [each[1] for each in DID if each[0] == "unbook"] == booked[::-1]
         assert sorted(each[1] for each in DID if each[0] == "cancel") == ["o-a", "o-b", "o-c"]
         assert {each[0] for each in DID[: len(booked)]} == {"unbook"}
+
+
+async def test_a_loop_of_more_than_100_rounds_is_undone_whole(dev_server: WorkflowEnvironment) -> None:
+    cities = [f"c{number}" for number in range(104)]
+    loop = {
+        "calls": [
+            {"_tool": "order", "what": "pear", "_outputPath": "†state.pear"},
+            {"_tool": "book", "city": "†item", "after": "†state.pear.id", "_each": "†state.cities"},
+        ],
+        "output": None,
+    }
+    state = {"type": "state", "state": {"cities": cities}}
+    async with harness(dev_server.client, TOOLS, [loop, DONE, DONE]) as it:
+        run = await finished(it, agent("order", "book", context=[state]))
+        assert sorted(each[1] for each in DID if each[0] == "book") == sorted(cities), (await run.view()).errors
+        DID.clear()
+        undo = await run.undo()
+        view = await undo.wait()
+        assert view.status == "completed", view.error
+        assert sorted(each[1] for each in DID if each[0] == "unbook") == sorted(cities)
+        assert DID[-1] == ("cancel", "o-pear")
+        assert {each.status for each in await run.effects()} == {"undone"}
+
+
+impatient_server = impatient(20)
+
+
+async def test_what_was_done_before_a_run_continued_as_new_is_undone_in_order(
+    impatient_server: WorkflowEnvironment,
+) -> None:
+    turns = [
+        {"calls": [{"_tool": "order", "what": f"n{number}", "_outputPath": f"†state.n{number}"}], "output": None}
+        for number in range(8)
+    ]
+    async with harness(impatient_server.client, TOOLS, [*turns, DONE]) as it:
+        run = await finished(it, agent("order", config={"stuck_after": 20}))
+        assert len([each async for each in it.client.list_workflows(f"WorkflowId = '{run.id}'")]) > 1
+        DID.clear()
+        view = await (await run.undo()).wait()
+        assert view.status == "completed", view.error
+        assert DID == [("cancel", f"o-n{number}") for number in reversed(range(8))]
+
+
+async def test_what_a_run_does_after_a_reset_is_undone_although_a_call_of_its_id_was(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    def orders(what: str) -> Any:
+        return {"calls": [{"_tool": "order", "what": what}], "output": None}
+
+    policy = {"approval": {"tools": {"mail": "always"}}}
+    asks = {"calls": [{"_tool": "mail", "text": "x"}], "output": None}
+    script = [orders("pear"), asks, orders("fig"), DONE, orders("plum"), DONE]
+    async with harness(dev_server.client, TOOLS, script) as it:
+        handle = await it.start(agent("order", "mail", config=policy))
+        run = Perdure(it.client).get_run(handle.id)
+        await until_asked(it, handle.id, "2.0")
+        await run.approve("2.0", by="ann")
+        await handle.result()
+        DID.clear()
+        assert (await (await run.undo()).wait()).status == "completed"
+        assert DID == [("cancel", "o-fig"), ("cancel", "o-pear")]
+        await reset(dev_server, handle, await task_before_decision(handle))
+        await until_asked(it, handle.id, "2.0")
+        await run.reject("2.0", by="ann")
+        await dev_server.client.get_workflow_handle(handle.id).result()
+        assert [(each.call, each.status) for each in await run.effects()] == [("1.0", "undone"), ("3.0", "done")]
+        DID.clear()
+        assert (await (await run.undo()).wait()).status == "completed"
+        assert DID == [("cancel", "o-plum")]
 
 
 async def test_an_undo_goes_down_into_the_runs_of_delegates(dev_server: WorkflowEnvironment) -> None:
