@@ -15,7 +15,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from perdure.workflows.arguments import read_one
 from perdure.workflows.children import ChildRuns
-from perdure.workflows.failures import failed, not_taken_up
+from perdure.workflows.failures import failed, message_of, not_taken_up
 from perdure.workflows.resets import ends_former
 from perdure.workflows.timers import Alarm
 
@@ -317,9 +317,11 @@ class Dispatcher:
                         outcome.error.code == NO_SUCH_HOOK
                     )  # then it was not made: its result would have been withheld
                     return Failed(replace(outcome.error, code=REFUSED_BY_HOOK)) if gone else outcome
-                self._on_retry(call, outcome.error.message)
+                why = f"{message_of(error)}; the call waits for one that has it" if pause else outcome.error.message
+                call.state.retried = why
+                self._on_retry(call, why)
                 if pause:
-                    await workflow.sleep(pause, summary=line(f"{call.id} {tool.name}: {outcome.error.message}"))
+                    await workflow.sleep(pause, summary=line(f"{call.id} {tool.name}: {why}"))
             else:
                 call.state.attempts = patience.started + result.attempt
                 if result.asks is not None:

@@ -491,6 +491,8 @@ class CallState:
     status: CallStatus = "pending"
     reason: str = ""
     """The reason why it was skipped, in words."""
+    retried: str = ""
+    """The reason why it was retried last, after a failure that was not its own."""
     branch: bool = False
     """Whether it was skipped because a branch was not taken, by itself or by a call that it reads: nothing has gone
     wrong."""

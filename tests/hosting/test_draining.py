@@ -24,7 +24,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
-from perdure import ToolContext, ToolError, tool
+from perdure import Run, ToolContext, ToolError, tool
 from perdure.activities.active_executions import ActiveExecutions, report_begun
 from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.registry import Registry
@@ -323,9 +323,15 @@ async def test_a_tool_that_one_worker_lacks_is_waited_for(dev_server: WorkflowEn
     async with harness(dev_server.client, [], [], task_queue=queue, registry=without):
         await decide(dev_server.client, handle.id, {"call": "1.0", "decision": "approve"})
         await without.refused.wait()
+        async for view in Run(dev_server.client, handle.id).views():
+            if view.calls[0].reason is not None:
+                break
+        shown = (await Run(dev_server.client, handle.id).view()).calls[0]
+    assert shown.reason == "this worker has no tool 'pay'; the call waits for one that has it"
     async with harness(dev_server.client, [pay], [DONE], task_queue=queue):
         result = await handle.result()
     assert paid == [1]
+    assert result.calls[0].reason is None
     assert [(call.status, call.attempts) for call in result.calls] == [("done", 1)]
     assert result.errors == []
 
