@@ -164,7 +164,7 @@ def what_if(
     else:
         print_what_if(screen(), report, show_all=show_all)
     if html is not None:
-        from perdure.pages._what_if import what_if_page  # the templates: no other use of this command needs them
+        from perdure.pages.what_if import what_if_page  # the templates: no other use of this command needs them
 
         options = {"--policy": policy, "--rules": rules, "--agent-file": agent_file, "--model": model}
         changes = {name: text for name, text in options.items() if text is not None}

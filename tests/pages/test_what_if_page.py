@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Browser
 
 from perdure import CallNote, RunReport, WhatIfReport
-from perdure.pages._what_if import what_if_page
+from perdure.pages.what_if import what_if_page
 from perdure.runs.diagrams import DRAWN, Drawing, DrawnNode
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -15,7 +15,7 @@ from perdure import Agent, Perdure, Selection, tool
 from perdure.client.approvals import decide
 from perdure.client.what_if import what_if
 from perdure.hosting.model_client import ModelClient
-from perdure.pages._what_if import what_if_page
+from perdure.pages.what_if import what_if_page
 from perdure.runs.what_if import Change, RunReport, WhatIfReport
 from perdure.testing.cases import case_text, record, with_evaluators
 from perdure.values.json import dumps
