@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import httpx
 import pytest
 from moto.server import ThreadedMotoServer
 from temporalio.api.common.v1 import Payload
@@ -19,7 +20,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, Image, Perdure, tool
+from perdure import Agent, Image, Media, Perdure, Selection, tool
 from perdure.client.erasure import ErasureReport
 from perdure.client.what_if import what_if
 from perdure.errors import SettingsError
@@ -242,6 +243,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         "PERDURE_STORAGE": "s3://values",
     }.items():
         monkeypatch.setenv(key, value)
+    httpx.post(f"http://{host}:{port}/moto-api/reset").raise_for_status()  # its buckets are those of the process
     client = boto3.client("s3")
     client.create_bucket(Bucket="values", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
     yield client
@@ -292,6 +294,57 @@ async def test_r20_3_files_in_s3_through_a_fork_a_what_if_and_an_erasure(
         assert len(files()) == 1  # the input and the chart have the same bytes
         erased = await erase_all(perdure, tenant, [run.id, fork.id])
     assert (erased.files, erased.remaining, files()) == (1, [], [])
+
+
+async def until_listed(api: Perdure, tenant: str, runs: int) -> None:
+    """Return once the index, which is a moment late, has the ends of so many runs."""
+    async with asyncio.timeout(HANG):
+        while True:
+            if len([row async for row in api.list_runs(Selection(tenant=tenant)) if row.ended_at]) >= runs:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_r24_5_a_persons_values_and_files_leave_s3_and_those_of_others_stay(
+    dev_server: WorkflowEnvironment, s3: Any
+) -> None:
+    tenant = f"tenant-{uuid.uuid4().hex[:8]}"
+
+    def stored() -> list[str]:
+        return sorted(each["Key"] for each in s3.list_objects_v2(Bucket="values").get("Contents", ()))
+
+    file, shared = Media(data=b"only ann's", name="a.txt"), Media(data=b"both have it", name="b.txt")
+    async with harness(await connect(dev_server), [make, measure], [*made(300_000), *made(300_000)]) as it:
+        api, document = Perdure(it.client, task_queue=it.task_queue), Agent.of(agent("make", "measure"))
+        for sender, files in (("ann", [file, shared]), ("bob", [shared])):
+            run = await api.start(document, {"files": files}, id=f"{tenant}-{sender}", sender=sender, tenant=tenant)
+            await run.result(HANG)
+        await until_listed(api, tenant, 2)
+        before = stored()
+        planned = await api.erase(tenant=tenant, sender="ann", dry_run=True)
+        assert stored() == before
+        report = await api.erase(tenant=tenant, sender="ann")
+        left = stored()
+    assert (report.values, report.files) == (planned.values, planned.files)
+    assert report.files == 1
+    assert report.values >= 1
+    assert len(before) - len(left) == report.values + report.files
+    assert not [key for key in left if f"/{tenant}-ann/" in key]
+    assert (
+        [key for key in left if f"/{tenant}-bob/" in key] == [key for key in before if f"/{tenant}-bob/" in key] != []
+    )
+    assert [(each.what, each.id) for each in report.remaining] == [("file", shared.digest)]
+
+
+async def test_r24_9_files_in_s3_are_listed_and_replaced(s3: Any) -> None:
+    storage: Any = external_storage()
+    [driver] = storage.drivers
+    await driver.put_named("ab", b"1")
+    await driver.replace_named("ab", b"2")
+    await driver.replace_named("cd", b"3")  # it was erased meanwhile
+    assert await driver.list_named() == ["ab"]
+    assert await driver.get_named("ab") == b"2"
+    assert len(s3.list_objects_v2(Bucket="values")["Contents"]) == 1
 
 
 async def test_a_place_of_another_kind_is_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
