@@ -139,6 +139,8 @@ class PlanJudge:
         """By tool name."""
         self._arrived: list[_Use] = []
         """All of them."""
+        self._specs: list[object] = []
+        """What each of them was when it arrived."""
         self._below: list[tuple[int, frozenset[str] | None]] = []
         """Calls with runs below, with the tools that these may use."""
         self._filed = 0
@@ -214,6 +216,10 @@ class PlanJudge:
         if (now := (self._plan.ended, self._book.begun)) != self._seen:
             self._seen = now
             self._begun, self._first_calls, self._sums = {}, {}, {}
+            if any(use.call.spec is not spec for use, spec in zip(self._arrived, self._specs, strict=True)):
+                # A person has put another call in the place of one.
+                self._uses, self._arrived, self._specs, self._below = {}, [], [], []
+                self._facts, self._filed = {}, 0
         calls = self._plan.calls
         for call in calls[self._filed :]:
             for use in _uses_in(call):
@@ -221,6 +227,7 @@ class PlanJudge:
                 if tool is None:
                     continue
                 self._arrived.append(use)
+                self._specs.append(use.call.spec)
                 for name in names_of(tool):
                     self._uses.setdefault(name, []).append(use)
                 if tool.delegate is not None:

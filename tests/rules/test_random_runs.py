@@ -217,6 +217,10 @@ def test_r23_1_no_random_run_breaks_a_rule() -> None:
     assert sum(one.steered for one in played) > 10
 
 
+def test_r23_1_a_call_that_a_person_has_put_in_the_place_of_another_is_judged_as_what_it_is() -> None:
+    assert [one.began for one in runs(22703, 1)] == [6]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(10))
 def test_r23_1_no_random_run_breaks_a_rule_in_many(part: int) -> None:
