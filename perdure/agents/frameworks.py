@@ -599,19 +599,19 @@ async def _instruction(function: Any, run: Any) -> str:
 
 def _read_toolset(agent: FrameworkAgent, toolset: Any, timeout: float | None) -> None:
     tools, kind = getattr(toolset, "tools", None), type(toolset).__name__
+    before = len(agent.functions)
     if "MCP" in kind:
         agent.leave(f"the toolset {kind}", "name the server in the file of --mcp, and its tools in the agent")
     elif not isinstance(tools, dict):
         agent.add_tool(toolset, f"the toolset {kind}")
     else:
-        before = len(agent.functions)
         for name, tool in tools.items():
             agent.add_tool(tool, f"the tool {name!r}")
-        limit = timeout or getattr(toolset, "timeout", None)
-        for number, function in enumerate(agent.functions[before:], before):
-            if limit is not None and "_timeout" not in function.definition:
-                definition = {**function.definition, "_timeout": limit}
-                agent.functions[number] = dataclasses.replace(function, definition=definition)
+    limit = timeout or getattr(toolset, "timeout", None)
+    for number, function in enumerate(agent.functions[before:], before):
+        if limit is not None and "_timeout" not in function.definition:
+            definition = {**function.definition, "_timeout": limit}
+            agent.functions[number] = dataclasses.replace(function, definition=definition)
 
 
 def _pydantic_output(agent: FrameworkAgent, wanted: Any) -> Any:

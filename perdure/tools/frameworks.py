@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn, TypeAlias, get_args, get_type_hints
 
@@ -31,8 +32,8 @@ _LANGCHAIN: Final = "langchain_core.tools.base.BaseTool"
 def framework_tools(target: object) -> list[ToolFunction]:
     """Return the tools of another framework's object, without a change to it; none for any other object.
 
-    `target`: a `FunctionTool` of the OpenAI Agents SDK, a `Tool` or a `FunctionToolset` of Pydantic AI, or a `BaseTool` of
-    LangChain. Names, descriptions, schemas, time limits and approval marks carry over. A call is attempted once, as
+    `target`: a `FunctionTool` of the OpenAI Agents SDK, a `Tool` or a toolset of Pydantic AI (a `FunctionToolset`, also
+    prefixed, renamed, combined or with approvals), or a `BaseTool` of LangChain. Names, descriptions, schemas, time limits and approval marks carry over. A call is attempted once, as
     there (`_retries` 0). Raises `ToolDefinitionError` for what cannot carry over.
 
     ```python
@@ -46,12 +47,7 @@ def framework_tools(target: object) -> list[ToolFunction]:
     if _PYDANTIC_AI in names:
         return [_of_pydantic_ai(target)]
     if _PYDANTIC_AI_TOOLSET in names:
-        tools = getattr(target, "tools", None)
-        if not isinstance(tools, dict):
-            raise ToolDefinitionError(
-                f"the toolset {type(target).__name__} finds its tools while it runs: name an MCP server in the settings, or give its tools"
-            )
-        return [_of_pydantic_ai(each) for each in tools.values()]
+        return [_of_pydantic_ai(each) for each in _toolset_tools(target)]
     return [_of_langchain(target)] if _LANGCHAIN in names else []
 
 
@@ -200,6 +196,35 @@ def _of_pydantic_ai(tool: ForeignObject) -> ToolFunction:
     )
 
 
+def _toolset_tools(toolset: ForeignObject) -> list[ForeignObject]:
+    """Return the tools of a toolset as its wrappers show them. Raise `ToolDefinitionError` where they are known at run time alone."""
+    kind, tools = type(toolset).__name__, getattr(toolset, "tools", None)
+    if isinstance(tools, dict):
+        limit = getattr(toolset, "timeout", None)
+        return [_changed(each, timeout=limit) if each.timeout is None else each for each in tools.values()]
+    if kind == "CombinedToolset":
+        return [tool for each in toolset.toolsets for tool in _toolset_tools(each)]
+    if kind == "PrefixedToolset":
+        return [_changed(each, name=f"{toolset.prefix}_{each.name}") for each in _toolset_tools(toolset.wrapped)]
+    if kind == "RenamedToolset":
+        shown = {old: new for new, old in toolset.name_map.items()}
+        return [_changed(each, name=shown.get(each.name, each.name)) for each in _toolset_tools(toolset.wrapped)]
+    if kind == "ApprovalRequiredToolset":
+        # As with `needs_approval`: a condition in Python is decided in the framework's own loop.
+        return [_changed(each, requires_approval=True) for each in _toolset_tools(toolset.wrapped)]
+    raise ToolDefinitionError(
+        f"the toolset {kind} finds its tools while it runs: name an MCP server in the settings, or give its tools"
+    )
+
+
+def _changed(tool: ForeignObject, **attributes: object) -> ForeignObject:
+    """Return a copy of a tool with other attributes."""
+    changed = copy(tool)
+    for name, value in attributes.items():
+        setattr(changed, name, value)
+    return changed
+
+
 async def _call_pydantic_ai(tool: ForeignObject, context: ToolContext[Any], params: JsonObject) -> Json:
     framework, exceptions = (importlib.import_module(f"pydantic_ai{each}") for each in ("", ".exceptions"))
     models, usage = (importlib.import_module(f"pydantic_ai.{each}") for each in ("models.test", "usage"))
@@ -237,7 +262,25 @@ async def _call_langchain(tool: ForeignObject, context: ToolContext[Any], params
     tools = importlib.import_module("langchain_core.tools")
     known = {"context": context.context, "sender": context.sender, "tenant": context.tenant, "run_id": context.run_id}
     try:
-        result: Json = await tool.ainvoke(params, config={"configurable": known})
+        result: Json = await tool.ainvoke(params | _injected(tool, context), config={"configurable": known})
     except tools.ToolException as error:
         raise ToolError("tool_error", str(error)) from None
     return result
+
+
+def _injected(tool: ForeignObject, context: ToolContext[Any]) -> JsonObject:
+    """Return the arguments that LangChain injects and no model writes, from the run's context by name. Raise `ToolError`."""
+    fields, shown = getattr(tool.args_schema, "model_fields", {}), tool.tool_call_schema
+    written = () if isinstance(shown, dict) else shown.model_fields
+    given = context.context if isinstance(context.context, dict) else {}
+    found: JsonObject = {}
+    for name, each in fields.items():
+        if name in written:
+            continue
+        if any("InjectedToolCallId" in str(mark) for mark in each.metadata):
+            found[name] = context.call_id
+        elif name in given:
+            found[name] = given[name]
+        elif each.is_required():
+            raise ToolError("no_context", f"{tool.name} needs {name!r} in the run's context")
+    return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import agents
 import pydantic_ai
 import pytest
 from langchain_core import tools as langchain
-from pydantic_ai.toolsets import FunctionToolset
+from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
 from temporalio.testing import WorkflowEnvironment
 
 from perdure import Agent
@@ -162,6 +162,46 @@ async def test_r21_1_an_error_of_a_tool_is_an_error_of_its_call(tool: Any, param
         await call(tool, **params)
 
 
+@langchain.tool
+def balance(account: str, customer: Annotated[str, langchain.InjectedToolArg]) -> str:
+    """Return the balance of an account."""
+    return f"{customer}: {account}"
+
+
+@asynchronous
+async def test_r21_1_an_argument_that_langchain_injects_is_read_from_the_runs_context() -> None:
+    [found] = framework_tools(balance)
+    assert list(found.definition["properties"]) == ["account"]
+    known = replace(CONTEXT, context={"customer": "ann"})
+    assert await found.function(**found.bind({"account": "A"}, known)) == "ann: A"
+    with pytest.raises(ToolError, match="balance needs 'customer' in the run's context"):
+        await found.function(**found.bind({"account": "A"}, replace(CONTEXT, context={})))
+
+
+@pytest.mark.parametrize(
+    ("toolset", "name", "properties"),
+    [
+        (FunctionToolset([greet]).prefixed("shop"), "shop_greet", {}),
+        (FunctionToolset([greet]).renamed({"hail": "greet"}), "hail", {}),
+        (FunctionToolset([greet], timeout=4).approval_required(), "greet", {"_approval": "always", "_timeout": 4}),
+        (
+            CombinedToolset([FunctionToolset([greet]).prefixed("a").approval_required()]),
+            "a_greet",
+            {"_approval": "always"},
+        ),
+    ],
+)
+def test_r21_1_a_toolset_of_pydantic_ai_is_read_through_its_wrappers(
+    toolset: Any, name: str, properties: dict[str, Any]
+) -> None:
+    [found] = framework_tools(toolset)
+    marks = {key: value for key, value in found.definition.items() if key in ("_approval", "_timeout")}
+    assert (found.name, marks) == (name, properties)
+    assert Agent.of(pydantic_ai.Agent(name="a", toolsets=[toolset])).not_carried == []
+    [plain] = framework_tools(FunctionToolset([greet]))
+    assert (plain.name, "_approval" in plain.definition) == ("greet", False)
+
+
 def _prepare(_: Any, definition: Any) -> Any:
     return definition
 
@@ -188,7 +228,13 @@ def test_r21_1_what_cannot_carry_over_is_one_line(tool: Any, line: str) -> None:
         tool_functions(tool)
 
 
+async def _numbers() -> Any:
+    yield 1
+
+
 def test_what_is_no_tool_is_one_line() -> None:
+    with pytest.raises(ToolDefinitionError, match="tool '_numbers': it yields values; return one, such as a list"):
+        Agent("a", tools=[_numbers])
     with pytest.raises(AgentError, match="is not a tool: give a function, or the name of a tool of the worker's"):
         Agent("a", tools=[agents.WebSearchTool()])
 
