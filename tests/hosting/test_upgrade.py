@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import uuid
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ async def test_what_0_1_0_has_begun_goes_on_with_workers_of_0_2_0(
         (folder / f"{document['name']}.json").write_text(json.dumps(document), encoding="utf-8")
     client = dev_server.client
     run_id, key = f"{queue}-run", f"{queue}-ann"
-    async with ScriptedModel(answer, strict=False) as model:
+    async with ScriptedModel(answer, strict=False) as model, AsyncExitStack() as ends:
         env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")},
             "TEMPORAL_ADDRESS": client.service_client.config.target_host,
@@ -112,6 +113,7 @@ async def test_what_0_1_0_has_begun_goes_on_with_workers_of_0_2_0(
             return asyncio.create_subprocess_exec(programs / "perdure", *words, cwd=folder, env=env, stderr=-3)
 
         worker = await old_worker()
+        ends.callback(lambda: worker.returncode is None and worker.kill())
         await old("run", "payer.json", "--id", run_id, "--no-wait")
         assert await old("agent", key, "one", "--agent", "echo.json", "--sender", "ann", "--id", "1") == "1 known"
         perdure = Perdure(client, task_queue=queue)
