@@ -317,15 +317,16 @@ class PlanJudge:
     def _begins(self, index: int, failing: int) -> bool:
         """Whether a plain call begins if the `failing` calls fail, and all others succeed."""
         memo = self._begun.setdefault(failing, {})
-        stack = [index]
+        stack, visiting = [index], set[int]()
         while stack:
             at = stack[-1]
             if at in memo:
                 stack.pop()
                 continue
             state, facts = self._plan.calls[at].state, self._known(at)
-            missing = [] if state.ended else [each for each in facts.names if each not in memo and each not in stack]
-            if missing:
+            missing = [] if state.ended else [each for each in facts.names if each not in memo and each not in visiting]
+            if missing and at not in visiting:
+                visiting.add(at)
                 stack.extend(missing)
                 continue
             memo[at] = state.status == "done" if state.ended else _met(facts.needs.needed, failing, memo)

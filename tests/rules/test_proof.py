@@ -66,3 +66,12 @@ def test_r23_1_never_after_with_the_same_value_lets_other_values_pass() -> None:
     assert verdict([first, then | {"p": 7}], rule) == "violated"
     assert verdict([first, then | {"p": "†state.v"}], rule) == "unknown"
     assert verdict([first, then], rule) == "proven"
+
+
+def test_r23_1_a_call_that_reads_a_call_and_its_reader_begins() -> None:
+    calls = [
+        {"_tool": "a", "_outputPath": "†state.r0"},
+        {"_tool": "a", "r": "†state.r0", "_outputPath": "†state.r1"},
+        {"_tool": "b", "r": "†state.r0", "q": "†state.r1"},
+    ]
+    assert verdict(calls, precedes("c", "b")) == "violated"
