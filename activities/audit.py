@@ -1,14 +1,15 @@
-"""The audit log's sinks: a file, an HTTP collector, and OpenTelemetry logs."""
+"""The audit log's sinks: a file, an HTTP collector, OpenTelemetry logs, and a table of PostgreSQL."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 from temporalio import activity
@@ -16,20 +17,35 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.queries import client
 from perdure.activities.secrets import masked, masked_value
-from perdure.errors import JsonError
+from perdure.errors import AuditError, JsonError, SettingsError
 from perdure.queries import record_entries
 from perdure.runs.audit import (
     AUDIT_ACTIVITY,
     WRITE_AUDIT_ACTIVITY,
     AuditBatch,
     AuditLine,
+    VerifiedChain,
+    verify_chain,
 )
 from perdure.values.json import JsonObject, dumps, loads
 
+if TYPE_CHECKING:
+    from asyncpg import Connection, Record
+
 _ANSWERS_WITHIN: Final = 20.0
-"""Seconds for a collector."""
+"""Seconds for a collector, and for a statement of a database."""
 _BLOCK: Final = 1_000_000
 """Bytes of the end of a file that are read: many times the longest line."""
+DATABASES: Final = ("postgresql://", "postgres://")
+_TABLE: Final = """
+CREATE TABLE perdure_audit (number bigint PRIMARY KEY, line text NOT NULL, written_at timestamptz NOT NULL DEFAULT now());
+CREATE FUNCTION perdure_audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN RAISE EXCEPTION 'perdure_audit is append-only'; END $$;
+CREATE TRIGGER perdure_audit_is_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON perdure_audit
+    FOR EACH STATEMENT EXECUTE FUNCTION perdure_audit_is_append_only();
+"""
+_PAGE: Final = 1000
+"""Rows of the table that are read at once."""
 
 
 @activity.defn(name=AUDIT_ACTIVITY)
@@ -40,10 +56,15 @@ async def audit(batch: AuditBatch) -> None:
 
 
 class AuditWriter:
-    """The sink of a worker. `sink`: `file:PATH`, an address of an HTTP collector, or `otel`; `None`: there is none."""
+    """The sink of a worker.
+
+    `sink`: `file:PATH`, an address of an HTTP collector or of PostgreSQL, or `otel`; `None`: there is none. `token`:
+    the collector's bearer token, or the database's password.
+    """
 
     def __init__(self, sink: str | None, token: str | None = None) -> None:
         self._sink = sink
+        self._table = AuditTable(sink, token) if sink is not None and sink.startswith(DATABASES) else None
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
 
     @activity.defn(name=WRITE_AUDIT_ACTIVITY)
@@ -51,7 +72,12 @@ class AuditWriter:
         """Write lines to the sink. What fails is tried again, until the sink has them."""
         if self._sink is None:
             raise ApplicationError("this worker has no audit sink: give all workers of the queue the setting audit")
-        if self._sink.startswith("file:"):
+        if self._table is not None:
+            try:
+                await self._table.append(lines)
+            except AuditError as error:
+                raise ApplicationError(str(error)) from None
+        elif self._sink.startswith("file:"):
             try:
                 await asyncio.to_thread(append_lines, Path(self._sink.removeprefix("file:")), lines)
             except OSError as error:
@@ -89,23 +115,102 @@ def append_lines(path: Path, lines: Sequence[AuditLine]) -> None:
         end = os.pread(handle, _BLOCK, max(0, size - _BLOCK))
         whole, _, torn = end.rpartition(b"\n")
         last = _line(whole.rpartition(b"\n")[2].decode(errors="replace"))
-        number = 0 if last is None else last.number
-        missing = [line for line in lines if line.number > number]
-        if not missing:
-            return
         if whole and last is None:
             raise ApplicationError(f"the last line of {path} is not one of an audit log")
-        if last is not None and (missing[0].number, missing[0].previous) != (number + 1, last.digest):
-            raise ApplicationError(f"{path} ends with line {number}, which line {missing[0].number} does not follow")
+        if not (missing := _missing(lines, last, str(path))):
+            return
         text = "".join(f"{line.text()}\n" for line in missing).encode(errors="surrogatepass")
         if not text.startswith(torn):
-            raise ApplicationError(f"{path} ends with part of a line, which line {number + 1} does not complete")
+            raise ApplicationError(f"{path} ends with part of a line, which line {missing[0].number} does not complete")
         rest = memoryview(text)[len(torn) :]
         while rest:
             rest = rest[os.write(handle, rest) :]
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _missing(lines: Sequence[AuditLine], last: AuditLine | None, place: str) -> list[AuditLine]:
+    """Return those lines that a sink which ends with `last` does not have. Raises `ApplicationError` for a gap."""
+    number = 0 if last is None else last.number
+    missing = [line for line in lines if line.number > number]
+    if missing and last is not None and (missing[0].number, missing[0].previous) != (number + 1, last.digest):
+        raise ApplicationError(f"{place} ends with line {number}, which line {missing[0].number} does not follow")
+    return missing
+
+
+class AuditTable:
+    """The table `perdure_audit` of a PostgreSQL database: it takes new rows, and refuses to change or delete one.
+
+    `address`: `postgresql://user@host/database`. `password`: otherwise that of `PGPASSWORD` or of `~/.pgpass`. Raises
+    `SettingsError` where the package `asyncpg` is missing.
+    """
+
+    def __init__(self, address: str, password: str | None = None) -> None:
+        self._address, self._password = address, password
+        self._name = f"PostgreSQL {address.partition('?')[0].partition('://')[2].rpartition('@')[2]}".strip()
+        try:
+            import asyncpg  # noqa: F401
+        except ImportError:
+            raise SettingsError("audit needs the package asyncpg: pip install 'perdure[postgres]'") from None
+
+    async def append(self, lines: Sequence[AuditLine]) -> None:
+        """Append those lines that the table does not have, in one transaction; create the table where there is none.
+
+        Raises `AuditError` where the database is away or refuses. Of two workers that append at once, one is refused:
+        a number is there once. Raises `ApplicationError` where the table ends with another line than the one before.
+        """
+        async with self._transaction() as database:
+            await database.execute("SET LOCAL synchronous_commit = on")
+            if not await self._exists(database):
+                await database.execute(_TABLE)
+            found = await database.fetchval("SELECT line FROM perdure_audit ORDER BY number DESC LIMIT 1")
+            last = None if found is None else _line(found)
+            if found is not None and last is None:
+                raise ApplicationError(f"the last row of {self._name} is not a line of an audit log")
+            rows = [(line.number, line.text()) for line in _missing(lines, last, self._name)]
+            await database.executemany("INSERT INTO perdure_audit (number, line) VALUES ($1, $2)", rows)
+
+    async def verify(self, before: VerifiedChain | None = None) -> VerifiedChain:
+        """Return the chain of the table's lines, after those of `before`.
+
+        Raises `AuditError` where the database is away, has no such table, or a line was changed or is missing.
+        """
+        chain, count = before or VerifiedChain(), 0
+        async with self._transaction() as database:
+            if not await self._exists(database):
+                raise AuditError(f"{self._name} has no table perdure_audit")
+            cursor = await database.cursor("SELECT line FROM perdure_audit ORDER BY number")
+            while rows := await cursor.fetch(_PAGE):
+                chain = verify_chain([row["line"] for row in rows], chain, source=f"{self._name}: row", start=count + 1)
+                count += len(rows)
+        return chain
+
+    async def _exists(self, database: Connection[Record]) -> bool:
+        return await database.fetchval("SELECT to_regclass('perdure_audit')") is not None
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncGenerator[Connection[Record]]:
+        import asyncpg
+
+        try:
+            database = await asyncpg.connect(
+                self._address,
+                password=self._password,
+                timeout=_ANSWERS_WITHIN,
+                command_timeout=_ANSWERS_WITHIN,
+                statement_cache_size=0,  # a pooler may give each transaction another connection
+            )
+            try:
+                async with database.transaction():
+                    yield database
+            finally:
+                await database.close(timeout=_ANSWERS_WITHIN)
+        except AuditError:
+            raise
+        except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            words = " ".join(masked(str(error)).split())  # a hint of the server's is on a line of its own
+            raise AuditError(f"{self._name}: {words or type(error).__name__}") from None
 
 
 def _line(text: str) -> AuditLine | None:

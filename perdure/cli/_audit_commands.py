@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,8 @@ import typer
 from perdure.cli._errors import USAGE, CommandError, one_line_errors
 from perdure.cli._execute import Json
 from perdure.cli._help import Commands
+from perdure.cli._options import configured
+from perdure.hosting.settings import Settings
 from perdure.runs.audit import VerifiedChain, verify_chain
 from perdure.values.json import dumps
 
@@ -22,19 +25,29 @@ def audit() -> None:
 
 
 @audit_app.command("verify")
+@configured("audit_token")
 def verify(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Its files, the oldest first.")],
+    settings: Settings,
+    places: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE…", help="Its files, the oldest first, or postgresql://USER@HOST/DATABASE."),
+    ],
     as_json: Json = False,
 ) -> None:
     """Verify the chain of an audit log: no line is missing, changed or moved. Print its numbers and its last digest."""
     chain = VerifiedChain()
     with one_line_errors():
-        for path in files:
+        for place in places:
+            if place.startswith(("postgresql://", "postgres://")):
+                from perdure.activities.audit import AuditTable
+
+                chain = asyncio.run(AuditTable(place, settings.audit_token).verify(chain))
+                continue
             try:
-                with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-                    chain = verify_chain(lines, chain, source=f"{path}: line")
+                with Path(place).open(encoding="utf-8", errors="replace", newline="\n") as lines:
+                    chain = verify_chain(lines, chain, source=f"{place}: line")
             except OSError as error:
-                raise CommandError(f"{path}: {error.strerror or error}", USAGE) from None
+                raise CommandError(f"{place}: {error.strerror or error}", USAGE) from None
     if as_json:
         print(dumps({"first": chain.first, "last": chain.last, "digest": chain.digest}))
     elif chain.last == 0:

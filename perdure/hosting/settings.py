@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -151,13 +152,18 @@ Pollers = Annotated[int | Literal["auto"], BeforeValidator(_pollers)]
 
 
 def _sink(value: str) -> str:
-    """`file:` and a path from the root, an address of HTTP, or `otel`."""
+    """`file:` and a path from the root, an address of HTTP or of PostgreSQL, or `otel`."""
     path = value.removeprefix("file:")
     if value == "otel" or (path != value and path.startswith("/")):
         return value
     if value.startswith(("https://", "http://")) and len(value.partition("://")[2].partition("/")[0]) > 0:
         return value
-    raise ValueError("must be file:/PATH, https://…, or otel")
+    if value.startswith(("postgresql://", "postgres://")):
+        address = urlsplit(value)
+        if address.password is not None or "password" in parse_qs(address.query, keep_blank_values=True):
+            raise ValueError("must have no password: that is the setting audit_token")
+        return value
+    raise ValueError("must be file:/PATH, https://…, postgresql://USER@HOST/DATABASE, or otel")
 
 
 Flows = Annotated[tuple[Flow, ...], BeforeValidator(_json)]
@@ -294,12 +300,17 @@ class Settings(BaseSettings):
 
     audit: Annotated[str, AfterValidator(_sink)] | None = setting(
         None,
-        "Where the audit log goes: file:/PATH, the address of an HTTP collector, or otel",
+        "Where the audit log goes: file:/PATH, the address of an HTTP collector or of PostgreSQL, or otel",
         NOTICES,
         "SINK",
     )
     audit_token: str | None = setting(
-        None, "The bearer token for its collector", NOTICES, "TEXT", secret=True, min_length=1
+        None,
+        "The bearer token for its collector, or the password of its database",
+        NOTICES,
+        "TEXT",
+        secret=True,
+        min_length=1,
     )
 
     fast_model: str = setting(Models().fast, "The model for choosing tools", MODELS, "MODEL", min_length=1)

@@ -290,13 +290,15 @@ class VerifiedChain(NamedTuple):
     """Digest of the last line."""
 
 
-def verify_chain(lines: Iterable[str], before: VerifiedChain | None = None, *, source: str = "line") -> VerifiedChain:
-    """Return the chain of these lines. `before`: the chain of the file before this one.
+def verify_chain(
+    lines: Iterable[str], before: VerifiedChain | None = None, *, source: str = "line", start: int = 1
+) -> VerifiedChain:
+    """Return the chain of these lines. `before`: the chain of the lines before them; `start`: the first line's place.
 
     Raises `AuditError` for the first line that was changed, or before which lines are missing.
     """
     first, last, previous = before or VerifiedChain()
-    for place, text in enumerate(lines, 1):
+    for place, text in enumerate(lines, start):
         at = f"{source} {place}"
         try:
             line = AuditLine.model_validate(raw := loads(text))

@@ -166,6 +166,14 @@ def test_secrets_are_masked_and_strange_variables_named(monkeypatch: pytest.Monk
     assert "PERDURE_PORT_80_TCP is not a setting" in found.stderr
 
 
+def test_a_database_for_the_audit_log_is_named_without_its_password() -> None:
+    for address in ("postgresql://me@db.example/audit", "postgres://me@/audit?host=/run/postgresql"):
+        assert Settings(audit=address).audit == address
+    for address in ("postgresql://me:hush@db.example/audit", "postgresql://db.example/audit?password=hush"):
+        with pytest.raises(ValueError, match="must have no password: that is the setting audit_token"):
+            Settings(audit=address)
+
+
 def test_what_is_in_force_is_the_command_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_GRACE", "3")
     with using(changed(load(), {"task_queue": "mine"})):
