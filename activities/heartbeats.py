@@ -29,7 +29,7 @@ _SHARE_OF_NEWS: Final = 0.05
 _MARGIN: Final = 2.5
 """Seconds of a heartbeat timeout that are left at least when a heartbeat is sent, or half of a shorter one."""
 _EARLY: Final = SHORTEST / 4
-"""Seconds by which a heartbeat goes with a look before it is due: half a second cost an activity that ends in between an Action."""
+"""Seconds by which a heartbeat may go early, together with a look. With half a second, an activity that ended in between cost an Action."""
 
 
 def longest_silence(timeout: float) -> float:

@@ -187,10 +187,10 @@ Send = Callable[[int, list[Json]], Awaitable[None]]
 
 GATHERED: Final = 0.1
 """Seconds for which the first call waits for others at most, and the next delivery while calls are written quickly."""
-_SHARE_OF_ANSWER: Final = 0.1
+_ANSWER_SHARE: Final = 0.1
 """Part of the time since the Request that passes between two deliveries, because each is a signal, and billed."""
-_SHARE_OF_INDEPENDENT: Final = 0.5
-"""The same where all calls that wait read no value: nothing in the answer waits for such a call but its own readers, which hurry it.
+_INDEPENDENT_SHARE: Final = 0.5
+"""The same where all calls that wait read no value: only their own readers wait for them, and a reader is delivered soon.
 With 0.5 eight calls take three deliveries, and a run of equal calls ends 4 % later at most (`benchmarks/latency.py`)."""
 _LONGEST_GATHERED: Final = 1.0
 """Seconds between two deliveries at most."""
@@ -207,52 +207,53 @@ class Deliverer:
     so a failed delivery is not retried.
     """
 
-    def __init__(self, send: Send, asked: float | None = None) -> None:
-        """Create the deliverer of a Request that was sent when the loop's clock was at `asked`, by default now."""
+    def __init__(self, send: Send, requested_at: float | None = None) -> None:
+        """Create the deliverer of a Request. `requested_at`: the loop's clock when the Request was sent (default: now)."""
         self._send = send
         self._calls: list[Json] = []
         self._sent = 0
-        self._asked = asyncio.get_running_loop().time() if asked is None else asked
+        self._requested_at = asyncio.get_running_loop().time() if requested_at is None else requested_at
         self._begun: float | None = None
         self._sending: asyncio.Task[None] | None = None
-        self._some, self._hurried = asyncio.Event(), asyncio.Event()
-        """Set while calls wait, and while one of them reads a value. All three are set when nothing more is to be sent."""
+        self._waiting, self._urgent = asyncio.Event(), asyncio.Event()
+        """Set while calls wait, and while one of them reads a value; also when the context is left."""
         self._left = asyncio.Event()
+        """Set when the context is left: no delivery begins any more."""
 
     def add(self, calls: list[Json]) -> None:
         if not calls:
             return
         self._calls.extend(calls)
-        self._some.set()
-        if any(map(_reads, calls)):
-            self._hurried.set()
+        self._waiting.set()
+        if any(map(_is_dependent, calls)):
+            self._urgent.set()
         if self._sending is None:
             self._begun = asyncio.get_running_loop().time()
             self._sending = asyncio.create_task(self._deliver())
 
     async def _deliver(self) -> None:
         clock = asyncio.get_running_loop().time
-        await _wait(self._left, clock() + min(GATHERED, self._share(_SHARE_OF_ANSWER)))
+        await _wait(self._left, clock() + min(GATHERED, self._share(_ANSWER_SHARE)))
         while not self._left.is_set():
             first, batch = self._sent, self._calls[self._sent :]
             self._sent = len(self._calls)
-            self._some.clear()
-            self._hurried.clear()
-            soon, later = clock() + self._pause(), clock() + self._share(_SHARE_OF_INDEPENDENT)
+            self._waiting.clear()
+            self._urgent.clear()
+            soon, later = clock() + self._pause(), clock() + self._share(_INDEPENDENT_SHARE)
             await self._send(first, batch)
             await _wait(self._left, soon)
-            await _wait(self._hurried, later)
-            await self._some.wait()
+            await _wait(self._urgent, later)
+            await self._waiting.wait()
 
     def _share(self, part: float) -> float:
-        return min(_LONGEST_GATHERED, part * (asyncio.get_running_loop().time() - self._asked))
+        return min(_LONGEST_GATHERED, part * (asyncio.get_running_loop().time() - self._requested_at))
 
     def _pause(self) -> float:
         """Return the seconds until the next delivery at least: those in which two calls are written, or a tenth of the answer's time."""
         if self._begun is None or len(self._calls) < 2:
-            return max(GATHERED, self._share(_SHARE_OF_ANSWER))
+            return max(GATHERED, self._share(_ANSWER_SHARE))
         each = (asyncio.get_running_loop().time() - self._begun) / (len(self._calls) - 1)
-        return max(min(GATHERED, 2 * each), self._share(_SHARE_OF_ANSWER))
+        return max(min(GATHERED, 2 * each), self._share(_ANSWER_SHARE))
 
     async def __aenter__(self) -> Deliverer:
         return self
@@ -260,7 +261,7 @@ class Deliverer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for event in (self._left, self._hurried, self._some):
+        for event in (self._left, self._urgent, self._waiting):
             event.set()
         if self._sending is not None:
             await asyncio.gather(self._sending, return_exceptions=True)
@@ -271,8 +272,8 @@ class Deliverer:
         return self._calls
 
 
-def _reads(call: Json) -> bool:
-    """Whether the call reads a value or waits for another call, so that a chain may be longer by its delay."""
+def _is_dependent(call: Json) -> bool:
+    """Whether the call reads a value or waits for another call, so that its delay may make a chain longer."""
     return isinstance(call, dict) and ("_after" in call or not is_plain({**call, "_outputPath": None}))
 
 

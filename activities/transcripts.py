@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from temporalio import activity
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
-from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -18,7 +17,7 @@ from perdure.activities.heartbeats import supervised_heartbeat
 from perdure.activities.model_texts import ask_for_text
 from perdure.activities.queries import ask_other, client, fetch, own_run
 from perdure.errors import RunError, ToolError
-from perdure.queries import TIMEOUT, SessionReader, answer_of, execution_before, storing_client
+from perdure.queries import TIMEOUT, SessionReader, answer_of, execution_before, start_segment
 from perdure.runs.agent import Models
 from perdure.runs.recall import ABOVE, is_of_run
 from perdure.runs.wire import AGENT_WORKFLOW, CONTEXT_TOO_LONG, RECALL_QUERY
@@ -41,7 +40,6 @@ from perdure.sessions.recall import recall as recalled
 from perdure.sessions.transcript import (
     SEGMENT_ENTRIES_QUERY,
     SEGMENT_INDEX_QUERY,
-    SEGMENT_WORKFLOW,
     EntryList,
     Index,
     joined_below,
@@ -200,14 +198,7 @@ async def archive(wanted: ArchiveInput) -> Archived:
         index = index.joined(Index(await ask_other(wanted.span.id(below), SEGMENT_INDEX_QUERY, str)))
     segment.index = index.text
     try:
-        await storing_client(client()).start_workflow(
-            SEGMENT_WORKFLOW,
-            segment,
-            id=name,
-            task_queue=activity.info().task_queue,
-            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            static_summary=f"entries {segment.first:,} to {segment.last:,} of {activity.info().workflow_id}"[:200],
-        )
+        await start_segment(client(), name, segment, activity.info().task_queue)
     except WorkflowAlreadyStartedError:
         there = (await ask_other(name, SEGMENT_ENTRIES_QUERY, EntryList)).entries
         if there != segment.read[: len(there)]:

@@ -292,7 +292,7 @@ class RunDriver:
             if (recorded := fork.answer(situation.number)) is not None:
                 return ModelChoice(recorded.model, f"recorded: {fork.title}")
             if fork.record.end is not None:
-                raise self._failure(fork.over, RECORD_ENDED)
+                raise self._failure(fork.end_reason, RECORD_ENDED)
         try:
             return await choose(situation, local=not self.run.prepared.follows(ASKS_BY_ACTIVITY))
         except ActivityError as error:

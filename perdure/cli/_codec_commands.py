@@ -14,12 +14,14 @@ from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
 from perdure.values.json import dumps
 
-codec_app = Commands(no_args_is_help=True, help="The keys of encrypted values: those that are needed, and a new one.")
+codec_app = Commands(
+    no_args_is_help=True, help="The keys of encrypted values: which are needed, and a change to the newest."
+)
 
 
 @codec_app.callback()
 def codec() -> None:
-    """The keys of encrypted values: which are still needed."""
+    """The keys of encrypted values: which are needed, and a change to the newest."""
 
 
 @codec_app.command("status")
@@ -55,7 +57,7 @@ def status(
 
 @codec_app.command("rewrite")
 def rewrite(as_json: Json = False) -> None:
-    """Have idle sessions, ledgers and audit logs go on under the newest key, and encode stored files anew. Repeat it while anything remains."""
+    """Continue idle sessions, ledgers and audit logs under the newest key, and encode stored files anew. Repeat it while anything remains."""
     report = connected(lambda perdure: perdure.rewrite_keys())
     if as_json:
         print(dumps(report.as_json()))
@@ -63,8 +65,8 @@ def rewrite(as_json: Json = False) -> None:
         out = screen()
         out.print(f"{report.workflows:,} workflows and {report.files:,} files are under {report.key}", markup=False)
         for id in report.remaining:
-            out.print(
-                f"not yet: {id}: something is under way in it, or no worker answers", markup=False, soft_wrap=True
-            )
+            is_file = id.startswith("file ")
+            why = "no key here decodes it" if is_file else "a run is under way in it, or no worker answers"
+            out.print(f"not yet: {id}: {why}", markup=False, soft_wrap=True)
     if report.remaining:
         raise SystemExit(FAILED)

@@ -65,11 +65,15 @@ def one_line_errors() -> Iterator[None]:
         raise SystemExit(FAILED) from None
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file that an option names. One that cannot be written ends the command, with one line."""
+def write_text(path: Path, text: str, mode: int = 0o666) -> None:
+    """Write a file that an option names. A file that cannot be written ends the command, with one line.
+
+    `mode`: the permissions of a new file, without those that the umask takes away.
+    """
     with one_line_errors():
         try:
-            path.write_text(text, encoding="utf-8")
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+                file.write(text)
         except OSError as error:
             raise CommandError(f"{path} cannot be written: {error.strerror}", USAGE) from None
 

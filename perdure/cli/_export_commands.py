@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.agents.files import json_option
-from perdure.cli._errors import one_line_errors
+from perdure.cli._errors import one_line_errors, write_text
 from perdure.cli._execute import Json, RunId, connected
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
@@ -44,7 +43,7 @@ def import_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Restore a session, which goes on from there, or a run that has ended, to look at. No model is asked and no call runs again."""
+    """Restore an exported session, which goes on from there, or an exported run, as a record. No model is asked and no call runs again."""
     with one_line_errors():
         exported: Any = json_option(f"@{file}", "FILE")
         is_run = isinstance(exported, dict) and "run" in exported
@@ -62,17 +61,12 @@ def import_(
 
 
 def write_export(exported: JsonObject, out: Path | None) -> None:
-    """Write an export to a file that its owner alone reads, or print it. Print to stderr why it cannot be restored."""
+    """Write an export to a file that only its owner can read, or print it. Print to stderr why it cannot be restored."""
     if (problem := exported.get("problem")) is not None:
-        print(f"perdure: it cannot be restored from this: {problem}", file=sys.stderr)
-    if gone := sum(data is None for data in (exported.get("files") or {}).values()):
-        print(f"perdure: {gone} of its files are not stored any more", file=sys.stderr)
+        print(f"perdure: this export cannot be restored: {problem}", file=sys.stderr)
+    if missing := sum(data is None for data in (exported.get("files") or {}).values()):
+        print(f"perdure: the export lacks {missing:,} files, which are not stored any more", file=sys.stderr)
     if out is None:
         print(dumps(exported))
-        return
-    with one_line_errors():
-        try:
-            with open(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-                file.write(f"{dumps(exported)}\n")
-        except OSError as error:
-            raise SettingsError(f"{out} cannot be written: {error.strerror}") from None
+    else:
+        write_text(out, f"{dumps(exported)}\n", mode=0o600)

@@ -173,15 +173,15 @@ def show(
         print_run(screen(), view)
         if view.status == "running":
             return
-        effects, score = connected(lambda perdure: _afterwards(perdure.get_run(run_id)))
+        effects, score = connected(lambda perdure: _read_effects_and_score(perdure.get_run(run_id)))
         if effects:
             print_effects(screen(), effects)
         if score is not None:
             screen().print(Text(f"score: {score}"), soft_wrap=True)
 
 
-async def _afterwards(run: Run) -> tuple[Sequence[Effect], RunScore | None]:
-    """Return what has come after the run's end: the effects that were undone, and its score."""
+async def _read_effects_and_score(run: Run) -> tuple[Sequence[Effect], RunScore | None]:
+    """Return the effects that were undone after the run's end, and its score."""
     return await run.undone(), await run.score()
 
 

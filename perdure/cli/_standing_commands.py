@@ -100,13 +100,10 @@ def revoke(
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
-    """Let a standing approval hold no more. Calls wait for a person from then on, also in runs that use it."""
+    """Revoke a standing approval. Later calls wait for a person, also in runs that use it."""
     revoked = connected(lambda perdure: perdure.revoke_standing_approval(name, by=by or local_user(), tenant=tenant))
-    print(
-        dumps(revoked.as_json())
-        if as_json
-        else f"{revoked.name}: revoked after {revoked.used:,} runs. Calls that begin in the next {STANDING_SHARED:g} seconds may still use it"
-    )
+    words = f"Calls that begin in the next {STANDING_SHARED:g} seconds may still use it"
+    print(dumps(revoked.as_json()) if as_json else f"{revoked.name}: revoked after {revoked.used:,} runs. {words}")
 
 
 def _row(each: StandingApproval) -> tuple[str, ...]:

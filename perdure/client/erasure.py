@@ -282,7 +282,7 @@ class Eraser:
                             await handle.result()
             for each in await self._executions(target.id):
                 if each.status is WorkflowExecutionStatus.RUNNING:
-                    with gone_is_well():
+                    with ignore_not_found():
                         running: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(
                             each.id, run_id=each.run_id
                         )
@@ -379,8 +379,8 @@ def _is_part(each: Execution, of: str) -> bool:
 
 
 @contextlib.contextmanager
-def gone_is_well() -> Iterator[None]:
-    """Take a workflow that is not there for one with which nothing is left to do."""
+def ignore_not_found() -> Iterator[None]:
+    """Ignore the error of a workflow that is not there."""
     try:
         yield
     except RPCError as error:

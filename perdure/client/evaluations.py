@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -165,13 +165,13 @@ async def start_evaluation(
     models: Iterable[str] = (),
     tenant: str | None = None,
     id: str | None = None,
-    **how: Any,  # the other parameters of `Perdure.evaluate`, which the plan checks
+    **options: Any,  # the other parameters of `Perdure.evaluate`, which `EvaluationPlan` checks
 ) -> Evaluation:
     """Start an evaluation, or return the one of this id. Raises `SettingsError` for a dataset that cannot be evaluated."""
     cases = dataset if isinstance(dataset, CaseSet) else read_dataset(dataset)
     name = id or f"eval-{new_run_id(agent.parsed)}"
     check_run_id(name)
-    wanted = how | {
+    wanted = options | {
         "id": name,
         "name": cases.name,
         "agent": agent.document(),
@@ -225,29 +225,31 @@ async def walk_scores(client: Client, selection: Selection, limit: int) -> Async
 
 async def fetch_score(client: Client, run_id: str) -> RunScore | None:
     """Return the score of a run, once it is there; `None`: it is not scored."""
-    return (await _find_score(client, run_id))[0]
+    found = await _find_score(client, run_id)
+    return None if found is None else found[0]
 
 
 async def scored_event(client: Client, run_id: str, *, wait: bool) -> JournalEntry | None:
-    """Return the event of a run's score; `None`: it is not scored. `wait`: wait for the run's end, and for its score."""
+    """Return the event of a run's score; `None` for a run without a score. `wait`: wait for the run's end, and for its score."""
     if wait:
         with contextlib.suppress(WorkflowFailureError):  # a run that has failed is scored, too
             await client.get_workflow_handle(run_id).result()
-    score, at = await _find_score(client, run_id, wait=wait)
-    return None if score is None else score.event(at.isoformat(timespec="milliseconds"))
+    found = await _find_score(client, run_id, wait=wait)
+    return None if found is None else found[0].event(found[1].isoformat(timespec="milliseconds"))
 
 
-async def _find_score(client: Client, run_id: str, *, wait: bool = False) -> tuple[RunScore | None, datetime]:
-    """Return a run's score, and when it was made."""
+async def _find_score(client: Client, run_id: str, *, wait: bool = False) -> tuple[RunScore, datetime] | None:
+    """Return a run's score and its time; `None` for a run without a score."""
     handle: WorkflowHandle[Any, RunScore] = client.get_workflow_handle(scored_id(run_id), result_type=RunScore)
     try:
         with contextlib.suppress(WorkflowFailureError):  # somebody has ended it
             if wait:
                 await handle.result()
         described = await handle.describe()
-        scored = described.status == WorkflowExecutionStatus.COMPLETED
-        return await handle.result() if scored else None, described.close_time or described.start_time
+        if described.status != WorkflowExecutionStatus.COMPLETED:
+            return None
+        return await handle.result(), described.close_time or described.start_time
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
-            return None, datetime.now(UTC)
+            return None
         raise

@@ -1,4 +1,4 @@
-"""Sessions and runs as files, and what is restored from them in another namespace (R24.5)."""
+"""Export of sessions and runs as files, and their import into another namespace (R24.5)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationError
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
-from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -20,7 +19,7 @@ from perdure.client.run_operations import AgentHandle, describe
 from perdure.client.session_operations import Address, first_line, found, start_session
 from perdure.errors import MediaError, ProtocolError, RunError, RunExistsError
 from perdure.plan import Returned
-from perdure.queries import SessionReader, answer_of, read_segment, storing_client
+from perdure.queries import SessionReader, answer_of, read_segment, start_segment
 from perdure.queries.media_store import MediaStore
 from perdure.runs.agent import parse_agent
 from perdure.runs.fork import FORK_FORM, ForkRecord
@@ -28,7 +27,6 @@ from perdure.runs.wire import RunInput
 from perdure.sessions.export import CARRIED_QUERY, ExportedSegments, RestoredSession, SessionExport
 from perdure.sessions.recall import oldest_first
 from perdure.sessions.transcript import (
-    SEGMENT_WORKFLOW,
     SESSION_FORM,
     SegmentSpan,
     SessionSnapshot,
@@ -42,7 +40,7 @@ _FORM: Final = 1
 
 
 class Exported(WireModel):
-    """A session or a run as a file: what people read, and what restores it."""
+    """A session or a run as a file: a part that people read, and a part that `import` reads."""
 
     form: Literal[1] = _FORM
     session: str | None = None
@@ -52,39 +50,38 @@ class Exported(WireModel):
     tenant: str = ""
     agent: str
     entries: list[JsonObject] | None = None
-    """Of a session all entries, as `session show --json` prints them."""
+    """All entries of a session, as `session show --json` prints them."""
     view: JsonObject | None = None
-    """Of a run its view, as `show --json` prints it."""
+    """The view of a run, as `show --json` prints it."""
     files: dict[str, str | None] = Field(default_factory=dict)
-    """Files by digest, as base64; `null`: it is not stored any more."""
+    """Files by digest, as base64; `null` for a file that is not stored any more."""
     problem: str | None = None
-    """Why it cannot be restored from this file."""
+    """The reason why this file cannot be restored."""
     restore_session: SessionExport | None = None
     restore_run: RunInput | None = None
 
     @classmethod
     def parse(cls, written: Json) -> Exported:
-        """Return the parsed file. Raise `RunError` for one that restores nothing."""
+        """Return the parsed file. Raise `RunError` for a file that cannot be restored."""
         try:
             exported = cls.model_validate(written)
         except ValidationError as error:
-            words = f"this is not an exported session or run: {first_problem(error)}"
-            raise RunError(words) from None
+            raise RunError(f"this is not an exported session or run: {first_problem(error)}") from None
         if exported.restore_session is not None and exported.restore_session.input.snapshot is None:
             raise RunError("this is not an exported session or run: restoreSession.input has no snapshot")
         if exported.restore_session is None and exported.restore_run is None:
             name = exported.session or exported.run
-            raise RunError(f"{name} cannot be restored from this file: {exported.problem or 'it has entries alone'}")
+            raise RunError(f"{name} cannot be restored from this file: {exported.problem or 'it has only entries'}")
         return exported
 
     def as_json(self) -> JsonObject:
-        """Return it as a file has it."""
+        """Return the content of the file."""
         plain = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         return {"form": self.form, "tenant": self.tenant, "agent": self.agent, **plain}
 
 
 async def export_session(session: Address) -> Exported:
-    """Return a session with all entries and files. One in which something is under way cannot be restored from it.
+    """Return a session with all entries and files. While a run, reply or message is under way, the result has a `problem`.
 
     Raise `RunError` if an entry cannot be read, `RunNotFoundError` without the session.
     """
@@ -101,14 +98,14 @@ async def export_session(session: Address) -> Exported:
         exported = Exported(
             session=session.key, tenant=session.tenant, agent=shown.agent, entries=[*entries], problem=problem
         )
-        state: list[Any] = []
+        values: list[Any] = []
         if carried is not None:
             assert carried.snapshot is not None
             snapshot = carried.snapshot.read(SessionSnapshot, SESSION_FORM, f"the session {session.key!r}")
             spans = [await _segments(client, span) for span in snapshot.transcript.spans]
             exported.restore_session = SessionExport(id=session.id, input=carried, spans=spans)
-            state = [snapshot.state, carried.document, carried.delegates]
-        exported.files = await _load_files(client, session.tenant, [*entries, *state])
+            values = [snapshot.state, carried.document, carried.delegates]
+        exported.files = await _load_files(client, session.tenant, [*entries, *values])
     return exported
 
 
@@ -120,35 +117,28 @@ async def _segments(client: Client, span: SegmentSpan) -> ExportedSegments:
 
 
 async def import_session(client: Client, exported: Exported, key: str, tenant: str, task_queue: str) -> Address:
-    """Start the exported session under this key, with its segments and files. Repeated, it goes on where it was broken off.
+    """Start the exported session under this key, with its segments and files. A second attempt goes on where the first has ended.
 
     Raise `RunExistsError` where there is a session of this key, `MediaError` where files cannot be stored.
     """
     if exported.restore_session is None:
-        raise RunError(f"this is the file of a run, {exported.run}: import it by import_run")
+        raise RunError(f"the file has the run {exported.run!r}, not a session: use import_run")
     target = Address(client, key, tenant)
     try:
         restored = RestoredSession(exported.restore_session, key, tenant)
-        given, segments = restored.input, [*restored.segments()]
+        session_input, segments = restored.input, [*restored.segments()]
     except ProtocolError as error:
         raise RunError(f"this file cannot be restored: {error}") from None
-    if (document := given.document) != {}:
-        parse_agent(document)
+    if session_input.document:
+        parse_agent(session_input.document)
     with found(client, key):
         await _check_absent(target)
         await _save_files(client, tenant, exported.files)
         for id, segment in segments:
             with contextlib.suppress(WorkflowAlreadyStartedError):  # an attempt before this one has started it
-                await storing_client(client).start_workflow(
-                    SEGMENT_WORKFLOW,
-                    segment,
-                    id=id,
-                    task_queue=task_queue,
-                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                    static_summary=f"entries {segment.first:,} to {segment.last:,} of {restored.id}"[:200],
-                )
+                await start_segment(client, id, segment, task_queue)
     texts = (entry.get("text") for entry in exported.entries or () if entry.get("type") == "message")
-    await start_session(target, given, task_queue, first_line(str(next(texts, ""))))
+    await start_session(target, session_input, task_queue, first_line(str(next(texts, ""))))
     return target
 
 
@@ -164,16 +154,16 @@ async def _check_absent(target: Address) -> None:
 
 
 async def export_run(client: Client, run_id: str) -> Exported:
-    """Return a run with its view, its record and its files. Only one that has ended can be restored from it; no worker is needed.
+    """Return a run with its view, its record and its files. A run that has not ended has a `problem`. No worker is needed.
 
-    Raise `RunError` for a run whose history is another version's.
+    Raise `RunError` for a run whose history another version has written.
     """
     status = (await describe(client.get_workflow_handle(run_id))).status
     audit = await audit_run(client, run_id)
     if audit.input is None:
         raise RunError(f"{run_id} has not begun: there is nothing to export")
-    whose = audit.input.whose
-    exported = Exported(run=run_id, tenant=whose.tenant, agent=str(audit.input.agent.get("name") or ""))
+    tenant = audit.input.whose.tenant
+    exported = Exported(run=run_id, tenant=tenant, agent=str(audit.input.agent.get("name") or ""))
     exported.view = None if audit.view is None else audit.view.as_json()
     if status is WorkflowExecutionStatus.RUNNING:
         exported.problem = "it is running. Export it again when it has ended"
@@ -185,22 +175,21 @@ async def export_run(client: Client, run_id: str) -> Exported:
         except RunError as error:
             exported.problem = str(error)
     outcomes = [call.state.outcome for call in audit.calls]
-    calls = [outcome.value for outcome in outcomes if isinstance(outcome, Returned)]
-    exported.files = await _load_files(client, whose.tenant, [audit.input.input, exported.view, calls])
+    results = [outcome.value for outcome in outcomes if isinstance(outcome, Returned)]
+    exported.files = await _load_files(client, tenant, [audit.input.input, exported.view, results])
     return exported
 
 
 async def import_run(client: Client, exported: Exported, id: str, task_queue: str) -> AgentHandle:
-    """Start the run that restores the exported one: each Request and call is answered from the record, and nothing else runs.
+    """Start a run that answers each Request and call from the exported record, and runs nothing else.
 
     Raise `RunExistsError` where there is a run of this id, `MediaError` where files cannot be stored.
     """
     if exported.restore_run is None:
-        raise RunError(f"this is the file of a session, {exported.session}: import it by import_session")
+        raise RunError(f"the file has the session {exported.session!r}, not a run: use import_session")
     try:
-        record = (
-            None if exported.restore_run.fork is None else exported.restore_run.fork.read(ForkRecord, FORK_FORM, "it")
-        )
+        fork = exported.restore_run.fork
+        record = None if fork is None else fork.read(ForkRecord, FORK_FORM, f"the run {exported.run!r}")
     except ProtocolError as error:
         raise RunError(f"this file cannot be restored: {error}") from None
     if record is None or record.end is None:
@@ -211,12 +200,12 @@ async def import_run(client: Client, exported: Exported, id: str, task_queue: st
 
 async def _load_files(client: Client, tenant: str, value: Json) -> dict[str, str | None]:
     store = MediaStore(client.data_converter, tenant)
-    found: dict[str, str | None] = {}
+    files: dict[str, str | None] = {}
     for file in media_within(value):
-        if file.digest not in found:
+        if file.digest not in files:
             data = await store.find(file.digest) if store.is_there else None
-            found[file.digest] = None if data is None else base64.b64encode(data).decode()
-    return found
+            files[file.digest] = None if data is None else base64.b64encode(data).decode()
+    return files
 
 
 async def _save_files(client: Client, tenant: str, files: dict[str, str | None]) -> None:

@@ -56,8 +56,9 @@ def fork_input(
     *,
     end: str | None = None,
 ) -> RunInput:
-    """Return the input of a fork at this point, or behind the last answer. `end`: see `ForkRecord`. Raise `RunError` for a run that cannot be
-    forked there.
+    """Return the input of a fork at this point, by default after the last answer. `end`: see `ForkRecord`.
+
+    Raise `RunError` for a run that cannot be forked there.
     """
     if audit.input is None:
         raise RunError(f"{run_id} has not begun: there is nothing to fork")
@@ -91,7 +92,7 @@ def fork_input(
 
 
 async def start_fork(client: Client, given: RunInput, id: str | None, task_queue: str) -> AgentHandle:
-    """Start the run that `fork_input` has described."""
+    """Start the run with an input that `fork_input` has returned."""
     return await start_run(
         client,
         parse_agent(given.agent),

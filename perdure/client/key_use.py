@@ -11,15 +11,15 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.client import WorkflowExecution as Execution
-from temporalio.common import RawValue, WorkflowIDConflictPolicy
+from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._run_lists import AT_ONCE
-from perdure.client.erasure import gone_is_well, payloads_of
+from perdure.client.erasure import ignore_not_found, payloads_of
 from perdure.errors import RunError
 from perdure.hosting.codec import is_lasting
-from perdure.queries import read_segment, storing_client
+from perdure.queries import read_segment, start_segment
 from perdure.queries.media_store import encode_again, walk_files
 from perdure.runs.audit import AUDIT_WORKFLOW
 from perdure.runs.ledger import LEDGER_WORKFLOW
@@ -34,7 +34,7 @@ _LASTING: Final = ", ".join(
     f"'{name}'" for name in (SESSION_WORKFLOW, SEGMENT_WORKFLOW, LEDGER_WORKFLOW, AUDIT_WORKFLOW)
 )
 _GOES_ON_WITHIN: Final = 30.0
-"""Seconds for all sessions that nothing is under way in to go on: each waits a second for a next message."""
+"""Seconds in which all idle sessions continue as new: each waits a second for a next message."""
 _PAUSE: Final = 0.1
 _KEY_ID: Final = "encryption-key-id"
 """Where a payload names its key: in the form of Temporal's own samples."""
@@ -87,10 +87,12 @@ class KeyRewrite:
     key: str
     """The newest key."""
     workflows: int = 0
-    """Workflows that have gone on with values under it: sessions, their segments, ledgers and audit logs."""
+    """Sessions, their segments, ledgers and audit logs that have gone on with values under this key."""
     files: int = 0
+    """Stored files that were encoded anew under this key."""
     remaining: list[str] = field(default_factory=list)
-    """Ids of sessions, ledgers and audit logs that have not gone on yet: a run is under way, or no worker answers. And files whose key is not here."""
+    """Ids of sessions, ledgers and audit logs that have not gone on yet: a run is under way, or no worker answers. Also `file NAME` for each file that
+    the codec cannot decode."""
 
     def as_json(self) -> JsonObject:
         """Return it as `perdure codec rewrite --json` prints it.
@@ -110,7 +112,7 @@ class KeyRewrite:
 
 
 async def key_uses(client: Client, query: str | None = None) -> list[KeyUse]:
-    """Return the use of each key, by key; `query` narrows the executions down. Without it stored files count too."""
+    """Return the use of each key, sorted by key. `query` selects executions. Without a query, stored files count too."""
     described = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
     kept = timedelta(seconds=described.config.workflow_execution_retention_ttl.seconds)
     found: dict[str, KeyUse] = {}
@@ -137,27 +139,32 @@ async def key_uses(client: Client, query: str | None = None) -> list[KeyUse]:
 
 
 async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRewrite:
-    """Have all that runs for ever go on with values under the newest key, and encode files anew. Raises `RunError` without a codec."""
+    """Rewrite the values of sessions, segments, ledgers and audit logs, and stored files, under the newest key.
+
+    `within`: seconds to wait for workflows to continue as new. Raises `RunError` without a codec that names its key.
+    """
     codec = client.data_converter.payload_codec
     if codec is None:
-        raise RunError("there is no codec, so no key: set PERDURE_CODEC")
+        raise RunError("there is no codec: set PERDURE_CODEC")
     [probe] = await codec.encode([Payload(metadata={"encoding": b"json/plain"}, data=b"0")])
     report = KeyRewrite(_key_of(probe))
     if not report.key:
         raise RunError(f"the codec does not name its key: its payloads have no {_KEY_ID}")
-    asked: list[Execution] = []
+    signalled: list[Execution] = []
     limit = asyncio.Semaphore(AT_ONCE)
 
     async def rewrite(each: Execution) -> None:
         async with limit:
             if not await _keys_of(client, each) - {report.key, ""}:  # some values of Temporal's own are never encrypted
                 return
-            with gone_is_well():
+            with ignore_not_found():
                 if each.workflow_type == SEGMENT_WORKFLOW:
-                    report.workflows += await _begin_again(client, each)
+                    segment = await read_segment(client, each.id, int(each.id.rpartition("-")[2]))
+                    await start_segment(client, each.id, segment, each.task_queue, replace=True)
+                    report.workflows += 1
                 else:
                     await client.get_workflow_handle(each.id).signal(REWRITE)
-                    asked.append(each)
+                    signalled.append(each)
 
     async with asyncio.TaskGroup() as group:
         async for each in client.list_workflows(f"ExecutionStatus = 'Running' AND WorkflowType IN ({_LASTING})"):
@@ -170,9 +177,9 @@ async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRe
         else:
             report.remaining.append(f"file {name}")
     ends = asyncio.get_running_loop().time() + within
-    left = asked
+    left = signalled
     while left:
-        states = [await _goes_on(client, each) for each in left]
+        states = [await _has_continued(client, each) for each in left]
         report.workflows += states.count(True)
         left = [each for each, state in zip(left, states, strict=True) if state is None]
         if asyncio.get_running_loop().time() > ends:
@@ -183,22 +190,8 @@ async def rewrite_keys(client: Client, within: float = _GOES_ON_WITHIN) -> KeyRe
     return report
 
 
-async def _begin_again(client: Client, each: Execution) -> bool:
-    """Put an execution with the same entries in the place of a segment's."""
-    segment = await read_segment(client, each.id, int(each.id.rpartition("-")[2]))
-    await storing_client(client).start_workflow(
-        SEGMENT_WORKFLOW,
-        segment,
-        id=each.id,
-        task_queue=each.task_queue,
-        id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
-        static_summary=f"entries {segment.first:,} to {segment.last:,}",
-    )
-    return True
-
-
-async def _goes_on(client: Client, before: Execution) -> bool | None:
-    """Whether a workflow has gone on as new; `None`: not yet; false: it has ended."""
+async def _has_continued(client: Client, before: Execution) -> bool | None:
+    """Whether a workflow has continued as new. `None`: not yet. `False`: it has ended."""
     now = await client.get_workflow_handle(before.id).describe()
     if now.run_id != before.run_id:
         return True
@@ -224,9 +217,9 @@ async def _keys_of(client: Client, each: Execution) -> set[str]:
 
 
 async def _key_of_stored(encoded: DataConverter, reference: Payload) -> str | None:
-    """Return the key of a value in external storage; `None`: it is not there any more."""
+    """Return the key of a value in external storage; `None` for a value that is not there any more."""
     if encoded.external_storage is None:
-        raise RunError("values are in external storage, and they need keys too: set PERDURE_STORAGE")
+        raise RunError("some values are in external storage, which is not set here: set PERDURE_STORAGE")
     try:
         [stored] = await encoded.decode([reference], [RawValue])
     except Exception as error:  # that of the storage, whichever it is

@@ -519,11 +519,12 @@ class Perdure:
     async def import_session(
         self, exported: JsonObject, *, key: str | None = None, tenant: str | None = None, task_queue: str | None = None
     ) -> Session:
-        """Begin a session with all that `Session.export` has returned: transcript, state, agent, rules, known messages, and files.
+        """Start a session from an export of `Session.export`, with its transcript, state, agent, rules, known messages and files.
 
-        `key`, `tenant`: whose it is here (default: those of the export). A message that is sent again is recognised. What its earlier runs
-        have kept beside the transcript stays where they ran. Raises `RunExistsError` where there is a session of this key, `RunError` for
-        what is no export, and `MediaError` where files cannot be stored.
+        `exported`: the export. `key`, `tenant`: those of the new session (default: those of the export). `task_queue`: its task queue
+        (default: that of this client). A message that is sent again is recognised. The histories of earlier runs stay where they ran.
+        Raises `RunExistsError` where there is a session of this key, `RunError` for a value that is not an export of a session, and
+        `MediaError` where files cannot be stored.
 
         ```python
         session = await perdure.import_session(json.loads(Path("ann.json").read_text()))
@@ -534,22 +535,20 @@ class Perdure:
         from perdure.client.exports import Exported, import_session  # the workflows themselves, which a replay needs
 
         parsed, queue = Exported.parse(exported), task_queue or self.task_queue
-        whose = parsed.tenant if tenant is None else tenant
-        return self._session(
-            await import_session(self.client, parsed, key or parsed.session or "", whose, queue),
-            None,
-            SessionRules(),
-            queue,
-        )
+        owner = parsed.tenant if tenant is None else tenant
+        address = await import_session(self.client, parsed, key or parsed.session or "", owner, queue)
+        return self._session(address, None, SessionRules(), queue)
 
     async def import_run(
         self, exported: JsonObject, *, id: str | None = None, task_queue: str | None = None
     ) -> Run[Any]:
-        """Restore a run that `Run.export` has returned, as a run of this namespace to look at, to fork, to undo and to promote.
+        """Restore a run from an export of `Run.export`, as a run of this namespace that can be shown, forked, undone and promoted.
 
-        It answers each Request and each call from the record. It asks no model, runs no tool and waits for nobody. One that did
-        not complete fails where the record ends, with its reason. `id`: its id here (default: the same). Workers must have its tools. Raises
-        `RunExistsError` for an id of another run, and `RunError` for what is no export.
+        The restored run answers each Request and each call from the record. It asks no model, runs no tool and waits for nobody. A run
+        that did not complete fails where its record ends, with its reason. Workers must have its tools.
+
+        `exported`: the export. `id`: the id of the restored run (default: that of the export). `task_queue`: its task queue (default: that
+        of this client). Raises `RunExistsError` for an id of another run, and `RunError` for a value that is not an export of a run.
 
         ```python
         run = await perdure.import_run(json.loads(Path("order-17.json").read_text()))
@@ -566,10 +565,10 @@ class Perdure:
         return self._run(handle.id)
 
     async def key_uses(self, query: str | None = None) -> list[KeyUse]:
-        """Return the encryption keys that the histories of the namespace and stored files need, with the number of executions and the end of their retention.
+        """Return the encryption keys that histories, stored values and files need, each with its executions and the end of their retention.
 
-        `query`: only these workflows, in the language of Temporal's lists (default: all, and files). It reads each history and each stored value,
-        and decodes none. Raises `RunError` where values are stored in a storage that is not set here.
+        `query`: only these workflows, in the language of Temporal's lists (default: all workflows, and files). Each history and each stored
+        value is read, and none is decoded. Raises `RunError` where values are in an external storage that is not set here.
 
         ```python
         print([use.key for use in await perdure.key_uses() if use.open])
@@ -580,10 +579,10 @@ class Perdure:
             return await key_uses(self.client, query)
 
     async def rewrite_keys(self) -> KeyRewrite:
-        """Have sessions, their segments, ledgers and audit logs go on with values under the codec's newest key, and encode stored files anew.
+        """Rewrite the values of sessions, their segments, ledgers and audit logs, and stored files, under the codec's newest key.
 
-        A session in which a run is under way goes on when it idles. Histories of before need their keys until their retention is over.
-        Raises `RunError` where there is no codec, or one that names no key.
+        Workflows continue as new. A session in which a run is under way does so when it is idle. Earlier histories need their keys until
+        their retention is over. Raises `RunError` without a codec, and for a codec that does not name its key.
 
         ```python
         print((await perdure.rewrite_keys()).remaining)
@@ -853,8 +852,8 @@ class Perdure:
             return await list_standing_approvals(self.client, tenant)
 
     async def revoke_standing_approval(self, name: str, *, by: str = "", tenant: str = "") -> StandingApproval:
-        """Let a standing approval hold no more, and return it. Calls wait for a person from then on, also in runs that use it; for
-        five seconds a run may go on with an answer that it has.
+        """Revoke a standing approval, and return it. Later calls wait for a person, also in runs that use it. For five seconds a run
+        may still use an answer that it has.
 
         Raises `DecisionRefusedError` where there is none of this name.
 

@@ -257,10 +257,10 @@ class Run(Generic[OutputT]):
 
         `from_`: the `cursor` of the last event that was read, by any reader. The events after it come once and in
         order. By default the stream starts at the beginning; with `"now"` it starts with new events. `topics`: only
-        these. With `score` named, the stream waits for the score. Without `assistant` and `reasoning` the run does not
-        learn that somebody watches. A slow reader delays nobody. A reader that has missed events that are no longer kept gets one `lifecycle` `snapshot`. Raises
-        `CursorError`, `ProtocolError` for an invalid topic, and `NoWorkerError` if no worker answers at the beginning.
-        A worker that is lost later is waited for.
+        these. With the topic `score` the stream waits for the score. Without `assistant` and `reasoning` the run does not
+        learn that somebody watches. A slow reader delays nobody. A reader that has missed events that are no longer
+        kept gets one `lifecycle` `snapshot`. The stream waits for a worker that is lost later. Raises `CursorError`,
+        `ProtocolError` for an invalid topic, and `NoWorkerError` if no worker answers at the beginning.
 
         ```python
         async for event in run.events(topics=["tool", "approval"]):
@@ -417,8 +417,8 @@ class Run(Generic[OutputT]):
     async def export(self) -> JsonObject:
         """Return this run as JSON, with its view, its record and its files: `Perdure.import_run` restores it in another namespace.
 
-        One that cannot be restored, because it is running or took messages in, has a `problem` that names the reason. No worker is needed.
-        Raises `RunError` if another version wrote the run's history.
+        The export of a run that is running, or that took messages in, cannot be restored: its `problem` names the reason. No worker is
+        needed. Raises `RunError` if another version wrote the run's history.
 
         ```python
         Path("order-17.json").write_text(json.dumps(await run.export()))

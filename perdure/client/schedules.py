@@ -351,8 +351,9 @@ class Schedule:
             await self._handle.pause(note=_PAUSED if why in (None, "", _RESUMED) else why)
 
     async def resume(self, note: str = "") -> None:
-        """Resume the schedule. Runs that were missed meanwhile are not started; see `backfill`. `note`: by default the one of
-        its creation stays; the reason of the pause goes.
+        """Resume the schedule. Runs that were missed meanwhile are not started; see `backfill`.
+
+        `note`: the schedule's new note (default: the note of its creation, without the reason of the pause).
 
         ```python
         await perdure.schedule("nightly").resume()
@@ -505,7 +506,7 @@ def _listed(id: str, agent: str, spec: ScheduleSpec, state: Any, info: Any) -> d
 
 
 def _note_of(note: str | None) -> str:
-    """Return the words that somebody has given: Temporal takes no empty note."""
+    """Return the words of a person: Temporal takes no empty note."""
     return "" if note in (_PAUSED, _RESUMED) else (note or "").removeprefix(_WHY_PAUSED)
 
 

@@ -79,9 +79,9 @@ class Selection:
         return self == Selection(outermost=self.outermost)
 
     def takes(self, parent_id: str | None) -> bool:
-        """Whether a run that the query finds is selected. `parent_id`: the workflow that started it.
+        """Whether a run that the query finds is selected. `parent_id`: the id of the workflow that started it.
 
-        The query cannot name the difference of a session from a run of that session, which starts delegates.
+        A query cannot tell a session from a run of that session, which starts delegates.
         """
         return not (self.outermost and "/" in (parent_id or ""))
 
@@ -332,14 +332,15 @@ class WaitingRequest:
     """One approval request in full, with the id of its run.
 
     ```python
-    requests, _ = await run.waiting_below()
-    print([(request.run_id, request.request.call) for request in requests])
+    waiting, _ = await run.waiting_below()
+    print([(each.run_id, each.request.call) for each in waiting])
     ```
     """
 
     run_id: str
     """The run itself, or one of its delegates'."""
     request: WaitingView
+    """The request as people see it."""
 
     def as_json(self) -> JsonObject:
         return {"runId": self.run_id, **self.request.as_json()}

@@ -648,7 +648,7 @@ class Session:
     async def export(self) -> JsonObject:
         """Return the session as JSON, with all entries and files: `Perdure.import_session` restores it in another namespace.
 
-        A session in which a run, a reply or a message is under way has a `problem` in place of that, and only its entries. Raises
+        While a run, a reply or a message is under way, the export has only entries and files, and its `problem` names the reason. Raises
         `RunError` if an entry cannot be read.
 
         ```python

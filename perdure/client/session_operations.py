@@ -314,7 +314,7 @@ async def begin(session: Address, description: Description, rules: SessionRules,
 
 
 async def start_session(session: Address, given: SessionInput, task_queue: str, title: str = "") -> None:
-    """Start a session with this input. Search attributes that the namespace does not know are registered; it goes without those that it does not take.
+    """Start a session with this input. Search attributes that the namespace lacks are registered. If it accepts none, the session has none.
 
     `title`: its first message, for lists. Raises `RunExistsError` where there is one of this key.
     """

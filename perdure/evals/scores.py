@@ -55,8 +55,8 @@ def load_evaluators(
 
 
 @dataclasses.dataclass(repr=False)
-class _OffLoop(Evaluator[Any, Any, Any]):
-    """An evaluator whose own code runs in a thread, so that the worker goes on while it computes or waits."""
+class _ThreadedEvaluator(Evaluator[Any, Any, Any]):
+    """An evaluator that runs the code of another one in a thread, so that the worker goes on meanwhile."""
 
     inner: Evaluator[Any, Any, Any]
 
@@ -136,7 +136,7 @@ async def score_run(
         inputs=None if case is None else case.inputs,
         expected_output=None if case is None else case.expected_output,
         metadata=None if case is None else case.metadata,
-        evaluators=[_OffLoop(each) for each in evaluators],
+        evaluators=[_ThreadedEvaluator(each) for each in evaluators],
     )
     usage = view.usage
     metrics = {"requests": view.requests, "tokens": usage.tokens} | ({} if usage.cost is None else {"cost": usage.cost})

@@ -8,7 +8,7 @@ from perdure.queries._answers import TIMEOUT, answer_of, cancellable, execution_
 from perdure.queries._audit import record_entries
 from perdure.queries._effects import read_effects, was_undone
 from perdure.queries._ledger import list_accounts, list_standing_approvals, update_ledger
-from perdure.queries._transcripts import SessionReader, read_segment, storing_client
+from perdure.queries._transcripts import SessionReader, read_segment, start_segment
 from perdure.queries._visibility import SearchAttributes, add_attributes, read_memo
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "read_memo",
     "read_segment",
     "record_entries",
-    "storing_client",
+    "start_segment",
     "update_ledger",
     "update_with_start",
     "was_undone",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.errors import RunError
@@ -21,6 +22,7 @@ from perdure.sessions.transcript import (
     SEGMENT_FIND_QUERY,
     SEGMENT_FORM,
     SEGMENT_INDEX_QUERY,
+    SEGMENT_WORKFLOW,
     EntryList,
     Segment,
     SegmentSpan,
@@ -34,9 +36,29 @@ _STORED: Final = 4_000
 """Bytes from which on a segment goes to external storage; its summary, which the Web UI shows, is shorter."""
 
 
-def storing_client(client: Client) -> Client:
-    """Return the client that starts segments, with external storage for values from `_STORED` bytes on if it has any: a segment is kept for long and
-    seldom read."""
+async def start_segment(client: Client, id: str, segment: Segment, task_queue: str, *, replace: bool = False) -> None:
+    """Start the workflow of a segment. Raise `WorkflowAlreadyStartedError` where there has been one of this id.
+
+    `replace`: end the execution of this id, and start this one in its place.
+    """
+    await _storing_client(client).start_workflow(
+        SEGMENT_WORKFLOW,
+        segment,
+        id=id,
+        task_queue=task_queue,
+        id_reuse_policy=(WorkflowIDReusePolicy.ALLOW_DUPLICATE if replace else WorkflowIDReusePolicy.REJECT_DUPLICATE),
+        id_conflict_policy=(
+            WorkflowIDConflictPolicy.TERMINATE_EXISTING if replace else WorkflowIDConflictPolicy.UNSPECIFIED
+        ),
+        static_summary=f"entries {segment.first:,} to {segment.last:,} of {id.rpartition('/~')[0]}"[:200],
+    )
+
+
+def _storing_client(client: Client) -> Client:
+    """Return the client with external storage for values from `_STORED` bytes on, if it has any.
+
+    A segment is kept for long and seldom read.
+    """
     config = client.config()
     converter = config["data_converter"]
     if (storage := converter.external_storage) is None:

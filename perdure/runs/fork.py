@@ -90,7 +90,7 @@ class ForkRecord(WireModel):
     answers: list[RecordedAnswer] = Field(default_factory=list)
     calls: list[RecordedCall] = Field(default_factory=list)
     end: str | None = Field(default=None, exclude_if=lambda end: end is None)
-    """Of a run that was imported: how it ended (R24.5). Such a run makes no Request and no call of its own."""
+    """How an imported run ended where it ran (R24.5). The imported run makes no Request and no call of its own."""
 
 
 class Fork:
@@ -111,8 +111,8 @@ class Fork:
         return f"{self.record.run_id} at {self.record.point.call or self.record.point.request}"
 
     @property
-    def over(self) -> str:
-        """Why an imported run does nothing that the record does not have."""
+    def end_reason(self) -> str:
+        """The reason why an imported run ends where its record ends."""
         return f"the record of {self.record.run_id} ends here: {self.record.end}"
 
     def answer(self, number: int) -> RecordedAnswer | None:
@@ -126,7 +126,7 @@ class Fork:
         """
         found = self._find(call, key, decided=decided)
         if found is None:
-            return None if self.record.end is None else Failed(CallError("not_recorded", self.over))
+            return None if self.record.end is None else Failed(CallError("not_recorded", self.end_reason))
         del self._calls[found.id]
         call.state.recorded = True
         call.state.notes = [_error(note) for note in found.notes]
