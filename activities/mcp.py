@@ -61,7 +61,7 @@ def value_of(tool: str, result: CallToolResult, schema: Schema | None, *, stored
     Texts that only repeat the structured content, as the standard wants it for older clients, are left out. Images,
     sounds and other files are values if they can be `stored`, as `Media`; else they are described (R10.18, R20.3).
     """
-    texts = [without_media(block.text) for block in result.content if isinstance(block, TextContent)]
+    texts = [without_media(block.text, bare=False) for block in result.content if isinstance(block, TextContent)]
     stored = stored and not result.is_error
     others = [_block(block, stored) for block in result.content if not isinstance(block, TextContent)]
     if result.is_error and is_labelled_untrusted(result.meta, *(block.meta for block in result.content)):
@@ -85,7 +85,7 @@ def value_of(tool: str, result: CallToolResult, schema: Schema | None, *, stored
     if structured is None:
         text = "\n".join(map(str, texts))
         return {"text": text, CONTENT: others} if others else text
-    value = without_media(structured)
+    value = without_media(structured, bare=False)
     beside: list[Any] = [*({"type": "text", "text": text} for text in _news(texts, value)), *others]
     if not beside:
         return value
@@ -113,7 +113,7 @@ def _block(block: ContentBlock, stored: bool) -> JsonObject | Media:
         if isinstance(block.resource, BlobResourceContents):
             inner["blob"] = describe(block.resource.mime_type or "application/octet-stream", block.resource.blob)
         plain |= inner
-    return parts_without_media(plain)
+    return parts_without_media(plain, bare=False)
 
 
 def _file(block: ContentBlock) -> Media | None:
@@ -381,4 +381,4 @@ def _plain(found: BaseModel, *fields: str) -> JsonObject:
         value = getattr(found, key)
         excluded: Any = {key: {"__all__": inner}} if isinstance(value, list) else None
         plain |= found.model_dump(mode="json", by_alias=True, exclude_none=True, include={key}, exclude=excluded)
-    return parts_without_media(plain)
+    return parts_without_media(plain, bare=False)

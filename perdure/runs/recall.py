@@ -137,5 +137,5 @@ def _of_call(run: RunState, call: Call) -> str:
 
 
 def _text(value: Json) -> str:
-    value = without_media(value)
+    value = without_media(value, bare=False)
     return value if isinstance(value, str) else dumps(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, overload
@@ -185,39 +186,132 @@ _EMBEDDED: Final = re.compile(
     rf"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,({_CHARACTERS}{{32,}}={{0,2}})"
     rf"|(?<!{_CHARACTERS})((?:{'|'.join(map(re.escape, _BEGINNINGS))}){_CHARACTERS}{{{_LEAST},}}={{0,2}})"
 )
+_RUN_LEAST: Final = 2_000
+"""Characters of base64 that nothing else tells to be a file: addresses, tokens and cursors, which a model may have to copy, are shorter."""
+_STRIDE: Final = _RUN_LEAST // 2
+"""Every so many characters a text is examined for such a run."""
+_RUNS: Final = (re.compile(r"[A-Za-z0-9+/]*"), re.compile(r"[A-Za-z0-9_-]*"))
+_WRAPPED: Final = re.compile(rf"{_CHARACTERS}{{0,100}}(\r?\n|(?:\\r)?\\n)({_CHARACTERS}{{60,100}})\1")
+"""Lines of base64, of one length; in a text that is JSON their ends are escaped."""
+_SHARES: Final = ((string.ascii_uppercase, 0.3, 0.8), (string.ascii_lowercase, 0.12, 0.5), (string.digits, 0.03, 0.4))
+"""The least and the most share of each kind of character in base64, of compressed bytes, programs, sounds and texts in many
+languages. Names that are written together have more small letters."""
+_DIFFERENT: Final = 30
+"""Of 64 characters, the least that a long run of base64 has. There are 22 hexadecimal digits."""
 _KINDS: Final = ("mimeType", "mime_type", "media_type", "contentType", "content_type")
 _BINARY: Final = re.compile(r"(image|audio|video|font)/|application/(pdf|zip|gzip|octet-stream|ogg)")
 _BASE64: Final = re.compile(rf"{_CHARACTERS}{{32,}}={{0,2}}")
 
 
-@overload
-def without_media(value: str) -> str: ...
+class _Runs:
+    """The runs of base64 in a text of which nothing else says that they are files, in their order.
+
+    A text is examined at every `_STRIDE`th character: the cost of one without such runs is far below that of reading it.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = _STRIDE
+        self._found: tuple[int, int] | None = None
+
+    def next(self, at: int, until: int) -> tuple[int, int] | None:
+        """Return the beginning and the end of the first run between two places, which only grow; `None`: there is none."""
+        while self._found is None or self._found[0] < at:
+            self._found = None
+            self._at = max(self._at, at + _STRIDE)
+            if self._at > min(until + _STRIDE, len(self._text)):
+                return None
+            start, end = self._run()
+            if end - start >= _RUN_LEAST and _is_base64(self._text[start:end]):
+                self._found = start, end
+            self._at = max(self._at, end) + _STRIDE
+        return self._found if self._found[0] <= until else None
+
+    def _run(self) -> tuple[int, int]:
+        """Return the run around the present place, of any characters; an empty one for a short one."""
+        text, at = self._text, self._at
+        for pattern in _RUNS:
+            if (found := pattern.match(text, at)) is not None and found.end() - at >= _STRIDE:
+                before = pattern.match(text[max(0, at - _STRIDE) : at][::-1])
+                return at - (before.end() if before else 0), found.end() + text.count("=", found.end(), found.end() + 2)
+        if (found := _WRAPPED.match(text, at)) is None or len(found[2]) % 4:
+            return at, at
+        start, length, ending = found.start(2), len(found[2]), found[1]
+        line = re.compile(rf"{_CHARACTERS}{{{length}}}{re.escape(ending)}")
+        while start - length - len(ending) >= at - _STRIDE and line.match(
+            text, max(0, start - length - len(ending)), start
+        ):
+            start -= length + len(ending)
+        end = start
+        while (whole := line.match(text, end)) is not None:
+            end = whole.end()
+        last = re.compile(rf"{_CHARACTERS}{{0,{length}}}={{0,2}}").match(text, end)
+        return start, last.end() if last else end
+
+
+def _is_base64(run: str) -> bool:
+    """Return whether the characters of a run are those of base64, in its proportions."""
+    run = re.sub(r"\\[rn]|[\r\n]", "", run).rstrip("=")
+    if len(set(run)) < _DIFFERENT:
+        return False
+    data = run.encode()
+    return all(
+        least <= 1 - len(data.translate(None, characters.encode())) / len(data) <= most
+        for characters, least, most in _SHARES
+    )
+
+
+def _next_file(text: str, at: int, until: int, runs: _Runs | None) -> tuple[int, int, str] | None:
+    """Return the place of the first file in a part of a text, its end, and the words for it; `None`: there is none."""
+    match = _EMBEDDED.search(text, at, until + 2 * _LEAST)
+    run = None if runs is None else runs.next(at, until)
+    if match is not None and match.start() <= until and (run is None or match.start() <= run[0]):
+        whole = _EMBEDDED.match(text, match.start()) or match
+        return whole.start(), whole.end(), _words(whole)
+    if run is None:
+        return None
+    encoded = text[slice(*run)]
+    return *run, describe(_kind(encoded), re.sub(r"\\[rn]|[\r\n]", "", encoded))
 
 
 @overload
-def without_media(value: Json) -> Json: ...
+def without_media(value: str, *, bare: bool = True) -> str: ...
 
 
-def without_media(value: Json) -> Json:
+@overload
+def without_media(value: Json, *, bare: bool = True) -> Json: ...
+
+
+def without_media(value: Json, *, bare: bool = True) -> Json:
     """Return the value with `[image/png, 12,345 bytes, 0123456789ab, left out]` in the place of each file as base64,
     and with the line of each file that is a value.
 
-    A file is recognised by a `data:` address, by its beginning, or by a `mimeType` beside it.
+    A file is recognised by a `data:` address, by its beginning, or by a `mimeType` beside it. With `bare` (default), long
+    base64 without any of these is left out too, as `data`: not from values that are stored, for that is a guess.
     """
     if isinstance(value, str):
-        return _EMBEDDED.sub(_words, value)
+        return _text_without_media(value) if bare and len(value) >= _RUN_LEAST else _EMBEDDED.sub(_words, value)
     if isinstance(value, list):
-        return [without_media(item) for item in value]
+        return [without_media(item, bare=bare) for item in value]
     if not isinstance(value, dict):
         return value
     file = read_media(value)
-    return parts_without_media(value) if file is None else file.line
+    return parts_without_media(value, bare=bare) if file is None else file.line
 
 
-def parts_without_media(value: JsonObject) -> JsonObject:
+def parts_without_media(value: JsonObject, *, bare: bool = True) -> JsonObject:
     """Return the object with `without_media` of each of its entries."""
     kind = media_kind(value)
-    return {key: without_file(kind, key, item) or without_media(item) for key, item in value.items()}
+    return {key: without_file(kind, key, item) or without_media(item, bare=bare) for key, item in value.items()}
+
+
+def _text_without_media(text: str) -> str:
+    parts, at, runs = [], 0, _Runs(text)
+    while (file := _next_file(text, at, len(text), runs)) is not None:
+        start, end, words = file
+        parts += [text[at:start], words]
+        at = end
+    return "".join([*parts, text[at:]])
 
 
 def beginning_without_media(text: str, most: int) -> tuple[str, bool]:
@@ -225,15 +319,15 @@ def beginning_without_media(text: str, most: int) -> tuple[str, bool]:
 
     Each file is described in full, even if it reaches beyond the kept part; text far behind that is not examined.
     """
-    found, at = "", 0
+    found, at, runs = "", 0, _Runs(text) if len(text) >= _RUN_LEAST else None
     while len(found) <= most:
         until = at + most - len(found) + _LEAST
-        match = _EMBEDDED.search(text, at, until + 2 * _LEAST)
-        if match is None or match.start() > until:
+        file = _next_file(text, at, until, runs)
+        if file is None:
             rest = text[at : until + 1]
             return found + rest, at + len(rest) == len(text)
-        whole = _EMBEDDED.match(text, match.start()) or match
-        found, at = found + text[at : whole.start()] + _words(whole), whole.end()
+        start, end, words = file
+        found, at = found + text[at:start] + words, end
     return found, at == len(text)
 
 
@@ -302,8 +396,11 @@ def describe(kind: str, encoded: str) -> str:
 def _words(found: re.Match[str]) -> str:
     if found[1]:
         return describe(found[1], found[2])
-    kind = next(kind for beginning, kind in _BEGINNINGS.items() if found[3].startswith(beginning))
-    return describe(kind, found[3])
+    return describe(_kind(found[3]), found[3])
+
+
+def _kind(encoded: str) -> str:
+    return next((kind for beginning, kind in _BEGINNINGS.items() if encoded.startswith(beginning)), "data")
 
 
 # Images and other base64 are described. Of more than `MAX_RESULT` characters the beginning is shown, with a line on

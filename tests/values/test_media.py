@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import marshal
+import math
+import random
+import re
+import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.values.json import Json, JsonObject
-from perdure.values.media import media_of, media_within, read_media, with_lines, without_media
+from perdure.values.media import beginning_without_media, media_of, media_within, read_media, with_lines, without_media
 from tests.cpu import Cpu
+from tests.support import ROOT
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8).decode()
 WAV = base64.b64encode(b"RIFF\x00\x00\x00\x00WAVE" + bytes(300)).decode()
@@ -51,11 +58,121 @@ def test_what_is_no_file_stays_as_it_is(value: Json) -> None:
     assert without_media(value) == value
 
 
+_SOURCE = (ROOT / "perdure/values/media.py").read_bytes()
+BARE = {
+    "compressed": zlib.compress(_SOURCE * 3, 9)[:9000],
+    "sound": b"".join(round(8000 * math.sin(n / 10)).to_bytes(2, "little", signed=True) for n in range(4000)),
+    "program": (lambda: 0).__code__.co_code + marshal.dumps(compile(_SOURCE, "a", "exec")),
+    "text": _SOURCE,
+    "cyrillic": (
+        "Все люди рождаются свободными и равными в своём достоинстве и правах. Они наделены разумом и совестью. " * 40
+    ).encode(),
+    "table": "".join(f"{n},{n * 7 % 100}.{n % 10}\n" for n in range(1000)).encode(),
+}
+
+
+@pytest.mark.parametrize("name", BARE)
+@pytest.mark.parametrize("form", ["plain", "url", "lines", "crlf", "in JSON", "60", "around", "cut"])
+def test_r10_18_base64_of_which_nothing_says_that_it_is_a_file_is_left_out(name: str, form: str) -> None:
+    data = BARE[name]
+    encoded = base64.b64encode(data).decode()
+    lined = base64.encodebytes(data).decode()
+    text, around = {
+        "plain": (encoded, ""),
+        "url": (base64.urlsafe_b64encode(data).decode(), ""),
+        "lines": (lined, ""),
+        "crlf": (lined.replace("\n", "\r\n"), ""),
+        "in JSON": (json.dumps({"content": lined}), '{"content": ""}'),
+        "60": ("\n".join(encoded[n : n + 60] for n in range(0, len(encoded), 60)), ""),
+        "around": (f"it is\n{encoded}, and then {encoded[:1000]}", f"it is\n, and then {encoded[:1000]}"),
+        "cut": (encoded[:-7], ""),
+    }[form]
+    shown = without_media(text)
+    found = re.fullmatch(r"(.*)\[data, ([\d,]+) bytes, [0-9a-f]{12}, left out\](.*)", shown, re.DOTALL)
+    assert found is not None
+    assert (found[1] + found[3]).replace("\\n", "").strip() == around
+    assert abs(int(found[2].replace(",", "")) - len(data)) < 7
+    assert beginning_without_media(text, 16_000) == (shown, True)
+    assert without_media({"a": [text]}) == {"a": [shown]}
+    assert without_media(text, bare=False) == text
+
+
+def test_r10_18_files_of_both_kinds_are_left_out_of_one_text() -> None:
+    encoded = base64.b64encode(BARE["compressed"]).decode()
+    text = f"one {encoded} two data:image/png;base64,{PNG} three {PNG} four {encoded}! {encoded[:400]}" + " more" * 5000
+    shown = without_media(text)
+    assert re.findall(r"(\w+) \[([a-z/]+), ", shown) == [
+        ("one", "data"), ("two", "image/png"), ("three", "image/png"), ("four", "data"),
+    ]  # fmt: skip
+    assert encoded[:400] in shown
+    begin, is_whole = beginning_without_media(text, 2000)
+    assert shown.startswith(begin)
+    assert not is_whole
+    assert 2000 <= len(begin) < 2500
+
+
+LONG_TEXTS = {
+    "hexadecimal": hashlib.shake_256(b"a").hexdigest(5000),
+    "both cases": "".join(c.upper() if n % 3 else c for n, c in enumerate(hashlib.shake_256(b"a").hexdigest(5000))),
+    "dump": "\n".join(hashlib.sha256(bytes([n])).hexdigest() for n in range(200)),
+    "DNA": "ACGTTGCA" * 1000,
+    "protein": "MKVLAAGIVGLCAKQWERTYIPSDFGHN" * 200,
+    "one name": "getUserByIdAndUpdateTheAddress2OfCustomer" * 100,
+    "upper name": "MAX_VALUE_OF_ITEM_12_" * 200,
+    "path": "usr/local/lib/Python3/site-packages/Some_Package/" * 100,
+    "numbers": "0123456789" * 500,
+    "names": "\n".join(f"Name{n}Of{n % 7}People" for n in range(1000)),
+    "ids": "\n".join(base64.b64encode(bytes([n % 256]) * 32)[:43].decode() for n in range(200)),
+    "rule": "-" * 5000 + "\n" + "_" * 5000,
+    "tokens": " ".join(["AbC1" + base64.b64encode(bytes(range(256)) * 5).decode()[:1900]] * 5),
+    "source": _SOURCE.decode(),
+    "less white space": re.sub(r"\s+", "", _SOURCE.decode()),
+    "guide": "\n".join(path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))),
+    "json": json.dumps({f"key{n}": [n, str(n), None] for n in range(2000)}, separators=(",", ":")),
+    "german": "Alle Menschen sind frei und gleich an Würde und Rechten geboren. " * 200,
+    "chinese": "人人生而自由在尊嚴和權利上一律平等" * 500,
+}
+
+
+@pytest.mark.parametrize("name", LONG_TEXTS)
+def test_r10_18_a_long_text_that_is_no_base64_stays(name: str) -> None:
+    text = LONG_TEXTS[name]
+    assert without_media(text) == text
+    assert beginning_without_media(text, len(text)) == (text, True)
+
+
+@given(st.lists(st.text(max_size=100), max_size=8), st.integers(1, 40))
+def test_r10_18_a_text_of_words_stays(words: list[str], times: int) -> None:
+    text = " ".join(words * times)
+    assert without_media(text) == text
+
+
+@given(st.text(max_size=50), st.integers(1_500, 12_000), st.text(max_size=50), st.integers(0, 2**32))
+def test_r10_18_random_bytes_are_left_out_of_any_text(before: str, size: int, after: str, seed: int) -> None:
+    encoded = base64.b64encode(random.Random(seed).randbytes(size)).decode()
+    text = f"{before} {encoded}. {after}"
+    shown = without_media(text)
+    assert (shown.startswith(f"{before} ["), shown.endswith(f", left out]. {after}")) == (True, True)
+    assert beginning_without_media(text, len(text)) == (shown, True)
+
+
 def test_a_hostile_text_takes_linear_time() -> None:
     cpu = Cpu()
     without_media("data:a/a;" + "a=a;" * 200_000)
     without_media("/9j/" * 200_000 + "!")
     without_media("data:image/png;base64," * 50_000)
+    for hostile in (
+        "a" * 1_000_000,
+        "A1b" * 333_333,
+        ("A1b" * 600 + ".") * 500,
+        ("aB3" * 20 + "\n") * 16_000,
+        (("aB3" * 20 + "\n") * 16 + "\n") * 1_000,
+        f"data:image/png;base64,{'aB3+' * 500} " * 500,
+        "data:a/a;base64," + ("aB3d" * 9 + "\ndata:a/a;base64,") * 20_000,
+        "\\n" * 500_000,
+    ):
+        without_media(hostile)
+        beginning_without_media(hostile, 500_000)
     assert cpu.laps() < 200
 
 
