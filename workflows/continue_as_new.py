@@ -33,7 +33,7 @@ def go_on_anew(argument: RunInput | LoopInput | SessionInput, *, keeps: bool = F
 
 
 def _read_memo() -> dict[str, Any] | None:
-    """Return the memo, which is then encoded by the codec's newest key; `None`: a value cannot be read, and it is carried on as it is (R24.9)."""
+    """Return the memo, so that the codec encodes it under the newest key. `None`: a value cannot be read, so the memo stays as it is (R24.9)."""
     try:
         memo = dict(workflow.memo())
     except Exception:  # a converter may raise anything

@@ -172,7 +172,7 @@ class LoopDriver:
             loop.make_room()
         await self._record()
         while not self._over:
-            await (self._each() if loop.kind == "each" else self._until())
+            await (self._run_items() if loop.kind == "each" else self._run_until())
             if self._over:
                 break
             if len(loop.model_dump_json().encode()) <= loop.max_payload:
@@ -221,15 +221,15 @@ class LoopDriver:
         self._loop.budget = self._loop.budget.raised(raised)
         self._budget_share.raise_to(self._loop.budget)
 
-    async def _each(self) -> None:
-        iterators = [asyncio.create_task(self._iterate_in_turn()) for _ in range(self._loop.concurrency)]
+    async def _run_items(self) -> None:
+        tasks = [asyncio.create_task(self._iterate_in_turn()) for _ in range(self._loop.concurrency)]
         try:
-            await asyncio.gather(*iterators)
+            await asyncio.gather(*tasks)
         except BaseException as error:
-            for iterator in iterators:
-                iterator.cancel()
+            for task in tasks:
+                task.cancel()
             if not isinstance(error, GeneratorExit):
-                await asyncio.gather(*iterators, return_exceptions=True)  # until it is known what they have used (R9.6)
+                await asyncio.gather(*tasks, return_exceptions=True)  # until it is known what they have used (R9.6)
             raise
 
     def _give_up(self, words: str) -> None:
@@ -260,7 +260,7 @@ class LoopDriver:
             if self._pauses:
                 return
 
-    async def _until(self) -> None:
+    async def _run_until(self) -> None:
         """Run iterations of an until-loop in turn, as `_iterate_in_turn` does."""
         while not self._over:
             index = self.state.next

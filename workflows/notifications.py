@@ -132,8 +132,9 @@ class NotificationSender:
         self._sending: set[asyncio.Task[None]] = set()
 
     def send(self, wanted: NotificationInput, queue: str, after_reset: str = "") -> None:
-        """Send a notification by workers of this queue. Nothing waits for it. `after_reset`: the key under which a run that was reset
-        sends it, where the run has sent it before.
+        """Send a notification by workers of this queue. Nothing waits for it.
+
+        `after_reset`: the key of a second notification, which a run that was reset sends where the first was sent already.
         """
         self._start(self._send(wanted, queue, after_reset))
 
@@ -221,7 +222,7 @@ class NotificationSender:
             self._sending.add(task)
 
     async def _send(self, wanted: NotificationInput, queue: str, after_reset: str = "") -> None:
-        """Send a notification, to each of its routes by a workflow of its own: a route that hangs delays no outcome of another."""
+        """Send a notification to each of its routes by a workflow of its own, so that a route that hangs delays no other."""
         known = wanted.notification
         view = NotificationView(
             key=known.key,
@@ -243,7 +244,7 @@ class NotificationSender:
     async def _deliver(
         self, view: NotificationView, id: str, wanted: NotificationInput, queue: str, after_reset: str
     ) -> None:
-        """Have a workflow of this id deliver a notification to its one route, and note the outcome."""
+        """Deliver a notification to its one route by a workflow of this id, and note the outcome."""
         (target,) = _targets(wanted)
         if not fits_id(id):
             why = f"its key would have more than {MAX_ID:,} bytes: give the run a shorter id"
@@ -264,7 +265,7 @@ class NotificationSender:
             )
         except (
             WorkflowAlreadyStartedError
-        ):  # the run was reset; that workflow knows what became of the notification of before
+        ):  # the run was reset; that workflow has the outcome of the first notification
             if after_reset:
                 key = delivery_id(after_reset, target.route, alone=id == wanted.notification.key)
                 again = wanted.notification.model_copy(update={"key": key})

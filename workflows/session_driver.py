@@ -201,15 +201,15 @@ class SessionDriver:
 
     def carried(self) -> SessionInput:
         """Return the input with which the session goes on elsewhere. Raise `RunError` while anything is under way."""
-        running = self.kept.message_queue.state.running
+        messages = self.kept.message_queue
         if self.ended:
             raise RunError(ENDED)
-        if running is not None:
-            raise RunError(f"the run {self.kept.message_queue.run_id(running.number)} is under way")
-        if self.kept.message_queue.state.queue or self.kept.to_deliver:
-            raise RunError(
-                "messages wait for a run" if self.kept.message_queue.state.queue else "a reply is being delivered"
-            )
+        if (running := messages.state.running) is not None:
+            raise RunError(f"the run {messages.run_id(running.number)} is under way")
+        if messages.state.queue:
+            raise RunError("messages wait for a run")
+        if self.kept.to_deliver:
+            raise RunError("a reply is being delivered")
         return self.kept.carried()
 
     @property

@@ -56,7 +56,7 @@ async def grant(client: Client, tenant: str, task_queue: str, wanted: StandingAp
 
 
 async def revoke(client: Client, tenant: str, task_queue: str, name: str, by: str) -> StandingApproval:
-    """Let a standing approval hold no more. Raise `DecisionRefusedError` where there is none of this name."""
+    """Revoke a standing approval. Raise `DecisionRefusedError` where there is none of this name."""
     wanted = StandingRevocation(name=name, by=by)
     return _kept(await update_ledger(client, tenant, task_queue, REVOKE, wanted, StandingAnswer))
 

@@ -91,7 +91,7 @@ class _OwnBucket(S3StorageDriver):
         return [key.removeprefix(_FILES) for key in await self._files.list_objects(self._own, _FILES)]
 
     async def replace_named(self, name: str, data: bytes) -> None:
-        """Write other bytes under a name; nothing where there is none of it."""
+        """Replace the bytes of this name. Do nothing where there are none."""
         if await self._files.object_exists(bucket=self._own, key=f"{_FILES}{name}"):
             await self._files.put_object(bucket=self._own, key=f"{_FILES}{name}", data=data)
 

@@ -129,7 +129,7 @@ class FileStorage(StorageDriver):
         return await asyncio.to_thread(lambda: sorted(path.name for path in (self._folder / "files").glob("??/*")))
 
     async def replace_named(self, name: str, data: bytes) -> None:
-        """Write other bytes under a name; nothing where there is none of it."""
+        """Replace the bytes of this name. Do nothing where there are none."""
         path = self._folder / "files" / name[:2] / name
         if path.exists():
             await asyncio.to_thread(self._write_whole, path, data)
@@ -157,6 +157,7 @@ class FileStorage(StorageDriver):
 
     @staticmethod
     def _write_whole(target: Path, data: bytes) -> None:
+        """Write a file under another name first: a reader sees all of its bytes, or those of before."""
         handle, draft = tempfile.mkstemp(dir=target.parent.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -2,7 +2,7 @@
 
 Python cannot load a module anew in a process in which calls of it run. So each version of the code is a worker in a process of its own, with
 a version of Temporal's: runs are pinned to it. A change starts another one, and makes it current once tools and agents are loaded. The
-next change ends each former worker of whose version no run runs any more, and the new one answers queries about its ended runs.
+next change ends each former worker whose runs have all ended. The new worker answers queries about these runs.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from perdure.values.json import JsonObject
 DEPLOYMENT: Final = "perdure-dev"
 """Temporal's name of the deployment whose versions are the workers of `dev`."""
 MOST: Final = 5
-"""Former workers that are kept for their runs: the runs of the oldest go on with the newest code then. Also versions whose
-ended runs a new worker reads."""
+"""Former workers that are kept for their runs; beyond them the runs of the oldest go on with the newest code. Also the versions
+whose ended runs a new worker reads."""
 _AGAIN: Final = 0.1
 _PINNED: Final = "TemporalWorkflowVersioningBehavior = 'Pinned' AND ExecutionStatus = 'Running'"
 """Sessions are not among them: whichever version is current goes on with them."""
@@ -222,7 +222,7 @@ class _Workers:
         assert self._current is not None
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         self._ending = [each for each in self._ending if not each.has_ended]
-        replaced, builds = await self._replaced()
+        replaced, builds = await self._find_replaced()
         taken_over = [*self._orphans, *builds]
         try:
             started = await self._start(checks_agents=True, adopted=taken_over)
@@ -306,9 +306,11 @@ class _Workers:
                     raise _FaultError("the worker has ended before it worked", worker.files) from None
                 await asyncio.sleep(_AGAIN)
 
-    async def _replaced(self) -> tuple[list[_DevWorker], list[str]]:
-        """Return the former workers that the next one replaces, and the versions of theirs that it adopts: those without a running
-        run, which people still look at, and the oldest if there are too many.
+    async def _find_replaced(self) -> tuple[list[_DevWorker], list[str]]:
+        """Return the former workers that the next worker replaces, and the build ids that it adopts from them.
+
+        It replaces workers whose runs have all ended, because people still look at these runs. Where there are none, and too many
+        workers, it replaces the oldest.
         """
         replaced = []
         for each in reversed(self._former):
@@ -330,8 +332,9 @@ class _Workers:
         return replaced, builds
 
     async def _left_behind(self) -> list[str]:
-        """Return the versions of an earlier `dev` with the same database: their runs go on with the code of now, and its newest ones
-        without running runs are read by it.
+        """Return the build ids that an earlier `dev` with the same database has left: all with running runs, and the newest `MOST` others.
+
+        The first worker goes on with these runs, and answers queries about those that have ended.
         """
         if self._settings.dev_db is None or not self._own:
             return []

@@ -25,7 +25,7 @@ THINKING_BLOCKS: Final = "thinking_blocks"
 REASONING_ITEMS: Final = "reasoning_items"
 """Encrypted reasoning of OpenAI's Responses."""
 MESSAGE_PHASE: Final = "message_phase"
-"""Whether OpenAI's Responses had an answer's text as a comment or as the end: `{"phase": "commentary"}`."""
+"""The phase of an answer's text in OpenAI's Responses, a comment or the final answer: `{"phase": "commentary"}`."""
 SIGNED: Final = frozenset({THINKING_BLOCKS, REASONING_ITEMS})
 """Thoughts that a server checks when they come back."""
 CONTENT_INDEX: Final = "content_index"

@@ -1,4 +1,4 @@
-"""Standing approvals: what they allow, how often they were used, and a button that revokes them."""
+"""The page of standing approvals: what each allows, its uses, and a button that revokes it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from perdure.runs.what_if import RunReport, WhatIfReport
 def what_if_page(report: WhatIfReport, change: Mapping[str, str]) -> str:
     """Return the report as an HTML document, with both drawings of each run that differs.
 
-    `change`: what was changed, as the words that name it and its text. The document loads nothing, and runs no script.
+    `change`: the text of each change by its name, e.g. `{"--policy": '{"ask": "unsafe"}'}`. The document loads no other file and runs no script.
     """
     templates = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True)
     templates.globals.update(drawn=_drawn)
@@ -27,7 +27,7 @@ def what_if_page(report: WhatIfReport, change: Mapping[str, str]) -> str:
 
 
 def _drawn(run: RunReport) -> list[Markup]:
-    """Return the drawings of the run before and after, with the calls that differ lit; none for a run with too many calls."""
+    """Return the drawings of the run before and after, which highlight the calls that differ. A run with too many calls has none."""
     lit = {
         note.call for notes in (run.approvals_added, run.approvals_removed, run.refused, run.allowed) for note in notes
     }

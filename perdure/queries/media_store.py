@@ -49,7 +49,7 @@ class ErasableStorage(Protocol):
         ...
 
     async def replace_named(self, name: str, data: bytes) -> None:
-        """Write other bytes under a name; nothing where there is none of it any more."""
+        """Replace the bytes of this name. Do nothing where there are none."""
         ...
 
     async def erase_owned(self, namespace: str, workflow_id: str, *, dry_run: bool = False) -> int:
@@ -64,7 +64,7 @@ def erasable(converter: DataConverter) -> ErasableStorage | None:
 
 
 async def walk_files(converter: DataConverter) -> AsyncGenerator[tuple[str, Payload], None]:
-    """Yield all stored files, of every tenant, by their names, as the codec has encoded them."""
+    """Yield each stored file, of every tenant, with its name, as the codec has encoded it."""
     if (storage := erasable(converter)) is None or not isinstance(storage, NamedStorage):
         return
     for name in await storage.list_named():
@@ -73,7 +73,7 @@ async def walk_files(converter: DataConverter) -> AsyncGenerator[tuple[str, Payl
 
 
 async def encode_again(converter: DataConverter, name: str, payload: Payload) -> bool:
-    """Store a file of `walk_files` anew, under the codec's newest key; whether the codec could decode it."""
+    """Encode a file of `walk_files` under the codec's newest key. Return whether the codec could decode it."""
     storage, codec = erasable(converter), converter.payload_codec
     assert storage is not None
     assert codec is not None
@@ -110,8 +110,8 @@ class MediaStore:
         _check_sum(map(len, new.values()))
         if new and self._storage is None:
             raise MediaError(NO_STORAGE)
-        for some in _in_turns(new):
-            await asyncio.gather(*(self._put(digest, data) for digest, data in some))
+        for batch in _batches(new):
+            await asyncio.gather(*(self._put(digest, data) for digest, data in batch))
 
     async def load(self, files: Iterable[Media]) -> None:
         """Load the bytes of files that lack them. Raises `MediaError` for a file that is not stored, and for too many."""
@@ -119,9 +119,9 @@ class MediaStore:
         _check_sum({file.digest: file.size for file in missing}.values())
         wanted = {file.digest: file.value for file in missing}
         found: dict[str, bytes] = {}
-        for some in _in_turns(wanted):
-            loaded = await asyncio.gather(*(self.get(value) for _, value in some))
-            found.update(zip((digest for digest, _ in some), loaded, strict=True))
+        for batch in _batches(wanted):
+            loaded = await asyncio.gather(*(self.get(value) for _, value in batch))
+            found.update(zip((digest for digest, _ in batch), loaded, strict=True))
         for file in missing:
             fill_media(file, found[file.digest])
 
@@ -164,8 +164,8 @@ class MediaStore:
         return hashlib.sha256(f"{len(self._tenant)}:{self._tenant}{digest}".encode()).hexdigest()
 
 
-def _in_turns(files: Mapping[str, _T]) -> Iterator[list[tuple[str, _T]]]:
-    """Yield the files of each turn."""
+def _batches(files: Mapping[str, _T]) -> Iterator[list[tuple[str, _T]]]:
+    """Yield the files that are stored, or loaded, at once."""
     items = list(files.items())
     for first in range(0, len(items), _AT_ONCE):
         yield items[first : first + _AT_ONCE]
@@ -179,7 +179,7 @@ def _check_sum(sizes: Iterable[int]) -> None:
     """Raise `MediaError` for files that are too many, too large, or too large together."""
     sizes = list(sizes)
     if len(sizes) > MAX_FILES_OF_CALL:
-        raise MediaError(f"there are {len(sizes):,} files, and {MAX_FILES_OF_CALL:,} are the most")
+        raise MediaError(f"there are {len(sizes):,} files; at most {MAX_FILES_OF_CALL:,} are allowed")
     if (largest := max(sizes, default=0)) > MAX_MEDIA:
         raise MediaError(f"a file has {bytes_text(largest)}, and {MAX_MEDIA:,} is the most")
     if (size := sum(sizes)) > MAX_MEDIA_OF_CALL:

@@ -172,7 +172,7 @@ class RuleBook:
     def obstacle(self, call: Call, checks: CheckBudget | None = None) -> Breach | None:
         """Return the breach because of which the call may not begin, or go on to its start."""
         if call.id in self._begun:  # its own amounts are in the record
-            found = [each for each in self.breaches(call, checks) if _may_have_come(each.rule, call)]
+            found = [each for each in self.breaches(call, checks) if _may_break_after_begin(each.rule, call)]
         else:
             found = self.breaches(call, checks)
         return next((each for each in found if (call.id, each.rule.key) not in self._allowed), None)
@@ -193,12 +193,13 @@ class RuleBook:
         self._note_event(call, "begun")
 
     def note_held(self, call: Call) -> None:
-        """Forget the begin of a call that a message holds before it is scheduled: it begins again, or never."""
+        """Forget the begin of a call that a message holds before it is scheduled. The call begins again, or never."""
         if call.id in self._begun:
             self._begun.discard(call.id)
             self._give_back(call)
 
     def _give_back(self, call: Call) -> None:
+        """Remove a call's amounts from the sums and counts."""
         for rule in self.concerning(call):
             if isinstance(rule, AtMost | CountAtMost):
                 self.record.entries.get(rule.key, {}).pop(self._entry(call), None)
@@ -369,8 +370,8 @@ def number(value: Fraction) -> str:
     return f"{int(value):,}" if value.denominator == 1 else f"{float(value):,.10g}"
 
 
-def _may_have_come(rule: Rule, call: Call) -> bool:
-    """Whether the rule may forbid a call since it has begun. What it began itself is no reason, and others cannot have."""
+def _may_break_after_begin(rule: Rule, call: Call) -> bool:
+    """Whether a call that has begun may break the rule since. Only `never_after` can, and not by the call's own begin."""
     own = isinstance(rule, NeverAfter) and rule.event == "begun" and rule.after in names_of(call.spec.known_tool)
     return isinstance(rule, NeverAfter) and not own
 

@@ -133,14 +133,14 @@ class PlanJudge:
     def __init__(self, plan: Plan, book: RuleBook, reach: Reach = lambda _: None) -> None:
         self._plan, self._book, self._reach = plan, book, reach
         self._facts: dict[int, _Facts] = {}
-        self._passing: set[int] = set()
-        """Calls whose facts are not final: what they wait for may change."""
+        self._provisional: set[int] = set()
+        """Calls whose facts may change, because the calls that they wait for may change."""
         self._uses: dict[str, list[_Use]] = {}
         """By tool name."""
         self._arrived: list[_Use] = []
         """All of them."""
         self._specs: list[object] = []
-        """What each of them was when it arrived."""
+        """The specification of each when it arrived."""
         self._below: list[tuple[int, frozenset[str] | None]] = []
         """Calls with runs below, with the tools that these may use."""
         self._filed = 0
@@ -266,9 +266,9 @@ class PlanJudge:
             self._facts[at] = self._facts_of(at, needs)
             stack.pop()
         facts = self._facts[index]
-        for at in self._passing:
+        for at in self._provisional:
             del self._facts[at]
-        self._passing.clear()
+        self._provisional.clear()
         return facts
 
     def _facts_of(self, index: int, needs: Requirements) -> _Facts:
@@ -286,7 +286,7 @@ class PlanJudge:
         plain = all(each in known and known[each].plain and self._plan.calls[each].spec.loop is None for each in waits)
         facts.plain = facts.sure and plain and not (self._plan.is_stepwise and waits) and not (needs.open or needs.more)
         if facts.held or (needs.open and not self._plan.closed):
-            self._passing.add(index)
+            self._provisional.add(index)
         return facts
 
     def _done(self, needed: Requirement) -> int:
@@ -573,7 +573,7 @@ class _Firsts:
     """The calls of a rule's `first` in a plan, as bits, by what tells whether their values are equal."""
 
     counts: dict[str, int] = field(default_factory=dict)
-    """By tool, the uses that were added."""
+    """The number of uses that were added, by tool."""
     values: dict[tuple[str, str] | None, int] = field(default_factory=dict)
     inner: dict[int, list[_Use]] = field(default_factory=dict)
     """Those in loops, by the loop."""

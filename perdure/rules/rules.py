@@ -137,12 +137,12 @@ class OrderRule(BaseRule):
     """A rule about the order of two calls."""
 
     same: str | dict[str, str] | None = None
-    """The parameter with the same value in both calls; an object names it by the earlier call's parameter: the later's."""
+    """The parameter with the same value in both calls. An object maps the earlier call's parameter to the later call's."""
     per: RuleSpan = "run"
 
     @cached_property
     def pairs(self) -> list[tuple[str, str]]:
-        """The parameters with equal values, the earlier call's and the later one's."""
+        """The pairs of parameters with equal values: of the earlier call, and of the later one."""
         if self.same is None:
             return []
         return [(self.same, self.same)] if isinstance(self.same, str) else list(self.same.items())
@@ -420,7 +420,8 @@ def precedes(
 ) -> Precedes:
     """Return the rule that a call of `first` is done before a call of `then` begins.
 
-    `first`: a tool, or several of which one is enough. `same`: a parameter that has the same value in both calls; `{"id": "customer"}` where `first` has it as `id`.
+    `first`: a tool, or several of which one is enough. `same`: a parameter that has the same value in both calls;
+    `{"id": "customer"}` where `first` has it as `id`.
     `more`: `per`, `when`, `otherwise` and `why`, as in every rule.
 
     ```python

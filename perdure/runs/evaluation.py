@@ -194,7 +194,7 @@ class RunScore(WireModel):
 
 
 def score_words(data: JsonObject) -> str:
-    """Return the score of a run in a line, from the data of its event."""
+    """Return the score of a run as one line, from the data of its event."""
     if "share" not in data:
         return f"not scored: {data.get('reason')}"
     held, reasons = data.get("assertions") or {}, data.get("reasons") or {}

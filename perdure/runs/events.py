@@ -277,7 +277,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
     },
     "score": {
         "end": Phase(
-            "a run that has ended is scored by its agent's `config.evaluate`; it follows the run's end",
+            "a run that has ended was scored, as `config.evaluate` of its agent asks; the event follows the run's end",
             {
                 "share": "the share of conditions that hold, from 0 to 1",
                 "passed": "whether the run completed, and all of them hold",
@@ -286,7 +286,7 @@ TOPICS: Final[Mapping[Topic, Mapping[str, Phase]]] = {
                 "labels?": "by evaluator the text that it returned",
                 "reasons?": "by evaluator why",
                 "problems?": "evaluators that failed, each with its error",
-                "reason?": "why the run is not scored; then there is no more than this",
+                "reason?": "why the run is not scored; the event has no other key then",
             },
             noted=False,
         ),

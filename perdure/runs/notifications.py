@@ -208,13 +208,12 @@ class NotificationInput(WireModel):
     """Form of the body, where it is not that of a webhook."""
 
     def deliveries(self) -> list[tuple[str, NotificationInput]]:
-        """Return the workflows that deliver it, by id: one for each route, or for the callback."""
-        known = self.notification.key
+        """Return the id and the input of each workflow that delivers it: one for each route, or one for the callback."""
+        key = self.notification.key
         if self.callback or len(self.routes) == 1:
-            return [(known, self)]
+            return [(key, self)]
         return [
-            (delivery_id(known, route, alone=False), self.model_copy(update={"routes": [route]}))
-            for route in self.routes
+            (delivery_id(key, route, alone=False), self.model_copy(update={"routes": [route]})) for route in self.routes
         ]
 
 
@@ -281,7 +280,7 @@ def notification_key(
 
 
 def delivery_id(key: str, route: str, *, alone: bool) -> str:
-    """Return the id of the workflow that delivers a notification to a route. `alone`: the notification has no other."""
+    """Return the id of the workflow that delivers a notification to a route. `alone`: the notification has no other route."""
     return key if alone else f"{key}/{route}"
 
 

@@ -415,9 +415,9 @@ class RequestLoop:
         return None
 
     def still_refused(self, call: Call) -> RefusedByRule | None:
-        """Return the end of a call that is about to be scheduled, where a rule forbids it now.
+        """Return the end of a call that is about to be scheduled, if a rule forbids the call now.
 
-        A call that a message has held since its begin begins again.
+        A call that a message held after its begin is begun again here.
         """
         breach = self._rules.begin(call, self.plan.checks) if call.spec.loop is None else None
         return None if breach is None else RefusedByRule(breach.error)
@@ -570,7 +570,7 @@ class RequestLoop:
             self._plan_request = None
         self._with_people, self._left_to_people = self._calls_waiting(), set()
         self.plan.held_calls.hold_back()
-        self._judge = None  # what is held may never begin, and what reads it may read others
+        self._judge = None  # held calls may never begin, and their readers may read other calls
         for call in self.running.values():
             if call.hold.queued and call.state.status != "running":
                 self._rules.note_held(call)

@@ -34,7 +34,7 @@ STANDING_QUERY: Final = "standing_approvals"
 FIND_STANDING_ACTIVITY: Final = "perdure.standing_approvals"
 USE_STANDING_ACTIVITY: Final = "perdure.use_standing_approval"
 STANDING_SHARED: Final = 5.0
-"""Seconds for which calls of a run share the ledger's answer: a revocation may take that long."""
+"""Seconds for which calls of a run share the ledger's answer. A revocation may take effect so much later."""
 
 StandingStatus: TypeAlias = Literal["active", "used up", "expired", "revoked"]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -80,7 +80,7 @@ class Effect(WireModel):
 
     @property
     def key(self) -> str:
-        """The name of the effect in records of undo runs. After a reset another call may have the same id."""
+        """The effect's name in the records of undo runs. A call's id is not enough: after a reset another call may have it."""
         return f"{self.call}:{digest_of([self.undo, self.params])}"
 
 
@@ -95,7 +95,7 @@ class EffectChunk(WireModel):
     """Whether the run went on from another execution, which has the effects before these."""
     base: UndoBase | None = None
     undone: dict[str, tuple[str, str]] | None = None
-    """Of an undo run: by the effect's key the status of the undo, and why it failed."""
+    """The undos of an undo run: by the effect's key the status and the reason of a failure."""
 
 
 class UndoBase(WireModel):
@@ -153,9 +153,9 @@ class UndoRecord(WireModel):
 
     run_id: str
     calls: dict[str, str] = Field(default_factory=dict)
-    """By id of its own call the call that it takes back."""
+    """The call that each call of the undo run takes back, by the id of the latter."""
     keys: dict[str, str] = Field(default_factory=dict)
-    """By id of its own call the key of the effect that it takes back."""
+    """The key of the effect that each call of the undo run takes back, by the call's id."""
     below: list[str] = Field(default_factory=list)
     """The runs of delegates that it may undo."""
     by: str = ""
@@ -392,7 +392,7 @@ def undo_id(run_id: str, number: int) -> str:
 
 
 def undone_calls(record: UndoRecord, views: Iterable[CallView]) -> dict[str, tuple[str, str]]:
-    """Return by effect of the other run how far its undo has come, and why it failed."""
+    """Return the status of each undo and the reason of its failure, by the key of the effect."""
     found = {}
     for view in views:
         if (key := record.keys.get(view.id)) is not None:

@@ -173,7 +173,7 @@ class RunReport(WireModel):
     """The same, without the requests that are removed; nobody knows how long added ones would have waited."""
 
     drawings: list[Drawing] = Field(default_factory=list, exclude=True, repr=False)
-    """Of a run that differs, the drawings of its calls as they were, and as they would be."""
+    """The drawings of the calls as they were and as they would be. A run that does not differ has none."""
 
     @property
     def differs(self) -> bool:

@@ -99,7 +99,7 @@ WAITING_NAMED: Final = 10
 """What waits in a run and is named in its memo; the search attribute counts all."""
 
 REWRITE: Final = "rewrite"
-"""Signal of what runs for ever: it continues as new, so that its values are encrypted by the codec's newest key (R24.9)."""
+"""Signal to sessions, ledgers and audit logs: they continue as new, so that the codec's newest key encrypts their values (R24.9)."""
 REFUSED: Final = "Refused"
 """Type of the failure of a run whose agent, tools or input cannot be used; nothing was executed."""
 MODEL_FAILED: Final = "ModelFailed"
@@ -222,7 +222,7 @@ class CallView(WireModel):
     error: JsonObject | None = None
     """`{"code", "message"}` of one that did not end well."""
     approval: Approval | None = None
-    """What became of its approval request, if it was ever shown to a person."""
+    """The outcome of its approval request, if it had one."""
     sources: dict[str, int] = Field(default_factory=dict)  # R15.1
     """By parameter where it comes from, but for what the model has written out: an index into the run's `sets`; as `""` its
     result's, where others wrote of it. Not part of `run --json`."""

@@ -14,7 +14,7 @@ from perdure.sessions.wire import SessionInput, session_id
 from perdure.values.json import WireModel, pack
 
 CARRIED_QUERY: Final = "carried"
-"""Query: the `SessionInput` with which the session goes on, while nothing is under way in it."""
+"""Query: the `SessionInput` with which the session goes on. It fails while a run, message or reply is under way."""
 
 
 class ExportedSegments(WireModel):
@@ -44,19 +44,19 @@ class RestoredSession:
 
     @property
     def input(self) -> SessionInput:
-        """Return the input of the new session. Raise `ProtocolError` where another version has written it.
+        """The input of the new session. Raise `ProtocolError` if another version has written the export.
 
-        Its events begin anew, and nobody is informed of its earlier runs.
+        Its events begin anew, and no status webhook reports its earlier runs.
         """
-        given = self._exported.input
-        assert given.snapshot is not None
-        snapshot = given.snapshot.read(SessionSnapshot, SESSION_FORM, "the exported session")
+        exported = self._exported.input
+        assert exported.snapshot is not None
+        snapshot = exported.snapshot.read(SessionSnapshot, SESSION_FORM, "the exported session")
         snapshot.events, snapshot.webhooks = CarriedEvents(), []
         self._rename(snapshot.transcript.entries)
         for span in snapshot.transcript.spans:
             span.name = self._name(span.name)
         update = {"key": self._key, "tenant": self._tenant, "snapshot": pack(snapshot, SESSION_FORM)}
-        return given.model_copy(update=update)
+        return exported.model_copy(update=update)
 
     def segments(self) -> Iterator[tuple[str, Segment]]:
         """Yield the segments, each with the id of its workflow."""

@@ -246,8 +246,8 @@ async def run_locally(
     of the worker (`kill`). `server`: `time-skipping` skips waiting times; `dev` keeps real time and lists runs; or a
     running server: its address, a client, or a `WorkflowEnvironment`. `agents`: the folder of delegates. `functions`:
     modules whose functions agent files name. `approval_floor`: as of a worker (`never`). `timeout`: real seconds that a
-    wait may take (30). `task_queue`: the queue's name (default: a new one). `data_converter`: the client's (default: files stay in memory). `worker`:
-    further options of `perdure.hosting.worker.build_worker`. No key, address, codec or storage is taken from the
+    wait may take (30). `task_queue`: the queue's name (default: a new one). `data_converter`: the client's (default: files stay
+    in memory). `worker`: further options of `perdure.hosting.worker.build_worker`. No key, address, codec or storage is taken from the
     environment.
 
     At its end it raises `AssertionError` for answers that no Request used, questions without an answer, people who had

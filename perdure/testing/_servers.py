@@ -24,7 +24,7 @@ Server: TypeAlias = "Literal['time-skipping', 'dev'] | str | Client | WorkflowEn
 
 
 class FilesInMemory:
-    """The storage of one test's files."""
+    """A storage that keeps the files of one test in memory."""
 
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}

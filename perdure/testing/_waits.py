@@ -135,8 +135,8 @@ class Clock:
     async def _release_left_lock(self, until: datetime) -> None:
         """Release one lock on the server's time if nothing on the server can still release it.
 
-        The time does not jump, so work of an execution holds a lock, or the server has lost one, e.g. that of a workflow task whose completion
-        failed in the server after it had started the next run of a continue-as-new.
+        The time does not jump. So work of an execution holds a lock, or the server has lost a lock. It loses the lock of a workflow
+        task whose completion fails in the server after the next run of a continue-as-new has started.
         """
         first = await self._look_at_all()
         await self.tick()

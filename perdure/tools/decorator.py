@@ -323,7 +323,7 @@ def describe(function: Callable[..., Any], **options: Any) -> ToolFunction:  # t
     """Return the tool of a function, with the options of `@tool`. Raises `ToolDefinitionError`."""
     name = options.pop("name", None) or getattr(function, "__name__", "")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ToolDefinitionError(f"tool {name!r}: it yields values; return one, such as a list, instead")
+        raise ToolDefinitionError(f"tool {name!r} is a generator function: return one value, such as a list")
     arguments, result, context_parameter = read_signature(function, name)
     undo = tool_function(options.get("undo"))
     definition = {

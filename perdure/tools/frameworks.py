@@ -33,8 +33,8 @@ def framework_tools(target: object) -> list[ToolFunction]:
     """Return the tools of another framework's object, without a change to it; none for any other object.
 
     `target`: a `FunctionTool` of the OpenAI Agents SDK, a `Tool` or a toolset of Pydantic AI (a `FunctionToolset`, also
-    prefixed, renamed, combined or with approvals), or a `BaseTool` of LangChain. Names, descriptions, schemas, time limits and approval marks carry over. A call is attempted once, as
-    there (`_retries` 0). Raises `ToolDefinitionError` for what cannot carry over.
+    prefixed, renamed, combined or with approvals), or a `BaseTool` of LangChain. Names, descriptions, schemas, time
+    limits and approval marks carry over. A call is attempted once, as there (`_retries` 0). Raises `ToolDefinitionError` for what cannot carry over.
 
     ```python
     for function in framework_tools(lookup_order):
@@ -47,7 +47,7 @@ def framework_tools(target: object) -> list[ToolFunction]:
     if _PYDANTIC_AI in names:
         return [_of_pydantic_ai(target)]
     if _PYDANTIC_AI_TOOLSET in names:
-        return [_of_pydantic_ai(each) for each in _toolset_tools(target)]
+        return [_of_pydantic_ai(each) for each in _read_toolset(target)]
     return [_of_langchain(target)] if _LANGCHAIN in names else []
 
 
@@ -196,28 +196,28 @@ def _of_pydantic_ai(tool: ForeignObject) -> ToolFunction:
     )
 
 
-def _toolset_tools(toolset: ForeignObject) -> list[ForeignObject]:
-    """Return the tools of a toolset as its wrappers show them. Raise `ToolDefinitionError` where they are known at run time alone."""
+def _read_toolset(toolset: ForeignObject) -> list[ForeignObject]:
+    """Return the tools of a toolset as its wrappers show them. Raise `ToolDefinitionError` for tools that are only known at run time."""
     kind, tools = type(toolset).__name__, getattr(toolset, "tools", None)
     if isinstance(tools, dict):
         limit = getattr(toolset, "timeout", None)
-        return [_changed(each, timeout=limit) if each.timeout is None else each for each in tools.values()]
+        return [_copy_with(each, timeout=limit) if each.timeout is None else each for each in tools.values()]
     if kind == "CombinedToolset":
-        return [tool for each in toolset.toolsets for tool in _toolset_tools(each)]
+        return [tool for each in toolset.toolsets for tool in _read_toolset(each)]
     if kind == "PrefixedToolset":
-        return [_changed(each, name=f"{toolset.prefix}_{each.name}") for each in _toolset_tools(toolset.wrapped)]
+        return [_copy_with(each, name=f"{toolset.prefix}_{each.name}") for each in _read_toolset(toolset.wrapped)]
     if kind == "RenamedToolset":
         shown = {old: new for new, old in toolset.name_map.items()}
-        return [_changed(each, name=shown.get(each.name, each.name)) for each in _toolset_tools(toolset.wrapped)]
+        return [_copy_with(each, name=shown.get(each.name, each.name)) for each in _read_toolset(toolset.wrapped)]
     if kind == "ApprovalRequiredToolset":
-        # As with `needs_approval`: a condition in Python is decided in the framework's own loop.
-        return [_changed(each, requires_approval=True) for each in _toolset_tools(toolset.wrapped)]
+        # As with `needs_approval`: the framework's own loop would evaluate a condition in Python, so each call asks.
+        return [_copy_with(each, requires_approval=True) for each in _read_toolset(toolset.wrapped)]
     raise ToolDefinitionError(
         f"the toolset {kind} finds its tools while it runs: name an MCP server in the settings, or give its tools"
     )
 
 
-def _changed(tool: ForeignObject, **attributes: object) -> ForeignObject:
+def _copy_with(tool: ForeignObject, **attributes: object) -> ForeignObject:
     """Return a copy of a tool with other attributes."""
     changed = copy(tool)
     for name, value in attributes.items():
@@ -262,14 +262,14 @@ async def _call_langchain(tool: ForeignObject, context: ToolContext[Any], params
     tools = importlib.import_module("langchain_core.tools")
     known = {"context": context.context, "sender": context.sender, "tenant": context.tenant, "run_id": context.run_id}
     try:
-        result: Json = await tool.ainvoke(params | _injected(tool, context), config={"configurable": known})
+        result: Json = await tool.ainvoke(params | _read_injected(tool, context), config={"configurable": known})
     except tools.ToolException as error:
         raise ToolError("tool_error", str(error)) from None
     return result
 
 
-def _injected(tool: ForeignObject, context: ToolContext[Any]) -> JsonObject:
-    """Return the arguments that LangChain injects and no model writes, from the run's context by name. Raise `ToolError`."""
+def _read_injected(tool: ForeignObject, context: ToolContext[Any]) -> JsonObject:
+    """Return the arguments that LangChain injects, from the run's context by name. Raise `ToolError` for one that is missing."""
     fields, shown = getattr(tool.args_schema, "model_fields", {}), tool.tool_call_schema
     written = () if isinstance(shown, dict) else shown.model_fields
     given = context.context if isinstance(context.context, dict) else {}

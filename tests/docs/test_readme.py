@@ -251,7 +251,8 @@ async def test_the_script_with_loops_and_conditions_runs(dev_server: WorkflowEnv
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_the_page_on_python_is_python_that_runs(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
-    write(tmp_path, *blocks("python", (ROOT / "docs" / "python.md").read_text(encoding="utf-8")))
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    write(tmp_path, *blocks("python", page.replace('"shop"', f'"shop-{uuid.uuid4().hex[:8]}"')))  # others have a shop
     with on_path(tmp_path):
         shop, buying, looking = map(importlib.import_module, ("shop", "buying", "looking"))
     calls = [

@@ -81,7 +81,11 @@ async def site(server: WorkflowEnvironment, browser: Browser, tmp_path: Path, **
     """Somebody of the shop who has signed in, before a gateway with a worker behind it."""
     rights = ["read", "send", "approve", "stop", "new"]
     tokens = write_tokens(
-        tmp_path / "tokens.json", ("shop", "ann", rights), ("other", "eve", rights), ("shop", "ron", ["read"])
+        tmp_path / "tokens.json",
+        ("shop", "ann", rights),
+        ("other", "eve", rights),
+        ("shop", "ron", ["read"]),
+        ("shop", "gil", ["read", "grant"]),
     )
     agents = write_agents(tmp_path / "agents", DESK)
     async with (

@@ -24,7 +24,7 @@ def store_in(folder: Path) -> MediaStore:
 async def test_r20_3_the_number_of_files_is_bounded(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     files = [Media(data=b"%d" % number) for number in range(MAX_FILES_OF_CALL + 1)]
-    with pytest.raises(MediaError, match="there are 201 files, and 200 are the most"):
+    with pytest.raises(MediaError, match="there are 201 files; at most 200 are allowed"):
         await store.save(files)
     assert os.listdir(tmp_path) == []
     await store.save([*files[1:], *files[1:]])  # each counts once

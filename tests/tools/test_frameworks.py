@@ -233,7 +233,9 @@ async def _numbers() -> Any:
 
 
 def test_what_is_no_tool_is_one_line() -> None:
-    with pytest.raises(ToolDefinitionError, match="tool '_numbers': it yields values; return one, such as a list"):
+    with pytest.raises(
+        ToolDefinitionError, match="tool '_numbers' is a generator function: return one value, such as a list"
+    ):
         Agent("a", tools=[_numbers])
     with pytest.raises(AgentError, match="is not a tool: give a function, or the name of a tool of the worker's"):
         Agent("a", tools=[agents.WebSearchTool()])

@@ -109,12 +109,9 @@ async def test_a_person_is_informed_of_a_request_with_a_sentence_and_a_link(
     assert (two.route, two.address, two.sender, two.attempt) == ("boss:night", "night", "ann", 1)
     delivered = [("approval_requested", "ops", "delivered"), ("approval_requested", "boss:night", "delivered")]
     assert outcomes(view.notifications) == delivered
-    assert [(phase, data["route"], data.get("status")) for phase, data in events] == [
-        ("start", "ops", None),
-        ("start", "boss:night", None),
-        ("end", "ops", "delivered"),
-        ("end", "boss:night", "delivered"),
-    ]
+    noted = [(phase, data["route"], data.get("status")) for phase, data in events]
+    assert noted[:2] == [("start", "ops", None), ("start", "boss:night", None)]
+    assert sorted(noted[2:]) == [("end", "boss:night", "delivered"), ("end", "ops", "delivered")]
 
 
 async def test_a_reminder_and_somebody_else_come_after_a_time_and_none_after_the_decision(

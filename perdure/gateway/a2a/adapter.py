@@ -94,9 +94,9 @@ def a2a_adapter(gateway: Gateway) -> Adapter:
 
 
 def _problem_of_0_3(sent: JsonObject) -> str:
-    """Return the problem of a request of version 0.3 whose parameters alone are wrong; else an empty text.
+    """Return the problem of a request of version 0.3 that is valid but for its parameters; else an empty text.
 
-    The library calls such a request invalid as a whole (-32600), in several lines.
+    The library answers that the whole request is invalid (-32600), in several lines.
     """
     from a2a.compat.v0_3.jsonrpc_adapter import JSONRPC03Adapter
 

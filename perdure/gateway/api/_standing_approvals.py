@@ -68,7 +68,7 @@ STANDING_APPROVALS: Final = (
         "revokeStandingApproval",
         "DELETE",
         _PATH + "/{standing}",
-        "Let a standing approval hold no more.",
+        "Revoke a standing approval.",
         revoke,
         GRANT,
         answers={200: StandingApproval},

@@ -49,11 +49,9 @@ def write_body(model: str, chat: JsonObject, stable: int, *, marked: bool) -> Js
         "stream": bool(chat.get("stream")),
         "messages": [{"role": turn.role, "content": content} for turn, content in turns],
     }
-    sampling = (
-        chat
-        if claude is None
-        else {**(claude.sampling(chat) if not thoughts else {}), "max_tokens": chat.get("max_tokens")}
-    )
+    sampling = chat
+    if claude is not None:
+        sampling = {"max_tokens": chat.get("max_tokens"), **({} if thoughts else claude.sampling(chat))}
     inference = {name: sampling[key] for key, name in _SAMPLING.items() if sampling.get(key) is not None}
     if "thinking" in thoughts and claude is not None:
         inference.setdefault("maxTokens", claude.tokens(thoughts))

@@ -60,14 +60,14 @@ class Claude:
         return self.version >= (4, 6)
 
     def sampling(self, chat: JsonObject) -> JsonObject:
-        """Return `temperature` and `top_p`, as far as the model takes them: from 4.7 on none, from 4.1 on one of them."""
-        given = {key: chat[key] for key in ("temperature", "top_p") if chat.get(key) is not None}
+        """Return `temperature` and `top_p` as the model takes them: none from version 4.7 on, one of them from 4.1 on."""
+        sampling = {key: chat[key] for key in ("temperature", "top_p") if chat.get(key) is not None}
         if self.version >= (4, 7):
             return {}
-        return dict([*given.items()][:1]) if self.version >= (4, 1) else given
+        return dict([*sampling.items()][:1]) if self.version >= (4, 1) else sampling
 
     def thoughts(self, effort: str | None, turns: Sequence[ChatTurn]) -> JsonObject:
-        """Return `thinking`, and `effort` where the model takes one; empty if the model is to do as it does by itself."""
+        """Return `thinking`, and `effort` where the model takes one; an empty object leaves the model's default."""
         if effort in NO_THINKING:
             return self._no_thoughts()
         if effort is None or not self.thinking or not self._may_think(turns):
@@ -78,7 +78,7 @@ class Claude:
         return {"thinking": {"type": "adaptive", "display": "summarized"}, "effort": known.get(effort, effort)}
 
     def _no_thoughts(self) -> JsonObject:
-        """Return what switches thinking off: from 5 on models think by themselves, and some of them always do."""
+        """Return the parameter that switches thinking off. Models from version 5 on think by default, and some of them always."""
         always = ("claude-fable", "claude-mythos", "claude-opus-5-5")
         if self.version < (5, 0) or self.name.startswith(always):
             return {}

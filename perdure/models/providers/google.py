@@ -36,7 +36,7 @@ _BUDGET: Final = {"none": 0, "off": 0, "minimal": 512, "low": 1024, "medium": 81
 _LEAST_OF_PRO: Final = 128
 """Tokens. A Pro model before Gemini 3 always thinks."""
 _LEVEL: Final = {"none": "LOW", "off": "LOW", "minimal": "LOW", "low": "LOW", "medium": "MEDIUM"}
-"""Effort → level; of any other the highest one. Some models do not take the least, `MINIMAL`."""
+"""Effort → level. Any other effort is the highest level. Some models reject the lowest level, `MINIMAL`."""
 
 
 def thinks(model: str) -> bool:

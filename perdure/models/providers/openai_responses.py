@@ -82,8 +82,8 @@ def _answer(message: JsonObject, parts: list[Part]) -> Iterator[JsonObject]:
     thoughts = [(count(item.get("index")), _reasoning(item)) for item in objects(message.get(REASONING_ITEMS))]
     calls = [(place_of(call), _call(call)) for call in objects(message.get("tool_calls"))]
     text = text_of(parts)
-    said = {"role": "assistant", "content": text, **part_of(message, MESSAGE_PHASE)}
-    yield from in_order(thoughts, [said] if text else [], calls)
+    message_item = {"role": "assistant", "content": text, **part_of(message, MESSAGE_PHASE)}
+    yield from in_order(thoughts, [message_item] if text else [], calls)
 
 
 def _reasoning(item: JsonObject) -> JsonObject:
