@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -22,7 +21,7 @@ from perdure.tools.tool import CLIENT
 from perdure.values.json import Json, JsonObject, WireModel, shorten
 from perdure.values.limits import MAX_ID, MAX_NAME, MAX_QUESTION, bytes_text
 from perdure.values.media import file_name, read_media
-from perdure.values.messages import is_visible, visible_lines
+from perdure.values.messages import one_visible_line, visible_lines
 from perdure.values.templates import marked_call
 
 WITH_CLIENT: Final = "the program that started the run carries it out, and says the result"
@@ -247,7 +246,7 @@ def tool_question(call: Call | None) -> str:
     defaults = {name: about["default"] for name, about in properties.items() if "default" in about}
     values = defaults | call.inputs.params
     parts = (
-        _visible(words) + ("" if name is None else value_words(values[name]) if name in values else "…")
+        one_visible_line(words) + ("" if name is None else value_words(values[name]) if name in values else "…")
         for words, name in question_parts(tool.ask)
     )
     return clip("".join(parts), 2 * MAX_QUESTION)
@@ -296,7 +295,7 @@ def value_words(value: Json) -> str:
         return value
     if isinstance(value, str) and len(value) > _SHOWN:
         value = f"{value[: _SHOWN - 1]}…"
-    return _visible(shorten(value, _SHOWN + 2))
+    return one_visible_line(shorten(value, _SHOWN + 2))
 
 
 def condition_words(when: Json, params: JsonObject | None, *, decided: bool = True) -> str:
@@ -306,7 +305,7 @@ def condition_words(when: Json, params: JsonObject | None, *, decided: bool = Tr
     `params`: the parameters; an absent one has no words. `None`: they are not known yet. `decided`: whether they meet
     the condition for certain.
     """
-    words = _visible(" and ".join(dict.fromkeys(_conditions(when, params, ""))))
+    words = one_visible_line(" and ".join(dict.fromkeys(_conditions(when, params, ""))))
     if params is not None and decided:
         return words or NO_WORDS
     return f"it is not known whether {words or NO_WORDS}"
@@ -369,16 +368,7 @@ _COMPARED: Final = {
 
 
 def _words(name: str) -> str:
-    return _visible(" ".join(re.split(r"[_\-\s]+", name.strip("_-"))) or name)
-
-
-def _visible(text: str) -> str:
-    """Return the text on one line, with escapes for characters that are invisible or that reverse the direction of the
-    text."""
-    return "".join(
-        char if is_visible(char) else " " if unicodedata.category(char) == "Zs" else f"\\u{ord(char):04x}"
-        for char in text
-    )
+    return one_visible_line(" ".join(re.split(r"[_\-\s]+", name.strip("_-"))) or name)
 
 
 def _is_number(value: Json) -> bool:

@@ -29,6 +29,7 @@ from perdure.runs.prompt_parts import TOKEN, alike, characters, costs
 from perdure.runs.wire import CallView, RunView
 from perdure.values.json import JsonObject, dumps, shorten
 from perdure.values.media import without_media
+from perdure.values.messages import one_visible_line
 
 if TYPE_CHECKING:
     from perdure.client.histories import Exchange
@@ -130,10 +131,17 @@ def _lines(call: CallView, run_id: str, with_client: set[str]) -> list[Text]:
     """Return the lines of a call: what ran, its result, and the reason of a failure. All but the last are cut to the terminal's width."""
     lines = []
     if call.started_at is not None or call.approval is not None:
-        params = shorten(call.params, 300) if call.params else ""
+        params = one_visible_line(shorten(call.params, 300)) if call.params else ""
         lines.append(Text(f"{call.id} tool_call: {call.tool}({params})", no_wrap=True, overflow="ellipsis"))
     if call.shown is not None:
-        lines.append(Text(f"{' ' * len(call.id)} result: {call.shown}", style="dim", no_wrap=True, overflow="ellipsis"))
+        lines.append(
+            Text(
+                f"{' ' * len(call.id)} result: {one_visible_line(call.shown)}",
+                style="dim",
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+        )
     if note := _note(call, run_id, with_client):
         lines.append(Text(f"{call.id} {note}", style="dim"))
     return lines
@@ -275,7 +283,7 @@ def print_run(console: Console, view: RunView) -> None:
     if view.schedule:
         console.print(Text(f"started by the schedule {view.schedule!r} for {view.scheduled_at}", style="dim"))
     if view.state:
-        console.print(Text.assemble(("state ", "bold"), shorten(without_media(view.state), 2000)))
+        console.print(Text.assemble(("state ", "bold"), one_visible_line(shorten(without_media(view.state), 2000))))
     for line in view.cut:
         console.print(Text(line, style="yellow"))
     if view.resets:

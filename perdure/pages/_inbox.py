@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from html import escape
@@ -170,13 +171,30 @@ class Inbox:
     async def _chosen(
         self, caller: Caller, listed: list[WaitingRow], wanted: Mapping[str, str]
     ) -> WaitingRequest | None:
-        """Return the approval request that is `wanted`, or by default the oldest one. Only its run is queried."""
+        """Return the approval request that is `wanted`, or by default the oldest one whose run answers.
+
+        Raises `RunError` where none of the oldest answers.
+        """
         if "run" in wanted:
             return await waiting_request(await self._find(caller, wanted["run"]), wanted.get("call", ""))
-        for one in listed[:_TRIED]:
-            run = self._perdure.get_run(one.run_id)  # the list has none but the tenant's
-            if (offered := await waiting_request(run, one.entry.call)) is not None:
-                return offered
+
+        async def in_full(one: WaitingRow) -> WaitingRequest | RunError | None:
+            try:  # the list has no runs but the tenant's
+                return await waiting_request(self._perdure.get_run(one.run_id), one.entry.call)
+            except RunError as error:
+                return error
+
+        problems: list[RunError] = []
+        for rows in (
+            listed[:1],
+            listed[1:_TRIED],
+        ):  # the others at once: a run without a worker takes seconds to say so
+            for found in await asyncio.gather(*map(in_full, rows)):
+                if isinstance(found, WaitingRequest):
+                    return found
+                problems += [found] if found else []
+        if problems:
+            raise problems[0]
         return None
 
     async def _last_message(self, chosen: WaitingRequest) -> JsonObject | None:

@@ -423,6 +423,15 @@ def is_visible(char: str) -> bool:
     return char.isprintable() and not _IGNORED.match(char)
 
 
+def one_visible_line(text: str) -> str:
+    """Return the text on one line, with escapes for characters that are invisible or that reverse the direction of the
+    text."""
+    return "".join(
+        char if is_visible(char) else " " if unicodedata.category(char) == "Zs" else f"\\u{ord(char):04x}"
+        for char in text
+    )
+
+
 def visible_lines(text: str) -> str:
     """Return the text without characters that nobody sees. Lines stay lines."""
     blanks = (" " if unicodedata.category(char) == "Zs" else char for char in text)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from perdure.approvals.requests import WaitingEntry
-from perdure.cli._run_view import waiting_lines
+from perdure.cli._run_view import _lines, waiting_lines
+from perdure.runs.wire import CallView
 
 
 def test_a_request_is_a_sentence_on_one_line_and_the_commands_that_decide() -> None:
@@ -13,3 +14,23 @@ def test_a_request_is_a_sentence_on_one_line_and_the_commands_that_decide() -> N
     assert waiting_lines("r", call) == f"{said}\nperdure approve r 1.0\nperdure reject r 1.0"
     asks = WaitingEntry.model_validate({**given, "tool": "ask_person", "reason": "Really?", "question": True})
     assert waiting_lines("r", asks) == "perdure: 1.0 waits for a person: Really?\nperdure answer r 1.0 TEXT"
+
+
+def test_a_call_shows_characters_that_nobody_sees_as_the_request_does() -> None:
+    params = {"to": "ann\u202egro.live@\u200bexample.com"}
+    given = {"call": "1.0", "reason": "", "requestedAt": "", "digest": "d", "tool": "send", "params": params}
+    asked = waiting_lines("r", WaitingEntry.model_validate(given))
+    call = CallView.model_validate(
+        {
+            "id": "1.0",
+            "tool": "send",
+            "params": params,
+            "status": "done",
+            "startedAt": "2026-01-01T00:00:00Z",
+            "shown": "a\u2066b",
+        }
+    )
+    lines = [line.plain for line in _lines(call, "r", set())]
+    assert r"ann\u202egro.live@\u200bexample.com" in asked
+    assert lines[0] == r'1.0 tool_call: send({"to": "ann\u202egro.live@\u200bexample.com"})'
+    assert lines[1] == r"    result: a\u2066b"

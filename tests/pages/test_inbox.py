@@ -20,7 +20,7 @@ from tests.cli.test_commands import one_line
 from tests.forked_cli import ForkedCli
 from tests.support import CHROMIUM, DONE, ROOT, Harness, agent, harness, perdure
 from tests.timeouts import HANG
-from tests.workflows.test_approvals import TOOLS, asking, plan
+from tests.workflows.test_approvals import TOOLS, asking, decide, plan
 
 expect.set_options(timeout=HANG * 1000)  # five seconds are too few for a slow machine
 pytestmark = [
@@ -215,6 +215,22 @@ async def test_who_may_decide(server: WorkflowEnvironment, browser: Browser) -> 
     assert [page.status_code for page in pages] == [401] * 3
     assert "default-src 'self'" in bearer.headers["content-security-policy"]
     assert view.calls[0].approval.decision == "approve"
+
+
+async def test_the_oldest_request_whose_run_answers_is_shown(server: WorkflowEnvironment) -> None:
+    async with harness(server.client, TOOLS, plan("/away")) as away:
+        left = await away.start(asking())
+        await away.until_waiting(left.id, "1.0")
+    try:  # no worker answers for it now
+        async with waiting(server, plan("/here"), asking(), "1.0") as (it, run_id):
+            async with inbox(server) as address, httpx2.AsyncClient(timeout=HANG) as http:
+                page = await http.get(address)
+                alone = await http.get(address, params={"run": left.id, "call": "1.0"})
+            await decide(it, run_id, call="1.0", decision="approve")
+    finally:
+        await left.terminate()
+    assert (page.status_code, f'name="run" value="{run_id}"' in page.text) == (200, True)
+    assert "no worker answers" in alone.text
 
 
 @pytest.mark.soak  # Temporal's own page takes four CPU seconds to load
