@@ -534,6 +534,8 @@ class CallHold:
     """Whether it is held, and the model was asked once more to keep or drop it."""
     queued: bool = False
     """Whether the driver has taken it up, and has not sent it yet."""
+    unfollowed: bool = False
+    """Whether a rule wants a call after it that has not arrived yet."""
 
 
 @dataclass(slots=True, eq=False)

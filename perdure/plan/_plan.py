@@ -230,6 +230,7 @@ class Plan:
             return []  # the first calls of the list are known at its end
         ready = self._scheduler.ready
         free = [call for call in ready if call.spec.safe or not (only_safe or call.hold.held)]
+        free = [call for call in free if not call.hold.unfollowed]
         taken = self._slots.take_from(free, inside=self._inside is not None)
         self._scheduler.running += len(taken)
         for call in taken:

@@ -20,6 +20,7 @@ from perdure.plan import Call
 from perdure.rules.rules import (
     AtMost,
     CountAtMost,
+    FollowedBy,
     NeverAfter,
     OnlyFrom,
     Precedes,
@@ -291,6 +292,8 @@ class RuleBook:
             return amount if isinstance(amount, str) else over(rule, self.used(rule), amount)
         if isinstance(rule, OnlyFrom):
             return _foreign(rule, call)
+        if isinstance(rule, FollowedBy):  # the plan decides it: `PlanJudge.unfollowed`
+            return None
         return None if rule.role in self.roles else f'the person for whom the run works has no role "{rule.role}"'
 
     # Runs below.

@@ -25,6 +25,7 @@ from perdure.rules.enforcement import Breach, RuleBook, over
 from perdure.rules.rules import (
     AtMost,
     CountAtMost,
+    FollowedBy,
     Needs,
     NeverAfter,
     OnlyFrom,
@@ -34,6 +35,7 @@ from perdure.rules.rules import (
     digest_of,
     keys_of,
     names_of,
+    same_key,
     value_at,
 )
 from perdure.tools.tool import Tool
@@ -175,6 +177,29 @@ class PlanJudge:
                     path = " → ".join(f"{step.call} {step.tool} {step.what}" for step in found.path)
                     return Breach(rule, found.words + (f": {path}" if path else ""))
         return None
+
+    def unfollowed(self, call: Call) -> Breach | None:
+        """Return the rule that wants a later call which the plan does not surely make after this one, as it stands."""
+        self._file()
+        resolved = call.spec.loop is None and call.state.status in _RESOLVED
+        for rule in self._rules_of(call):
+            if isinstance(rule, FollowedBy) and not (resolved and not rule.covers(call.inputs.params)):
+                for use in self._uses_of(rule, call.place[0]):
+                    if (found := self._followed(rule, use)).status != "proven":
+                        return Breach(rule, found.words)
+        return None
+
+    def owed(self) -> list[Call]:
+        """Return the calls that have to begin, because calls that have begun were let begin for them."""
+        self._file()
+        owed: list[int] = []
+        for rule in [each for each in self._book.rules if isinstance(each, FollowedBy)]:
+            for use in self._uses_under(rule):
+                home = self._plan.calls[use.home]
+                begun = home.state.status == "done" or (home.state.status == "running" and not home.hold.queued)
+                follower = self._follower(rule, use)[0] if begun and _may_cover(rule, use) else None
+                owed += [] if follower is None else [follower]
+        return [self._plan.calls[index] for index in dict.fromkeys(owed)]
 
     def is_open(self, call: Call) -> bool:
         """Whether calls that have not arrived may add to what the call waits for."""
@@ -352,6 +377,8 @@ class PlanJudge:
     def _judge_kind(self, rule: Rule, use: _Use) -> _Finding:
         if isinstance(rule, Precedes):
             return self._order(rule, use)
+        if isinstance(rule, FollowedBy):
+            return self._followed(rule, use)
         if isinstance(rule, NeverAfter):
             return self._never(rule, use)
         if isinstance(rule, AtMost | CountAtMost):
@@ -371,7 +398,8 @@ class PlanJudge:
             return _Finding("violated", f"{use.call.title} has no {names}", [_step(use.call, "begins")])
         if key is not None and key[0] == "value" and self._book.has(rule, key[1]):
             return _PROVEN
-        waits, firsts = self._known(use.home), self._firsts(rule)
+        waits = self._known(use.home)
+        firsts = self._in_order(rule, rule.firsts, [first for first, _ in rule.pairs])
         same, possible = firsts.masks(key)
         if waits.done & same:
             return _PROVEN
@@ -396,10 +424,79 @@ class PlanJudge:
             words += f" for the same {' and '.join(then for _, then in rule.pairs)}"
         return _Finding("violated", words, [*path[:6], _step(use.call, "begins")])
 
-    def _firsts(self, rule: Precedes) -> _Firsts:
-        """Return the calls of a rule's `first`, by what tells whether their values are equal."""
+    def _followed(self, rule: FollowedBy, use: _Use) -> _Finding:
+        follower, path = self._follower(rule, use)
+        if follower is not None:
+            return _PROVEN
+        what = f"the plan has no call of {' or '.join(rule.thens)} that surely begins after {use.call.title}"
+        if rule.pairs:
+            what += f" for the same {' and '.join(then for _, then in rule.pairs)}"
+        if path is None:
+            return _Finding("unknown", what)
+        return _Finding("violated", what, [_step(use.call, "is done"), *path[:6]])
+
+    def _follower(self, rule: FollowedBy, use: _Use) -> tuple[int | None, list[PathStep] | None]:
+        """Return the call that begins after the use on every path on which that is done; or a path on which none does.
+
+        A follower needs nothing but the use and what is done before it: for other calls it may only wait.
+        """
+        firsts, names = [first for first, _ in rule.pairs], [then for _, then in rule.pairs]
+        thens, key = self._in_order(rule, rule.thens, names), self._key(use, firsts)
+        same, possible = thens.masks(key)
+        if use.place is None and use.call.state.status in _RESOLVED:
+            resolved = same_key(use.call.inputs.params, firsts)
+            equal = 0 if resolved is None else thens.masks(("value", resolved))[0]
+            same = equal if use.call.inputs.changed else same | equal
+        done, loop = self._known(use.home).done, self._plan.calls[use.home]
+        if use.place is None:
+            done |= 1 << use.home
+        elif any(
+            self._same(rule, use, then) is True and _follows_inside(loop, use, then)
+            for then in thens.inner.get(use.home, ())
+            if _is_direct(self._plan, use) and _is_direct(self._plan, then)
+        ):
+            return use.home, None
+        for each in _bits(same):
+            if self._surely_follows(each, use.home, done):
+                return each, None
+        doubtful = not self._plan.closed or bool(thens.in_loops)
+        path = []
+        for each in _bits((same | possible) & ~(1 << use.home)):
+            call, facts = self._plan.calls[each], self._known(each)
+            if call.state.ended or key == _MISSING:
+                continue
+            begins = self._met_by(facts.needs.needed, done)
+            if not facts.plain or (begins and (facts.ended >> use.home & 1 or not same >> each & 1)):
+                doubtful = True
+            path.append(_step(call, "begins earlier" if begins else "does not begin, if a call fails that it needs"))
+        return None, None if doubtful else path
+
+    def _surely_follows(self, index: int, before: int, done: int) -> bool:
+        """Whether the call begins after the one before it has ended, if only these calls are done."""
+        call, facts = self._plan.calls[index], self._known(index)
+        decided = call.spec.has_condition or call.hold.held or call.state.ended
+        late = facts.needs.more or (facts.needs.open and not self._plan.closed)
+        stepwise = self._plan.is_stepwise and bool(facts.names)
+        return (
+            before in facts.needs.ended and not (decided or late or stepwise) and self._met_by(facts.needs.needed, done)
+        )
+
+    def _met_by(self, needed: Requirement, done: int) -> bool:
+        """Whether these calls are enough, so that no other outcome can keep a call from its values."""
+        if isinstance(needed, WritersOf):
+            if not needed.writers:
+                return needed.exists
+            return all(
+                done >> each & 1 and (needed.well or not self._plan.calls[each].spec.branches)
+                for each in needed.writers
+            )
+        results = (self._met_by(each, done) for each in needed.items)
+        return any(results) if isinstance(needed, AnyOf) else all(results)
+
+    def _in_order(self, rule: Precedes | FollowedBy, tools: Sequence[str], names: Sequence[str]) -> _Firsts:
+        """Return the calls of these tools, by what tells whether their values of these names are equal."""
         known = self._first_calls.setdefault(rule.key, _Firsts())
-        for tool in rule.firsts:
+        for tool in tools:
             uses = self._uses.get(tool, [])
             for first in uses[known.counts.get(tool, 0) :]:
                 state = self._plan.calls[first.home].state
@@ -409,7 +506,7 @@ class PlanJudge:
                     known.inner.setdefault(first.home, []).append(first)
                     known.in_loops |= 1 << first.home
                 else:
-                    known.add(self._key(first, [name for name, _ in rule.pairs]), 1 << first.home)
+                    known.add(self._key(first, names), 1 << first.home)
             known.counts[tool] = len(uses)
         return known
 
@@ -509,7 +606,7 @@ class PlanJudge:
 
     # Equal values.
 
-    def _same(self, rule: Precedes | NeverAfter, first: _Use, then: _Use) -> bool | None:
+    def _same(self, rule: Precedes | FollowedBy | NeverAfter, first: _Use, then: _Use) -> bool | None:
         """Whether the values of `same` are equal in both; `None`: that is not known."""
         keys = self._key(first, [name for name, _ in rule.pairs]), self._key(then, [name for _, name in rule.pairs])
         if _MISSING in keys:
@@ -570,7 +667,7 @@ class PlanJudge:
 
 @dataclass(slots=True)
 class _Firsts:
-    """The calls of a rule's `first` in a plan, as bits, by what tells whether their values are equal."""
+    """The other calls of an order in a plan, as bits, by what tells whether their values are equal."""
 
     counts: dict[str, int] = field(default_factory=dict)
     """The number of uses that were added, by tool."""
@@ -621,6 +718,8 @@ class _SumScan:
 
 
 _MISSING: Final = ("missing", "")
+_RESOLVED: Final = ("ready", "waiting", "running")
+"""The states of calls whose parameters are known."""
 _PAST: Final = {"begun": "has begun", "done": "is done", "failed": "has failed"}
 _NOW: Final = {"begun": "begins", "done": "is done", "failed": "fails"}
 
@@ -738,6 +837,17 @@ def _inner_done(loop_call: Call, use: _Use) -> frozenset[int]:
 
     found = visit(needs[use.place].needed)
     return frozenset(found)
+
+
+def _follows_inside(loop_call: Call, use: _Use, then: _Use) -> bool:
+    """Whether one call of a loop's body begins after another of the same iteration, if that is done."""
+    loop = loop_call.spec.loop
+    if loop is None or use.place is None or then.place is None or not _is_undecided(loop.forms[then.place]):
+        return False
+    needs = body_requirements(loop)[then.place]
+    waits = _named(needs)
+    enough = {use.place, *_inner_done(loop_call, use)}
+    return use.place in waits and waits <= enough and all(_is_sure(loop.forms[each]) for each in waits)
 
 
 def _before(needs: Sequence[Requirements], place: int) -> set[int]:

@@ -42,6 +42,8 @@ CallEvent: TypeAlias = Literal["begun", "done", "failed"]
 """What has happened with a call: it has begun, it was done, or it failed."""
 
 ToolName: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
+ToolNames: TypeAlias = ToolName | Annotated[tuple[ToolName, ...], Field(min_length=1, max_length=50)]
+"""A tool, or several of which one is enough."""
 ParameterPath: TypeAlias = Annotated[str, Field(pattern=r"^[^.]+(\.[^.]+)+$", max_length=500)]
 """`TOOL.PARAMETER`; further keys name a part of the parameter. The tool of an MCP server is `SERVER.TOOL`."""
 
@@ -96,7 +98,7 @@ class BaseRule(BaseModel):
     @property
     def has_record(self) -> bool:
         """Whether the rule depends on what has happened before."""
-        return not isinstance(self, OnlyFrom | Needs) and not self.is_of_tenant
+        return not isinstance(self, FollowedBy | OnlyFrom | Needs) and not self.is_of_tenant
 
     @property
     def is_of_tenant(self) -> bool:
@@ -138,7 +140,6 @@ class OrderRule(BaseRule):
 
     same: str | dict[str, str] | None = None
     """The parameter with the same value in both calls. An object maps the earlier call's parameter to the later call's."""
-    per: RuleSpan = "run"
 
     @cached_property
     def pairs(self) -> list[tuple[str, str]]:
@@ -156,8 +157,9 @@ class Precedes(OrderRule):
     """A call of `first`, or of one of several tools, must be done before a call of `then` begins."""
 
     rule: Literal["precedes"] = "precedes"
-    first: ToolName | Annotated[tuple[ToolName, ...], Field(min_length=1, max_length=50)]
+    first: ToolNames
     then: ToolName
+    per: RuleSpan = "run"
 
     @cached_property
     def firsts(self) -> tuple[str, ...]:
@@ -179,8 +181,38 @@ class Precedes(OrderRule):
 
     @cached_property
     def words(self) -> str:
-        firsts = self.first if isinstance(self.first, str) else f"[{', '.join(self.first)}]"
-        return f"precedes({firsts}, {self.then}{self._same_words})"
+        return f"precedes({_in_list(self.first)}, {self.then}{self._same_words})"
+
+
+class FollowedBy(OrderRule):
+    """Where a call of `call` is done, the same plan makes a later call of `then`, or of one of several tools."""
+
+    rule: Literal["followed_by"] = "followed_by"
+    call: ToolName
+    then: ToolNames
+
+    @model_validator(mode="after")
+    def _refuses(self) -> FollowedBy:
+        if self.otherwise == "ask":
+            raise ValueError("otherwise: nobody can be asked about a call that has to follow: use refuse")
+        return self
+
+    @cached_property
+    def thens(self) -> tuple[str, ...]:
+        """The tools of which one must follow."""
+        return (self.then,) if isinstance(self.then, str) else self.then
+
+    @cached_property
+    def subject(self) -> str:
+        return self.call
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return self.call, *self.thens
+
+    @cached_property
+    def words(self) -> str:
+        return f"followed_by({self.call}, {_in_list(self.then)}{self._same_words})"
 
 
 class NeverAfter(OrderRule):
@@ -190,6 +222,7 @@ class NeverAfter(OrderRule):
     call: ToolName
     after: ToolName
     event: CallEvent = "begun"
+    per: RuleSpan = "run"
 
     @cached_property
     def subject(self) -> str:
@@ -320,7 +353,7 @@ def _checked_span(rule: S) -> S:
 
 
 Rule: TypeAlias = Annotated[
-    Precedes | NeverAfter | AtMost | CountAtMost | OnlyFrom | Needs, Field(discriminator="rule")
+    Precedes | FollowedBy | NeverAfter | AtMost | CountAtMost | OnlyFrom | Needs, Field(discriminator="rule")
 ]
 """A rule of runs."""
 
@@ -352,6 +385,10 @@ def names_of(tool: Tool) -> tuple[str, ...]:
 
 
 # Values.
+
+
+def _in_list(tools: str | tuple[str, ...]) -> str:
+    return tools if isinstance(tools, str) else f"[{', '.join(tools)}]"
 
 
 def exact(value: float) -> Fraction:
@@ -429,6 +466,21 @@ def precedes(
     ```
     """
     return Precedes.model_validate({"first": first, "then": then, "same": same, **more})
+
+
+def followed_by(
+    call: str, then: str | Sequence[str], *, same: str | dict[str, str] | None = None, **more: object
+) -> FollowedBy:
+    """Return the rule that the plan which calls `call` also makes a later call of `then`, whatever happens in between.
+
+    `then`: a tool, or several of which one is enough. `same`: a parameter that has the same value in both calls;
+    `{"id": "shop"}` where `call` has it as `id`. `more`: `when` and `why`, as in every rule.
+
+    ```python
+    followed_by("close_shop", "open_shop", same="shop")
+    ```
+    """
+    return FollowedBy.model_validate({"call": call, "then": then, "same": same, **more})
 
 
 def never_after(

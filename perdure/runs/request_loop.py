@@ -13,7 +13,7 @@ plan belongs to the run, and is kept nowhere else.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias, assert_never
@@ -25,7 +25,7 @@ from perdure.hooks.events import REFUSED_BY_HOOK, HookAnswer
 from perdure.models.requests import CallDelivery, RequestResult
 from perdure.models.response_stream import Intake
 from perdure.plan import Call, Failed, Outcome, Plan, RefusedByRule, Rejected, Returned, take_changed, written_anew
-from perdure.rules import RULE_BROKEN, PlanJudge, RuleBook
+from perdure.rules import RULE_BROKEN, FollowedBy, PlanJudge, RuleBook
 from perdure.runs.context import ended_badly
 from perdure.runs.delegates import tools_below, tools_of_delegate
 from perdure.runs.limits import Limit
@@ -392,6 +392,8 @@ class RequestLoop:
         if call.spec.loop is not None:
             return None
         checks = self.plan.checks
+        if (refused := self._unfollowed(call)) is not None:
+            return refused
         if is_answered(call) and self._rules.waits_for_record(call):
             return RefusedByRule(
                 CallError(RULE_BROKEN, "the run was just reset, and it is not known yet what its rules leave")
@@ -408,8 +410,8 @@ class RequestLoop:
 
         Return its end where a rule forbids it: others have begun meanwhile.
         """
-        if call.spec.loop is None and (breach := self._rules.begin(call, self.plan.checks)) is not None:
-            return RefusedByRule(breach.error)
+        if (refused := self.still_refused(call)) is not None:
+            return refused
         if call.spec.loop is not None or call.spec.known_tool.delegate is not None:
             self._rules.lend(call, tools_below(call, self._run))
         return None
@@ -419,7 +421,18 @@ class RequestLoop:
 
         A call that a message held after its begin is begun again here.
         """
-        breach = self._rules.begin(call, self.plan.checks) if call.spec.loop is None else None
+        if call.spec.loop is not None:
+            return None
+        if (refused := self._unfollowed(call)) is not None:
+            return refused
+        breach = self._rules.begin(call, self.plan.checks)
+        return None if breach is None else RefusedByRule(breach.error)
+
+    def _unfollowed(self, call: Call) -> RefusedByRule | None:
+        """Return the end of a call after which a rule wants another that the plan does not surely make."""
+        if not any(isinstance(rule, FollowedBy) for rule in self._rules.concerning(call)):
+            return None
+        breach = self._judge_of_plan().unfollowed(call)
         return None if breach is None else RefusedByRule(breach.error)
 
     def _judge_calls(self, now: str) -> None:
@@ -430,22 +443,41 @@ class RequestLoop:
         """
         if not self._rules.rules:
             return
-        plan = self.plan
-        if self._judge is None or not self._judge.is_of(plan):
-            self._judge, self._unjudged, self._judged = PlanJudge(plan, self._rules, self._reach), [], 0
+        plan, judge = self.plan, self._judge_of_plan()
         arrived = plan.calls[self._judged :]
         self._judged = len(plan.calls)
-        again = (plan.closed and not self._closed_judged) or any(map(self._judge.matters_to_others, arrived))
+        again = (plan.closed and not self._closed_judged) or any(map(judge.matters_to_others, arrived))
         self._closed_judged = plan.closed
         left: list[Call] = []
         for call in plan.calls if again else [*self._unjudged, *arrived]:
             if call.state.status not in ("pending", "ready"):
                 continue
-            if self._judge.is_open(call):
+            if judge.is_open(call):
                 left.append(call)
-            elif (breach := self._judge.breach(call)) is not None:
+            elif (breach := judge.breach(call)) is not None:
                 plan.refuse(call, breach.error, now)
         self._unjudged = left
+        for call in self._followed_later(arrived):
+            call.hold.unfollowed = not plan.closed and judge.unfollowed(call) is not None
+
+    def _followed_later(self, arrived: Sequence[Call]) -> list[Call]:
+        """Return the calls of which it may be new whether those calls are there that a rule wants after them."""
+        rules = [rule for rule in self._rules.rules if isinstance(rule, FollowedBy)]
+        if not rules:
+            return []
+        tools = {tool for rule in rules for tool in rule.thens}
+        names = {
+            name for call in arrived for each in call.written() if each.spec.tool for name in known_as(each.spec.tool)
+        }
+        again = self.plan.closed or not names.isdisjoint(tools)
+        return [call for call in self.plan.calls if call.hold.unfollowed] * again + [
+            call for call in arrived if call.state.status in ("pending", "ready")
+        ]
+
+    def _judge_of_plan(self) -> PlanJudge:
+        if self._judge is None or not self._judge.is_of(self.plan):
+            self._judge, self._unjudged, self._judged = PlanJudge(self.plan, self._rules, self._reach), [], 0
+        return self._judge
 
     def _reach(self, tool: Tool) -> frozenset[str] | None:
         return tools_of_delegate(tool, self._run)
@@ -569,7 +601,10 @@ class RequestLoop:
             self.abandoned.append(PLAN)
             self._plan_request = None
         self._with_people, self._left_to_people = self._calls_waiting(), set()
+        owed = self._judge_of_plan().owed() if self._rules.rules else []
         self.plan.held_calls.hold_back()
+        for call in owed:  # others have begun because these follow
+            self.plan.held_calls.release(call)
         self._judge = None  # held calls may never begin, and their readers may read other calls
         for call in self.running.values():
             if call.hold.queued and call.state.status != "running":

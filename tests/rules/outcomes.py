@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from perdure.errors import CallError
 from perdure.plan import Call, Failed, Outcome, Plan, Returned
-from perdure.rules.rules import AtMost, CountAtMost, NeverAfter, OnlyFrom, Precedes, Rule
+from perdure.rules.rules import AtMost, CountAtMost, FollowedBy, NeverAfter, OnlyFrom, Precedes, Rule
 from perdure.tools.tool import Tool, parse_tool
 from perdure.values.state import State, Write
 
@@ -37,6 +37,7 @@ class Outcomes:
     def __init__(self, calls: list[dict[str, Any]], rules: list[Rule], most: int = 1500) -> None:
         self._calls, self._rules, self._left = calls, rules, most
         self.broken: set[str] = set()
+        self._never = {call.id for call in new_plan(calls).every_call() if call.state.status == "invalid"}
         self._seen: set[tuple[Any, ...]] = set()
         stack: list[list[Choice]] = [[]]
         while stack and self._left > 0:
@@ -60,7 +61,16 @@ class Outcomes:
                 plan.home(call).end(call, _ENDS[number])
                 history.append(("failed" if isinstance(_ENDS[number], Failed) else "done", call))
                 ready |= {call.id: call for call in plan.take_ready()}
+        owed = [
+            (rule.key, call.id)
+            for rule in self._rules
+            if isinstance(rule, FollowedBy)
+            for call in unfollowed(rule, history, plan, self._never)
+        ]
+        if not ready and not begun:
+            self.broken |= {rule for rule, _ in owed}
         key = (
+            tuple(owed),
             tuple((call.id, call.state.status, str(call.state.result), call.id in begun) for call in plan.every_call()),
             tuple(sorted(ready)),
         )
@@ -93,7 +103,7 @@ def breaks(rule: Rule, call: Call, history: list[tuple[str, Call]]) -> bool:
             for event, other in history
         )
         return found if isinstance(rule, NeverAfter) else not found
-    if isinstance(rule, OnlyFrom):
+    if isinstance(rule, OnlyFrom | FollowedBy):
         return False
     begun = [other for event, other in history if event == "begun" and other.spec.tool_name == rule.subject] + [call]
     if isinstance(rule, CountAtMost):
@@ -102,6 +112,37 @@ def breaks(rule: Rule, call: Call, history: list[tuple[str, Call]]) -> bool:
     values = [other.inputs.params.get("p") for other in begun]
     wrong = isinstance(values[-1], bool) or not isinstance(values[-1], int | float) or values[-1] < 0
     return wrong or sum(value for value in values if isinstance(value, int | float)) > rule.sum
+
+
+def unfollowed(rule: FollowedBy, history: list[tuple[str, Call]], plan: Plan, never: set[str]) -> list[Call]:
+    """Return the calls after which the rule wants another that has not begun, in the plainest words.
+
+    One whose parameters do not fit what it has read is in the plan, which is enough. `never`: ids of impossible calls.
+    """
+    unfit = [
+        call
+        for call in plan.every_call()
+        if call.spec.tool_name in rule.thens and call.state.status == "invalid" and call.id not in never
+        if all(two in call.spec.params for _, two in rule.pairs)
+    ]
+
+    def is_same(call: Call, other: Call) -> bool:
+        return all(
+            one in call.inputs.params
+            and two in other.inputs.params
+            and call.inputs.params[one] == other.inputs.params[two]
+            for one, two in rule.pairs
+        )
+
+    return [
+        call
+        for place, (event, call) in enumerate(history)
+        if event == "done" and call.spec.tool_name == rule.call and not unfit
+        if not any(
+            what == "begun" and other.spec.tool_name in rule.thens and is_same(call, other)
+            for what, other in history[place:]
+        )
+    ]
 
 
 def random_calls(chance: random.Random) -> list[dict[str, Any]]:
@@ -165,8 +206,17 @@ def random_rules(chance: random.Random) -> list[Rule]:
     ]
 
 
+def followed_rules(chance: random.Random) -> list[Rule]:
+    """Return rules that want a later call."""
+    one, two = chance.sample("abc", 2)
+    return [
+        FollowedBy(call=one, then=two, same=chance.choice([None, "p"])),
+        FollowedBy(call="a", then=("b", "c"), same=chance.choice([None, None, "p"])),
+    ]
+
+
 def seeds(first: int, count: int) -> Iterator[tuple[int, list[dict[str, Any]], list[Rule]]]:
     """Yield plans with rules, by seed."""
     for seed in range(first, first + count):
         chance = random.Random(seed)
-        yield seed, random_calls(chance), random_rules(chance)
+        yield seed, random_calls(chance), random_rules(chance) + followed_rules(chance)

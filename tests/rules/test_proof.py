@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.rules import Rule, RuleBook, judge_plan, never_after, precedes
+from perdure.rules import Rule, RuleBook, followed_by, judge_plan, never_after, precedes
 from tests.rules.outcomes import Outcomes, new_plan, seeds
 
 
@@ -66,6 +66,30 @@ def test_r23_1_never_after_with_the_same_value_lets_other_values_pass() -> None:
     assert verdict([first, then | {"p": 7}], rule) == "violated"
     assert verdict([first, then | {"p": "†state.v"}], rule) == "unknown"
     assert verdict([first, then], rule) == "proven"
+
+
+def test_r23_1_a_call_that_has_to_follow_is_proven_if_it_waits_and_needs_no_other_call() -> None:
+    rule = followed_by("a", ["b", "d"], same={"id": "p"})
+    assert rule.words == 'followed_by(a, [b, d], same={"id": "p"})'
+    first: dict[str, Any] = {"_tool": "a", "id": 7, "_outputPath": "†state.r0"}
+    between: dict[str, Any] = {"_tool": "c", "x": "†state.r0", "_outputPath": "†state.r1"}
+    then: dict[str, Any] = {"_tool": "b", "p": 7}
+    assert verdict([first, between, then | {"_after": ["ended 1.0", "ended 1.1"]}], rule) == "proven"
+    assert verdict([first, between, then | {"x": "†state.r0"}], rule) == "proven"
+    assert verdict([first, between, then | {"x": "†state.r1"}], rule) == "violated"  # 1.1 may fail
+    assert verdict([first, then], rule) == "violated"  # it may begin earlier
+    assert verdict([first], rule) == "violated"
+    assert verdict([first, then | {"p": 8, "x": "†state.r0"}], rule) == "violated"
+    assert verdict([first, then | {"p": "†state.v", "x": "†state.r0"}], rule) == "unknown"
+    assert verdict([first, then | {"x": "†state.r0", "_if": "state.yes"}], rule) == "unknown"
+    assert verdict([between], rule) == "proven"
+    both = {
+        "_tool": "_for",
+        "_each": [7, 8],
+        "_body": [first | {"id": "†item"}, then | {"p": "†item", "x": "†state.r0"}],
+    }
+    assert verdict([both], rule) == "proven"
+    assert verdict([both | {"_body": both["_body"][:1]}], rule) == "violated"
 
 
 def test_r23_1_a_call_that_reads_a_call_and_its_reader_begins() -> None:

@@ -11,8 +11,8 @@ import pytest
 from perdure.approvals.decisions import parse_decision
 from perdure.errors import CallError, DecisionError
 from perdure.models.requests import CallDelivery, RequestResult
-from perdure.plan import Call, Failed, Rejected, Returned
-from perdure.rules import Rule, RuleBook, at_most, count_at_most
+from perdure.plan import Call, Failed, Plan, Rejected, Returned
+from perdure.rules import FollowedBy, Rule, RuleBook, at_most, count_at_most, followed_by
 from perdure.runs.agent import AgentSpec, Context, ModelChoice, Models, parse_agent
 from perdure.runs.request_loop import (
     CallEnded,
@@ -26,7 +26,7 @@ from perdure.runs.request_loop import (
 from perdure.runs.run import RunState
 from perdure.runs.snapshot import restore, snapshot
 from perdure.runs.wire import PreparedWorker
-from tests.rules.outcomes import STATE, TOOLS, breaks, random_calls, random_rules
+from tests.rules.outcomes import STATE, TOOLS, breaks, followed_rules, random_calls, random_rules, unfollowed
 
 
 def asking(tools: dict[str, Any]) -> AgentSpec:
@@ -43,11 +43,17 @@ def asking(tools: dict[str, Any]) -> AgentSpec:
 class RandomRun:
     """A run whose model, tools and people do what chance says. It notes what begins and how it ends."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, followed: bool = False) -> None:
         self.chance = random.Random(seed)
         self.rules = self.chance.sample(random_rules(self.chance), 5)
+        self.followed = followed_rules(self.chance) if followed else []
+        self.rules += self.followed
         self.history: list[tuple[str, Call]] = []
         asked: Any = self.chance.choice([{}, {"b": "always"}, {"a": "always", "b": "always"}])
+        if followed:  # people, and other rules, may refuse the call that has to follow
+            self.rules, asked = self.followed, {}
+        self.kept = 0
+        """Calls after which another had to begin, and did."""
         self.agent = asking(asked)
         self.run = self._new_run()
         self.began = self.steered = 0
@@ -76,7 +82,10 @@ class RandomRun:
             else:
                 loop = RequestLoop(self.run)
             self._request(loop, number)
-            self.run.close_request(loop.plan, loop.result, cut=loop.cut)
+            plan = loop.plan
+            self.run.close_request(plan, loop.result, cut=loop.cut)
+            if self.run.plan is None:
+                self._check_followed(plan)
             if self.run.plan is None and self.chance.random() < 0.3:  # it continues as new
                 taken, self.run = snapshot(self.run), self._new_run()
                 restore(self.run, taken.model_validate_json(taken.model_dump_json()))
@@ -141,6 +150,16 @@ class RandomRun:
                 self._begin(call)
                 self.running.append(call)
 
+    def _check_followed(self, plan: Plan) -> None:
+        """Fail if a plan that has ended lacks a call that had to begin after another."""
+        ids = {id(call) for call in plan.every_call()}
+        history = [(event, call) for event, call in self.history if id(call) in ids]
+        for rule in self.followed:
+            assert isinstance(rule, FollowedBy)
+            broken = unfollowed(rule, history, plan, set())
+            assert not broken, (rule.words, [call.id for call in broken], self.story)
+            self.kept += sum(event == "done" and call.spec.tool_name == rule.call for event, call in history)
+
     def _decisions(self, loop: RequestLoop) -> list[dict[str, Any]]:
         """Return calls that keep or drop some of the held calls."""
         held = [call.id for call in loop.plan.held_calls.held]
@@ -201,9 +220,9 @@ class RandomRun:
             ready.append(start.call)
 
 
-def runs(first: int, count: int) -> Iterator[RandomRun]:
+def runs(first: int, count: int, *, followed: bool = False) -> Iterator[RandomRun]:
     for seed in range(first, first + count):
-        one = RandomRun(seed)
+        one = RandomRun(seed, followed=followed)
         try:
             one.play()
         except AssertionError as error:
@@ -217,6 +236,12 @@ def test_r23_1_no_random_run_breaks_a_rule() -> None:
     assert sum(one.steered for one in played) > 10
 
 
+def test_r23_1_in_no_random_run_a_call_that_has_to_follow_is_missing() -> None:
+    played = list(runs(0, 200, followed=True))
+    assert sum(one.kept for one in played) > 10
+    assert sum(one.steered for one in played) > 40
+
+
 def test_r23_1_a_call_that_a_person_has_put_in_the_place_of_another_is_judged_as_what_it_is() -> None:
     assert [one.began for one in runs(22703, 1)] == [6]
 
@@ -225,6 +250,7 @@ def test_r23_1_a_call_that_a_person_has_put_in_the_place_of_another_is_judged_as
 @pytest.mark.parametrize("part", range(10))
 def test_r23_1_no_random_run_breaks_a_rule_in_many(part: int) -> None:
     assert sum(one.began for one in runs(1000 + 1000 * part, 1000)) > 1000
+    assert sum(one.kept for one in runs(1000 + 1000 * part, 1000, followed=True)) > 30
 
 
 def _steered(
@@ -294,3 +320,35 @@ def test_r23_1_a_held_call_that_is_kept_counts_beside_the_new_ones() -> None:
             assert found == {"1.1": "running", "2.0": "done", "2.1": "invalid"}
         found = dict(_steered(PAY, kept[::-1], rule))
         assert sorted([found["1.1"], found["2.0"]]) == ["invalid", "running"]
+
+
+def _arrives(calls: list[dict[str, Any]]) -> tuple[list[list[str]], list[str]]:
+    """Return which calls start after each call that arrives, and after the end of the list; and how all of them stand."""
+    one = RandomRun(0, followed=True)
+    one.rules, one.agent = [followed_by("a", "b")], asking({})
+    one.run = run = one._new_run()
+    run.situation()
+    run.begin_request(ModelChoice("m", "test"))
+    run.open_plan(1)
+    loop, started = RequestLoop(run), []
+    for place in range(len(calls) + 1):
+        if place < len(calls):
+            loop.deliver(CallDelivery(number=1, attempt=1, first=place, calls=[calls[place]]))
+        else:
+            loop.answer(RequestResult(calls=calls))
+        loop.work(place + 1, "t")
+        starts = [start.call for start in loop.starts("t") if isinstance(start, StartCall)]
+        started.append([call.id for call in starts if loop.begin(call) is None])
+    return started, [call.state.status for call in loop.plan.calls]
+
+
+def test_r23_1_a_call_is_held_until_the_one_that_has_to_follow_has_arrived() -> None:
+    first: dict[str, Any] = {"_tool": "a", "p": 1, "_outputPath": "†state.x"}
+    other: dict[str, Any] = {"_tool": "c"}
+    last: dict[str, Any] = {"_tool": "b", "_after": ["ended 1.0"]}
+    assert _arrives([first, other, last]) == ([[], ["1.1"], ["1.0"], []], ["running", "running", "pending"])
+    assert _arrives([first, other]) == ([[], ["1.1"], []], ["invalid", "running"])
+    assert _arrives([first, last | {"_if": "state.yes"}]) == ([[], [], ["1.1"]], ["invalid", "running"])
+    loop: dict[str, Any] = {"_tool": "_for", "_each": [1, 2], "_body": [first]}
+    assert _arrives([loop, other]) == ([[], ["1.1"], []], ["invalid", "running"])
+    assert _arrives([loop, last])[0] == [[], ["1.0[0].0", "1.0[1].0"], []]

@@ -16,7 +16,7 @@ from perdure import Agent, Perdure, tool
 from perdure.client.histories import replay_history
 from perdure.errors import DecisionRefusedError
 from perdure.hosting.connection import data_converter
-from perdure.rules import at_most, count_at_most, needs, never_after, only_from, precedes
+from perdure.rules import at_most, count_at_most, followed_by, needs, never_after, only_from, precedes
 from perdure.runs.ledger import ledger_id
 from perdure.testing import run_locally
 from perdure.testing.scripted_model import ChatRequest
@@ -466,3 +466,44 @@ async def test_what_a_terminated_delegate_has_done_counts(dev_server: WorkflowEn
     assert [call.status for call in view.calls] == ["failed", "done", "invalid", "done"]
     assert "send_mail was called 2 times" in (view.calls[2].error or {})["message"]
     assert sorted(map(str, begun)) == ["('refund', 9.0)", "('send_mail', 'x')", "('send_mail', 'x')"]
+
+
+async def test_a_call_that_has_to_follow_is_in_the_plan_and_no_message_drops_it(
+    time_skipping: WorkflowEnvironment,
+) -> None:
+    working, go = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def close_shop(shop: str) -> str:
+        """Close a shop."""
+        begun.append(("close_shop", shop))
+        working.set()
+        await go.wait()
+        return "closed"
+
+    @tool
+    def open_shop(shop: str) -> str:
+        """Open a shop."""
+        begun.append(("open_shop", shop))
+        return "open"
+
+    close = {"_tool": "close_shop", "shop": "north", "_outputPath": "†state.closed"}
+
+    def model(request: ChatRequest) -> Any:
+        if request.number == 1:
+            return plan(close)
+        if request.number == 2:
+            return plan(close, {"_tool": "open_shop", "shop": "north", "_after": ["ended 2.0"]})
+        go.set()
+        return plan({"_tool": "keep", "drop": ["2.1"]}) if request.number == 3 else DONE
+
+    document = agent("close_shop", "open_shop", config=rules(followed_by("close_shop", "open_shop", same="shop")))
+    async with harness(time_skipping.client, [close_shop, open_shop], model) as it:
+        handle = await it.start(document)
+        await asyncio.wait_for(working.wait(), HANG)
+        await Perdure(it.client).get_run(handle.id).steer("Wait!")
+        result = await handle.result()
+    assert begun == [("close_shop", "north"), ("open_shop", "north")]
+    first = result.calls[0]
+    assert (first.status, (first.error or {})["code"]) == ("invalid", "rule_broken")
+    assert "has no call of open_shop that surely begins after 1.0 close_shop" in (first.error or {})["message"]
