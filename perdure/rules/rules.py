@@ -185,7 +185,7 @@ class Precedes(OrderRule):
 
 
 class FollowedBy(OrderRule):
-    """Where a call of `call` is done, the same plan makes a later call of `then`, or of one of several tools."""
+    """A plan that makes a call of `call` must also make a later call of `then`, or of one of several tools."""
 
     rule: Literal["followed_by"] = "followed_by"
     call: ToolName
