@@ -429,9 +429,14 @@ class EventRelay:
                 if feed.cursor.events >= source.stream.next and not source.stream.ended:
                     await bell.wait()
             end = source.stream.since(feed.cursor.events)
-            if "score" not in topics or feed.cursor.events > end.count:
+            has_read_score = feed.cursor.events > end.count
+            if "score" not in topics and not has_read_score:
                 return
-            if (score := await scored_event(self.client, run_id, wait=awaits_score)) is not None:
+            score = await scored_event(self.client, run_id, wait=awaits_score)
+            if has_read_score:
+                if score is None:
+                    _check_place(from_, feed.cursor.events, source)
+            elif score is not None:
                 following = end.model_copy(update={"events": [score], "next": end.next + 1, "count": end.count + 1})
                 for event in feed.take(following):
                     yield event

