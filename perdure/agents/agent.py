@@ -419,6 +419,12 @@ class Agent(Generic[OutputT]):
         # R21.2
         if is_framework_agent(document):
             return cls._of_framework(document, output, name, context)
+        if not isinstance(document, dict | list | str | int | float | None):
+            kind = type(document)
+            raise AgentError(
+                f"{source}: {kind.__module__}.{kind.__qualname__} is not an agent that Agent.of reads: give the JSON of an "
+                "agent file, an agents.Agent or a pydantic_ai.Agent"
+            )
         wanted = JsonType[Any](output, f"{source}: output")
         document = agent_document(document, name)
         if isinstance(document, dict) and output is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Final, TypeAlias, Union, get_args
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from perdure.agents.options import AgentOptions
@@ -26,7 +26,7 @@ from perdure.hooks.events import BeforeAgentStart, BeforeToolCall, HookEvent, Ho
 from perdure.models.providers.capabilities import capabilities_of
 from perdure.tools.decorator import ToolFunction, plain_schema
 from perdure.tools.framework_agents import PYDANTIC_AI, framework_of, plain_name
-from perdure.tools.frameworks import CONTEXT, framework_tools
+from perdure.tools.frameworks import CONTEXT, RETRIES, framework_tools, lost_options, overridden_methods
 from perdure.values.json import JsonObject, dumps
 from perdure.values.messages import HostedTool
 from perdure.values.problems import first_problem
@@ -114,8 +114,26 @@ class FrameworkAgent:
         if not found:
             self.leave(named, _instead_of_tool(tool))
         for function in found:
+            for option, instead in lost_options(function):
+                self.leave(f"{option} of the tool {function.name!r}", instead)
             reads = self.reader is not None and function.context_parameter == CONTEXT
             self.functions.append(dataclasses.replace(function, context_type=self.reader) if reads else function)
+
+    def host(self, name: HostedTool, tool: object, named: str, usual: Mapping[str, Any]) -> None:
+        """Add a tool that the model's provider runs. One that a model of the agent's lacks, or with settings, is a loss.
+
+        `usual`: the settings that the provider's default has.
+        """
+        known = self.options.get("models", {})
+        chosen: list[str | list[str]] = [known.get("fast", []), known.get("smart", [])]
+        models = [model for each in chosen for model in ([each] if isinstance(each, str) else each)]
+        if any(name not in capabilities_of(model).hosted_tools for model in models):
+            self.leave(named, _instead_of_tool(tool))
+            return
+        self.hosted.append(name)
+        for option, default in usual.items():
+            if getattr(tool, option) != default:
+                self.leave(f"{option} of {named}", "the provider's default holds: hosted tools have no settings")
 
     def tool_names(self) -> list[str]:
         return [*(each.name for each in self.functions), *(str(each["name"]) for each in self.delegations)]
@@ -211,6 +229,11 @@ def _captured(function: object, name: str, depth: int = 5) -> Any:
         if key == name:
             return cell.cell_contents
     return None
+
+
+def _defaults(value: Any) -> dict[str, Any]:
+    """Return the defaults of a data class's fields."""
+    return {each.name: each.default for each in dataclasses.fields(value)}
 
 
 _NOT_SENT: Final = "Perdure does not send it: leave it out, or set it in a proxy in front of the model's server"
@@ -327,9 +350,9 @@ class _OpenAIAgents:
         self._delegate(agent, tool, tool.name, tool.description, tool._agent_instance, schema)
         if tool.needs_approval is not False:
             agent.delegations[-1]["_approval"] = "always"
-        for option in ("custom_output_extractor", "input_builder", "on_stream", "hooks", "max_turns", "session"):
+        for option, instead in _AS_TOOL.items():
             if _captured(tool.on_invoke_tool, option) is not None:
-                agent.leave(f"{option} of {named}", _AS_TOOL[option])
+                agent.leave(f"{option} of {named}", instead)
 
     def _read_handoff(self, agent: FrameworkAgent, handoff: Any) -> None:
         if isinstance(handoff, self._sdk.Handoff):
@@ -418,29 +441,13 @@ class _OpenAIAgents:
         _set_sampling(agent, given, "model_settings")
 
     def _read_hosted(self, agent: FrameworkAgent, source: Any) -> None:
-        """Read the tools that a provider runs. One that the agent's model does not have, or with settings, is a loss."""
-        named = agent.options.get("models", {})
-        chosen: list[str | list[str]] = [named.get("fast", []), named.get("smart", [])]
-        models = [model for each in chosen for model in ([each] if isinstance(each, str) else each)]
         for tool in source.tools:
-            name: HostedTool
+            named = f"the tool {tool.name!r}"
             if isinstance(tool, self._sdk.WebSearchTool):
-                name = "web_search"
-                usual = {each.name: each.default for each in dataclasses.fields(tool)}
-                lost = [option for option, default in usual.items() if getattr(tool, option) != default]
+                agent.host("web_search", tool, named, _defaults(tool))
             elif isinstance(tool, self._sdk.CodeInterpreterTool):
-                name = "code_execution"
-                lost = [] if tool.tool_config.get("container") == {"type": "auto"} else ["tool_config"]
-            else:
-                continue
-            if any(name not in capabilities_of(model).hosted_tools for model in models):
-                agent.leave(f"the tool {tool.name!r}", _instead_of_tool(tool))
-                continue
-            agent.hosted.append(name)
-            for option in lost:
-                agent.leave(
-                    f"{option} of the tool {tool.name!r}", "the provider's default holds: hosted tools have no settings"
-                )
+                usual = tool.tool_config.get("container") == {"type": "auto"}
+                agent.host("code_execution", tool, named, {} if usual else {"tool_config": None})
 
     def _read_guardrails(self, agent: FrameworkAgent, source: Any) -> None:
         for guardrail in source.input_guardrails:
@@ -474,6 +481,8 @@ class _OpenAIAgents:
             value = getattr(source, each.name)
             if each.name in _OPENAI_READ:
                 continue
+            if each.name not in usual and each.name.startswith("_"):
+                continue
             if each.name not in usual:
                 agent.leave(
                     each.name, f"{type(source).__name__} has it, and agents.Agent has not: run it by agent_tool"
@@ -489,6 +498,9 @@ _AS_TOOL: Final = {
     "hooks": "write hooks of Perdure's",
     "max_turns": "set max_requests of the other agent",
     "session": "the other agent starts without a conversation",
+    "conversation_id": "the other agent starts without a conversation",
+    "previous_response_id": "the other agent starts without a conversation",
+    "run_config": "give its parts to the other agent, or to the worker",
 }
 _OPENAI_PREFIXES: Final = {
     "": "openai-responses:",
@@ -527,6 +539,12 @@ _OPENAI_INSTEAD: Final = {
 
 def _read_pydantic_ai(source: Any, name: str, make_context: MakeContext | None) -> FrameworkAgent:
     agent = FrameworkAgent(plain_name(source.name or name), source)
+    while hasattr(source, "wrapped"):  # a `WrapperAgent`
+        agent.leave(
+            f"the wrapper {type(source).__name__}",
+            "the agent inside is read: write hooks for what the wrapper adds, or run it by agent_tool",
+        )
+        source = source.wrapped
     _set_context(agent, source.deps_type, "deps_type", make_context)
     if isinstance(source.description, str):
         agent.description = source.description
@@ -553,8 +571,9 @@ def _function_name(function: object) -> str:
 def _read_pydantic_instructions(agent: FrameworkAgent, source: Any) -> None:
     parts: list[str] = list(source._system_prompts)
     functions: list[Any] = [each.function for each in source._system_prompt_functions]
-    for sourced in source._instructions:
-        given = sourced.instruction
+    leaves = [leaf for each in source.toolsets for leaf in _toolset_leaves(each)]
+    for sourced in [*source._instructions, *(each for leaf in leaves for each in leaf._instructions)]:
+        given = getattr(sourced, "instruction", sourced)
         text = getattr(given, "content", None)
         if isinstance(given, str):
             parts.append(given)
@@ -597,12 +616,24 @@ async def _instruction(function: Any, run: Any) -> str:
     return str(getattr(found, "content", found) or "")
 
 
+def _toolset_leaves(toolset: Any) -> Iterator[Any]:
+    """Iterate over the sets of functions in a toolset whose tools carry over."""
+    try:
+        framework_tools(toolset)
+    except ToolDefinitionError:
+        return
+    if isinstance(getattr(toolset, "tools", None), dict):
+        yield toolset
+    for each in getattr(toolset, "toolsets", None) or filter(None, [getattr(toolset, "wrapped", None)]):
+        yield from _toolset_leaves(each)
+
+
 def _read_toolset(agent: FrameworkAgent, toolset: Any, timeout: float | None) -> None:
     tools, kind = getattr(toolset, "tools", None), type(toolset).__name__
     before = len(agent.functions)
     if "MCP" in kind:
         agent.leave(f"the toolset {kind}", "name the server in the file of --mcp, and its tools in the agent")
-    elif not isinstance(tools, dict):
+    elif not isinstance(tools, dict) or overridden_methods(toolset):
         agent.add_tool(toolset, f"the toolset {kind}")
     else:
         for name, tool in tools.items():
@@ -620,15 +651,29 @@ def _pydantic_output(agent: FrameworkAgent, wanted: Any) -> Any:
     return Union[tuple(kinds)] if kinds else str  # noqa: UP007  # of a list that is known at run time alone
 
 
+_OUTPUT_INSTEAD: Final = {
+    "name": "an output has no name: say in its description what it is for",
+    "template": "Perdure teaches the model the output's schema: add your words to the instructions",
+    "max_retries": "max_requests bounds them",
+}
+
+
 def _output_kinds(agent: FrameworkAgent, wanted: Any) -> Iterator[Any]:
     kind = type(wanted).__name__
     if isinstance(wanted, list | tuple):
         for each in wanted:
             yield from _output_kinds(agent, each)
-    elif kind == "ToolOutput":
-        yield from _output_kinds(agent, wanted.output)
-    elif kind in ("NativeOutput", "PromptedOutput"):
-        yield from _output_kinds(agent, wanted.outputs)
+    elif kind in ("ToolOutput", "NativeOutput", "PromptedOutput"):
+        for option, instead in _OUTPUT_INSTEAD.items():
+            if getattr(wanted, option, None) is not None:
+                agent.leave(f"{option} of the output's {kind}", instead)
+        found = list(_output_kinds(agent, wanted.output if kind == "ToolOutput" else wanted.outputs))
+        if wanted.description and found:
+            yield Annotated[Union[tuple(found)], Field(description=wanted.description)]  # noqa: UP007  # as above
+        else:
+            yield from found
+    elif isinstance(wanted, type) and "BinaryImage" in [each.__name__ for each in wanted.__mro__]:
+        agent.leave("an image as the output", "give a tool that makes the image and returns where it is stored")
     elif getattr(wanted, "__name__", "") == "DeferredToolRequests":
         return  # calls that wait for a person wait in the run itself
     elif kind == "TextOutput" or inspect.isroutine(wanted):
@@ -680,19 +725,36 @@ def _read_pydantic_model(agent: FrameworkAgent, source: Any) -> None:
         _set_sampling(agent, given, "model_settings")
 
 
+def _read_capability(agent: FrameworkAgent, capability: Any) -> None:
+    kind = type(capability).__name__
+    effort, tool = getattr(capability, "effort", None), getattr(capability, "tool", None)
+    hosted = _PYDANTIC_HOSTED.get(type(tool).__name__)
+    if kind == "Thinking" and isinstance(effort, str):
+        agent.options |= {"sampling": {"reasoning_effort": effort, **agent.options.get("sampling", {})}}
+    elif kind == "NativeTool" and hosted is not None and tool is not None:
+        agent.host(hosted, tool, f"the tool {tool.kind!r}", _defaults(tool))
+    else:
+        shown = f"NativeTool({type(tool).__name__})" if kind == "NativeTool" else kind
+        agent.leave(f"the capability {shown}", "write a tool or a hook, or run the agent by agent_tool")
+
+
+_PYDANTIC_HOSTED: Final[Mapping[str, HostedTool]] = {
+    "WebSearchTool": "web_search",
+    "CodeExecutionTool": "code_execution",
+}
+
+
 def _read_pydantic_rest(agent: FrameworkAgent, source: Any) -> None:
     automatic = importlib.import_module("pydantic_ai.agent")._AUTO_INJECT_CAPABILITY_TYPES
     for each in source.root_capability.capabilities:
         if not isinstance(each, tuple(automatic)):
-            agent.leave(
-                f"the capability {type(each).__name__}", "write a tool or a hook, or run the agent by agent_tool"
-            )
+            _read_capability(agent, each)
     left = {
-        "retries of tools": (
-            source._max_tool_retries != 1,
-            "the model plans again after an error; stuck_after bounds it",
+        "retries of tools": (source._max_tool_retries != 1, RETRIES),
+        "retries of the output": (
+            source._max_output_retries != source._max_tool_retries,
+            _OUTPUT_INSTEAD["max_retries"],
         ),
-        "retries of the output": (source._max_output_retries != source._max_tool_retries, "max_requests bounds them"),
         "validation_context": (source.validation_context is not None, "validate in the types themselves"),
         "metadata": (source._metadata is not None, "give metadata in an agent file"),
         "end_strategy": (source.end_strategy == "early", "all calls beside an output run before it is returned"),

@@ -20,6 +20,8 @@ from perdure.values.json import JsonObject
 
 OPENAI: Final = "agents.agent.Agent"
 PYDANTIC_AI: Final = "pydantic_ai.agent.Agent"
+_WRAPPER: Final = "pydantic_ai.agent.wrapper.WrapperAgent"
+"""Base of Pydantic AI's agents that wrap another agent."""
 _TIMEOUT: Final = 600.0
 """Seconds for one run of a foreign agent: several answers of a model, one after the other."""
 _TYPE_PROBLEMS: Final = (PydanticSchemaGenerationError, PydanticUserError, NameError)
@@ -28,7 +30,7 @@ _TYPE_PROBLEMS: Final = (PydanticSchemaGenerationError, PydanticUserError, NameE
 def framework_of(target: object) -> str | None:
     """Return the class of a framework's agent by name, `OPENAI` or `PYDANTIC_AI`; `None` for any other object."""
     names = {f"{each.__module__}.{each.__qualname__}" for each in type(target).__mro__}
-    return next((each for each in (OPENAI, PYDANTIC_AI) if each in names), None)
+    return OPENAI if OPENAI in names else PYDANTIC_AI if {PYDANTIC_AI, _WRAPPER} & names else None
 
 
 def plain_name(name: str) -> str:

@@ -51,6 +51,47 @@ def framework_tools(target: object) -> list[ToolFunction]:
     return [_of_langchain(target)] if _LANGCHAIN in names else []
 
 
+RETRIES: Final = "the model plans again after an error; stuck_after bounds it"
+"""What to write in place of a framework's number of retries."""
+_SHOWN: Final = "every tool is shown to the model: give the agent the tools that it needs"
+_OPTIONS: Final = {
+    _PYDANTIC_AI: {
+        "max_retries": RETRIES,
+        "defer_loading": _SHOWN,
+        "metadata": "nothing reads it: say in the description what the model has to know",
+    },
+    _OPENAI: {
+        "defer_loading": _SHOWN,
+        "timeout_error_function": "a call beyond its time limit fails with `timeout`, which a plan can branch on",
+        "custom_data_extractor": "read the call's result in an after_tool_call hook",
+        "allowed_callers": "leave the tool out of the agents that are not to call it",
+    },
+}
+
+
+def lost_options(function: ToolFunction) -> list[tuple[str, str]]:
+    """Return the options of a framework's tool that do not carry over, each with what to write instead.
+
+    ```python
+    for function in framework_tools(lookup_order):
+        print(lost_options(function))
+    ```
+    """
+    code = function.function
+    tool = code.tool if isinstance(code, _Invocation) else None
+    names = {f"{each.__module__}.{each.__qualname__}" for each in type(tool).__mro__}
+    known = [
+        (name, instead) for kind, options in _OPTIONS.items() if kind in names for name, instead in options.items()
+    ]
+    return [(name, instead) for name, instead in known if getattr(tool, name, None) not in (None, False, {})]
+
+
+def overridden_methods(toolset: ForeignObject) -> list[str]:
+    """Return the methods of a toolset of Pydantic AI that an application's subclass has in place of the framework's."""
+    own = [each for each in type(toolset).__mro__ if not each.__module__.startswith(("pydantic_ai.", "builtins"))]
+    return [name for name in ("get_tools", "call_tool", "get_instructions") if any(name in vars(each) for each in own)]
+
+
 def tool_functions(target: object) -> list[ToolFunction]:
     """Return the tools of what somebody gives as a tool: a function, decorated with `@tool` or plain, or another
     framework's tool; none if it is no tool. Raises `ToolDefinitionError`.
@@ -199,6 +240,9 @@ def _of_pydantic_ai(tool: ForeignObject) -> ToolFunction:
 def _read_toolset(toolset: ForeignObject) -> list[ForeignObject]:
     """Return the tools of a toolset as its wrappers show them. Raise `ToolDefinitionError` for tools that are only known at run time."""
     kind, tools = type(toolset).__name__, getattr(toolset, "tools", None)
+    own = overridden_methods(toolset)
+    if own:
+        raise ToolDefinitionError(f"the toolset {kind} has its own {own[0]}, which does not carry over: give its tools")
     if isinstance(tools, dict):
         limit = getattr(toolset, "timeout", None)
         return [_copy_with(each, timeout=limit) if each.timeout is None else each for each in tools.values()]
@@ -212,6 +256,10 @@ def _read_toolset(toolset: ForeignObject) -> list[ForeignObject]:
     if kind == "ApprovalRequiredToolset":
         # As with `needs_approval`: the framework's own loop would evaluate a condition in Python, so each call asks.
         return [_copy_with(each, requires_approval=True) for each in _read_toolset(toolset.wrapped)]
+    if kind == "ExternalToolset":
+        raise ToolDefinitionError(
+            "the toolset ExternalToolset has tools that the caller runs: let the client send them, by AG-UI, the AI SDK or OpenAI's API"
+        )
     raise ToolDefinitionError(
         f"the toolset {kind} finds its tools while it runs: name an MCP server in the settings, or give its tools"
     )

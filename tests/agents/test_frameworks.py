@@ -11,6 +11,10 @@ from typing import Any
 import agents
 import pydantic_ai
 import pytest
+from agents.realtime import RealtimeAgent
+from pydantic_ai import FunctionToolset, WebSearchTool
+from pydantic_ai.agent import WrapperAgent
+from pydantic_ai.capabilities import NativeTool, Thinking
 from temporalio.testing import WorkflowEnvironment
 from typer.testing import CliRunner
 
@@ -18,7 +22,7 @@ from perdure import Agent, RunFailedError
 from perdure.activities.registry import load_tools
 from perdure.agents.frameworks import NotCarried
 from perdure.cli.app import app
-from perdure.errors import MessageRefusedError, SettingsError
+from perdure.errors import AgentError, MessageRefusedError, SettingsError
 from perdure.testing import approve, run_locally
 from tests.agents import foreign
 
@@ -155,6 +159,20 @@ def _other(_: Any) -> Any:
     return {}
 
 
+def _late(_: Any, error: Exception) -> str:
+    return str(error)
+
+
+@agents.function_tool(timeout=3, timeout_error_function=_late)
+async def _with_options() -> int:
+    return 1
+
+
+class _Logging(FunctionToolset):
+    async def call_tool(self, *given: Any) -> Any:
+        return await super().call_tool(*given)
+
+
 @pytest.mark.parametrize(
     ("source", "part"),
     [
@@ -179,12 +197,67 @@ def _other(_: Any) -> Any:
         (lambda: pydantic_ai.Agent(validation_context=1), "validation_context"),
         (lambda: _instrumented(), "instrument"),
         (lambda: pydantic_ai.Agent(toolsets=[lambda _: None]), "the toolset DynamicToolset"),
+        (lambda: pydantic_ai.Agent(toolsets=[_Logging([_length])]), "the toolset _Logging"),
+        (
+            lambda: pydantic_ai.Agent(toolsets=[FunctionToolset([_length], metadata={"a": 1}).prefixed("my")]),
+            "metadata of the tool 'my__length'",
+        ),
+        (
+            lambda: pydantic_ai.Agent(tools=[pydantic_ai.Tool(_length, max_retries=3)]),
+            "max_retries of the tool '_length'",
+        ),
+        (lambda: pydantic_ai.Agent(output_type=pydantic_ai.BinaryImage), "an image as the output"),
+        (
+            lambda: pydantic_ai.Agent(output_type=pydantic_ai.PromptedOutput(int, template="Give {schema}")),
+            "template of the output's PromptedOutput",
+        ),
+        (lambda: WrapperAgent(pydantic_ai.Agent()), "the wrapper WrapperAgent"),
+        (lambda: agents.Agent(name="a", tools=[_with_options]), "timeout_error_function of the tool '_with_options'"),
+        (
+            lambda: agents.Agent(name="a", tools=[foreign.spanish.as_tool("t", "d", run_config=agents.RunConfig())]),
+            "run_config of the tool 't'",
+        ),
     ],
 )
 def test_r21_2_nothing_is_dropped_in_silence(source: Any, part: str) -> None:
     found = of(source())
     assert part in parts(found)
     assert all(each.instead for each in found.not_carried)
+
+
+def _all(_: Any, __: Any) -> bool:
+    return True
+
+
+def _hello(_: pydantic_ai.RunContext[Any]) -> str:
+    return "Hello."
+
+
+def test_r21_2_a_toolsets_instructions_and_an_agents_native_tools_carry_over() -> None:
+    toolset = FunctionToolset([_length], instructions=["Measure every text.", _hello])
+    agent = of(
+        pydantic_ai.Agent(
+            instructions="Be brief.",
+            output_type=pydantic_ai.ToolOutput(int, description="The length."),
+            toolsets=[toolset.prefixed("text"), FunctionToolset(instructions="Unread.").filtered(_all)],
+            capabilities=[NativeTool(WebSearchTool()), Thinking(effort="high")],
+        )
+    )
+    document = agent.document()
+    assert document["context"][0] == {"type": "system", "text": "Be brief.\n\nMeasure every text."}
+    assert [each.ref.name for each in agent.hooks] == ["agent:instructions"]
+    assert list(tools(document)) == ["text__length"]
+    assert hosted(agent) == ["web_search"]
+    assert document["config"]["sampling"] == {"reasoning_effort": "high"}
+    assert document["schema"] == {"type": "integer", "description": "The length."}
+    assert parts(agent) == ["the toolset FilteredToolset"]
+
+
+def test_r21_2_an_object_that_is_no_agent_is_one_line() -> None:
+    with pytest.raises(
+        AgentError, match=r"agents\.realtime\.agent\.RealtimeAgent is not an agent that Agent\.of reads"
+    ):
+        Agent.of(RealtimeAgent(name="voice"))
 
 
 def _instrumented() -> Any:

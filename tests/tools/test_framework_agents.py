@@ -15,9 +15,9 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RequestUsage
 from temporalio.testing import WorkflowEnvironment
 
-from perdure import Agent, agent_tool
+from perdure import Agent, agent_tool, tool
 from perdure.errors import ToolDefinitionError
-from perdure.testing import run_locally
+from perdure.testing import kill, run_locally
 from tests.agents import foreign
 from tests.timeouts import HANG
 
@@ -160,3 +160,36 @@ async def test_r21_2_a_cancelled_run_cancels_the_agent(dev_server: WorkflowEnvir
         await run.cancel()
         assert (await run.wait()).status == "cancelled"
         await asyncio.wait_for(ended.wait(), HANG)
+
+
+@pytest.mark.parametrize(
+    ("retries", "moves", "error", "output"), [(0, 1, "WorkerLost", "unknown"), (1, 2, None, "grey")]
+)
+@asynchronous
+async def test_r21_2_after_the_death_of_a_worker_the_agent_begins_anew_only_if_retries_allow(
+    retries: int, moves: int, error: str | None, output: str, dev_server: WorkflowEnvironment
+) -> None:
+    moved: list[str] = []
+
+    def move(where: str) -> str:
+        """Move the telescope."""
+        moved.append(where)
+        return "moved"
+
+    @tool(safe=True)
+    def today() -> str:
+        """Return the day."""
+        return "Monday"
+
+    sky: Any = pydantic_ai.Agent(TestModel(call_tools=["move"], custom_output_text="grey"), name="sky", tools=[move])
+    desk = Agent("desk", tools=[today, agent_tool(sky, retries=retries)], output=str)
+    calls = [
+        {"_tool": "today", "_outputPath": "†state.day"},
+        {"_tool": "sky", "request": "†state.day", "_outputPath": "†state.found"},
+    ]
+    turns = [{"calls": calls, "output": "†state.found"}, *([{"calls": [], "output": output}] if error else [])]
+    async with run_locally(desk, model=turns, faults=[kill("sky", "during")], server=dev_server) as local:
+        view = await local.run({"request": "?"})
+        assert len(local.executions("today")) == 1
+    assert (len(moved), view.output) == (moves, output)
+    assert (view.calls[1].error or {}).get("code") == error
