@@ -54,12 +54,16 @@ class StandingApprovals:
         self._one_by_one = asyncio.Lock()
 
     def may_decide(self, request: ApprovalRequest) -> bool:
-        """Whether a standing approval may decide a request: the run plays a procedure, and no model has left its plan."""
+        """Whether a standing approval may decide a request: the run plays a procedure, and no model has left its plan.
+
+        None decides in a fork: its calls and values may be edited, which the procedure's digest does not show.
+        """
         return self._is_there and may_stand(request)
 
     @property
     def _is_there(self) -> bool:
-        return self._run.prepared.follows(STANDING_APPROVALS) and follows_procedure(self._run)
+        run = self._run
+        return run.fork is None and run.prepared.follows(STANDING_APPROVALS) and follows_procedure(run)
 
     async def decide(self, request: ApprovalRequest) -> tuple[JudgedDecision, ApprovalVerdict] | None:
         """Decide a request by the first standing approval that holds, and count the run under it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from perdure.client.histories import Audit, audit_run
 from perdure.client.run_operations import AgentHandle, describe, start_run
 from perdure.errors import RunError
 from perdure.models.requests import RequestResult
+from perdure.queries import undone_calls
 from perdure.runs.agent import parse_agent, with_model
 from perdure.runs.fork import FORK_FORM, ForkPoint, ForkRecord, RecordedAnswer, record_fork
 from perdure.runs.wire import RunInput
@@ -33,14 +34,19 @@ async def fork_run(
     id: str | None = None,
     task_queue: str | None = None,
 ) -> AgentHandle:
-    """Start a fork of a run at a point, `R` or `R.N`. The run itself is only read; no worker is needed for that.
+    """Start a fork of a run at a point, `R` or `R.N`. The run itself is only read. A worker is needed for that only if
+    something of the run was undone.
 
     `agent`: another agent file, and those of its delegates. `input`: another input, in a list of one value. `edits`, `results`: see `record_fork`. `model`: the model
     of all Requests that the fork makes. Raises `RunError` for a run that cannot be forked there.
     """
     point = ForkPoint.parse(at)
     description = await describe(client.get_workflow_handle(run_id))
-    given = fork_input(run_id, await audit_run(client, run_id), point, edits or {}, results or {})
+    audit = await audit_run(client, run_id)
+    if audit.input is not None and audit.input.undo is not None:
+        raise RunError(f"{run_id} is an undo. Fork the run that it undoes: {run_id.rpartition('.undo-')[0]}")
+    undone = await undone_calls(client, run_id)
+    given = fork_input(run_id, audit, point, edits or {}, results or {}, undone)
     document, delegates = (given.agent, given.delegates) if agent is None else agent
     update: dict[str, Any] = {} if input is None else {"input": input[0], "has_input": True}
     update |= {"agent": document if model is None else with_model(document, model), "delegates": dict(delegates)}
@@ -53,10 +59,11 @@ def fork_input(
     point: ForkPoint | None,
     edits: Mapping[str, JsonObject] = _NONE,
     results: Mapping[str, Json] = _NONE,
+    undone: Collection[str] = (),
     *,
     end: str | None = None,
 ) -> RunInput:
-    """Return the input of a fork at this point, by default after the last answer. `end`: see `ForkRecord`.
+    """Return the input of a fork at this point, by default after the last answer. `undone`: see `record_fork`. `end`: see `ForkRecord`.
 
     Raise `RunError` for a run that cannot be forked there.
     """
@@ -76,7 +83,7 @@ def fork_input(
         if each.answer is not None:
             number = each.request.number
             recorded[number] = RecordedAnswer(number=number, model=each.request.model, result=each.answer)
-    record = record_fork(run_id, point, recorded.values(), audit.calls, edits, results)
+    record = record_fork(run_id, point, recorded.values(), audit.calls, edits, results, undone)
     record.end = end
     return RunInput(
         agent=given.agent,

@@ -385,7 +385,7 @@ class Run(Generic[OutputT]):
         """Start a new run from a point of this one: before Request `R`, or before call `R.N`. This run is only read.
 
         Requests before the point are answered from this run's record, and so are calls that are the same: tool, parameters, and values read. The
-        others run, under today's policies. `agent`: another agent (default: this run's). `input`: another input. `edits`: by call id
+        others run, under today's policies, and calls whose effects were undone run again. `agent`: another agent (default: this run's). `input`: another input. `edits`: by call id
         the keys of a call before the point that differ; `None` removes a key. `results`: by call id the value that a call returns in
         place of its own result. `model`: the model of the Requests from the point on. `id`: the new run's id.
         Raises `RunError` for a point, a call or a run that cannot be forked, `RunExistsError` for an id of another run, and `InputError` for an input that breaks the agent's schema.

@@ -6,7 +6,7 @@ Example:
 
 from perdure.queries._answers import TIMEOUT, answer_of, cancellable, execution_before, update_with_start
 from perdure.queries._audit import record_entries
-from perdure.queries._effects import read_effects, was_undone
+from perdure.queries._effects import read_effects, undone_calls, was_undone
 from perdure.queries._ledger import list_accounts, list_standing_approvals, update_ledger
 from perdure.queries._transcripts import SessionReader, read_segment, start_segment
 from perdure.queries._visibility import SearchAttributes, add_attributes, read_memo
@@ -28,5 +28,6 @@ __all__ = [
     "start_segment",
     "update_ledger",
     "update_with_start",
+    "undone_calls",
     "was_undone",
 ]

@@ -86,6 +86,23 @@ async def was_undone(client: Client, run_id: str) -> bool:
     return await describe(client, undo_id(run_id, 1)) is not None
 
 
+async def undone_calls(client: Client, run_id: str) -> set[str]:
+    """Return the ids of a run's calls whose effects were all undone. Raises `RunError` while it is being undone."""
+    if not await was_undone(client, run_id):
+        return set()
+    found = await read_effects(client, run_id)
+    if found.open:
+        raise RunError(f"{run_id} is being undone: wait for the end of {found.open}")
+    undone = [effect for effect in found.effects if effect.status == "undone"]
+    # A delegate without effects counts as undone there. Its run was not.
+    return {
+        effect.call
+        for effect in undone
+        if not effect.runs
+        or [each async for each in runs_of(client, f"{run_id}/{effect.call}") if await was_undone(client, each)]
+    }
+
+
 async def _below(client: Client, run_id: str, effect: Effect, depth: int) -> Effect:
     """Return the effect of a delegate's call, or of a loop of runs, with the runs below that have effects left."""
     if not effect.runs:

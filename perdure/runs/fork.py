@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal
 
 from pydantic import Field
@@ -17,6 +17,7 @@ from perdure.errors import CallError, RunError
 from perdure.models.requests import RequestResult
 from perdure.models.usage import Usage
 from perdure.plan import Call, Failed, Outcome, Rejected, Returned
+from perdure.tools.tool import UNDO
 from perdure.values.json import Json, JsonObject, WireModel, dumps
 
 FORK_FORM: Final = 1
@@ -172,11 +173,13 @@ def record_fork(
     calls: Iterable[Call],
     edits: Mapping[str, JsonObject],
     results: Mapping[str, Json],
+    undone: Collection[str] = (),
 ) -> ForkRecord:
     """Return the record for a fork of a run at a point.
 
     `edits`: by call id the keys of the call that differ; `null` removes a key. `results`: by call id the value that it returns in place of its own
-    result. Raises `RunError` for a point or a call that the run does not have, or that is behind the point.
+    result. `undone`: ids of the calls whose effects were undone: they run again, unless the run itself has undone them before the
+    point. Raises `RunError` for a point or a call that the run does not have, or that is behind the point.
     """
     known = {call.id: call for call in calls}
     kept = {each.number: each for each in answers if each.number < point.request}
@@ -189,7 +192,7 @@ def record_fork(
     if nested := [call_id for call_id in edits if len(known[call_id].place) != 1]:
         raise RunError(f"{nested[0]} is inside a loop. Edit the loop's call: {nested[0].split('[')[0]}")
     began = None if point.call is None else _began(known[point.call])
-    recorded = []
+    recorded, own_undone = [], set[str]()
     for call in known.values():
         if (each := _recorded(call)) is not None and call.id not in results:
             ended_before = _request_of(call.id) < point.request - (point.call is not None)
@@ -197,9 +200,24 @@ def record_fork(
                 _request_of(call.id) < point.request and bool(began) and (call.state.ended_at or "") < str(began)
             )
             recorded.append(each)
+            if each.before and _is_undo(call):
+                own_undone |= _undone_by(each)
+    lost = {*undone} - own_undone
+    recorded = [each for each in recorded if each.id not in lost and (each.before or not _is_undo(known[each.id]))]
     recorded += [RecordedCall(id=call_id, value=value, before=True) for call_id, value in results.items()]
     whole = [_as_decided(each, known, edits) for each in kept.values()]
     return ForkRecord(run_id=run_id, point=point, answers=whole, calls=recorded)
+
+
+def _is_undo(call: Call) -> bool:
+    tool = call.spec.tool
+    return tool is not None and tool.activity == UNDO
+
+
+def _undone_by(undo: RecordedCall) -> set[str]:
+    """Return the ids of the calls that a call of the tool `undo` has undone."""
+    found = undo.value.get("undone") if isinstance(undo.value, dict) else None
+    return {str(each).partition(" ")[0] for each in found} if isinstance(found, list) else set()
 
 
 def _request_of(call_id: str) -> int:
