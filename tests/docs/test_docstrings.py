@@ -24,6 +24,7 @@ IMPORTS = """
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
