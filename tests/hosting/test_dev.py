@@ -75,7 +75,10 @@ class Dev:
         return await Perdure.connect(f"127.0.0.1:{self.port}", task_queue="perdure")
 
     def write(self, name: str, text: str) -> None:
-        (self.folder / name).write_text(text, encoding="utf-8")
+        """Write a file in one step: a file that is seen empty first counts as changed twice."""
+        new = self.folder / f"{name}.new"
+        new.write_text(text, encoding="utf-8")
+        new.replace(self.folder / name)
 
 
 @asynccontextmanager
