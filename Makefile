@@ -40,7 +40,7 @@ soak: $(DEV) ## The tests that take minutes, all random cases of those that the 
 	@$(MAKE) -s test-loaded
 
 test-clients: $(DEV) clients ## Run the clients that others wrote against the gateway; CLIENTS=required fails where one is not installed.
-	@$(BIN)/python -m pytest -q -n 2 -m clients --timeout 600 tests/clients $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 -m "clients and not soak" --timeout 600 tests/clients $(ARGS)
 
 # Environments of their own: nothing of them comes along with anything, and not all go with the newest `openai`.
 clients: .venv-clients/.openai3 .venv-clients/.openai2 .venv-clients/.google .venv-clients/.node .venv-clients/.copilotkit
