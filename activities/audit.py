@@ -21,6 +21,7 @@ from perdure.errors import AuditError, JsonError, SettingsError
 from perdure.queries import record_entries
 from perdure.runs.audit import (
     AUDIT_ACTIVITY,
+    DATABASES,
     WRITE_AUDIT_ACTIVITY,
     AuditBatch,
     AuditLine,
@@ -36,7 +37,6 @@ _ANSWERS_WITHIN: Final = 20.0
 """Seconds for a collector, and for a statement of a database."""
 _BLOCK: Final = 1_000_000
 """Bytes of the end of a file that are read: many times the longest line."""
-DATABASES: Final = ("postgresql://", "postgres://")
 _TABLE: Final = """
 CREATE TABLE perdure_audit (number bigint PRIMARY KEY, line text NOT NULL, written_at timestamptz NOT NULL DEFAULT now());
 CREATE FUNCTION perdure_audit_is_append_only() RETURNS trigger LANGUAGE plpgsql AS

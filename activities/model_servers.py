@@ -86,7 +86,7 @@ class AnthropicServer:
             self._client = anthropic.AsyncAnthropic(**self._options)
             keep_secret(self._client.api_key or "", self._client.auth_token or "")
         try:
-            # `extra_body`, as for OpenAI. A version of the client may lack a parameter that older models take.
+            # `extra_body` replaces the three required arguments. A version of the client may lack a parameter that older models take.
             sending = self._client.messages.with_streaming_response
             async with sending.create(model=body["model"], max_tokens=1, messages=[], extra_body=body) as answered:
                 yield answered.http_response

@@ -64,7 +64,7 @@ with workflow.unsafe.imports_passed_through():
     from perdure.runs.recall import recall
     from perdure.runs.run import RunState
     from perdure.runs.run_log import RunLog
-    from perdure.runs.undo import EffectChunk, UndoBase, stopped, undone_calls
+    from perdure.runs.undo import EffectChunk, UndoBase, stopped, undo_outcomes
     from perdure.runs.version_switches import (
         ASKS_BY_ACTIVITY,
         FORMER_CHILDREN_END,
@@ -386,7 +386,7 @@ class RunDriver:
             )
             if run.undo is not None:
                 calls = [] if run.plan is None else list(run.plan.every_call())
-                chunk.undone = undone_calls(run.undo, [*run.records.past.calls, *map(run.records.view, calls)])
+                chunk.undone = undo_outcomes(run.undo, [*run.records.past.calls, *map(run.records.view, calls)])
         return chunk
 
     def context(self, number: int, watched_until: float) -> RequestContext:

@@ -263,9 +263,8 @@ class NotificationSender:
                 static_summary=line(f"{wanted.notification.kind} → {target.route}"),
                 search_attributes=whose(),
             )
-        except (
-            WorkflowAlreadyStartedError
-        ):  # the run was reset; that workflow has the outcome of the first notification
+        except WorkflowAlreadyStartedError:
+            # The run was reset. That workflow has the outcome of the first notification.
             if after_reset:
                 key = delivery_id(after_reset, target.route, alone=id == wanted.notification.key)
                 again = wanted.notification.model_copy(update={"key": key})

@@ -13,7 +13,7 @@ from perdure.cli._execute import Json
 from perdure.cli._help import Commands
 from perdure.cli._options import configured
 from perdure.hosting.settings import Settings
-from perdure.runs.audit import VerifiedChain, verify_chain
+from perdure.runs.audit import DATABASES, VerifiedChain, verify_chain
 from perdure.values.json import dumps
 
 audit_app = Commands(no_args_is_help=True, help="The audit log: who decided, what was refused, which rights were used.")
@@ -38,7 +38,7 @@ def verify(
     chain = VerifiedChain()
     with one_line_errors():
         for place in places:
-            if place.startswith(("postgresql://", "postgres://")):
+            if place.startswith(DATABASES):
                 from perdure.activities.audit import AuditTable
 
                 chain = asyncio.run(AuditTable(place, settings.audit_token).verify(chain))

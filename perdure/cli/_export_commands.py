@@ -26,7 +26,7 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write i
 
 @exports_app.command("export")
 def export(run_id: RunId, out: Out = None) -> None:
-    """Write a run down as JSON, with its record and files: `import` restores it in another namespace. For a session: `session export`."""
+    """Write a run as JSON, with its record and files: `import` restores it in another namespace. For a session: `session export`."""
     write_export(connected(lambda perdure: perdure.get_run(run_id).export()), out)
 
 

@@ -261,7 +261,7 @@ def watch(session: Key, tenant: Tenant = "", as_json: Json = False) -> None:
 
 @session_app.command("export")
 def export(session: Key, out: Out = None, tenant: Tenant = "") -> None:
-    """Write a session down as JSON, with all entries, state and files: `perdure import` restores it in another namespace."""
+    """Write a session as JSON, with all entries, state and files: `perdure import` restores it in another namespace."""
     write_export(connected(lambda perdure: perdure.session(session, tenant=tenant).export()), out)
 
 

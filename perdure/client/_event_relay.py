@@ -416,8 +416,8 @@ class EventRelay:
             await _begun(source, bell, patient=patient)
             resets = source.stream.resets
             if cursor is not None:
-                behind = cursor.after(resets).events - source.stream.ended  # the score may have been read
-                _check_place(from_, behind, source, cursor.reset)
+                events = cursor.after(resets).events - source.stream.ended  # the last one may be the score
+                _check_place(from_, events, source, cursor.reset)
             feed = RunEventReader(run_id, cursor or Cursor(source.stream.next, reset=last_reset(resets)))
             while True:
                 bell.clear()
@@ -429,14 +429,13 @@ class EventRelay:
                 if feed.cursor.events >= source.stream.next and not source.stream.ended:
                     await bell.wait()
             end = source.stream.since(feed.cursor.events)
-            has_read_score = feed.cursor.events > end.count
-            if "score" not in topics and not has_read_score:
+            is_behind_end = feed.cursor.events > end.count  # where the score is, if there is one
+            if "score" not in topics and not is_behind_end:
                 return
             score = await scored_event(self.client, run_id, wait=awaits_score)
-            if has_read_score:
-                if score is None:
-                    _check_place(from_, feed.cursor.events, source)
-            elif score is not None:
+            if score is None:
+                _check_place(from_, feed.cursor.events, source)
+            elif not is_behind_end:
                 following = end.model_copy(update={"events": [score], "next": end.next + 1, "count": end.count + 1})
                 for event in feed.take(following):
                     yield event

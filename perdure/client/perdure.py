@@ -552,7 +552,7 @@ class Perdure:
 
         ```python
         run = await perdure.import_run(json.loads(Path("order-17.json").read_text()))
-        print((await run.result()).output)
+        print(await run.result())
         ```
         """
         # R24.5

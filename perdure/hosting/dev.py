@@ -222,6 +222,9 @@ class _Workers:
         assert self._current is not None
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         self._ending = [each for each in self._ending if not each.has_ended]
+        for each in [each for each in self._former if each.has_ended]:
+            self._former.remove(each)
+            self._orphans += each.serves
         replaced, builds = await self._find_replaced()
         taken_over = [*self._orphans, *builds]
         try:
@@ -321,15 +324,11 @@ class _Workers:
             except RPCError as error:
                 _log.debug("runs of a former version cannot be counted: %s", error)
                 continue
-            if idle and not each.has_ended:
+            if idle:
                 replaced.append(each)
-        builds = list(dict.fromkeys(build for each in replaced for build in each.serves))[:MOST]
-        for each in [each for each in self._former if each.has_ended]:
-            self._former.remove(each)
-            self._orphans += each.serves
         if not replaced and len(self._former) >= MOST:
-            replaced, builds = self._former[:1], self._former[0].serves
-        return replaced, builds
+            return self._former[:1], self._former[0].serves
+        return replaced, list(dict.fromkeys(build for each in replaced for build in each.serves))[:MOST]
 
     async def _left_behind(self) -> list[str]:
         """Return the build ids that an earlier `dev` with the same database has left: all with running runs, and the newest `MOST` others.

@@ -41,6 +41,7 @@ from perdure.models.requests import PATIENCE, Endpoint
 from perdure.models.usage import Price
 from perdure.rules import Rule
 from perdure.runs.agent import Models
+from perdure.runs.audit import DATABASES
 from perdure.runs.notifications import SigningSecret, WebhookRoute
 from perdure.runs.routes import is_route_name
 from perdure.runs.shared_budgets import SharedBudget
@@ -158,7 +159,7 @@ def _sink(value: str) -> str:
         return value
     if value.startswith(("https://", "http://")) and len(value.partition("://")[2].partition("/")[0]) > 0:
         return value
-    if value.startswith(("postgresql://", "postgres://")):
+    if value.startswith(DATABASES):
         address = urlsplit(value)
         if address.password is not None or "password" in parse_qs(address.query, keep_blank_values=True):
             raise ValueError("must have no password: that is the setting audit_token")

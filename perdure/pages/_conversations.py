@@ -117,15 +117,15 @@ class ConversationFrames:
     async def _requests(self, view: SessionView) -> list[WaitingRequest]:
         return await self._session.waiting_below(view)
 
-    async def frames(self, after: int, offered: str, cursor: str | None) -> AsyncGenerator[str, None]:
-        """Yield the parts that are new: entries after `after`, approval requests other than `offered` (a digest of `named`), and what follows an
+    async def frames(self, after: int, shown: str, cursor: str | None) -> AsyncGenerator[str, None]:
+        """Yield the parts that are new: entries after `after`, approval requests other than `shown` (a digest of `named`), and what follows an
         event's `cursor`.
 
         Without a cursor they begin with what the active run has done so far.
         """
         view = await self._session.show()
         await prepare_answers(answers_of(view))
-        self._shown = offered
+        self._shown = shown
         for part, name in await self._waiting():
             yield frame(part, event=name)
         for part in self._entries(view, after):
@@ -284,7 +284,7 @@ class Conversations:
                 "requests": requests,
                 "modes": MODE_WORDS,
                 "notice": self._site.notice_of(request),
-                "live": urlencode({"after": last_entry(view), "offered": named(requests)}),
+                "live": urlencode({"after": last_entry(view), "shown": named(requests)}),
                 "message_id": uuid.uuid4().hex,
                 "typed": {},
                 "problem": "",
@@ -304,7 +304,7 @@ class Conversations:
             raise HttpError(400, "after must be the number of the last entry that the page shows")
         talk = ConversationFrames(session, self._site, caller, self._site.csrf(request))
         frames: AsyncGenerator[str, None] = talk.frames(
-            int(after), request.query_params.get("offered", ""), request.headers.get("last-event-id")
+            int(after), request.query_params.get("shown", ""), request.headers.get("last-event-id")
         )
         return self._site.guards.finish(request, EventStream(self._gateway, caller, frames))
 

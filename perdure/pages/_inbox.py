@@ -185,10 +185,8 @@ class Inbox:
                 return error
 
         problems: list[RunError] = []
-        for rows in (
-            listed[:1],
-            listed[1:_TRIED],
-        ):  # the others at once: a run without a worker takes seconds to say so
+        # The others are asked at once: the query of a run without a worker takes seconds to fail.
+        for rows in (listed[:1], listed[1:_TRIED]):
             for found in await asyncio.gather(*map(in_full, rows)):
                 if isinstance(found, WaitingRequest):
                     return found

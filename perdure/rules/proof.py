@@ -93,6 +93,8 @@ class _Use:
     """A use of a tool that a plan may make: a call, or a call of a loop's body."""
 
     call: Call
+    spec: object
+    """The call's specification when it arrived: a person may put another call in its place."""
     home: int
     """Index of the call, or of the loop around it, in the plan."""
     place: int | None = None
@@ -141,15 +143,13 @@ class PlanJudge:
         """By tool name."""
         self._arrived: list[_Use] = []
         """All of them."""
-        self._specs: list[object] = []
-        """The specification of each when it arrived."""
         self._below: list[tuple[int, frozenset[str] | None]] = []
         """Calls with runs below, with the tools that these may use."""
         self._filed = 0
         self._seen = (0, 0)
         self._begun: dict[int, dict[int, bool]] = {}
         """By the calls that fail: whether a call begins then."""
-        self._first_calls: dict[str, _Firsts] = {}
+        self._other_calls: dict[str, _OtherCalls] = {}
         self._sums: dict[str, _SumScan] = {}
 
     def is_of(self, plan: Plan) -> bool:
@@ -240,10 +240,9 @@ class PlanJudge:
         """Take in the calls that have arrived, and forget what calls that have begun or ended have made untrue."""
         if (now := (self._plan.ended, self._book.begun)) != self._seen:
             self._seen = now
-            self._begun, self._first_calls, self._sums = {}, {}, {}
-            if any(use.call.spec is not spec for use, spec in zip(self._arrived, self._specs, strict=True)):
-                # A person has put another call in the place of one.
-                self._uses, self._arrived, self._specs, self._below = {}, [], [], []
+            self._begun, self._other_calls, self._sums = {}, {}, {}
+            if any(use.call.spec is not use.spec for use in self._arrived):
+                self._uses, self._arrived, self._below = {}, [], []
                 self._facts, self._filed = {}, 0
         calls = self._plan.calls
         for call in calls[self._filed :]:
@@ -252,7 +251,6 @@ class PlanJudge:
                 if tool is None:
                     continue
                 self._arrived.append(use)
-                self._specs.append(use.call.spec)
                 for name in names_of(tool):
                     self._uses.setdefault(name, []).append(use)
                 if tool.delegate is not None:
@@ -399,7 +397,7 @@ class PlanJudge:
         if key is not None and key[0] == "value" and self._book.has(rule, key[1]):
             return _PROVEN
         waits = self._known(use.home)
-        firsts = self._in_order(rule, rule.firsts, [first for first, _ in rule.pairs])
+        firsts = self._find_others(rule, rule.firsts, [first for first, _ in rule.pairs])
         same, possible = firsts.masks(key)
         if waits.done & same:
             return _PROVEN
@@ -441,7 +439,7 @@ class PlanJudge:
         A follower needs nothing but the use and what is done before it: for other calls it may only wait.
         """
         firsts, names = [first for first, _ in rule.pairs], [then for _, then in rule.pairs]
-        thens, key = self._in_order(rule, rule.thens, names), self._key(use, firsts)
+        thens, key = self._find_others(rule, rule.thens, names), self._key(use, firsts)
         same, possible = thens.masks(key)
         if use.place is None and use.call.state.status in _RESOLVED:
             resolved = same_key(use.call.inputs.params, firsts)
@@ -493,9 +491,9 @@ class PlanJudge:
         results = (self._met_by(each, done) for each in needed.items)
         return any(results) if isinstance(needed, AnyOf) else all(results)
 
-    def _in_order(self, rule: Precedes | FollowedBy, tools: Sequence[str], names: Sequence[str]) -> _Firsts:
-        """Return the calls of these tools, by what tells whether their values of these names are equal."""
-        known = self._first_calls.setdefault(rule.key, _Firsts())
+    def _find_others(self, rule: Precedes | FollowedBy, tools: Sequence[str], names: Sequence[str]) -> _OtherCalls:
+        """Return the calls of these tools, by their values of the parameters with these names."""
+        known = self._other_calls.setdefault(rule.key, _OtherCalls())
         for tool in tools:
             uses = self._uses.get(tool, [])
             for first in uses[known.counts.get(tool, 0) :]:
@@ -666,8 +664,8 @@ class PlanJudge:
 
 
 @dataclass(slots=True)
-class _Firsts:
-    """The other calls of an order in a plan, as bits, by what tells whether their values are equal."""
+class _OtherCalls:
+    """The calls of a plan that a rule about an order wants before, or after, a call. They are bits, by the values that the rule compares."""
 
     counts: dict[str, int] = field(default_factory=dict)
     """The number of uses that were added, by tool."""
@@ -786,7 +784,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 def _uses_in(call: Call) -> Iterator[_Use]:
     if call.spec.loop is None:
-        yield _Use(call, call.index)
+        yield _Use(call, call.spec, call.index)
         return
     yield from _uses_of_body(call, call.index, None, 1, 1, certain=True)
 
@@ -811,7 +809,7 @@ def _uses_of_body(
         if form.spec.loop is not None:
             yield from _uses_of_body(form, home, at, least * fewest, most * largest, certain=sure)
         else:
-            yield _Use(form, home, at, least * fewest, most * largest, sure)
+            yield _Use(form, form.spec, home, at, least * fewest, most * largest, sure)
 
 
 def _body_of(call: Call) -> Sequence[Call]:

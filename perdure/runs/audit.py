@@ -29,6 +29,8 @@ AUDIT_ACTIVITY: Final = "perdure.audit"
 """Activity: send entries to the audit workflow, which it starts."""
 WRITE_AUDIT_ACTIVITY: Final = "perdure.write_audit"
 """Activity: write lines to the sink."""
+DATABASES: Final = ("postgresql://", "postgres://")
+"""Beginnings of the addresses of databases."""
 AUDIT_PATCH: Final = "audit"
 """Patch of a session or a ledger: recorded where the worker has an audit sink."""
 

@@ -22,7 +22,7 @@ from perdure.runs.routes import (
     registered_routes,
 )
 from perdure.values.json import Json, JsonObject, WireModel, dumps
-from perdure.values.limits import MAX_ID, MAX_NOTIFICATION_TEXT, MAX_ROUTES, MAX_WAITING_STEPS, Seconds
+from perdure.values.limits import MAX_ID, MAX_NOTIFICATION_TEXT, MAX_ROUTES, MAX_WAITING_STEPS, Seconds, duration_words
 from perdure.values.messages import is_visible
 
 NOTIFICATION_WORKFLOW: Final = "Notification"
@@ -343,14 +343,6 @@ def used_words(rules: Notify, tokens: int | None, cost: float | None, usage: Run
     if cost and usage.cost is not None and usage.cost >= rules.budget_share * cost:
         return f"${usage.cost:.4f} of ${cost:g} ({usage.cost / cost:.0%})"
     return None
-
-
-def duration_words(seconds: float) -> str:
-    """Return a duration in its largest unit: `90 s` is `90 s`, `7200 s` is `2 h`."""
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length or seconds == length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 def run_link(pages: str, run_id: str) -> str:

@@ -470,9 +470,8 @@ class RequestLoop:
             name for call in arrived for each in call.written() if each.spec.tool for name in known_as(each.spec.tool)
         }
         again = self.plan.closed or not names.isdisjoint(tools)
-        return [call for call in self.plan.calls if call.hold.unfollowed] * again + [
-            call for call in arrived if call.state.status in ("pending", "ready")
-        ]
+        held = [call for call in self.plan.calls if call.hold.unfollowed] if again else []
+        return held + [call for call in arrived if call.state.status in ("pending", "ready")]
 
     def _judge_of_plan(self) -> PlanJudge:
         if self._judge is None or not self._judge.is_of(self.plan):

@@ -391,7 +391,7 @@ def undo_id(run_id: str, number: int) -> str:
     return f"{run_id}.undo-{number}"
 
 
-def undone_calls(record: UndoRecord, views: Iterable[CallView]) -> dict[str, tuple[str, str]]:
+def undo_outcomes(record: UndoRecord, views: Iterable[CallView]) -> dict[str, tuple[str, str]]:
     """Return the status of each undo and the reason of its failure, by the key of the effect."""
     found = {}
     for view in views:

@@ -21,7 +21,6 @@ from perdure.rules import parse_rules
 from perdure.runs.agent import Context, parse_agent, with_model
 from perdure.runs.diagrams import Drawing, draw_run
 from perdure.runs.differences import differences, plan_graph
-from perdure.runs.notifications import duration_words
 from perdure.runs.run_player import (
     UNKNOWN,
     AskedCall,
@@ -36,6 +35,7 @@ from perdure.runs.run_player import (
 )
 from perdure.tools.tool import resolve_tools
 from perdure.values.json import Json, JsonObject, WireModel
+from perdure.values.limits import duration_words
 
 OPEN: Final = 0
 """The Request of a run that no Request is before."""

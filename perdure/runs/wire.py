@@ -99,7 +99,9 @@ WAITING_NAMED: Final = 10
 """What waits in a run and is named in its memo; the search attribute counts all."""
 
 REWRITE: Final = "rewrite"
-"""Signal to sessions, ledgers and audit logs: they continue as new, so that the codec's newest key encrypts their values (R24.9)."""
+"""Signal to sessions, ledgers and audit logs: they continue as new, so that the codec's newest key encrypts their values (R24.9).
+
+A session has no handler for it: it continues as new when it is idle again after any signal."""
 REFUSED: Final = "Refused"
 """Type of the failure of a run whose agent, tools or input cannot be used; nothing was executed."""
 MODEL_FAILED: Final = "ModelFailed"

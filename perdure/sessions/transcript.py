@@ -522,7 +522,7 @@ SESSION_FORM: Final = 1
 class SessionSnapshot(WireModel):
     """A snapshot of a session between two runs."""
 
-    message_queue: QueueState = Field(alias="lane")  # as 0.1.0 names it
+    message_queue: QueueState = Field(alias="lane")  # on the wire it has the name of 0.1.0
     transcript: TranscriptSnapshot
     remembered: str = ""
     """Text of a `MessageFilter`: the messages whose entries are in segments."""

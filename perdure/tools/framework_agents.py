@@ -30,7 +30,9 @@ _TYPE_PROBLEMS: Final = (PydanticSchemaGenerationError, PydanticUserError, NameE
 def framework_of(target: object) -> str | None:
     """Return the class of a framework's agent by name, `OPENAI` or `PYDANTIC_AI`; `None` for any other object."""
     names = {f"{each.__module__}.{each.__qualname__}" for each in type(target).__mro__}
-    return OPENAI if OPENAI in names else PYDANTIC_AI if {PYDANTIC_AI, _WRAPPER} & names else None
+    if OPENAI in names:
+        return OPENAI
+    return PYDANTIC_AI if {PYDANTIC_AI, _WRAPPER} & names else None
 
 
 def plain_name(name: str) -> str:

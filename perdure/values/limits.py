@@ -396,6 +396,14 @@ def bytes_text(size: int) -> str:
     return f"{size:,} bytes"
 
 
+def duration_words(seconds: float) -> str:
+    """Return a duration in its largest unit: `90 s` is `90 s`, `7200 s` is `2 h`."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length or seconds == length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
 MOST_STEPS: Final = 1_500_000
 """Steps for one value against one schema, and once more for the errors' texts. A step takes 0.1 to 0.3 µs: the largest
 value that Temporal carries, 1.9 MB of `[[1],[1],…`, takes 0.5 million of them and 0.15 s against a schema without

@@ -251,7 +251,7 @@ class _Runs:
 
 def _is_base64(run: str) -> bool:
     """Return whether the characters of a run are those of base64, in its proportions."""
-    run = re.sub(r"\\[rn]|[\r\n]", "", run).rstrip("=")
+    run = _on_one_line(run).rstrip("=")
     if len(set(run)) < _DIFFERENT:
         return False
     data = run.encode()
@@ -261,17 +261,22 @@ def _is_base64(run: str) -> bool:
     )
 
 
-def _next_file(text: str, at: int, until: int, runs: _Runs | None) -> tuple[int, int, str] | None:
+def _on_one_line(encoded: str) -> str:
+    """Return base64 without the ends of its lines, also where these are escaped as in JSON."""
+    return re.sub(r"\\[rn]|[\r\n]", "", encoded)
+
+
+def _next_file(text: str, at: int, until: int, runs: _Runs) -> tuple[int, int, str] | None:
     """Return the place of the first file in a part of a text, its end, and the words for it; `None`: there is none."""
     match = _EMBEDDED.search(text, at, until + 2 * _LEAST)
-    run = None if runs is None else runs.next(at, until)
+    run = runs.next(at, until)
     if match is not None and match.start() <= until and (run is None or match.start() <= run[0]):
         whole = _EMBEDDED.match(text, match.start()) or match
         return whole.start(), whole.end(), _words(whole)
     if run is None:
         return None
     encoded = text[slice(*run)]
-    return *run, describe(_kind(encoded), re.sub(r"\\[rn]|[\r\n]", "", encoded))
+    return *run, describe(_kind(encoded), _on_one_line(encoded))
 
 
 @overload
@@ -290,7 +295,7 @@ def without_media(value: Json, *, bare: bool = True) -> Json:
     base64 without any of these is left out too, as `data`: not from values that are stored, for that is a guess.
     """
     if isinstance(value, str):
-        return _text_without_media(value) if bare and len(value) >= _RUN_LEAST else _EMBEDDED.sub(_words, value)
+        return beginning_without_media(value, len(value))[0] if bare else _EMBEDDED.sub(_words, value)
     if isinstance(value, list):
         return [without_media(item, bare=bare) for item in value]
     if not isinstance(value, dict):
@@ -305,30 +310,22 @@ def parts_without_media(value: JsonObject, *, bare: bool = True) -> JsonObject:
     return {key: without_file(kind, key, item) or without_media(item, bare=bare) for key, item in value.items()}
 
 
-def _text_without_media(text: str) -> str:
-    parts, at, runs = [], 0, _Runs(text)
-    while (file := _next_file(text, at, len(text), runs)) is not None:
-        start, end, words = file
-        parts += [text[at:start], words]
-        at = end
-    return "".join([*parts, text[at:]])
-
-
 def beginning_without_media(text: str, most: int) -> tuple[str, bool]:
     """Return the first `most` characters or so of a text without its media, and whether that is all of it.
 
     Each file is described in full, even if it reaches beyond the kept part; text far behind that is not examined.
     """
-    found, at, runs = "", 0, _Runs(text) if len(text) >= _RUN_LEAST else None
-    while len(found) <= most:
-        until = at + most - len(found) + _LEAST
+    parts, length, at, runs = list[str](), 0, 0, _Runs(text)
+    while length <= most:
+        until = at + most - length + _LEAST
         file = _next_file(text, at, until, runs)
         if file is None:
             rest = text[at : until + 1]
-            return found + rest, at + len(rest) == len(text)
+            return "".join([*parts, rest]), at + len(rest) == len(text)
         start, end, words = file
-        found, at = found + text[at:start] + words, end
-    return found, at == len(text)
+        parts += [text[at:start], words]
+        length, at = length + start - at + len(words), end
+    return "".join(parts), at == len(text)
 
 
 def first_without_media(value: Json, most: int) -> tuple[Json, bool]:

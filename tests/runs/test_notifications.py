@@ -20,7 +20,6 @@ from perdure.runs.notifications import (
     approval_text,
     check_callback,
     decide_command,
-    duration_words,
     end_digest,
     end_text,
     message_body,
@@ -94,13 +93,6 @@ def test_keys_ids_links_and_commands() -> None:
     assert (approval_link("", "r", "1.0"), run_link("", "r")) == ("", "")
     assert decide_command("a b", "1.0", question=True) == "perdure answer 'a b' 1.0 TEXT"
     assert show_command("$(x)") == "perdure show '$(x)'"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(1.5, "1.5 s"), (90, "90 s"), (3600, "1 h"), (5400, "90 min"), (172_800, "2 d")]
-)
-def test_a_duration_in_words(seconds: float, words: str) -> None:
-    assert duration_words(seconds) == words
 
 
 def test_a_budget_is_nearly_used_from_its_share_on() -> None:
