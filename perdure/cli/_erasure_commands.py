@@ -37,7 +37,11 @@ def erase(
         typer.Option(metavar="TIME", help="Only what ended, or was last used, before: 90d ago, or 2026-01-31."),
     ] = None,
     shared: Annotated[
-        bool, typer.Option("--shared", help="Also sessions to which others have written, as a whole.")
+        bool,
+        typer.Option(
+            "--shared",
+            help="Also sessions to which others have written, and evaluations with others' cases, as a whole.",
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; print what would be removed.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
@@ -90,6 +94,7 @@ def _counts(report: ErasureReport) -> str:
     named = (
         ("session", len(report.sessions)),
         ("run", len(report.runs) + len(report.session_runs)),
+        *([("evaluation", len(report.evaluations))] if report.evaluations else ()),
         ("execution", report.executions),
         ("stored value", report.values),
         ("file", report.files),
@@ -103,7 +108,8 @@ def _print(report: ErasureReport, *, as_json: bool) -> None:
         return
     out = screen()
     out.print(f"{'would remove' if report.dry_run else 'removed'} {_counts(report)}", markup=False, soft_wrap=True)
-    for name, ids in (("session", report.sessions), ("run", [*report.runs, *report.session_runs])):
+    runs = [*report.runs, *report.session_runs]
+    for name, ids in (("session", report.sessions), ("run", runs), ("evaluation", report.evaluations)):
         for id in ids:
             out.print(harmless(f"  {name} {id}"), markup=False, soft_wrap=True)
     if report.remaining:

@@ -26,14 +26,16 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.client._run_lists import AT_ONCE, KEY_MEMO, SENDER, TENANT
 from perdure.client.errors import UNANSWERED
+from perdure.client.evaluations import fetch_plan
 from perdure.client.schedules import Schedule, walk_schedules
 from perdure.client.selection import of_tenant, quoted
 from perdure.client.session_operations import Address, update
+from perdure.client.tenancy import TENANT_MEMO
 from perdure.errors import JsonError, MessageRefusedError, NoWorkerError, RunError, RunNotFoundError
 from perdure.queries import SessionReader, read_memo
 from perdure.queries.media_store import MediaStore, erasable
 from perdure.runs.audit import AUDIT_WORKFLOW
-from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW
+from perdure.runs.evaluation import EVALUATED_RUN_WORKFLOW, EVALUATION_WORKFLOW, EvaluationPlan, scored_id
 from perdure.runs.ledger import LEDGER_WORKFLOW
 from perdure.runs.wire import AGENT_WORKFLOW, LONGEST_KEYWORD, SENDER_ATTRIBUTE
 from perdure.sessions.recall import oldest_first
@@ -64,7 +66,7 @@ class Remaining:
     """
 
     what: str
-    """`session`, `run`, `file`, `value`, or `schedule`."""
+    """`session`, `run`, `evaluation`, `file`, `value`, or `schedule`."""
     id: str
     why: str
     until: str = ""
@@ -102,6 +104,8 @@ class ErasureReport:
     """Keys of sessions, with all of their runs and transcripts."""
     session_runs: list[str] = field(default_factory=list)
     """Ids of the person's runs in sessions that stay."""
+    evaluations: list[str] = field(default_factory=list)
+    """Ids of evaluations, with their cases and scores; their runs are among `runs`."""
     executions: int = 0
     """Executions of workflows: delegates, loops, segments and notifications too. The server has accepted
     their deletion and carries it out within minutes. Until then another erasure finds them again."""
@@ -126,6 +130,7 @@ class ErasureReport:
             "runs": [*self.runs],
             "sessions": [*self.sessions],
             "sessionRuns": [*self.session_runs],
+            "evaluations": [*self.evaluations],
             "executions": self.executions,
             "values": self.values,
             "files": self.files,
@@ -163,10 +168,11 @@ class Eraser:
         report = self.report
         targets = await self._sessions()
         targets += await self._runs({each.id for each in targets})
+        targets += await self._evaluations()
         if self._sender is not None:
             await self._note_schedules(self._sender)
         if not report.dry_run:
-            await self._end(targets)
+            await self._end(reversed(targets))  # an evaluation before its runs: it would begin others
         executions = [each for target in targets for each in await self._executions(target.id)]
         report.executions = len({each.run_id for each in executions})
         await self._erase_stored({each.id for each in executions}, executions)
@@ -177,12 +183,7 @@ class Eraser:
     # What there is.
 
     async def _sessions(self) -> list[_Target]:
-        found: dict[str, Execution] = {}
-        async for each in self._client.list_workflows(
-            f"WorkflowType = '{SESSION_WORKFLOW}' AND {of_tenant(self._tenant)}"
-        ):
-            if each.id not in found or each.status is WorkflowExecutionStatus.RUNNING:
-                found[each.id] = each
+        found = await self._newest(f"WorkflowType = '{SESSION_WORKFLOW}' AND {of_tenant(self._tenant)}")
         limit = asyncio.Semaphore(AT_ONCE)
 
         async def judge(each: Execution) -> _Target | None:
@@ -190,6 +191,14 @@ class Eraser:
                 return await self._judge_session(each)
 
         return [each for each in await asyncio.gather(*map(judge, found.values())) if each is not None]
+
+    async def _newest(self, query: str) -> dict[str, Execution]:
+        """Return the newest execution of each workflow, by id."""
+        found: dict[str, Execution] = {}
+        async for each in self._client.list_workflows(query):
+            if each.id not in found or each.status is WorkflowExecutionStatus.RUNNING:
+                found[each.id] = each
+        return found
 
     async def _judge_session(self, found: Execution) -> _Target | None:
         key = await read_memo(found, KEY_MEMO, "", str) or found.id
@@ -248,6 +257,57 @@ class Eraser:
         self.report.runs += sorted(id for id in tops if not id.startswith(SESSION_PREFIX))
         self.report.session_runs += sorted(id for id in tops if id.startswith(SESSION_PREFIX))
         return [found[id] for id in tops]
+
+    async def _evaluations(self) -> list[_Target]:
+        """Return the evaluations of the person's cases, and their runs. One that has cases of others too is noted as one that remains."""
+        targets: list[_Target] = []
+        for id, each in (await self._newest(f"WorkflowType = '{EVALUATION_WORKFLOW}'")).items():
+            if self._before is not None and (each.close_time is None or each.close_time >= self._before):
+                continue
+            if await read_memo(each, TENANT_MEMO, self._tenant, str) != self._tenant:
+                continue
+            plan = await self._plan_of(each)
+            if plan is None or plan.tenant != self._tenant:
+                continue
+            own = [self._sender in (None, case.sender) for case in plan.cases]
+            if not any(own):
+                continue
+            leaves = all(own) or self._shared
+            wanted = {f"{id}-{index + 1}" for index in range(plan.total) if leaves or own[plan.place(index)[0]]}
+            runs = await self._evaluated_runs(id) & wanted
+            self.report.runs += sorted(runs - {*self.report.runs})
+            targets += map(_Target, runs)
+            if leaves:  # after its runs: an erasure that is repeated finds them by it
+                self.report.evaluations.append(id)
+                targets.append(_Target(id))
+            else:
+                words = f"{own.count(False)} of its {len(own)} cases are not {self._sender}'s: name --shared to erase it as a whole"
+                await self._note_evaluation(each, words)
+        return targets
+
+    async def _evaluated_runs(self, evaluation: str) -> set[str]:
+        """Return the ids of an evaluation's runs, also where only the score is left. An id alone proves nothing: a run has its parent, too."""
+        types = f"WorkflowType IN ('{AGENT_WORKFLOW}', '{EVALUATED_RUN_WORKFLOW}')"
+        found = await self._newest(f"{types} AND WorkflowId STARTS_WITH {quoted(evaluation + '-')}")
+        scored = {id for id, each in found.items() if each.parent_id == evaluation}
+        started = {id for id, each in found.items() if each.parent_id == scored_id(id)}
+        return started | {id.removesuffix(scored_id("")) for id in scored}
+
+    async def _plan_of(self, each: Execution) -> EvaluationPlan | None:
+        """Return what an evaluation evaluates; `None` where it has just gone. One that cannot be decoded is noted."""
+        try:
+            return await fetch_plan(self._client, each.id)
+        except RunNotFoundError:
+            return None
+        except (RPCError, RunError):
+            raise
+        except Exception:  # a codec may raise anything
+            await self._note_evaluation(each, "it cannot be decoded, so whose cases it has is not known")
+            return None
+
+    async def _note_evaluation(self, each: Execution, why: str) -> None:
+        until = "" if each.close_time is None else await self._until(each.close_time)
+        self.report.remaining.append(Remaining("evaluation", each.id, why, until))
 
     async def _note_schedules(self, sender: str) -> None:
         async for each in walk_schedules(self._client, self._tenant):
@@ -363,12 +423,16 @@ class Eraser:
                     await self._note_history(each, f"the server does not delete its history: {error.message}")
 
     async def _note_history(self, each: Execution, why: str) -> None:
+        until = await self._until(each.close_time or datetime.now(UTC))
+        self.report.remaining.append(Remaining("run", each.id, why, until))
+
+    async def _until(self, closed: datetime) -> str:
+        """Return when the server removes a history that ended at this time."""
         described = await self._client.workflow_service.describe_namespace(
             DescribeNamespaceRequest(namespace=self._client.namespace)
         )
         kept = timedelta(seconds=described.config.workflow_execution_retention_ttl.seconds)
-        until = (each.close_time or datetime.now(UTC)) + kept
-        self.report.remaining.append(Remaining("run", each.id, why, until.isoformat(timespec="seconds")))
+        return (closed + kept).isoformat(timespec="seconds")
 
 
 def _is_part(each: Execution, of: str) -> bool:

@@ -98,7 +98,7 @@ class Evaluation:
         result = await evaluation.wait(on_progress=lambda progress: print(progress.done))
         ```
         """
-        plan = await self._plan()
+        plan = await fetch_plan(self._client, self.id)
         watching = asyncio.create_task(self._watch(on_progress, pause)) if on_progress is not None else None
         try:
             with clear_errors(self._client, self.id):
@@ -132,19 +132,6 @@ class Evaluation:
         with clear_errors(self._client, self.id):
             await self.handle.cancel()
 
-    async def _plan(self) -> EvaluationPlan:
-        """Return what is evaluated, from the history's first event."""
-        with clear_errors(self._client, self.id):
-            description = await self.handle.describe()
-            if description.workflow_type != EVALUATION_WORKFLOW:
-                raise RunNotFoundError(f"{self.id!r} is a {description.workflow_type} workflow, not an evaluation")
-            async for event in self.handle.fetch_history_events(page_size=1):
-                started = event.workflow_execution_started_event_attributes
-                (given,) = await self._client.data_converter.decode(started.input.payloads, [EvaluationInput])
-                plan: EvaluationPlan = given.plan
-                return plan
-        raise RunNotFoundError(f"{self.id!r} has no history")
-
     async def _watch(self, on_progress: Callable[[EvaluationProgress], None], pause: float) -> None:
         while True:
             with contextlib.suppress(RunError, WorkflowQueryFailedError):  # the result is waited for in any case
@@ -153,6 +140,21 @@ class Evaluation:
 
     def __repr__(self) -> str:
         return f"Evaluation({self.id!r})"
+
+
+async def fetch_plan(client: Client, id: str) -> EvaluationPlan:
+    """Return what an evaluation evaluates, from the first event of its history."""
+    handle: WorkflowHandle[Any, Any] = client.get_workflow_handle(id)
+    with clear_errors(client, id):
+        description = await handle.describe()
+        if description.workflow_type != EVALUATION_WORKFLOW:
+            raise RunNotFoundError(f"{id!r} is a {description.workflow_type} workflow, not an evaluation")
+        async for event in handle.fetch_history_events(page_size=1):
+            started = event.workflow_execution_started_event_attributes
+            (given,) = await client.data_converter.decode(started.input.payloads, [EvaluationInput])
+            plan: EvaluationPlan = given.plan
+            return plan
+    raise RunNotFoundError(f"{id!r} has no history")
 
 
 async def start_evaluation(
@@ -198,12 +200,10 @@ async def start_evaluation(
                 memo=owned_memo(tenant),
             )
         except WorkflowAlreadyStartedError:
-            evaluation = Evaluation(client, name)
-            if await evaluation._plan() != plan:
+            if await fetch_plan(client, name) != plan:
                 raise RunExistsError(
                     f"there is another evaluation {name!r}: choose another id, or leave out the cases"
                 ) from None
-            return evaluation
     return Evaluation(client, name)
 
 

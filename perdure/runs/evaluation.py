@@ -66,6 +66,12 @@ class EvaluationCase(WireModel):
     """`sender` and `context` in it are those of the run's start."""
     evaluators: list[Json] = Field(default_factory=list)
 
+    @property
+    def sender(self) -> str:
+        """The person whose case it is; empty: nobody's."""
+        sender = self.metadata.get("sender") if isinstance(self.metadata, dict) else None
+        return sender if isinstance(sender, str) else ""
+
 
 class EvaluationPlan(WireModel):
     """The plan of an evaluation: an agent, models and cases."""
@@ -297,8 +303,7 @@ def evaluated_run(plan: EvaluationPlan, index: int, document: JsonObject) -> Run
     """
     case = plan.cases[plan.place(index)[0]]
     config = {key: value for key, value in (document.get("config") or {}).items() if key not in ("notify", "evaluate")}
-    known = case.metadata if isinstance(case.metadata, dict) else {}
-    sender, context = known.get("sender"), known.get("context")
+    context = case.metadata.get("context") if isinstance(case.metadata, dict) else None
     decided: JsonObject = {} if plan.decide == "wait" else {"timeout": 1, "on_timeout": plan.decide}
     return RunInput.model_validate(
         {
@@ -310,7 +315,7 @@ def evaluated_run(plan: EvaluationPlan, index: int, document: JsonObject) -> Run
             "free": MAX_STORED,  # the history above holds nothing else
             "whose": {
                 "tenant": plan.tenant,
-                "sender": sender if isinstance(sender, str) else "",
+                "sender": case.sender,
                 "context": context if isinstance(context, dict) else {},
             },
         }

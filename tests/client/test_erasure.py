@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic_evals import Case, Dataset
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 from temporalio.converter import StorageDriverStoreContext, StorageDriverWorkflowInfo
@@ -130,6 +131,45 @@ async def test_r24_5_a_persons_runs_sessions_values_and_files_leave_and_those_of
         for run in (mine, theirs):
             with pytest.raises(RunNotFoundError):
                 await run.view()
+
+
+async def test_r24_5_evaluations_of_a_persons_cases_leave_and_those_with_cases_of_others_are_named(
+    dev_server: WorkflowEnvironment,
+) -> None:
+    def cases(*senders: str) -> Dataset[Any, Any, Any]:
+        return Dataset[Any, Any, Any](
+            name="orders",
+            cases=[Case(name=f"{n}", inputs={}, metadata={"sender": each}) for n, each in enumerate(senders)],
+        )
+
+    document = Agent.of(agent("long"))
+    async with working(dev_server) as (api, _, tenant):
+        own = await api.evaluate(document, cases("ann", "ann"), tenant=tenant, id=f"{tenant}-own")
+        both = await api.evaluate(document, cases("ann", "bob"), tenant=tenant, id=f"{tenant}-both")
+        other = await api.evaluate(document, cases("ann"), tenant=f"{tenant}-2", id=f"{tenant}-other")
+        for each in (own, both, other):
+            await each.wait()
+        async with asyncio.timeout(HANG):
+            while True:  # the index is a moment late
+                planned = await api.erase(tenant=tenant, sender="ann", dry_run=True)
+                if len(planned.runs) == 3 and planned.remaining and planned.remaining[0].until:
+                    break
+        assert planned.evaluations == [own.id]
+        [left] = planned.remaining
+        assert (left.what, left.id, left.until > datetime.now(UTC).isoformat()) == ("evaluation", both.id, True)
+        assert left.why.startswith("1 of its 2 cases are not ann's")
+        env = {"TEMPORAL_ADDRESS": api.client.service_client.config.target_host}
+        done = await perdure("erase", "--tenant", tenant, "--sender", "ann", "--yes", env=env)
+        assert done.out.startswith("removed 0 sessions, 3 runs, 1 evaluation, "), done.err
+        assert f"  evaluation {own.id}\n" in done.out
+        assert (await api.get_run(f"{both.id}-2").view()).status == "completed"
+        rest = await api.erase(tenant=tenant, sender="ann", shared=True)
+        assert (both.id in rest.evaluations, rest.remaining) == (True, [])
+        old = await api.erase(tenant=f"{tenant}-2", before=datetime.now(UTC) + timedelta(minutes=1))
+        assert (old.evaluations, old.runs) == ([other.id], [f"{other.id}-1"])
+        assert f"{both.id}-2" in rest.runs
+        await until_gone(api, tenant)
+        await until_gone(api, f"{tenant}-2")
 
 
 async def until_gone(api: Perdure, tenant: str) -> None:
