@@ -49,6 +49,8 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _OF_MCP: Final = ("Mcp-Session-Id", "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name")
 _IN_URLS: Final = ("token", "access_token", "api_key", "authorization")
+CLIENT_GONE: Final = 499
+"""The status, in the audit log, of a request whose client went away before the answer: as nginx has it."""
 _log: Final = logging.getLogger("perdure.gateway")
 
 
@@ -173,12 +175,15 @@ class _Framed(BaseRoute):
         began, caller, started, ends = time.monotonic(), None, 0, False
         request = Request(scope, receive)
         most = self._gateway.settings.gateway_body
-        body = BoundedBody(receive, most)
+        body = BoundedBody(receive, most, empty=_has_no_body(request))
+        # Nobody sends a webhook again whose sender had no patience: what it has begun is done.
+        body.is_watched = self.adapter.access != "signed"
         id = secrets.token_hex(8)
 
         async def sending(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
+                body.is_watched = False
                 await self._audit(scope, caller, id, message["status"])
                 started = message["status"]
                 headers = MutableHeaders(scope=message)
@@ -197,9 +202,9 @@ class _Framed(BaseRoute):
             if int(request.headers.get("content-length") or 0) > most:
                 raise too_large(most)
             with nullcontext() if self.adapter.access == "open" else self._gateway.held.one_of(caller):
-                await self._gateway.server.bound(self.route.handle(scope, body, sending), lambda: bool(started))
-        except ClientDisconnect:
-            pass  # whoever asked has gone before all was said: there is nobody to answer
+                await self._gateway.server.bound(self.route.handle(scope, body, sending), lambda: bool(started), body)
+        except ClientDisconnect:  # nobody is there to answer
+            await self._leave(scope, caller, id)
         except Exception as error:
             if started:
                 raise
@@ -208,6 +213,13 @@ class _Framed(BaseRoute):
         finally:
             self._gateway.under_way -= 1
             self._log(scope, started, caller, id, time.monotonic() - began)
+
+    async def _leave(self, scope: Scope, caller: Caller | None, id: str) -> None:
+        """Record in the audit log what a client has begun that did not wait for the answer."""
+        try:
+            await self._audit(scope, caller, id, CLIENT_GONE)
+        except Exception as error:
+            self._problem(error, id)  # which the log has
 
     async def _audit(self, scope: Scope, caller: Caller | None, id: str, status: int) -> None:
         """Record in the audit log which rights a request has used, or lacks, before the caller has an answer. Reading is left out."""
@@ -315,6 +327,12 @@ class _Framed(BaseRoute):
         fields |= {"token": caller.token} if caller is not None and known else {}
         level = logging.DEBUG if self.adapter.access == "open" else logging.INFO  # probes come every few seconds
         _log.log(level, "%s %s", scope["method"], self._template, extra={"perdure": fields})
+
+
+def _has_no_body(request: Request) -> bool:
+    """Whether the head alone shows that no body comes, as HTTP/1 has it."""
+    length, http1 = request.headers.get("content-length", "0"), request.scope.get("http_version", "").startswith("1")
+    return http1 and length == "0" and "transfer-encoding" not in request.headers
 
 
 def _name(host: str) -> str:

@@ -109,18 +109,38 @@ class OpenRequests:
 
 class BoundedBody:
     """A `receive` that accepts so many bytes at most, within `SENT_WITHIN` seconds. Raises `HttpError` (413) as soon as more arrives, and (408)
-    when the time is over.
+    when the time is over. `left` reports a client that has gone, until the answer begins or the handler listens for that itself.
     """
 
-    def __init__(self, receive: Receive, most: int) -> None:
+    def __init__(self, receive: Receive, most: int, *, empty: bool = False) -> None:
+        """`empty`: whether the request's head excludes a body."""
         self._receive = receive
         self._most = most
         self._seen = 0
-        self._ended = False
+        self._whole = asyncio.Event()
+        self._empty = empty
         self._until = time.monotonic() + SENT_WITHIN
+        self.is_watched = True
+        """Whether the work of the request ends with its client. The frame ends this when the answer begins."""
+        if empty:
+            self._whole.set()
+
+    @property
+    def _ended(self) -> bool:
+        return self._whole.is_set()
+
+    async def left(self) -> None:
+        """Return once the client has sent its whole body and gone."""
+        await self._whole.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
 
     async def __call__(self) -> Message:
-        if self._ended:  # now it is waited for whoever asks to go away
+        if self._empty:
+            self._empty = False
+            return {"type": "http.request", "body": b"", "more_body": False}
+        if self._ended:  # the handler waits for its client to leave, and ends its work in its own way
+            self.is_watched = False
             return await self._receive()
         try:
             async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
@@ -149,7 +169,8 @@ class BoundedBody:
     async def _next(self) -> Message:
         message = await self._receive()
         self._seen += len(message.get("body", b""))
-        self._ended = self._ended or not message.get("more_body", False)
+        if not message.get("more_body", False):
+            self._whole.set()
         return message
 
 

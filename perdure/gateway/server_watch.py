@@ -1,4 +1,4 @@
-"""A bound for requests whose Temporal server is lost: the SDK tries again for 10 seconds, and a message is sent for 30."""
+"""A bound for requests whose Temporal server is lost, or whose client has gone: the SDK tries again for 10 seconds, and a message is sent for 30."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from starlette.requests import ClientDisconnect
+
 from perdure.client.perdure import Perdure
 from perdure.client.session_operations import check_server
 from perdure.errors import ServerError
+from perdure.gateway.bounds import BoundedBody
 
 LOOKS_AFTER: Final = 2.0
 """Seconds without an answer after which the server is looked at, and again after as long."""
@@ -23,22 +26,27 @@ class ServerWatch:
         self._perdure = perdure
         self._look: asyncio.Task[ServerError | None] | None = None
 
-    async def bound(self, work: Coroutine[Any, Any, None], has_begun: Callable[[], bool]) -> None:
-        """Do the work of a request. `has_begun`: whether its answer has, which may then take its time.
+    async def bound(self, work: Coroutine[Any, Any, None], has_begun: Callable[[], bool], body: BoundedBody) -> None:
+        """Do the work of a request. `has_begun`: whether its answer has, which may then take its time. `body`: of the request.
 
-        Raises `ServerError`, and ends the work, if no server answers meanwhile.
+        Raises `ServerError`, and ends the work, if no server answers meanwhile, and `ClientDisconnect` if its client has gone.
         """
-        task = asyncio.ensure_future(work)
+        task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(body.left())
+        ends = asyncio.FIRST_COMPLETED
         try:
-            while not (await asyncio.wait([task], timeout=LOOKS_AFTER))[0] and not has_begun():
+            while (
+                not (await asyncio.wait([task, leaving], timeout=LOOKS_AFTER, return_when=ends))[0] and not has_begun()
+            ):
                 lost = await self._lost()
                 if lost is not None and not task.done() and not has_begun():
                     raise lost
+            if leaving.done() and body.is_watched and not task.done():
+                raise ClientDisconnect
             await task
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            for each in (task, leaving):
+                each.cancel()
+            await asyncio.gather(task, leaving, return_exceptions=True)
 
     async def _lost(self) -> ServerError | None:
         """Return why no server answers; `None`: one does."""

@@ -253,6 +253,32 @@ async def test_r10_1_what_no_worker_answers_ends_in_time(
         assert until(answer, 503)["type"] == "urn:perdure:problem:no-worker"
 
 
+async def test_r10_1_what_no_worker_answers_ends_with_its_client(
+    dev_server: WorkflowEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.client.session_operations.ANSWERS_WITHIN", 10 * HANG)
+    [token] = write_tokens(tmp_path / "tokens.json", (some_name("t"), "ann", ALL))
+    given = {"agents": write_agents(tmp_path / "agents", ECHO), "gateway_tokens": tmp_path / "tokens.json"}
+    at = f"/v1/sessions/{some_name()}"
+    async with gateway(dev_server.client, [api], task_queue=some_name("nobody"), **given) as front:
+        front.http.headers.update(bearer(token))
+        message = {"text": "hello", "messageId": "m1", "agent": "echo"}
+        requests = [
+            asyncio.create_task(front.http.post(f"{at}/messages", json=message)),
+            asyncio.create_task(front.http.delete(f"{at}/messages/m1")),
+            asyncio.create_task(front.http.post(f"{at}/decisions", json={"call": "1.0", "decision": "approve"})),
+            asyncio.create_task(front.http.delete(at)),
+        ]
+        async with asyncio.timeout(HANG):
+            while front.gateway.under_way < len(requests):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            for each in requests:
+                each.cancel()
+            await asyncio.gather(*requests, return_exceptions=True)
+            while front.gateway.under_way:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
 async def test_waiting_ends_with_its_time_and_with_the_gateway(dev_server: WorkflowEnvironment, tmp_path: Path) -> None:
     gate, key = Gate(), some_name()
     async with served(dev_server, tmp_path, gate.answer, HOLD, tools=[gate.tool]) as (front, _, (ann,)):

@@ -18,7 +18,7 @@ from perdure.client.perdure import Perdure
 from perdure.client.selection import Selection
 from perdure.errors import RunError, ServerError
 from perdure.gateway import bounds
-from perdure.gateway.adapter import Adapter, Gateway
+from perdure.gateway.adapter import Access, Adapter, Gateway
 from perdure.gateway.agui.adapter import agui_adapter
 from perdure.gateway.api.adapter import api
 from perdure.gateway.app import tokens_of
@@ -26,6 +26,7 @@ from perdure.gateway.errors import problem_of
 from perdure.gateway.guards import Guards
 from perdure.gateway.mcp.adapter import mcp_adapter
 from perdure.gateway.openai.adapter import openai_adapter
+from perdure.gateway.streams import gone
 from tests.gateway.support import bearer, gateway, write_agents, write_tokens
 from tests.gateway.test_bounds import opened
 from tests.timeouts import HANG
@@ -87,6 +88,79 @@ async def test_who_goes_away_in_the_middle_of_a_body_leaves_no_traceback(caplog:
                     await it.http.post("/read")
         assert (await it.http.post("/read", content=b"abc")).text == "3"
     assert [each for each in caplog.records if each.levelname in ("ERROR", "CRITICAL")] == []
+
+
+class Patient:
+    """Routes whose handlers wait without an end, and count how they were ended."""
+
+    def __init__(self, access: Access = "bearer") -> None:
+        self.access = access
+        self.began = asyncio.Semaphore(0)
+        self.go = asyncio.Event()
+        self.ended: list[str] = []
+
+    def __call__(self, _: Gateway) -> Adapter:
+        async def work(request: Request) -> Response:
+            if request.path_params["how"] == "read":
+                await request.body()
+            if request.path_params["how"] == "listen":  # and end in its own way
+                await request.body()
+                self.began.release()
+                await gone(request.receive)
+                self.ended.append("listened")
+                return PlainTextResponse("nobody reads this")
+            self.began.release()
+            try:
+                await self.go.wait()
+            except asyncio.CancelledError:
+                self.ended.append("cancelled")
+                raise
+            self.ended.append("done")
+            return PlainTextResponse("done")
+
+        return Adapter("patient", [Route("/{how}", work, methods=["GET", "POST", "DELETE"])], access=self.access)
+
+
+@pytest.mark.parametrize(
+    ("head", "ended"),
+    [
+        ("GET /wait HTTP/1.1\r\n", "cancelled"),
+        ("DELETE /wait HTTP/1.1\r\nContent-Length: 0\r\n", "cancelled"),
+        ("DELETE /read HTTP/1.1\r\n", "cancelled"),
+        ("POST /read HTTP/1.1\r\nContent-Length: 3\r\n", "cancelled"),
+        ("POST /read HTTP/1.1\r\nTransfer-Encoding: chunked\r\n", "cancelled"),
+        ("POST /listen HTTP/1.1\r\nContent-Length: 3\r\n", "listened"),
+    ],
+)
+async def test_r10_1_the_work_of_a_request_ends_with_its_client(
+    head: str, ended: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    patient = Patient()
+    async with gateway(None, [patient]) as it, asyncio.timeout(HANG):
+        _, writer = await opened(it.address)
+        body = "3\r\nabc\r\n0\r\n\r\n" if "chunked" in head else "abc" if "Length: 3" in head else ""
+        writer.write(f"{head}Host: localhost\r\n\r\n{body}".encode())
+        await patient.began.acquire()
+        assert patient.ended == []
+        writer.close()
+        while it.gateway.under_way:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert patient.ended == [ended]
+    assert [each for each in caplog.records if each.levelname in ("ERROR", "CRITICAL")] == []
+
+
+async def test_what_a_webhook_begins_is_done_without_its_sender() -> None:
+    patient = Patient("signed")
+    async with gateway(None, [patient]) as it, asyncio.timeout(HANG):
+        _, writer = await opened(it.address)
+        writer.write(b"POST /read HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc")
+        await patient.began.acquire()
+        writer.transport.abort()
+        await it.http.get("/nothing/there")  # the gateway has seen the connection's end by then
+        patient.go.set()
+        while it.gateway.under_way:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert patient.ended == ["done"]
 
 
 HUGE: Any = {

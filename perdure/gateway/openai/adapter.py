@@ -30,7 +30,7 @@ from perdure.gateway.openai._ids import COMPLETION, ResponseId, conversation_key
 from perdure.gateway.openai._objects import FoundRun, completion_object, empty_response, response_object
 from perdure.gateway.openai._requests import RequestBody, read_chat, read_request
 from perdure.gateway.openai._runs import Idempotency, RunFinder, RunStarter, is_settled
-from perdure.gateway.streams import EventStream
+from perdure.gateway.streams import EventStream, gone
 from perdure.sessions.wire import SessionInfo
 from perdure.values.json import Json, JsonObject, dumps, loads
 
@@ -386,7 +386,7 @@ class Routes:
         waits = asyncio.ensure_future(self._finder.settled(caller.tenant, id))
         others: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._gateway.stopping.wait()),
-            asyncio.ensure_future(_gone(request)),
+            asyncio.ensure_future(gone(request.receive)),
         ]
         try:
             await asyncio.wait([waits, *others], return_when=asyncio.FIRST_COMPLETED)
@@ -417,8 +417,3 @@ def _after(request: Request) -> int:
 
 def _model(name: str) -> JsonObject:
     return {"id": name, "object": "model", "created": 0, "owned_by": "perdure"}
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
