@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from temporalio import activity
@@ -47,14 +48,27 @@ def next_heartbeat(worked: float, timeout: float | None = None, *, news: bool = 
     return pause if timeout is None else min(pause, longest_silence(timeout))
 
 
+def start_lag(started: datetime, timeout: float) -> float:
+    """Return the seconds of a heartbeat timeout that passed before the event loop took the attempt up, `timeout` at most.
+
+    The server counts them, from `started`. Less than `SHORTEST` counts as nothing: clocks of two machines differ.
+    """
+    lag = (datetime.now(UTC) - started).total_seconds()
+    return min(lag, timeout) if lag >= SHORTEST else 0.0
+
+
 class Heartbeat:
     """Heartbeats of one activity. The last details go out with each, so that it can be read until there is more."""
 
-    def __init__(self, timeout: float | None = None) -> None:
-        self._timeout = timeout
-        self._details: tuple[Any, ...] = ()
+    def __init__(self, info: activity.Info) -> None:
+        """Create the heartbeats of an attempt. Until it has details of its own, it sends those of the attempt before it."""
+        timeout = info.heartbeat_timeout
+        self._timeout = timeout.total_seconds() if timeout else None
+        lag = start_lag(info.started_time, self._timeout) if self._timeout else 0.0
+        self._is_late = self._timeout is not None and lag > longest_silence(self._timeout)
+        self._details: tuple[Any, ...] = tuple(info.heartbeat_details)
         self._news = asyncio.Event()
-        self._beaten_at = self._sent_at = asyncio.get_running_loop().time()
+        self._beaten_at = self._sent_at = asyncio.get_running_loop().time() - lag
         """When the last heartbeat went through the worker, and when one went past it."""
         self.renew: Callable[[], tuple[Any, ...]] | None = None
         """The details of a heartbeat that goes out anyway, if they change by themselves."""
@@ -66,19 +80,34 @@ class Heartbeat:
         self._details = details
         self._news.set()
 
-    async def send(self, *details: Any) -> None:
-        """Progress, sent at once: the worker holds back what comes close upon another. The caller masks keys."""
+    async def begin(self) -> None:
+        """Return when the body may run: at once, or with a heartbeat's answer where the attempt was taken up late.
+
+        The server may have given such an attempt up, and the next one runs. Then this never returns, and the worker
+        cancels the activity.
+        """
+        if self._is_late and not await self.send(*self._details):
+            await asyncio.Future()
+
+    async def send(self, *details: Any) -> bool:
+        """Progress, sent at once: the worker holds back what comes close upon another. The caller masks keys.
+
+        Return `False` where the server gave the attempt up.
+        """
         self._details = details
         handle = client().get_async_activity_handle(task_token=activity.info().task_token)
         try:
             await handle.heartbeat(*details, rpc_timeout=TIMEOUT)
         except AsyncActivityCancelledError:
             self._beat()  # so that the worker is told, and cancels
+            return False
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 self._beat()
+                return False
         else:
             self._sent_at = asyncio.get_running_loop().time()
+        return True
 
     def end(self) -> None:
         """The attempt has failed: its last details are there for the next one."""
@@ -127,12 +156,13 @@ class Heartbeat:
 async def supervised_heartbeat() -> AsyncIterator[Heartbeat]:
     """Heartbeat for as long as the body runs, and look whether it is wanted, less and less often (`next_heartbeat`).
 
+    The body of an attempt that timed out on its way to the event loop does not run: the next attempt does its work.
     Yields the `Heartbeat`, which sends details; every later heartbeat sends them again. It heartbeats without a timeout too: so the activity
     learns of a cancellation. The body's own error is never hidden.
     """
-    timeout = activity.info().heartbeat_timeout
-    heart = Heartbeat(timeout.total_seconds() if timeout else None)
+    heart = Heartbeat(activity.info())
     not_begun()
+    await heart.begin()
     supervisor = asyncio.create_task(heart.beat())
     try:
         yield heart

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import selectors
-from datetime import timedelta
+import uuid
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from temporalio.testing import ActivityEnvironment
+from temporalio import activity
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import PollActivityTaskQueueRequest, PollActivityTaskQueueResponse
+from temporalio.client import Client
+from temporalio.testing import ActivityEnvironment, WorkflowEnvironment
 
 from perdure.activities.heartbeats import longest_silence, next_heartbeat, supervised_heartbeat
 from perdure.activities.queries import AttemptState
@@ -93,13 +99,78 @@ def test_a_call_without_progress_heartbeats_as_seldom_as_its_timeout_allows(
     at: list[float] = []
     environment = ActivityEnvironment()
     environment.on_heartbeat = lambda *_: at.append(loop.time())
-    environment.info = dataclasses.replace(environment.info, heartbeat_timeout=timedelta(seconds=timeout))
+    environment.info = begun_before(timedelta(0), timeout)
     try:
         loop.run_until_complete(environment.run(work))
     finally:
         loop.close()
     assert all(later - earlier <= longest_silence(timeout) + 1e-6 for earlier, later in pairwise([0, *at, seconds]))
     assert len(at) <= sent
+
+
+def begun_before(age: timedelta, timeout: float, **fields: Any) -> activity.Info:
+    """The info of an attempt that the server gave out so long ago."""
+    info = ActivityEnvironment.default_info()
+    started = datetime.now(UTC) - age
+    return dataclasses.replace(info, started_time=started, heartbeat_timeout=timedelta(seconds=timeout), **fields)
+
+
+@pytest.mark.parametrize("lag", [0.9, 2.0, 20.0, -3600.0])
+def test_the_time_until_an_attempt_is_taken_up_counts(lag: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy event loop takes an attempt up late, and the server has counted since it gave it out."""
+
+    async def look() -> AttemptState:
+        return AttemptState(wanted=True)
+
+    async def work() -> None:
+        async with supervised_heartbeat():
+            await asyncio.sleep(30)
+
+    monkeypatch.setattr("perdure.activities.heartbeats.look", look)
+    loop = JumpingLoop()
+    environment = ActivityEnvironment()
+    at: list[float] = []
+    environment.on_heartbeat = lambda *_: at.append(loop.time())
+    environment.info = begun_before(timedelta(seconds=lag), 30)
+    try:
+        loop.run_until_complete(environment.run(work))
+    finally:
+        loop.close()
+    counted = lag if lag >= 1 else 0
+    assert at[0] == pytest.approx(longest_silence(30) - counted, abs=1)
+
+
+async def polled(client: Client, queue: str) -> PollActivityTaskQueueResponse:
+    """Take an attempt from its queue, as a worker whose event loop is busy does: no heartbeat follows."""
+    request = PollActivityTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue))
+    return await client.workflow_service.poll_activity_task_queue(request, timeout=timedelta(seconds=HANG))
+
+
+async def test_an_attempt_that_timed_out_before_it_was_taken_up_does_not_run(dev_server: WorkflowEnvironment) -> None:
+    """Else its work is done twice, and paid twice: the server has given it to the next attempt."""
+    client, ran = dev_server.client, list[int]()
+    queue = f"late-{uuid.uuid4().hex[:8]}"
+    minute, second = timedelta(minutes=1), timedelta(seconds=1)
+    started = await client.start_activity(
+        "pay", id=queue, task_queue=queue, start_to_close_timeout=minute, heartbeat_timeout=second
+    )
+    late = await polled(client, queue)
+    current = await polled(client, queue)  # given out once the first has timed out
+
+    async def work() -> None:
+        async with supervised_heartbeat():
+            ran.append(activity.info().attempt)
+
+    for task in (late, current):
+        environment = ActivityEnvironment(client=client)
+        fields = {"task_token": task.task_token, "attempt": task.attempt, "heartbeat_details": ["so far"]}
+        environment.info = begun_before(5 * second, 1, **fields)
+        # The worker cancels where the server rejects a heartbeat.
+        environment.on_heartbeat = functools.partial(lambda here, *_: here.cancel(), environment)
+        await asyncio.wait_for(asyncio.gather(environment.run(work), return_exceptions=True), HANG)
+    assert ran == [2]
+    described = await started.describe(include_heartbeat_details=True)
+    assert await described.heartbeat_details() == ["so far"]
 
 
 async def test_who_is_wanted_says_nothing_but_for_its_heartbeat_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
